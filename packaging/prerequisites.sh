@@ -1,0 +1,74 @@
+#!/bin/bash
+# Installs what gpulab needs from Debian's or Ubuntu's own packages, and only
+# what is missing: with everything there it changes nothing and needs no network.
+#
+#   packaging/prerequisites.sh build|run|test...
+#
+# build  what turns a clone into bin/gpulab
+# run    what a machine of the pool needs while gpulab runs
+# test   what the end-to-end tests need besides (a Chromium)
+#
+# Debian 12 and 13, Ubuntu 24.04. Go itself is not installed: whoever runs this
+# through `go tool task` has it.
+set -euo pipefail
+
+build=(gcc libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
+run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
+test=(chromium libnss3-tools util-linux procps)
+
+. /etc/os-release
+case "${ID:-}${VERSION_ID:-}" in
+debian12 | debian13 | ubuntu24.04) ;;
+*) echo "prerequisites: ${PRETTY_NAME:-this system} is not one of Debian 12, Debian 13, Ubuntu 24.04; going on as if it were" >&2 ;;
+esac
+if ! command -v apt-get >/dev/null; then
+  echo "prerequisites: there is no apt-get here; install the equivalents of: ${build[*]} ${run[*]}" >&2
+  exit 1
+fi
+
+wanted=()
+for set in "$@"; do
+  case $set in
+  build) wanted+=("${build[@]}") ;;
+  run) wanted+=("${run[@]}") ;;
+  test) wanted+=("${test[@]}") ;;
+  *)
+    echo "usage: $0 build|run|test..." >&2
+    exit 2
+    ;;
+  esac
+done
+
+missing=()
+for package in "${wanted[@]}"; do
+  # Ubuntu's chromium is a snap, which enters no network namespace of a test.
+  if [ "$package" = chromium ] && [ "${ID:-}" = ubuntu ]; then
+    if [ -z "${GPULAB_CHROMIUM:-}" ]; then
+      echo "prerequisites: Ubuntu has Chromium only as a snap, which the tests cannot use;" \
+        "install another Chromium or Chrome and set GPULAB_CHROMIUM to its program" >&2
+    fi
+    continue
+  fi
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+sudo=()
+if [ "$(id -u)" != 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "prerequisites: root is needed to install: ${missing[*]}" >&2
+    exit 77
+  fi
+  sudo=(sudo)
+fi
+echo "prerequisites: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1; }
+# The lists of a fresh machine are absent or old; a first install may still pass without.
+if ! { apt install --no-install-recommends "${missing[@]}" || { apt update && apt install --no-install-recommends "${missing[@]}"; }; }; then
+  tail -n 20 "$log" >&2
+  echo "prerequisites: apt could not install ${missing[*]}; the lines above say why" >&2
+  exit 1
+fi
