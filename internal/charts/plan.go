@@ -1,0 +1,196 @@
+package charts
+
+import "strings"
+
+// Inputs is what the releases depend on. No address of a node is among it: a
+// node may get another one, and no pod is to restart for that.
+type Inputs struct {
+	Images      map[string]string // short name (coredns, hub, notebook …) to full reference
+	ClusterDNS  string            // address of the Service kube-dns
+	UpstreamDNS []string          // resolvers for names outside; none: those of the node
+	HTTPSPort   int               // of gpulab's pages on the head; zero means 443
+	APIPort     int               // of the Kubernetes API on the head; zero means 6443
+
+	HasGPU     bool   // some node has GPUs, real or simulated
+	Simulated  bool   // the driver is gpulab's own
+	DriverRoot string // folder on the node below which the NVIDIA driver lies; "/" for a real one
+	HookPath   string // nvidia-cdi-hook on the node
+
+	Hub         HubSecrets
+	HubStateDir string           // folder on the head for the hub's database, owned by UID 1000
+	FeaturesDir string           // folder on the node where GPU feature discovery leaves its labels
+	HostUsers   bool             // notebooks share the node's user IDs; needed where homes lie on NFS
+	Profiles    []map[string]any // what a person can launch, in the shape of z2jh's singleuser.profileList
+}
+
+// HubSecrets are made once by gpulab and kept: what they seal outlives pods.
+type HubSecrets struct {
+	CookieSecret     string // 64 hexadecimal digits
+	ProxyToken       string // the hub shows it to gpulab's proxy API
+	ServiceToken     string // gpulab shows it to the Hub API
+	OIDCClientID     string
+	OIDCClientSecret string
+}
+
+// Namespaces of the releases.
+const (
+	systemNamespace = "gpulab-system"
+	kubeNamespace   = "kube-system"
+)
+
+// Plan lists the releases for a cluster in the order in which they are applied.
+func Plan(in Inputs) []Release {
+	return []Release{
+		base(in),
+		coredns(in),
+		metricsServer(in),
+		devicePlugin(in),
+		featureDiscovery(in),
+		jupyterhub(in),
+	}
+}
+
+// base holds what the others refer to: priority classes before all.
+func base(in Inputs) Release {
+	return Release{
+		Name:      "gpulab-base",
+		Namespace: systemNamespace,
+		Chart:     "gpulab-base",
+		Values: map[string]any{
+			"gpulab": map[string]any{"port": orDefault(in.HTTPSPort, 443)},
+		},
+	}
+}
+
+func coredns(in Inputs) Release {
+	return Release{
+		Name:      "coredns",
+		Namespace: kubeNamespace,
+		Chart:     "coredns",
+		After:     []string{"gpulab-base"},
+		Values: map[string]any{
+			"image":     in.Images["coredns"],
+			"clusterIP": in.ClusterDNS,
+			"upstream":  list(in.UpstreamDNS),
+		},
+	}
+}
+
+func metricsServer(in Inputs) Release {
+	return Release{
+		Name:      "metrics-server",
+		Namespace: kubeNamespace,
+		Chart:     "metrics-server",
+		After:     []string{"gpulab-base"},
+		Values:    map[string]any{"image": in.Images["metrics-server"]},
+	}
+}
+
+// devicePlugin sets NVIDIA's chart up for CDI without an nvidia container
+// runtime: the plugin then has to be privileged to see the devices itself.
+func devicePlugin(in Inputs) Release {
+	repository, tag := splitRef(in.Images["nvidia-device-plugin"])
+	return Release{
+		Name:      "nvidia-device-plugin",
+		Namespace: systemNamespace,
+		Chart:     "nvidia-device-plugin",
+		After:     []string{"gpulab-base"},
+		Absent:    !in.HasGPU,
+		Values: map[string]any{
+			"image": map[string]any{
+				"repository": repository,
+				"tag":        tag,
+				"pullPolicy": "IfNotPresent",
+			},
+			"nvidiaDriverRoot":   in.DriverRoot,
+			"deviceListStrategy": "cdi-cri",
+			"cdi":                map[string]any{"nvidiaHookPath": in.HookPath},
+			"migStrategy":        "none",
+			"gfd":                map[string]any{"enabled": false},
+			// These default to on in the program and fail without their modules.
+			"gdrcopyEnabled":  false,
+			"gdsEnabled":      false,
+			"mofedEnabled":    false,
+			"securityContext": map[string]any{"privileged": true},
+			"resources": map[string]any{
+				"requests": map[string]any{"cpu": "10m", "memory": "32Mi"},
+				"limits":   map[string]any{"memory": "256Mi"},
+			},
+		},
+	}
+}
+
+func featureDiscovery(in Inputs) Release {
+	return Release{
+		Name:      "gpu-feature-discovery",
+		Namespace: systemNamespace,
+		Chart:     "gpu-feature-discovery",
+		After:     []string{"gpulab-base"},
+		Absent:    !in.HasGPU,
+		Values: map[string]any{
+			"image":       in.Images["nvidia-device-plugin"],
+			"driverRoot":  in.DriverRoot,
+			"simulated":   in.Simulated,
+			"featuresDir": in.FeaturesDir,
+		},
+	}
+}
+
+// jupyterhub needs names to resolve before it starts: it gives up on gpulab's
+// proxy API after half a minute.
+func jupyterhub(in Inputs) Release {
+	hubName, hubTag := splitRef(in.Images["hub"])
+	notebookName, notebookTag := splitRef(in.Images["notebook"])
+	return Release{
+		Name:      "jupyterhub",
+		Namespace: systemNamespace,
+		Chart:     "jupyterhub",
+		After:     []string{"coredns"},
+		Values: map[string]any{
+			"gpulab": map[string]any{
+				"oidcClientID":     in.Hub.OIDCClientID,
+				"oidcClientSecret": in.Hub.OIDCClientSecret,
+				"serviceToken":     in.Hub.ServiceToken,
+				"stateDir":         in.HubStateDir,
+				"hostUsers":        in.HostUsers,
+				"httpsPort":        orDefault(in.HTTPSPort, 443),
+				"apiPort":          orDefault(in.APIPort, 6443),
+			},
+			"hub": map[string]any{
+				"image":        map[string]any{"name": hubName, "tag": hubTag},
+				"cookieSecret": in.Hub.CookieSecret,
+			},
+			"proxy": map[string]any{"secretToken": in.Hub.ProxyToken},
+			"singleuser": map[string]any{
+				"image":       map[string]any{"name": notebookName, "tag": notebookTag},
+				"profileList": list(in.Profiles),
+			},
+		},
+	}
+}
+
+// splitRef divides an image reference at its tag; the charts that keep upstream's
+// value names want both parts.
+func splitRef(ref string) (repository, tag string) {
+	i := strings.LastIndexByte(ref, ':')
+	if i < 0 {
+		return ref, ""
+	}
+	return ref[:i], ref[i+1:]
+}
+
+// list makes the elements what Helm's templates and schemas expect.
+func list[T any](elements []T) []any {
+	out := make([]any, len(elements))
+	for i, e := range elements {
+		out[i] = e
+	}
+	return out
+}
+
+func orDefault(value, fallback int) int {
+	if value == 0 {
+		return fallback
+	}
+	return value
+}
