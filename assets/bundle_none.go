@@ -1,0 +1,7 @@
+//go:build !bundle
+
+package assets
+
+// Bundle reports that this binary was built without the tag "bundle" and holds
+// no runtime bundle.
+func Bundle() (archive []byte, ok bool) { return nil, false }

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/gpulab/gpulab/packaging/runtime/manifest"
+)
+
+// archiveName is the archive's name in its entry of the cache.
+const archiveName = "runtime.tar.zst"
+
+// links are the further names of k3s, which is a different program under each.
+var links = map[string]string{"containerd": "k3s", "crictl": "k3s", "ctr": "k3s", "kubectl": "k3s"}
+
+// source is where a file of the bundle lies on this machine.
+type source struct {
+	manifest.File
+	path string
+}
+
+// pack returns the entry that holds the archive of all parts. It depends on
+// nothing but their content.
+func (c *cache) pack(ctx context.Context, parts []entry) (entry, error) {
+	begin := time.Now()
+	files := contents(parts)
+	list := make([]manifest.File, len(files))
+	for i, f := range files {
+		list[i] = f.File
+	}
+	table, err := manifest.New(list).Encode()
+	if err != nil {
+		return entry{}, err
+	}
+	key := sha256.Sum256(fmt.Appendf(nil, "pack %d, %s\n%s", recipe, compressor(), table))
+	e, err := c.load("archive", hex.EncodeToString(key[:]))
+	if err == nil {
+		report("archive", "from the cache", begin)
+		return e, nil
+	}
+	e, err = c.store("archive", hex.EncodeToString(key[:]), func(dir string) (map[string]built, error) {
+		return map[string]built{archiveName: {}}, writeArchive(ctx, filepath.Join(dir, archiveName), table, files)
+	})
+	if err == nil {
+		report("archive", "packed, "+megabytes(e.size()), begin)
+	}
+	return e, err
+}
+
+// contents lists what goes into the bundle: files by name, then links by name.
+func contents(parts []entry) (files []source) {
+	for _, e := range parts {
+		for name, f := range e.Files {
+			files = append(files, source{
+				File: manifest.File{Name: path.Join(f.Folder, name), SHA256: f.SHA256, Size: f.Size, Mode: modeOf(name), Version: f.Version},
+				path: filepath.Join(e.dir, name),
+			})
+		}
+	}
+	slices.SortFunc(files, func(a, b source) int { return strings.Compare(a.Name, b.Name) })
+	for _, name := range slices.Sorted(maps.Keys(links)) {
+		files = append(files, source{File: manifest.File{Name: name, Link: links[name]}})
+	}
+	return files
+}
+
+// modeOf makes everything executable but shared libraries, whatever the umask
+// was when it was built.
+func modeOf(name string) os.FileMode {
+	if strings.Contains(name, ".so") {
+		return 0o644
+	}
+	return 0o755
+}
+
+// compressor names what compresses: another version may compress otherwise.
+func compressor() string {
+	const module = "github.com/klauspost/compress"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == module {
+				return module + " " + m.Version
+			}
+		}
+	}
+	return module
+}
+
+// writeArchive writes the manifest and the files. Equal content gives equal
+// bytes: no times, owners or order of the build machine are in it.
+func writeArchive(ctx context.Context, to string, table []byte, files []source) error {
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	z, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(2))
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(z)
+	err = addFile(t, manifest.File{Name: manifest.Name, Size: int64(len(table)), Mode: 0o644}, bytes.NewReader(table))
+	for _, f := range files {
+		if err == nil {
+			err = addSource(ctx, t, f)
+		}
+	}
+	return errors.Join(err, t.Close(), z.Close(), out.Close())
+}
+
+func addSource(ctx context.Context, t *tar.Writer, f source) error {
+	if ctx.Err() != nil {
+		return errors.New("interrupted; what was built so far is kept")
+	}
+	if f.Link != "" {
+		return t.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: f.Name, Linkname: f.Link, Mode: 0o777})
+	}
+	in, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return addFile(t, f.File, in)
+}
+
+func addFile(t *tar.Writer, f manifest.File, content io.Reader) error {
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Size: f.Size, Mode: int64(f.Mode), ModTime: time.Unix(0, 0)}
+	if err := t.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err := io.Copy(t, content)
+	return err
+}
+
+// install puts the archive where it is embedded from, if it is not there yet.
+func (e entry) install(out string) error {
+	if sum, _, err := sumFile(out); err == nil && sum == e.Files[archiveName].SHA256 {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	return copyFile(filepath.Join(e.dir, archiveName), out)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tool is something of the build machine that ends up in what is built, or
+// decides it. Its version is part of the hash of the parts that use it.
+type tool struct {
+	name    string
+	version []string // the command that prints it
+	install string   // Debian packages that bring it
+}
+
+var (
+	gcc        = tool{"gcc", []string{"gcc", "--version"}, "gcc libc6-dev"}
+	glibc      = tool{"the C library", []string{"getconf", "GNU_LIBC_VERSION"}, "libc-bin"}
+	libseccomp = tool{"libseccomp", []string{"pkg-config", "--modversion", "libseccomp"}, "libseccomp-dev pkg-config"}
+	gnuMake    = tool{"make", []string{"make", "--version"}, "make"}
+)
+
+// versions asks each tool once.
+type versions map[string]string
+
+// of is the first line of what the tool says about its version.
+func (v versions) of(ctx context.Context, t tool) (string, error) {
+	if said, known := v[t.name]; known {
+		return said, nil
+	}
+	said, err := output(ctx, "", t.version...)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s is needed to build it and not there; run: sudo apt-get install %s", t.name, t.install)
+	}
+	said, _, _ = strings.Cut(said, "\n")
+	v[t.name] = said
+	return said, nil
+}
+
+// output is what a command prints, trimmed.
+func output(ctx context.Context, dir string, args ...string) (string, error) {
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	command.Dir = dir
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		return "", commandError(ctx, args, stderr.String(), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// run runs a step in dir, to fill the folder out, and returns what it printed.
+func (s step) run(ctx context.Context, dir, out string) (printed []byte, err error) {
+	args := make([]string, len(s.Args))
+	for i, arg := range s.Args {
+		args[i] = strings.ReplaceAll(arg, outWord, out)
+	}
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	command.Dir = dir
+	command.Env = append(neutralEnviron(), s.Env...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	// The compilers it starts have to end with it.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }
+	command.WaitDelay = 10 * time.Second
+	if err := command.Run(); err != nil {
+		return nil, commandError(ctx, args, stdout.String()+stderr.String(), err)
+	}
+	return stdout.Bytes(), nil
+}
+
+// neutralEnviron is the environment without what would change what compilers
+// make: a cached part may not depend on who built it.
+func neutralEnviron() []string {
+	return slices.DeleteFunc(os.Environ(), func(setting string) bool {
+		name, _, _ := strings.Cut(setting, "=")
+		return strings.HasPrefix(name, "CGO_") || name == "GOEXPERIMENT" ||
+			slices.Contains([]string{"CFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS", "MFLAGS"}, name)
+	})
+}
+
+// commandError says what a failed command was and the end of what it printed.
+func commandError(ctx context.Context, args []string, said string, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("interrupted; what was built so far is kept")
+	}
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	if len(lines) > shownLines {
+		lines = append([]string{"…"}, lines[len(lines)-shownLines:]...)
+	}
+	return fmt.Errorf("%s: %w\n  %s", strings.Join(args, " "), err, strings.Join(lines, "\n  "))
+}
+
+const (
+	outWord    = "OUT_FOLDER" // in a step's arguments
+	shownLines = 30           // of a failed command's output
+)
