@@ -1,0 +1,228 @@
+// Package store opens gpulab's two SQLite databases and brings them to the schema this binary knows:
+//
+//   - gpulab.db: people, sessions, launches, the audit log. Small, precious, synced at every commit.
+//   - metrics.db: history of readings. Large and replaceable, synced at checkpoints only.
+//
+// It is the only home of the SQLite driver and holds every migration, one ordered list per database.
+// Packages that own tables (users, notebooks, …) get a *sql.DB and keep their queries to themselves.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Names of the databases inside the data directory.
+const (
+	MainFile    = "gpulab.db"
+	MetricsFile = "metrics.db"
+)
+
+// busyTimeout is how long a statement waits for another writer before it fails.
+const busyTimeout = 10 * time.Second
+
+var (
+	// ErrNewerDatabase: the file was written by a newer gpulab than this one.
+	ErrNewerDatabase = errors.New("database is newer than this gpulab")
+	// ErrDamaged: the file is not a database, or SQLite found it damaged.
+	ErrDamaged = errors.New("database is damaged")
+)
+
+//go:embed migrations/*.sql
+var mainMigrations embed.FS
+
+//go:embed metrics/*.sql
+var metricsMigrations embed.FS
+
+// Store holds both databases open. Its methods may be called from any goroutine.
+//
+// Transactions begin "immediate": they take the write lock at once, so a transaction that reads
+// before it writes cannot fail half-way because somebody else wrote in between. Single queries
+// outside a transaction read without any lock.
+type Store struct {
+	main    *sql.DB
+	metrics *sql.DB
+}
+
+// Open opens, or creates with mode 0600, both databases in dir and applies outstanding migrations.
+// A database newer than this binary is left untouched and reported as ErrNewerDatabase.
+func Open(ctx context.Context, dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("create the data directory: %w", err)
+	}
+	mainDB, err := openOne(ctx, filepath.Join(dir, MainFile), "FULL", mainMigrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	metricsDB, err := openOne(ctx, filepath.Join(dir, MetricsFile), "NORMAL", metricsMigrations, "metrics")
+	if err != nil {
+		return nil, errors.Join(err, mainDB.Close())
+	}
+	return &Store{main: mainDB, metrics: metricsDB}, nil
+}
+
+// DB is gpulab.db.
+func (s *Store) DB() *sql.DB { return s.main }
+
+// Metrics is metrics.db.
+func (s *Store) Metrics() *sql.DB { return s.metrics }
+
+// Close closes both databases; the last connection folds the write-ahead log into the file.
+func (s *Store) Close() error {
+	return errors.Join(s.main.Close(), s.metrics.Close())
+}
+
+// Backup writes a compact, consistent copy of gpulab.db to path (mode 0600) while gpulab runs.
+// The copy appears under its name only when it is complete; an existing file is not overwritten.
+func (s *Store) Backup(ctx context.Context, path string) error {
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("back up to %s: the file exists already; name another one or delete it first", path)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("back up to %s: %w", path, err)
+	}
+	// SQLite creates the copy with the umask's mode, so it grows inside a folder nobody else can enter.
+	tmp, err := os.MkdirTemp(filepath.Dir(path), ".gpulab-backup-")
+	if err != nil {
+		return fmt.Errorf("back up to %s: %w", path, err)
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	part := filepath.Join(tmp, MainFile)
+	if _, err := s.main.ExecContext(ctx, "VACUUM INTO ?", part); err != nil {
+		return fmt.Errorf("back up to %s: %w", path, err)
+	}
+	if err := publish(part, path); err != nil {
+		return fmt.Errorf("back up to %s: %w", path, err)
+	}
+	return nil
+}
+
+// publish gives a finished file its final name, safe against a power cut, never over an existing one.
+func publish(part, path string) error {
+	if err := os.Chmod(part, 0o600); err != nil {
+		return err
+	}
+	if err := syncPath(part); err != nil {
+		return err
+	}
+	if err := os.Link(part, path); err != nil {
+		return err
+	}
+	return syncPath(filepath.Dir(path))
+}
+
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func openOne(ctx context.Context, path, synchronous string, migrations fs.FS, folder string) (*sql.DB, error) {
+	if err := ensurePrivate(path); err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	db, err := sql.Open("sqlite", dsn(path, synchronous))
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	// Writers queue anyway; a few connections let pages read while one of them writes.
+	db.SetMaxOpenConns(6)
+	db.SetMaxIdleConns(3)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	sub, err := fs.Sub(migrations, folder)
+	if err == nil {
+		err = migrate(ctx, db, path, sub)
+	}
+	if err != nil {
+		return nil, errors.Join(explain(path, err), db.Close())
+	}
+	return db, nil
+}
+
+// ensurePrivate creates the file with mode 0600 before SQLite would with the umask's; SQLite gives
+// the write-ahead log and its index the mode of the database.
+func ensurePrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(0o600), f.Close())
+}
+
+func dsn(path, synchronous string) string {
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
+		// First, so that the pragmas after it wait for a writer too.
+		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
+		"journal_mode(WAL)",
+		"synchronous(" + synchronous + ")",
+		"foreign_keys(1)",
+		"trusted_schema(0)",
+	}}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+func migrate(ctx context.Context, db *sql.DB, path string, list fs.FS) error {
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, list, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("read the migrations: %w", err)
+	}
+	have, known, err := p.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema version: %w", err)
+	}
+	if have > known {
+		return &NewerError{Path: path, Have: have, Known: known}
+	}
+	if have == known {
+		return nil
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return fmt.Errorf("bring the schema from version %d to %d: %w", have, known, err)
+	}
+	return nil
+}
+
+// NewerError says which schema versions do not fit. It is an ErrNewerDatabase.
+type NewerError struct {
+	Path        string
+	Have, Known int64 // schema versions: in the file, and the newest this binary can handle
+}
+
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("%s was written by a newer gpulab (schema %d, this one knows schema %d): "+
+		"install that version again, or put back a backup made by this one", e.Path, e.Have, e.Known)
+}
+
+// Is makes errors.Is(err, ErrNewerDatabase) true.
+func (e *NewerError) Is(target error) bool { return target == ErrNewerDatabase }
+
+// explain turns SQLite's "not a database" and "malformed" into a sentence with a next step.
+func explain(path string, err error) error {
+	var newer *NewerError
+	if errors.As(err, &newer) {
+		return newer
+	}
+	var se *sqlite.Error
+	if errors.As(err, &se) {
+		switch se.Code() & 0xff {
+		case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+			return fmt.Errorf("%w: %s cannot be read (%s); stop gpulab, move the file away and put back a backup",
+				ErrDamaged, path, strings.TrimSpace(se.Error()))
+		}
+	}
+	return fmt.Errorf("open %s: %w", path, err)
+}
