@@ -1,0 +1,169 @@
+// Package simtest gives tests the real parts of the NVIDIA layer without a
+// card: the simulated driver, built and installed in a folder of the test's
+// own, and the probe. Only tests may import it.
+package simtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/packaging/simdriver"
+)
+
+// once builds something one time for all tests of a binary.
+type once struct {
+	sync.Once
+	dir string
+	err error
+}
+
+var driver, probe once
+
+// Driver returns a folder with the files of the simulated driver.
+func Driver(t testing.TB) string {
+	t.Helper()
+	driver.Do(func() {
+		driver.dir, driver.err = os.MkdirTemp("", "gpulab-simdriver-")
+		if driver.err == nil {
+			driver.err = run("make", "-C", filepath.Join(repository(), "packaging/simdriver"), "OUT="+driver.dir)
+		}
+	})
+	if driver.err != nil {
+		t.Fatal(driver.err)
+	}
+	return driver.dir
+}
+
+// Probe returns the path of gpulab-probe.
+func Probe(t testing.TB) string {
+	t.Helper()
+	probe.Do(func() {
+		if probe.dir, probe.err = os.MkdirTemp("", "gpulab-probe-"); probe.err == nil {
+			probe.err = run("make", "-C", filepath.Join(repository(), "cmd/gpulab-probe"), "OUT="+probe.dir)
+		}
+	})
+	if probe.err != nil {
+		t.Fatal(probe.err)
+	}
+	return filepath.Join(probe.dir, "gpulab-probe")
+}
+
+// Cleanup removes what Driver and Probe built. Call it at the end of TestMain.
+func Cleanup() {
+	for _, dir := range []string{driver.dir, probe.dir} {
+		if dir != "" {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+// Main runs a package's tests and cleans up.
+func Main(m *testing.M) {
+	code := m.Run()
+	Cleanup()
+	os.Exit(code)
+}
+
+// Root installs the driver in a folder of the test's own.
+func Root(t testing.TB, gpus int) string {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "root")
+	if err := simdriver.Install(t.Context(), Driver(t), root, gpus); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// Start installs the driver and runs it until the test ends.
+func Start(t testing.TB, gpus int) string {
+	t.Helper()
+	root := Root(t, gpus)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- simdriver.Run(ctx, root) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return root
+}
+
+// Inject adds a fault to the simulation.
+func Inject(t testing.TB, root, fault string) {
+	t.Helper()
+	if err := simdriver.Inject(root, fault); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// GPUProcess starts a program that uses the given GPUs ("0", "0,1", a UUID)
+// until the test ends, and returns its PID. It only holds the GPU, or keeps a
+// processor busy too.
+func GPUProcess(t testing.TB, root, gpus string, busy bool) int {
+	t.Helper()
+	code := "import ctypes,sys,time; ctypes.CDLL(sys.argv[1]); print('ready', flush=True)\n"
+	if busy {
+		code += "while True: pass"
+	} else {
+		code += "time.sleep(600)"
+	}
+	cuda := filepath.Join(filepath.Dir(simdriver.Library(root)), "libcuda.so.1")
+	cmd := exec.Command("python3", "-c", code, cuda) // #nosec G204 -- test
+	cmd.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+gpus)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatalf("the GPU process did not start: %v", err)
+	}
+	return cmd.Process.Pid
+}
+
+// Eventually polls until ok returns "", and fails the test with its last
+// answer when that takes longer than limit.
+func Eventually(t testing.TB, limit time.Duration, ok func() (missing string)) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		missing := ok()
+		if missing == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %s", limit, missing)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// run executes a build command and puts its last lines into the error.
+func run(name string, args ...string) error {
+	cmd := exec.Command(name, args...) // #nosec G204 -- test
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("%s: %w\n%s", cmd, err, strings.Join(lines[max(0, len(lines)-20):], "\n"))
+	}
+	return nil
+}
+
+// repository is the root of the checkout, found from this file's place.
+func repository() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "../../..")
+}

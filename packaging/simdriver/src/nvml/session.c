@@ -1,0 +1,158 @@
+// Initialisation, and the one way every function gets at the GPUs' state.
+#include "sim.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned int users;  // nvmlInit calls without their nvmlShutdown
+
+// Two states: a new one is parsed beside the current one and takes its place
+// only when it is whole.
+static struct state states[2];
+static struct state *current;
+
+static struct nvmlDevice_st handles[MAX_GPUS];
+static unsigned int visible[MAX_GPUS];
+static unsigned int visible_count;
+
+// gpulab_simulated_driver lets a program tell this library from NVIDIA's.
+EXPORT const char gpulab_simulated_driver[] = DRIVER_VERSION;
+
+// refresh reads the state file. The lock is held.
+static bool refresh(void) {
+  static char text[1 << 16];
+  bool changed;
+  if (!sim_read_state_file(text, sizeof text, &changed)) return current != NULL;
+  if (changed) {
+    struct state *next = current == &states[0] ? &states[1] : &states[0];
+    if (sim_parse_state(text, next)) current = next;
+  }
+  return current != NULL;
+}
+
+// find_visible notes the GPUs whose device nodes this process may open, as the
+// real driver does: that is what isolates pods from each other. Lock held.
+static nvmlReturn_t find_visible(void) {
+  const nvmlReturn_t result = sim_open_control_node();
+  if (result != NVML_SUCCESS) return result;
+  visible_count = 0;
+  for (unsigned int i = 0; i < current->gpu_count; i++) {
+    handles[i].gpu = i;
+    if (sim_gpu_node_usable(current->gpus[i].minor)) visible[visible_count++] = i;
+  }
+  return NVML_SUCCESS;
+}
+
+static nvmlReturn_t start(void) {
+  if (!refresh()) return NVML_ERROR_DRIVER_NOT_LOADED;
+  if (current->init_error != NVML_SUCCESS) return current->init_error;
+  if (users == 0) {
+    const nvmlReturn_t result = find_visible();
+    if (result != NVML_SUCCESS) return result;
+  }
+  users++;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+  (void)flags;
+  pthread_mutex_lock(&lock);
+  const nvmlReturn_t result = start();
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+EXPORT nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+EXPORT nvmlReturn_t nvmlShutdown(void) {
+  pthread_mutex_lock(&lock);
+  const nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+  if (users) users--;
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+nvmlReturn_t sim_ready(void) {
+  pthread_mutex_lock(&lock);
+  const nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+nvmlReturn_t sim_unsupported(void) {
+  const nvmlReturn_t result = sim_ready();
+  return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+// sim_snapshot copies the whole state.
+nvmlReturn_t sim_snapshot(struct state *out) {
+  nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+  pthread_mutex_lock(&lock);
+  if (users && refresh()) {
+    *out = *current;
+    result = NVML_SUCCESS;
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+// copy_gpu copies one GPU's state without waiting for a hanging GPU.
+static nvmlReturn_t copy_gpu(unsigned int index, struct gpu *out) {
+  nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+  pthread_mutex_lock(&lock);
+  if (users && refresh()) {
+    result = NVML_ERROR_INVALID_ARGUMENT;
+    if (index < current->gpu_count) {
+      *out = current->gpus[index];
+      result = out->lost ? NVML_ERROR_GPU_IS_LOST : out->fail;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+// sim_read_gpu copies the device's state. It blocks while the GPU hangs, like
+// the real driver, and holds no lock meanwhile.
+nvmlReturn_t sim_read_gpu(nvmlDevice_t device, struct gpu *out) {
+  if (device < handles || device >= handles + MAX_GPUS) return NVML_ERROR_INVALID_ARGUMENT;
+  nvmlReturn_t result;
+  while ((result = copy_gpu(device->gpu, out)) == NVML_SUCCESS && out->hang) sim_sleep_ms(100);
+  return result;
+}
+
+nvmlReturn_t sim_visible_count(unsigned int *count) {
+  if (!count) return NVML_ERROR_INVALID_ARGUMENT;
+  pthread_mutex_lock(&lock);
+  const nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+  if (users) *count = visible_count;
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+// sim_visible_at finds the index-th GPU this process may use.
+nvmlReturn_t sim_visible_at(unsigned int index, nvmlDevice_t *device, struct gpu *out) {
+  unsigned int count;
+  const nvmlReturn_t result = sim_visible_count(&count);
+  if (result != NVML_SUCCESS) return result;
+  if (!device || index >= count) return NVML_ERROR_INVALID_ARGUMENT;
+  *device = &handles[visible[index]];
+  return sim_read_gpu(*device, out);
+}
+
+nvmlDevice_t sim_handle(unsigned int gpu) { return &handles[gpu]; }
+
+nvmlReturn_t sim_copy_string(char *out, unsigned int size, const char *text) {
+  if (!out) return NVML_ERROR_INVALID_ARGUMENT;
+  if (strlen(text) >= size) return NVML_ERROR_INSUFFICIENT_SIZE;
+  strcpy(out, text);
+  return NVML_SUCCESS;
+}
+
+void sim_sleep_ms(unsigned int milliseconds) {
+  const struct timespec pause = {.tv_sec = milliseconds / 1000, .tv_nsec = (long)(milliseconds % 1000) * 1000000L};
+  nanosleep(&pause, NULL);
+}

@@ -1,0 +1,95 @@
+// The simulated driver's inside: the state of the simulated GPUs and the
+// rules every NVML function follows. See ../../doc.go for the whole picture.
+#ifndef SIM_H
+#define SIM_H
+
+#ifndef NVML_NO_UNVERSIONED_FUNC_DEFS
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#endif
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#include "nvml.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { MAX_GPUS = 32, MAX_PROCESSES = 64, MAX_EVENTS = 64, PATH_SIZE = 1200 };
+
+struct gpu_process {
+  unsigned int pid;
+  unsigned int sm;  // share of the GPU's multiprocessors, percent
+  unsigned long long memory;  // bytes
+};
+
+struct gpu {
+  char name[96];
+  char uuid[64];
+  char bus_id[32];
+  unsigned int minor;
+  int cc_major, cc_minor;
+  unsigned int cores;
+  unsigned long long memory_total, memory_used;  // bytes
+  unsigned int utilization, memory_utilization;  // percent
+  unsigned int temperature;  // degrees Celsius
+  unsigned int power, power_limit;  // milliwatts
+  unsigned int sm_clock, memory_clock, sm_clock_max, memory_clock_max;  // MHz
+  unsigned long long energy;  // millijoules
+  bool lost, hang;
+  nvmlReturn_t fail;  // what every call on this GPU returns, if not success
+  struct gpu_process processes[MAX_PROCESSES];
+  unsigned int process_count;
+};
+
+struct xid_event {
+  unsigned long long sequence;
+  unsigned int gpu;
+  unsigned long long xid;
+};
+
+struct state {
+  char driver[80];
+  char pid_namespace[64];  // where the process numbers below mean something
+  int cuda;  // 1000*major + 10*minor, as CUDA counts
+  nvmlReturn_t init_error;
+  struct gpu gpus[MAX_GPUS];
+  unsigned int gpu_count;
+  struct xid_event events[MAX_EVENTS];
+  unsigned int event_count;
+};
+
+// A device handle is a fixed place; what it shows changes with the state.
+struct nvmlDevice_st {
+  unsigned int gpu;
+};
+
+// files.c: where the driver's files lie, seen from this process.
+bool sim_read_state_file(char *buffer, size_t size, bool *changed);
+nvmlReturn_t sim_open_control_node(void);
+bool sim_gpu_node_usable(unsigned int minor);
+bool sim_in_pid_namespace(const char *name);
+
+// state.c: parsing.
+bool sim_parse_state(char *text, struct state *out);
+
+// session.c: initialisation and access to the state.
+nvmlReturn_t sim_ready(void);
+nvmlReturn_t sim_unsupported(void);
+nvmlReturn_t sim_snapshot(struct state *out);
+nvmlReturn_t sim_read_gpu(nvmlDevice_t device, struct gpu *out);
+nvmlReturn_t sim_visible_count(unsigned int *count);
+nvmlReturn_t sim_visible_at(unsigned int index, nvmlDevice_t *device, struct gpu *out);
+nvmlReturn_t sim_copy_string(char *out, unsigned int size, const char *text);
+nvmlDevice_t sim_handle(unsigned int gpu);
+void sim_sleep_ms(unsigned int milliseconds);
+
+// READ_GPU declares struct gpu var, fills it with the device's state and returns from the
+// calling function when that fails or the result pointer is null.
+#define READ_GPU(device, var, result)                           \
+  struct gpu var;                                               \
+  do {                                                          \
+    if (!(result)) return NVML_ERROR_INVALID_ARGUMENT;          \
+    nvmlReturn_t read_result_ = sim_read_gpu((device), &var);   \
+    if (read_result_ != NVML_SUCCESS) return read_result_;      \
+  } while (0)
+
+#define EXPORT __attribute__((visibility("default")))
+
+#endif

@@ -1,0 +1,212 @@
+package simdriver
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// state is what the simulated driver knows; its text form is read by
+// src/nvml/state.c and, when Run starts again, by readState.
+type state struct {
+	driver       string
+	pidNamespace string // in which the processes' numbers count
+	initError    int    // what nvmlInit returns, 0 = success
+	gpus         []gpuState
+	events       []xidEvent
+	// xidsTold counts the XID lines of the faults file that have become
+	// events, so that a new Run does not repeat them.
+	xidsTold uint64
+	sequence uint64 // of the newest event
+}
+
+// gpuState is one GPU.
+type gpuState struct {
+	uuid  string
+	busID string
+
+	utilization, memoryUtilization float64 // percent
+	temperature                    float64 // degrees Celsius
+	power                          float64 // watts
+	memoryUsed                     uint64  // bytes
+	smClock, memoryClock           int     // MHz
+	energy                         float64 // joules
+	processes                      []processState
+	fault                          fault
+}
+
+type processState struct {
+	pid    int
+	memory uint64 // bytes
+	sm     int    // percent
+}
+
+type xidEvent struct {
+	sequence uint64
+	gpu      int
+	xid      uint64
+}
+
+// What every simulated GPU is: a plausible card of no existing kind. The name
+// is what nvidia-smi, pynvml and node labels show, so it says what it is.
+const (
+	gpuName        = "Simulated GPU 24GB"
+	gpuMemory      = 24 << 30 // bytes
+	gpuPowerLimit  = 300      // watts
+	gpuCores       = 9728
+	gpuCompute     = "8.9"
+	gpuSMClock     = 2520 // MHz
+	gpuMemoryClock = 10501
+	cudaVersion    = 13000
+
+	idlePower       = 21.0 // watts
+	idleTemperature = 33.0
+	idleSMClock     = 210
+	idleMemoryClock = 405
+)
+
+// uuidPrefix makes simulated GPUs recognisable in every record.
+const uuidPrefix = "GPU-51390000"
+
+// fit makes the state hold n GPUs, keeping those it has.
+func (s *state) fit(n int) {
+	s.gpus = s.gpus[:min(n, len(s.gpus))]
+	for i := len(s.gpus); i < n; i++ {
+		s.gpus = append(s.gpus, gpuState{
+			uuid:  newUUID(),
+			busID: fmt.Sprintf("00000000:%02X:00.0", 0x21+i),
+			power: idlePower, temperature: idleTemperature,
+			smClock: idleSMClock, memoryClock: idleMemoryClock,
+		})
+	}
+}
+
+func newUUID() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:])  // never fails
+	b[2] = b[2]&0x0f | 0x40 // version 4
+	b[4] = b[4]&0x3f | 0x80
+	h := hex.EncodeToString(b[:])
+	return fmt.Sprintf("%s-%s-%s-%s-%s", uuidPrefix, h[0:4], h[4:8], h[8:12], h[12:24])
+}
+
+// encode renders the state with its checksum line.
+func (s *state) encode() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "driver=%s\ncuda=%d\npid_namespace=%s\ninit=%d\nxids_told=%d\nsequence=%d\n",
+		s.driver, cudaVersion, s.pidNamespace, s.initError, s.xidsTold, s.sequence)
+	for _, e := range s.events {
+		fmt.Fprintf(&b, "event=%d gpu=%d xid=%d\n", e.sequence, e.gpu, e.xid)
+	}
+	for i := range s.gpus {
+		s.gpus[i].encode(&b, i)
+	}
+	fmt.Fprintf(&b, "end %08x\n", checksum(b.Bytes()))
+	return b.Bytes()
+}
+
+func (g *gpuState) encode(b *bytes.Buffer, index int) {
+	fmt.Fprintf(b, "[gpu]\nname=%s\nuuid=%s\nbus=%s\nminor=%d\ncompute=%s\ncores=%d\n",
+		gpuName, g.uuid, g.busID, index, gpuCompute, gpuCores)
+	fmt.Fprintf(b, "memory=%d\npower_limit_mw=%d\nsm_max_mhz=%d\nmemory_max_mhz=%d\n",
+		uint64(gpuMemory), gpuPowerLimit*1000, gpuSMClock, gpuMemoryClock)
+	fmt.Fprintf(b, "utilization=%.0f\nmemory_utilization=%.0f\ntemperature=%.0f\npower_mw=%.0f\nmemory_used=%d\n",
+		g.utilization, g.memoryUtilization, g.temperature, g.power*1000, g.memoryUsed)
+	fmt.Fprintf(b, "sm_mhz=%d\nmemory_mhz=%d\nenergy_mj=%.0f\n", g.smClock, g.memoryClock, g.energy*1000)
+	fmt.Fprintf(b, "lost=%d\nhang=%d\nfail=%d\n", flag(g.fault.lost), flag(g.fault.hang), g.fault.code)
+	for _, p := range g.processes {
+		fmt.Fprintf(b, "process=%d memory=%d sm=%d\n", p.pid, p.memory, p.sm)
+	}
+}
+
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+func checksum(text []byte) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write(text)
+	return h.Sum32()
+}
+
+var errNotWhole = errors.New("the state of the simulated GPUs is not whole")
+
+// decodeState reads what must survive a restart of Run: identity, readings,
+// counters. Processes and faults are found anew.
+func decodeState(text []byte) (state, error) {
+	var s state
+	body, end, ok := bytes.Cut(text, []byte("\nend "))
+	body = append(bytes.Clone(body), '\n')
+	if !ok || strings.TrimSpace(string(end)) != fmt.Sprintf("%08x", checksum(body)) {
+		return s, errNotWhole
+	}
+	for line := range strings.Lines(string(body)) {
+		line = strings.TrimSpace(line)
+		if line == "[gpu]" {
+			s.gpus = append(s.gpus, gpuState{smClock: idleSMClock, memoryClock: idleMemoryClock})
+			continue
+		}
+		key, value, _ := strings.Cut(line, "=")
+		number, _ := strconv.ParseFloat(value, 64)
+		if len(s.gpus) > 0 {
+			s.gpus[len(s.gpus)-1].set(key, value, number)
+			continue
+		}
+		switch key {
+		case "driver":
+			s.driver = value
+		case "xids_told":
+			s.xidsTold = uint64(number)
+		case "sequence":
+			s.sequence = uint64(number)
+		}
+	}
+	return s, nil
+}
+
+func (g *gpuState) set(key, value string, number float64) {
+	switch key {
+	case "uuid":
+		g.uuid = value
+	case "bus":
+		g.busID = value
+	case "temperature":
+		g.temperature = number
+	case "power_mw":
+		g.power = number / 1000
+	case "energy_mj":
+		g.energy = number / 1000
+	}
+}
+
+func readState(path string) (state, error) {
+	text, err := os.ReadFile(path) // #nosec G304 -- our own file
+	if err != nil {
+		return state{}, err
+	}
+	return decodeState(text)
+}
+
+// writeState overwrites the file in place: it is bound to running pods by its
+// inode. One write call keeps the time in which it is torn short.
+func writeState(path string, s state) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644) // #nosec G302,G304 -- read inside containers
+	if err != nil {
+		return err
+	}
+	text := s.encode()
+	_, err = f.WriteAt(text, 0)
+	if err == nil {
+		err = f.Truncate(int64(len(text)))
+	}
+	return errors.Join(err, f.Close())
+}
