@@ -234,7 +234,7 @@ func (s *stager) converge(check func(dir string, f manifest.File) error) (change
 	if err != nil {
 		return false, s.explain(err)
 	}
-	if err := s.prune("/proc"); err != nil {
+	if err := s.prune(); err != nil {
 		return false, fmt.Errorf("remove runtimes that are not used any more: %w", err)
 	}
 	return changed || switched, nil
@@ -510,7 +510,7 @@ var versionName = regexp.MustCompile(`^([0-9a-f]{16})(` + regexp.QuoteMeta(parti
 // prune removes other versions that no process needs. A containerd shim looks
 // up runc on the PATH it was started with, at every exec and kill, for as long
 // as its pod lives: an upgrade must not take it away.
-func (s *stager) prune(proc string) error {
+func (s *stager) prune() error {
 	entries, err := os.ReadDir(s.bin)
 	if err != nil {
 		return err
@@ -525,7 +525,7 @@ func (s *stager) prune(proc string) error {
 		if !versionName.MatchString(e.Name()) || e.Name() == s.hash {
 			continue
 		}
-		used, err := inUse(proc, filepath.Join(s.bin, e.Name()), filepath.Join(real, e.Name()))
+		used, err := inUse(filepath.Join(s.bin, e.Name()), filepath.Join(real, e.Name()))
 		if err != nil {
 			return err
 		}
@@ -557,20 +557,17 @@ func discard(dir string) error {
 }
 
 // inUse reports whether a process runs from a folder or has it in its
-// environment, under any of the paths given. A process that may not be looked
-// at counts as one that does.
-func inUse(proc string, dirs ...string) (bool, error) {
-	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
-	if err != nil {
-		return false, err
+// environment, under any of the paths given.
+func inUse(dirs ...string) (bool, error) {
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil || len(processes) == 0 {
+		return true, err // without a /proc nobody can tell
 	}
 	for _, process := range processes {
-		// Kernel threads, and processes that end meanwhile, have neither.
-		exe, exeErr := os.Readlink(filepath.Join(process, "exe"))
-		environ, environErr := os.ReadFile(filepath.Join(process, "environ"))
-		if errors.Is(exeErr, fs.ErrPermission) || errors.Is(environErr, fs.ErrPermission) {
-			return true, nil
-		}
+		// What cannot be read is no process of ours: one that ended meanwhile,
+		// a kernel thread, or one with more rights than we could have given it.
+		exe, _ := os.Readlink(filepath.Join(process, "exe"))
+		environ, _ := os.ReadFile(filepath.Join(process, "environ"))
 		for _, dir := range dirs {
 			if strings.HasPrefix(exe, dir+"/") || mentions(environ, dir) {
 				return true, nil
