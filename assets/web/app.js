@@ -1,0 +1,213 @@
+// Small behaviours of gpulab's pages. Everything here is an extra: without
+// script every page still works through links and forms.
+(() => {
+  "use strict";
+
+  const root = document.documentElement;
+  const body = document.body;
+
+  // ---- theme: as the system says, light or dark; the cookie lets the server
+  // paint the first frame in the right colours.
+  const themes = ["system", "light", "dark"];
+  const themeNow = () => root.dataset.theme || "system";
+
+  function showTheme(button) {
+    const next = themes[(themes.indexOf(themeNow()) + 1) % themes.length];
+    button.setAttribute("aria-label", `Colours: ${themeNow()}. Switch to ${next}.`);
+    button.title = button.getAttribute("aria-label");
+    for (const icon of button.querySelectorAll("[data-theme-icon]")) {
+      icon.classList.toggle("hidden", icon.dataset.themeIcon !== themeNow());
+    }
+  }
+
+  for (const button of document.querySelectorAll("[data-theme-button]")) {
+    button.hidden = false;
+    showTheme(button);
+    button.addEventListener("click", () => {
+      const next = themes[(themes.indexOf(themeNow()) + 1) % themes.length];
+      if (next === "system") delete root.dataset.theme;
+      else root.dataset.theme = next;
+      document.cookie = `gpulab-theme=${next}; Path=/; Max-Age=31536000; SameSite=Lax; Secure`;
+      showTheme(button);
+    });
+  }
+
+  // ---- questions before something is stopped or removed, and no second
+  // submission of the same form.
+  const dialog = document.getElementById("confirm");
+  let asked = null;
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    const question = form.dataset.confirm;
+    if (question && dialog && asked !== form) {
+      event.preventDefault();
+      asked = null;
+      dialog.querySelector("[data-question]").textContent = question;
+      dialog.querySelector("[data-consequence]").textContent = form.dataset.consequence || "";
+      const yes = dialog.querySelector("[data-yes]");
+      yes.textContent = form.dataset.verb || "Yes";
+      yes.onclick = () => {
+        dialog.close();
+        asked = form;
+        form.requestSubmit();
+      };
+      dialog.showModal();
+      return;
+    }
+    asked = null;
+    if (form.getAttribute("aria-busy") === "true") {
+      event.preventDefault();
+      return;
+    }
+    form.setAttribute("aria-busy", "true");
+    event.submitter?.setAttribute("aria-busy", "true");
+  });
+  dialog?.querySelector("[data-no]")?.addEventListener("click", () => dialog.close());
+
+  // A page that comes back from the browser's history must be usable again.
+  addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    for (const busy of document.querySelectorAll("[aria-busy]")) busy.removeAttribute("aria-busy");
+  });
+
+  // ---- copy buttons
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const field = document.getElementById(button.dataset.copy);
+      field.select();
+      try {
+        await navigator.clipboard.writeText(field.value);
+        button.querySelector("[data-copy-label]").textContent = "Copied";
+      } catch {
+        // The text is selected; the person can copy it by hand.
+      }
+    });
+  }
+
+  // ---- a handle suggested from the name, until somebody edits it
+  const plain = { ß: "ss", æ: "ae", œ: "oe", ø: "o", đ: "d", ł: "l", þ: "th", ð: "d", ı: "i" };
+  const toHandle = (name) =>
+    name
+      .toLowerCase()
+      .replace(/[ßæœøđłþðı]/g, (c) => plain[c])
+      .normalize("NFD")
+      .replace(/\p{M}/gu, "")
+      .replace(/[^a-z0-9]+/g, "-")
+      .replace(/^[^a-z]+/, "")
+      .slice(0, 30)
+      .replace(/-+$/, "");
+
+  for (const handle of document.querySelectorAll("[data-suggest-from]")) {
+    const name = document.getElementById(handle.dataset.suggestFrom);
+    let own = handle.value !== "";
+    handle.addEventListener("input", (event) => {
+      if (event.isTrusted) own = handle.value !== "";
+    });
+    name?.addEventListener("input", () => {
+      if (own) return;
+      handle.value = toHandle(name.value);
+      handle.dispatchEvent(new Event("input", { bubbles: true }));
+    });
+  }
+
+  // ---- live parts: say so when they stop, and start them again
+  const live = document.getElementById("live");
+  const lost = document.getElementById("live-lost");
+  let connection = null;
+  let heard = Date.now();
+
+  const setLost = (isLost) => {
+    if (lost) lost.hidden = !isLost;
+    body.classList.toggle("stale", isLost);
+  };
+
+  if (live) {
+    live.addEventListener("htmx:sse:after:connection", (event) => {
+      connection = event.detail.connection;
+      heard = Date.now();
+      setLost(false);
+    });
+    live.addEventListener("htmx:sse:before:message", () => {
+      heard = Date.now();
+    });
+    live.addEventListener("htmx:sse:error", (event) => {
+      // 401: signed out here or elsewhere; the page itself leads to sign-in.
+      if (event.detail.status === 401) location.reload();
+      else setLost(true);
+    });
+    live.addEventListener("htmx:sse:close", () => {
+      connection = null;
+    });
+    document.addEventListener("visibilitychange", () => {
+      heard = Date.now();
+    });
+    // The server speaks at least every 15 seconds. Silence for 35 means that
+    // the connection is gone, even if nobody closed it (a laptop that slept).
+    setInterval(() => {
+      if (document.hidden || Date.now() - heard < 35000) return;
+      heard = Date.now();
+      setLost(true);
+      if (connection?.reader) connection.reader.cancel();
+      else if (!connection) htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live });
+    }, 5000);
+  }
+
+  // ---- a notebook opens by itself, once, when it becomes ready before our eyes
+  // or just did
+  const ready = () => document.querySelector("[data-open-when-ready]");
+  let awaited = !ready() || "justReady" in ready().dataset;
+
+  function openWhenReady() {
+    const link = ready();
+    if (!link || !awaited) return;
+    awaited = false;
+    const key = `gpulab-opened-${link.dataset.openWhenReady}`;
+    if (sessionStorage.getItem(key)) return;
+    sessionStorage.setItem(key, "1");
+    location.replace(link.href);
+  }
+  document.addEventListener("htmx:after:swap", openWhenReady);
+  openWhenReady();
+
+  // ---- can this browser hold the live connection that notebooks need?
+  // Safari loads pages from a certificate it was told to accept, but refuses
+  // WebSockets then; Firefox accepts a certificate per port.
+  const hub = body.dataset.hubPort && `${location.hostname}:${body.dataset.hubPort}`;
+  const remembered = "gpulab-websocket-works";
+
+  function webSocketWorks() {
+    return new Promise((resolve) => {
+      const socket = new WebSocket(`wss://${hub}/gpulab/ws-check`);
+      const done = (works) => {
+        clearTimeout(timer);
+        resolve(works);
+        socket.close();
+      };
+      const timer = setTimeout(() => done(false), 8000);
+      socket.onopen = () => done(true);
+      socket.onerror = () => done(false);
+    });
+  }
+
+  async function pagesWork() {
+    try {
+      await fetch(`https://${hub}/gpulab/ping`, { mode: "no-cors", cache: "no-store" });
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  async function checkWebSocket() {
+    if (!hub || sessionStorage.getItem(remembered)) return;
+    if (await webSocketWorks()) {
+      sessionStorage.setItem(remembered, "1");
+      return;
+    }
+    const banner = document.getElementById((await pagesWork()) ? "ws-refused" : "hub-unreachable");
+    if (banner) banner.hidden = false;
+  }
+  checkWebSocket();
+})();

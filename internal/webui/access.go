@@ -1,0 +1,168 @@
+package webui
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// sessionCookie holds the session's token. It is sent to the notebooks' origin
+// too (cookies do not know ports); the proxy there takes it off.
+const sessionCookie = "__Host-gpulab"
+
+// formCookie ties a form to the browser it was shown in while there is no
+// session yet (sign-in, one-time links).
+const formCookie = "__Host-gpulab-form"
+
+// maxForm is the largest form accepted, in bytes.
+const maxForm = 64 << 10
+
+// A visitor is who sent a request: the zero value is somebody not signed in.
+type visitor struct {
+	session  users.Session
+	token    string // the session's token, to end it
+	signedIn bool
+}
+
+// may is the one place that decides on a permission.
+func (v visitor) may(action users.Action) bool {
+	return action == public || v.signedIn && !v.session.User.Suspended && v.session.User.Role.Can(action)
+}
+
+// visitor finds the session of a request. Every failure means "not signed in".
+func (s *Server) visitor(r *http.Request) visitor {
+	cookie, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return visitor{}
+	}
+	session, err := s.cfg.Users.SessionUser(r.Context(), cookie.Value)
+	if err != nil {
+		return visitor{}
+	}
+	return visitor{session: session, token: cookie.Value, signedIn: true}
+}
+
+// guard lets a request through to the route's handler when the visitor may
+// make it and, for a form, when the form was ours.
+func (s *Server) guard(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := s.visitor(r)
+		if err := s.admit(w, r, rt, v); err != nil {
+			s.fail(w, r, v, err)
+			return
+		}
+		if err := rt.handler(w, r, v); err != nil {
+			s.fail(w, r, v, err)
+		}
+	})
+}
+
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visitor) error {
+	if !v.may(rt.need) {
+		switch {
+		case v.signedIn:
+			return errNotAllowed
+		case rt.script || r.Method != http.MethodGet && r.Method != http.MethodHead:
+			return errSignInFirst
+		default:
+			return seeOther("/login?next=" + url.QueryEscape(r.URL.RequestURI()))
+		}
+	}
+	if r.Method != http.MethodPost {
+		return nil
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return errFormTooLarge
+		}
+		return errFormUnreadable
+	}
+	return checkFormToken(r, v)
+}
+
+// checkFormToken compares the token of a form with the one its page was given.
+func checkFormToken(r *http.Request, v visitor) error {
+	want := v.session.CSRF
+	if !v.signedIn {
+		cookie, err := r.Cookie(formCookie)
+		if err != nil {
+			return errFormToken
+		}
+		want = cookie.Value
+	}
+	got := r.PostForm.Get("csrf")
+	if want == "" || subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
+		return errFormToken
+	}
+	return nil
+}
+
+// formToken returns the token for the forms of a page, and sets the cookie it
+// will be compared with where there is no session.
+func formToken(w http.ResponseWriter, r *http.Request, v visitor) string {
+	if v.signedIn {
+		return v.session.CSRF
+	}
+	if cookie, err := r.Cookie(formCookie); err == nil && len(cookie.Value) >= 26 && len(cookie.Value) <= 64 {
+		return cookie.Value
+	}
+	token := rand.Text()
+	http.SetCookie(w, &http.Cookie{Name: formCookie, Value: token, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	return token
+}
+
+// signIn starts a session for user in this browser.
+func (s *Server) signIn(w http.ResponseWriter, r *http.Request, user users.User) error {
+	token, err := s.cfg.Users.StartSession(r.Context(), user.ID, users.SessionMeta{Remote: remote(r), UserAgent: clip(r.UserAgent(), 300)})
+	if err != nil {
+		return err
+	}
+	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Value: token, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	forgetCookie(w, formCookie)
+	return nil
+}
+
+func forgetCookie(w http.ResponseWriter, name string) {
+	http.SetCookie(w, &http.Cookie{Name: name, Path: "/", MaxAge: -1, Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+}
+
+// localPath returns target when it is a path on this origin, otherwise "/". A
+// sign-in link must not be able to send people elsewhere.
+func localPath(target string) string {
+	if !strings.HasPrefix(target, "/") || strings.HasPrefix(target, "//") || strings.ContainsAny(target, "\\\r\n\t") {
+		return "/"
+	}
+	parsed, err := url.Parse(target)
+	if err != nil || parsed.IsAbs() || parsed.Host != "" || parsed.User != nil {
+		return "/"
+	}
+	switch parsed.Path {
+	case "/login", "/logout": // would come straight back
+		return "/"
+	}
+	return parsed.RequestURI()
+}
+
+// remote is the address of the client without its port.
+func remote(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+func clip(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes], "")
+}

@@ -1,0 +1,233 @@
+package webui
+
+import (
+	"context"
+	"net/http"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+)
+
+// staleAfter is the age from which readings are no longer called live.
+const staleAfter = 5 * time.Second
+
+// nearlyFull is the fraction of memory from which a meter warns.
+const nearlyFull = 0.92
+
+// A machineView is one node of the pool with its GPUs.
+type machineView struct {
+	ID, Name  string
+	Simulated bool
+	Driver    string
+	Problem   string // why there are no readings, for people
+	LastSeen  string // set where the readings are stale
+	GPUs      []gpuView
+}
+
+// A gpuView is one GPU as a card or a row shows it.
+type gpuView struct {
+	ID, UUID, Name string
+	Index          int
+	Simulated      bool
+	Readings       []reading
+	Holders        []holderView
+	Outside        []string // people who use it without gpulab
+	Processes      []processView
+	Problem        string
+	LastSeen       string
+}
+
+type holderView struct{ User, Notebook, For string }
+
+type processView struct{ User, Name, PID, Memory, Use string }
+
+// free reports whether nobody has the GPU.
+func (g gpuView) free() bool { return len(g.Holders) == 0 && len(g.Outside) == 0 && g.Problem == "" }
+
+// machines is the state of every node, in the order of their names. With
+// drawings, readings carry their last two minutes.
+func (s *Server) machines(v visitor, drawings bool) []machineView {
+	snapshots := s.cfg.Fleet.Snapshots()
+	sort.Slice(snapshots, func(i, j int) bool { return snapshots[i].Node < snapshots[j].Node })
+	views := make([]machineView, 0, len(snapshots))
+	for i := range snapshots {
+		views = append(views, s.machine(&snapshots[i], v, drawings))
+	}
+	return views
+}
+
+func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machineView {
+	now := s.now()
+	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Node, Simulated: snapshot.Simulated,
+		Problem: snapshot.Error}
+	if snapshot.DriverVersion != "" {
+		m.Driver = "driver " + snapshot.DriverVersion
+		if snapshot.CUDAVersion != "" {
+			m.Driver += ", CUDA " + snapshot.CUDAVersion
+		}
+	}
+	if age := now.Sub(snapshot.Time); age > staleAfter {
+		m.LastSeen = "last seen " + duration(age) + " ago"
+	}
+	for i := range snapshot.GPUs {
+		g := gpuViewOf(&snapshot.GPUs[i], v, now)
+		g.LastSeen = m.LastSeen
+		g.Simulated = g.Simulated || snapshot.Simulated
+		if drawings {
+			for measure := range g.Readings {
+				drawn := s.history.draw(g.UUID, measureOf(measure), now)
+				g.Readings[measure].Drawing = &drawn
+			}
+		}
+		m.GPUs = append(m.GPUs, g)
+	}
+	return m
+}
+
+// measureOf maps the place in gpuView.Readings to what history keeps.
+func measureOf(place int) measure { return measure(place) }
+
+func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
+	view := gpuView{ID: elementID("gpu", g.UUID), UUID: g.UUID, Name: g.Name, Index: g.Index,
+		Simulated: g.Simulated, Problem: g.Error, Readings: readingsOf(g)}
+	for _, h := range g.Holders {
+		view.Holders = append(view.Holders, holderView{User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, For: since(h.Since, now)})
+	}
+	outside := map[string]bool{}
+	for _, p := range g.Processes {
+		view.Processes = append(view.Processes, processViewOf(p, v))
+		if p.Pod == (gpu.PodRef{}) && p.UnixUser != "" && !outside[p.UnixUser] {
+			outside[p.UnixUser] = true
+			view.Outside = append(view.Outside, p.UnixUser)
+		}
+	}
+	return view
+}
+
+// readingsOf lists the four readings in the order of the measures of history.
+func readingsOf(g *gpu.GPU) []reading {
+	list := []reading{
+		{Name: "Use", Unit: "%"},
+		{Name: "Memory", Unit: "GiB"},
+		{Name: "Power", Unit: "W"},
+		{Name: "Temperature", Unit: "°C"},
+	}
+	for i := range list {
+		list[i].Fraction = fraction(g, measureOf(i))
+	}
+	if g.Utilization != nil {
+		list[use].Value = whole(*g.Utilization)
+	}
+	if g.MemoryUsed != nil {
+		list[memory].Value = gib(*g.MemoryUsed)
+	}
+	if g.MemoryTotal != nil {
+		list[memory].Of = "of " + gib(*g.MemoryTotal) + " GiB"
+	}
+	if g.Power != nil {
+		list[power].Value = whole(*g.Power)
+	}
+	if g.PowerLimit != nil {
+		list[power].Of = "of " + whole(*g.PowerLimit) + " W"
+	}
+	if g.Temperature != nil {
+		list[temperature].Value = whole(*g.Temperature)
+	}
+	list[memory].High = list[memory].Fraction != nil && *list[memory].Fraction >= nearlyFull
+	return list
+}
+
+func processViewOf(p gpu.Process, v visitor) processView {
+	view := processView{Name: p.Name, PID: strconv.Itoa(p.PID)}
+	switch {
+	case p.Pod != (gpu.PodRef{}):
+		view.User = personName(p.Pod.User, p.Pod.Namespace, v)
+	case p.UnixUser != "":
+		view.User = p.UnixUser + " (outside gpulab)"
+	default:
+		view.User = "not known"
+	}
+	if p.MemoryUsed != nil {
+		view.Memory = size(*p.MemoryUsed)
+	}
+	if p.SMUtilization != nil {
+		view.Use = whole(*p.SMUtilization) + " %"
+	}
+	return view
+}
+
+// personName is a pod's owner as the visitor knows them.
+func personName(handle, namespace string, v visitor) string {
+	switch {
+	case handle == "" && namespace != "":
+		return "system (" + namespace + ")"
+	case handle == "":
+		return "somebody"
+	case v.signedIn && handle == v.session.User.Handle:
+		return "you"
+	}
+	return handle
+}
+
+func since(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return "for " + lasting(now.Sub(t))
+}
+
+// freeGPUs counts the GPUs nobody has, and all.
+func freeGPUs(machines []machineView) (free, total int) {
+	for _, m := range machines {
+		for _, g := range m.GPUs {
+			total++
+			if g.free() {
+				free++
+			}
+		}
+	}
+	return free, total
+}
+
+func (s *Server) gpusPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	s.render(w, r, http.StatusOK, gpusPage(s.page(w, r, v, "GPUs", "view=gpus"), s.machines(v, true)))
+	return nil
+}
+
+// gpusParts are the live parts of the GPU page: a frame that changes when
+// machines or GPUs come and go, and every GPU.
+func (s *Server) gpusParts(v visitor) parts {
+	return func(context.Context, bool) ([]part, error) {
+		machines := s.machines(v, true)
+		list := []part{{id: "machines", body: machinesDetail(machines), shape: shapeOf(machines)}}
+		for _, m := range machines {
+			list = append(list, part{id: m.ID + "-head", body: machineHead(m)})
+			for _, g := range m.GPUs {
+				list = append(list, part{id: g.ID, body: gpuDetail(g)})
+			}
+		}
+		return list, nil
+	}
+}
+
+// shapeOf names which GPUs there are, so that a frame is sent again only when
+// that changes.
+func shapeOf(machines []machineView) string {
+	var shape strings.Builder
+	shape.WriteString("machines")
+	for _, m := range machines {
+		shape.WriteString("\n" + m.Name + "\t" + strconv.FormatBool(len(m.GPUs) == 0) + m.Problem)
+		for _, g := range m.GPUs {
+			shape.WriteString("\t" + g.UUID)
+		}
+	}
+	return shape.String()
+}
+
+func (s *Server) apiGPUs(w http.ResponseWriter, _ *http.Request, _ visitor) error {
+	writeJSON(w, http.StatusOK, map[string]any{"nodes": s.cfg.Fleet.Snapshots()})
+	return nil
+}

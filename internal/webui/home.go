@@ -1,0 +1,258 @@
+package webui
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// endedShown is how long a launch that failed stays on its owner's home page.
+const endedShown = 10 * time.Minute
+
+// A homeView is all that the home page shows below its heading.
+type homeView struct {
+	Machines  []machineView
+	Profiles  []profileView
+	Mine      []launchRow
+	Everyone  []launchRow
+	MayLaunch bool
+}
+
+// A profileView is one launch card.
+type profileView struct {
+	ID, Slug, Title, Description, Gets string
+	// Now says whether one would start at once.
+	Now     string
+	NowTone tone
+	// Never is true where the lab has fewer GPUs than the profile wants.
+	Never bool
+}
+
+// A launchRow is one line of the lists of what is running.
+type launchRow struct {
+	ID        string
+	Title     string
+	User      string
+	State     string
+	StateTone tone
+	GPU       string
+	For       string
+	Open      string // address of the notebook, when it is ready
+	MayStop   bool
+	MayCancel bool
+	Reason    string
+}
+
+func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	mine, active, err := s.launches(r.Context(), v)
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), s.home(r, v, mine, active)))
+	return nil
+}
+
+// launches reads the visitor's launches and everybody's that have not ended.
+func (s *Server) launches(ctx context.Context, v visitor) (mine, active []notebooks.Launch, err error) {
+	if mine, err = s.cfg.Notebooks.List(ctx, v.session.User.ID); err != nil {
+		return nil, nil, fmt.Errorf("list own launches: %w", err)
+	}
+	if active, err = s.cfg.Notebooks.Active(ctx); err != nil {
+		return nil, nil, fmt.Errorf("list active launches: %w", err)
+	}
+	return mine, active, nil
+}
+
+func (s *Server) home(r *http.Request, v visitor, mine, active []notebooks.Launch) homeView {
+	machines := s.machines(v, false)
+	view := homeView{Machines: machines, MayLaunch: v.may(users.ActionLaunch)}
+	waiting := 0
+	for i := range active {
+		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 {
+			waiting++
+		}
+	}
+	free, total := freeGPUs(machines)
+	for _, p := range s.cfg.Notebooks.Profiles() {
+		view.Profiles = append(view.Profiles, profileViewOf(p, free, total, waiting))
+	}
+	for i := range mine {
+		l := &mine[i]
+		if l.Active() || l.EndCode != notebooks.EndStopped && l.EndCode != notebooks.EndCancelled && s.now().Sub(l.Ended) < endedShown {
+			view.Mine = append(view.Mine, s.launchRow(r, v, l, machines))
+		}
+	}
+	for i := range active {
+		if active[i].UserID != v.session.User.ID {
+			view.Everyone = append(view.Everyone, s.launchRow(r, v, &active[i], machines))
+		}
+	}
+	return view
+}
+
+func profileViewOf(p notebooks.Profile, free, total, waiting int) profileView {
+	view := profileView{ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description, Gets: gets(p)}
+	switch {
+	case p.GPUs == 0:
+		view.Now, view.NowTone = "starts at once", "ok"
+	case p.GPUs > total:
+		view.Now, view.NowTone, view.Never = "cannot start here: this lab has "+count(total, "GPU", "GPUs"), "bad", true
+	case p.GPUs <= free && waiting == 0:
+		view.Now, view.NowTone = fmt.Sprintf("%d of %d GPUs free", free, total), "ok"
+	case waiting > 0:
+		view.Now, view.NowTone = "would wait, "+count(waiting, "notebook", "notebooks")+" before it", "warn"
+	default:
+		view.Now, view.NowTone = "would wait: "+usedUp(free, total), "warn"
+	}
+	return view
+}
+
+func usedUp(free, total int) string {
+	if free == 0 {
+		if total == 1 {
+			return "the GPU is in use"
+		}
+		return fmt.Sprintf("all %d GPUs are in use", total)
+	}
+	return fmt.Sprintf("%d of %d GPUs free", free, total)
+}
+
+// gets lists what a profile brings: "4 cores · 8 GiB memory · 1 GPU".
+func gets(p notebooks.Profile) string {
+	var list []string
+	if p.CPUs > 0 {
+		unit := " cores"
+		if p.CPUs == 1 {
+			unit = " core"
+		}
+		list = append(list, strconv.FormatFloat(p.CPUs, 'f', -1, 64)+unit)
+	}
+	if p.Memory != "" {
+		list = append(list, quantity(p.Memory)+" memory")
+	}
+	if p.GPUs > 0 {
+		list = append(list, count(p.GPUs, "GPU", "GPUs"))
+	}
+	return strings.Join(list, " · ")
+}
+
+// launchRow describes a launch for a list. Titles are their owner's and the
+// admins' to see; others see what kind of notebook it is.
+func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, machines []machineView) launchRow {
+	own := l.UserID == v.session.User.ID
+	manages := v.may(users.ActionManageNotebooks)
+	row := launchRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, User: l.Handle, Reason: l.Reason, GPU: gpuNames(l, machines)}
+	if !own && !manages {
+		row.Title, row.Reason = s.profileTitle(l.Profile), ""
+	}
+	row.State, row.StateTone = stateWords(l)
+	begin := l.Requested
+	if !l.Ready.IsZero() {
+		begin = l.Ready
+	}
+	if l.Active() {
+		row.For = lasting(s.now().Sub(begin))
+	}
+	row.MayStop = (own || manages) && (l.State == notebooks.Running || l.State == notebooks.Starting)
+	row.MayCancel = (own || manages) && l.State == notebooks.Waiting
+	if own && l.State == notebooks.Running {
+		row.Open = s.notebookURL(r, l)
+	}
+	return row
+}
+
+// stateWords names a launch's state for people.
+func stateWords(l *notebooks.Launch) (string, tone) {
+	switch l.State {
+	case notebooks.Waiting:
+		if l.Never {
+			return "cannot start", "bad"
+		}
+		return "waiting", "warn"
+	case notebooks.Starting:
+		return "starting", "info"
+	case notebooks.Running:
+		return "running", "ok"
+	case notebooks.Stopping:
+		return "stopping", ""
+	}
+	switch l.EndCode {
+	case notebooks.EndFailed, notebooks.EndOutOfMemory, notebooks.EndEvicted, notebooks.EndInterrupted:
+		return "failed", "bad"
+	}
+	return "ended", ""
+}
+
+// gpuNames says which GPUs a launch holds: "GPU 0", "node-b GPU 1".
+func gpuNames(l *notebooks.Launch, machines []machineView) string {
+	var names []string
+	for _, uuid := range l.GPUUUIDs {
+		for _, m := range machines {
+			for _, g := range m.GPUs {
+				if g.UUID != uuid {
+					continue
+				}
+				name := "GPU " + strconv.Itoa(g.Index)
+				if len(machines) > 1 {
+					name = m.Name + " " + name
+				}
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) == 0 && l.GPUs > 0 {
+		return count(l.GPUs, "GPU", "GPUs")
+	}
+	return strings.Join(names, ", ")
+}
+
+func (s *Server) profileTitle(slug string) string {
+	for _, p := range s.cfg.Notebooks.Profiles() {
+		if p.Slug == slug {
+			return p.Title
+		}
+	}
+	return slug
+}
+
+// notebookURL is where JupyterLab of a launch is, on the notebooks' origin.
+func (s *Server) notebookURL(r *http.Request, l *notebooks.Launch) string {
+	hub, ok := s.hubAuthority(r)
+	if !ok {
+		return ""
+	}
+	return "https://" + hub + l.URL + "lab"
+}
+
+// homeParts are the live parts of the home page.
+func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
+	var mine, active []notebooks.Launch
+	return func(ctx context.Context, fresh bool) ([]part, error) {
+		if fresh {
+			var err error
+			if mine, active, err = s.launches(ctx, v); err != nil {
+				return nil, err
+			}
+		}
+		view := s.home(r, v, mine, active)
+		list := []part{{id: "machines", body: machinesShort(view.Machines), shape: shapeOf(view.Machines)}}
+		for _, m := range view.Machines {
+			list = append(list, part{id: m.ID + "-head", body: machineHead(m)})
+			for _, g := range m.GPUs {
+				list = append(list, part{id: g.ID, body: gpuCard(g)})
+			}
+		}
+		for _, profile := range view.Profiles {
+			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)})
+		}
+		return append(list,
+			part{id: "mine", body: mineList(p, view)},
+			part{id: "everyone", body: everyoneList(p, view)}), nil
+	}
+}

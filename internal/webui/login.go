@@ -1,0 +1,68 @@
+package webui
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// A loginView is the sign-in form.
+type loginView struct {
+	Handle, Next, Error string
+	SignedOut           bool
+}
+
+func (s *Server) loginPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	next := localPath(r.URL.Query().Get("next"))
+	if v.signedIn {
+		return seeOther(next)
+	}
+	view := loginView{Next: next, SignedOut: r.URL.Query().Has("signed-out")}
+	s.render(w, r, http.StatusOK, loginPage(s.page(w, r, v, "Sign in", ""), view))
+	return nil
+}
+
+func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error {
+	view := loginView{Handle: clip(strings.TrimSpace(r.PostForm.Get("handle")), 100), Next: localPath(r.PostForm.Get("next"))}
+	user, err := s.cfg.Users.Authenticate(r.Context(), view.Handle, r.PostForm.Get("password"), remote(r))
+	if err == nil {
+		// A new sign-in replaces whatever session this browser had.
+		if v.signedIn {
+			if err := s.cfg.Users.EndSession(r.Context(), v.token); err != nil {
+				return err
+			}
+		}
+		if err := s.signIn(w, r, user); err != nil {
+			return err
+		}
+		return seeOther(view.Next)
+	}
+	status := http.StatusUnauthorized
+	var limited *users.RateError
+	switch {
+	case errors.As(err, &limited):
+		status = http.StatusTooManyRequests
+		view.Error = tooManyTries(w, limited)
+	case errors.Is(err, users.ErrBadCredentials):
+		view.Error = "Login name or password is wrong. If you forgot your password, an admin of the lab can send you a link for a new one."
+	default:
+		return err
+	}
+	s.render(w, r, status, loginPage(s.page(w, r, visitor{}, "Sign in", ""), view))
+	return nil
+}
+
+// logout ends the session everywhere in this browser: the notebooks' origin
+// asks for the same session.
+func (s *Server) logout(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if v.signedIn {
+		if err := s.cfg.Users.EndSession(r.Context(), v.token); err != nil {
+			return err
+		}
+	}
+	forgetCookie(w, sessionCookie)
+	w.Header().Set("Clear-Site-Data", `"cache"`)
+	return seeOther("/login?signed-out")
+}

@@ -1,0 +1,93 @@
+package webui
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/a-h/templ"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// A page is what every page's frame shows around its content.
+type page struct {
+	Title, Lab, Version string
+	// Path marks the current entry of the navigation.
+	Path    string
+	Nav     []navLink
+	Visitor visitor
+	CSRF    string
+	Theme   string // "", "light" or "dark"
+	// Live is the address of the stream of this page's live parts, or empty.
+	Live string
+	// HubPort is where a script tries whether WebSockets work; 0 for pages of
+	// people who are not signed in.
+	HubPort int
+	asset   func(name string) string
+}
+
+type navLink struct{ Path, Label, Icon string }
+
+// htmxConfig keeps htmx inside the Content-Security-Policy and makes live
+// parts reconnect quickly.
+var htmxConfig = mustJSON(map[string]any{
+	"includeIndicatorCSS": false,
+	"history":             false,
+	"extensions":          "sse",
+	"sse":                 map[string]any{"reconnectDelay": 500, "reconnectMaxDelay": 5000, "connectTimeout": 10000},
+})
+
+func mustJSON(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// page describes the frame for a request. live is the query of its stream of
+// live parts, such as "view=home", or empty.
+func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, live string) page {
+	p := page{Title: title, Lab: s.cfg.LabName, Version: s.cfg.Version, Path: r.URL.Path, Visitor: v,
+		CSRF: formToken(w, r, v), asset: s.files.url}
+	if cookie, err := r.Cookie("gpulab-theme"); err == nil && (cookie.Value == "light" || cookie.Value == "dark") {
+		p.Theme = cookie.Value
+	}
+	if live != "" {
+		p.Live = "/events?" + live
+	}
+	if v.signedIn {
+		p.HubPort = s.cfg.HubPort
+		p.Nav = navFor(v)
+	}
+	return p
+}
+
+func navFor(v visitor) []navLink {
+	nav := []navLink{{"/", "Home", "house"}, {"/gpus", "GPUs", "gpu"}}
+	if v.may(users.ActionManageUsers) {
+		nav = append(nav, navLink{"/users", "Users", "users"})
+	}
+	if v.may(users.ActionManageLab) {
+		nav = append(nav, navLink{"/status", "Status", "server"})
+	}
+	return nav
+}
+
+// render writes a page. It is rendered whole first, so that an error can still
+// become an error page.
+func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, body templ.Component) {
+	var buffer bytes.Buffer
+	if err := body.Render(r.Context(), &buffer); err != nil {
+		s.cfg.Log.Error("page did not render", "path", r.URL.Path, "error", err)
+		http.Error(w, "Something went wrong here. Try again.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(buffer.Len()))
+	w.WriteHeader(status)
+	// The only possible error is a client that went away.
+	_, _ = w.Write(buffer.Bytes())
+}

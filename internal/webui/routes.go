@@ -1,0 +1,113 @@
+package webui
+
+import (
+	"net/http"
+	"sort"
+	"strings"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// public is the permission of routes that need no session.
+const public users.Action = ""
+
+// A handler answers one request of a visitor who was allowed to make it. A
+// returned error becomes a page, see problem.go.
+type handler func(w http.ResponseWriter, r *http.Request, v visitor) error
+
+// A route is one method and path with the permission it needs.
+type route struct {
+	method  string // GET also answers HEAD
+	path    string // a pattern of http.ServeMux
+	need    users.Action
+	handler handler
+	// script is true where the caller is a program rather than a person: a
+	// missing session is answered with 401 instead of the sign-in page.
+	script bool
+}
+
+// table lists every route. The walk in routes_test.go checks each of them for
+// each role.
+func (s *Server) table() []route {
+	return []route{
+		{method: "GET", path: "/login", need: public, handler: s.loginPage},
+		{method: "POST", path: "/login", need: public, handler: s.login},
+		{method: "POST", path: "/logout", need: public, handler: s.logout},
+		{method: "GET", path: "/setup", need: public, handler: s.linkPage},
+		{method: "POST", path: "/setup", need: public, handler: s.redeemLink},
+		{method: "GET", path: "/welcome", need: public, handler: s.linkPage},
+		{method: "POST", path: "/welcome", need: public, handler: s.redeemLink},
+		{method: "GET", path: "/handle/check", need: public, handler: s.checkHandle, script: true},
+		{method: "GET", path: "/trust", need: public, handler: s.trustPage},
+		{method: "GET", path: "/ca.crt", need: public, handler: s.downloadCA},
+
+		{method: "GET", path: "/{$}", need: users.ActionSee, handler: s.homePage},
+		{method: "GET", path: "/gpus", need: users.ActionSee, handler: s.gpusPage},
+		{method: "GET", path: "/events", need: users.ActionSee, handler: s.events, script: true},
+		{method: "GET", path: "/api/v1/gpus", need: users.ActionSee, handler: s.apiGPUs, script: true},
+		{method: "GET", path: "/design", need: users.ActionSee, handler: s.designPage},
+
+		{method: "POST", path: "/launch", need: users.ActionLaunch, handler: s.launch},
+		{method: "GET", path: "/launches/{id}", need: users.ActionSee, handler: s.launchPage},
+		{method: "POST", path: "/launches/{id}/stop", need: users.ActionSee, handler: s.stopLaunch},
+		{method: "POST", path: "/launches/{id}/cancel", need: users.ActionSee, handler: s.cancelLaunch},
+
+		{method: "GET", path: "/users", need: users.ActionManageUsers, handler: s.usersPage},
+		{method: "POST", path: "/users", need: users.ActionManageUsers, handler: s.addUser},
+		{method: "POST", path: "/users/{handle}/link", need: users.ActionManageUsers, handler: s.newPasswordLink},
+		{method: "POST", path: "/users/{handle}/remove", need: users.ActionManageUsers, handler: s.removeUser},
+		{method: "GET", path: "/status", need: users.ActionManageLab, handler: s.statusPage},
+		{method: "GET", path: "/api/v1/status", need: users.ActionManageLab, handler: s.apiStatus, script: true},
+	}
+}
+
+// routes builds the whole handler: headers, recovery and cross-origin checks
+// around the table, the embedded files, and pages for what does not exist.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	for _, rt := range s.table() {
+		mux.Handle(rt.method+" "+rt.path, s.guard(rt))
+		methods[rt.path] = append(methods[rt.path], rt.method)
+	}
+	for path, allowed := range methods {
+		sort.Strings(allowed)
+		mux.Handle(path, s.wrongMethod(strings.Join(allowed, ", ")))
+	}
+	mux.Handle("GET /assets/", s.files)
+	mux.Handle("/", s.guard(route{need: public, handler: func(http.ResponseWriter, *http.Request, visitor) error {
+		return errNoPage
+	}}))
+
+	sameOrigin := http.NewCrossOriginProtection()
+	sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, s.visitor(r), errOtherSite)
+	}))
+	return s.recover(s.headers(sameOrigin.Handler(mux)))
+}
+
+// wrongMethod answers a known path that was asked with another method.
+func (s *Server) wrongMethod(allowed string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", allowed)
+		s.fail(w, r, s.visitor(r), errWrongMethod)
+	})
+}
+
+// recover turns a panic in a handler into the page for unexpected errors.
+func (s *Server) recover(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			cause := recover()
+			if cause == nil {
+				return
+			}
+			if cause == http.ErrAbortHandler {
+				panic(cause)
+			}
+			s.cfg.Log.Error("page panicked", "method", r.Method, "path", r.URL.Path, "panic", cause)
+			s.fail(w, r, visitor{}, errPanicked)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}

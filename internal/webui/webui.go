@@ -1,0 +1,183 @@
+// Package webui is gpulab's pages: server-rendered HTML with live parts over
+// server-sent events, a small JSON API for scripts, and the files both load.
+//
+// The package declares the interfaces it calls and imports other packages of
+// gpulab for their types only. Each page is a handler (home.go), its view
+// model and its template (home.templ, compiled by templ into
+// home_templ.go) side by side.
+//
+// Every route names the permission it needs in routes.go; one function checks
+// it, another checks every form's token, and errors become pages in one place
+// (problem.go). Pages carry no inline script or style, so that the strict
+// Content-Security-Policy of headers.go holds.
+//
+// Only cmd/gpulab may import webui.
+package webui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Users are the people of the lab, their sessions and one-time links. Errors
+// are sentences for people around the sentinel errors of package users.
+type Users interface {
+	Authenticate(ctx context.Context, handle, password, remote string) (users.User, error)
+	StartSession(ctx context.Context, userID int64, meta users.SessionMeta) (token string, err error)
+	SessionUser(ctx context.Context, token string) (users.Session, error)
+	EndSession(ctx context.Context, token string) error
+	// OnSessionsEnded registers a function that hears of every session that
+	// ends before its time; an empty session ID means all of the user's.
+	OnSessionsEnded(func(userID int64, sessionID string))
+	List(ctx context.Context) ([]users.User, error)
+	ByID(ctx context.Context, id int64) (users.User, error)
+	ByHandle(ctx context.Context, handle string) (users.User, error)
+	Create(ctx context.Context, user users.NewUser) (users.User, error)
+	Remove(ctx context.Context, id int64) error
+	CreateLink(ctx context.Context, link users.Link, ttl time.Duration) (token string, err error)
+	LinkInfo(ctx context.Context, token string) (users.Link, error)
+	RedeemLink(ctx context.Context, token, handle, name, password string) (users.User, error)
+	Audit(ctx context.Context, entry users.Entry) error
+}
+
+// Notebooks start, stop and report notebooks.
+type Notebooks interface {
+	Profiles() []notebooks.Profile
+	Launch(ctx context.Context, user users.User, request notebooks.Request) (notebooks.Launch, error)
+	Get(ctx context.Context, id int64) (notebooks.Launch, error)
+	// List returns a user's launches, newest first.
+	List(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	// Active returns everybody's launches that have not ended.
+	Active(ctx context.Context) ([]notebooks.Launch, error)
+	Stop(ctx context.Context, id int64) error
+	Cancel(ctx context.Context, id int64) error
+	// Subscribe signals that some launch changed, until ctx ends.
+	Subscribe(ctx context.Context) <-chan struct{}
+}
+
+// Fleet is the machines of the pool and what their GPUs do.
+type Fleet interface {
+	Snapshots() []gpu.Snapshot
+	Subscribe(ctx context.Context) <-chan gpu.Snapshot
+}
+
+// StatusSource tells how gpulab itself is.
+type StatusSource interface {
+	Status(ctx context.Context) (Status, error)
+}
+
+// Status is the health of the lab; its JSON is that of "gpulab status --json".
+type Status struct {
+	Ready      bool        `json:"ready"`
+	URL        string      `json:"url"`
+	Version    string      `json:"version"`
+	Nodes      any         `json:"nodes"`
+	GPUs       any         `json:"gpus"`
+	Components []Component `json:"components"`
+	Charts     []Chart     `json:"charts,omitempty"`
+}
+
+// Component is one part of gpulab. State is "ok", "starting", "degraded" or
+// "failed"; NextStep is a sentence or a command where State is not "ok".
+type Component struct {
+	Name     string `json:"name"`
+	State    string `json:"state"`
+	Detail   string `json:"detail,omitempty"`
+	NextStep string `json:"nextStep,omitempty"`
+}
+
+// Chart is one Helm release that gpulab keeps applied. State is Helm's word,
+// such as "deployed".
+type Chart struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	State   string `json:"state"`
+}
+
+// Config is what the pages need. Users, Notebooks, Fleet and Status are
+// required; every other zero value works.
+type Config struct {
+	Users     Users
+	Notebooks Notebooks
+	Fleet     Fleet
+	Status    StatusSource
+	// CA returns the lab's web certificate authority in PEM, for download.
+	CA func() []byte
+	// LabName is shown on every page; empty means "gpulab".
+	LabName string
+	// Version is shown in the foot of every page.
+	Version string
+	// HTTPSPort and HubPort are the ports browsers use for the pages and for
+	// the notebooks; 0 means 443 and 8443.
+	HTTPSPort, HubPort int
+	// Log receives errors that a person is not shown; nil discards them.
+	Log *slog.Logger
+}
+
+// Server answers the requests of browsers and scripts. Its Run must be active
+// for the two minutes of history on the GPU page.
+type Server struct {
+	cfg     Config
+	handler http.Handler
+	files   *files
+	history *history
+	streams *streams
+	now     func() time.Time
+}
+
+// New checks cfg and builds the routes. It starts nothing.
+func New(cfg Config) (*Server, error) {
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet and Status are required")
+	}
+	if cfg.HTTPSPort == 0 {
+		cfg.HTTPSPort = 443
+	}
+	if cfg.HubPort == 0 {
+		cfg.HubPort = 8443
+	}
+	if cfg.LabName == "" {
+		cfg.LabName = "gpulab"
+	}
+	if cfg.CA == nil {
+		cfg.CA = func() []byte { return nil }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	files, err := loadFiles()
+	if err != nil {
+		return nil, fmt.Errorf("webui: read embedded files: %w", err)
+	}
+	s := &Server{cfg: cfg, files: files, history: newHistory(), streams: newStreams(), now: time.Now}
+	cfg.Users.OnSessionsEnded(s.streams.end)
+	s.handler = s.routes()
+	return s, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// Run records the GPUs' readings for the sparklines until ctx ends, then ends
+// every live connection. It returns nil.
+func (s *Server) Run(ctx context.Context) error {
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for snapshot := range s.cfg.Fleet.Subscribe(ctx) {
+			s.history.add(snapshot)
+		}
+	})
+	<-ctx.Done()
+	s.streams.close()
+	wait.Wait()
+	return nil
+}
