@@ -47,7 +47,8 @@ func Probe(t testing.TB) string {
 	t.Helper()
 	probe.Do(func() {
 		if probe.dir, probe.err = os.MkdirTemp("", "gpulab-probe-"); probe.err == nil {
-			probe.err = run("make", "-C", filepath.Join(repository(), "cmd/gpulab-probe"), "OUT="+probe.dir)
+			// Some compilers bind at start by default, and NVML's symbols are not there then.
+			probe.err = run("go", "build", "-C", repository(), "-o", probe.dir, "-ldflags=-extldflags=-Wl,-z,lazy", "./cmd/gpulab-probe")
 		}
 	})
 	if probe.err != nil {
@@ -154,6 +155,7 @@ func Eventually(t testing.TB, limit time.Duration, ok func() (missing string)) {
 // run executes a build command and puts its last lines into the error.
 func run(name string, args ...string) error {
 	cmd := exec.Command(name, args...) // #nosec G204 -- test
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -Wno-deprecated-declarations")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")

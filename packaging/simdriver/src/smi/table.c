@@ -31,7 +31,7 @@ static void print_head(const struct smi_system *system) {
   if (localtime_r(&now, &local)) strftime(date, sizeof date, "%a %b %e %H:%M:%S %Y", &local);
   snprintf(cuda, sizeof cuda, "%d.%d", system->cuda / 1000, system->cuda % 1000 / 10);
   printf("%s\n%s\n", date, wide_rule);
-  printf("| NVIDIA-SMI (simulated)    Driver Version: %-15s CUDA Version: %-7s simulated |\n", system->driver, cuda);
+  printf("| NVIDIA-SMI (simulated)    Driver Version: %-15s CUDA Version: %-5s simulated |\n", system->driver, cuda);
   printf("%s\n", rule);
   printf("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n");
   printf("| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n");
@@ -54,7 +54,7 @@ static void print_gpu(const struct smi_gpu *g) {
   if (g->pstate >= 0) snprintf(perf, sizeof perf, "P%d", g->pstate % 16);
   snprintf(draw, sizeof draw, "%s / %s", power, limit);
   snprintf(memory, sizeof memory, "%s / %s", used, total);
-  printf("| %3u  %-31.31s On  | %-16s   Off | %20s |\n", g->index, g->name, g->bus_id, "N/A");
+  printf("| %3u  %-31.31s On | %-16s   Off | %20s |\n", g->index, g->name, g->bus_id, "N/A");
   printf("| N/A  %4s   %-4s   %20s | %22s | %8s %11s |\n", temperature, perf, draw, memory, load, "Default");
   printf("%s\n", rule);
 }

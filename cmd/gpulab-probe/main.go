@@ -1,0 +1,141 @@
+//go:build cgo
+
+// Command gpulab-probe asks NVIDIA's management library what the GPUs of this
+// machine do, and writes a gpu.Snapshot as one line of JSON each second.
+//
+// It is a program of its own because the library belongs to the driver: it may
+// be missing, older than expected, crash or hang, and must not take gpulab
+// with it. Every call is optional, a call that not every driver has is looked
+// up first, and each GPU is read by a goroutine of its own, so that one that
+// hangs stalls only its own readings.
+//
+// Build it with CGO_ENABLED=1 and -ldflags "-extldflags=-Wl,-z,lazy": the
+// library's functions are bound when they are first called, after it has been
+// loaded at run time. The result needs nothing but libc.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1 // said on standard error
+	exitUsage  = 2
+	exitDriver = 3 // no driver, or one that cannot be asked
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// options are the flags.
+type options struct {
+	library  string
+	interval time.Duration
+	patience time.Duration
+	once     bool
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("gpulab-probe", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.library, "lib", "libnvidia-ml.so.1", "NVIDIA's management library, a name or a `path`")
+	f.DurationVar(&o.interval, "interval", time.Second, "`time` between two samples")
+	f.DurationVar(&o.patience, "patience", 3*time.Second, "`time` after which a GPU that does not answer is reported")
+	f.BoolVar(&o.once, "once", false, "write one sample, indented, and end")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 || o.interval < 50*time.Millisecond || o.patience <= 0 {
+		err := errors.New("gpulab-probe: no arguments besides flags, and an interval of at least 50ms")
+		fmt.Fprintln(stderr, err)
+		return o, err
+	}
+	return o, nil
+}
+
+// run is main without the process: it returns the exit code.
+func run(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		return exitUsage
+	}
+	d, err := openDriver(o.library)
+	if err != nil {
+		fmt.Fprintln(stderr, "gpulab-probe:", err)
+		return exitDriver
+	}
+	p := newProbe(d, o.patience)
+	if o.once {
+		err = writeOnce(ctx, p, o.patience, stdout)
+	} else {
+		err = writeSamples(endWith(ctx, stdin), p, o.interval, stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "gpulab-probe:", err)
+		return exitFailed
+	}
+	return 0
+}
+
+// writeSamples writes a line for each interval until ctx ends, or nobody reads.
+func writeSamples(ctx context.Context, p *probe, interval time.Duration, stdout io.Writer) error {
+	p.start(interval)
+	lines := json.NewEncoder(stdout)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	p.awaitFirst(ctx, interval)
+	for {
+		if err := lines.Encode(p.snapshot(time.Now())); errors.Is(err, syscall.EPIPE) {
+			return nil // the reader has gone
+		} else if err != nil {
+			return fmt.Errorf("writing a sample: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// writeOnce writes one sample for a person to read.
+func writeOnce(ctx context.Context, p *probe, patience time.Duration, stdout io.Writer) error {
+	p.start(time.Hour)
+	p.awaitFirst(ctx, patience)
+	out := json.NewEncoder(stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(p.snapshot(time.Now()))
+}
+
+// endWith returns a context that ends when stdin does. The one who started us
+// holds the other end, so it closes even if that one is killed. Standard input
+// that is no pipe says nothing about anybody.
+func endWith(ctx context.Context, stdin *os.File) context.Context {
+	info, err := stdin.Stat()
+	if err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeSocket) == 0 {
+		return ctx
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		cancel()
+	}()
+	return ctx
+}

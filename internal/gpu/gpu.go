@@ -1,0 +1,127 @@
+// Package gpu knows what the GPUs of a machine are and do, and who uses them.
+//
+// The NVIDIA library is never loaded here: a small helper process of its own,
+// cmd/gpulab-probe, asks it and writes one Snapshot a second, so that a driver
+// that crashes or hangs cannot take gpulab down. Monitor keeps that process
+// running, adds which pod and person each process and each GPU belongs to, and
+// publishes the result. WriteMetrics renders it for Prometheus.
+//
+// The types are what the whole product speaks about GPUs; every reading is
+// optional, because hardware may not have it: nil is unknown, never 0.
+package gpu
+
+import "time"
+
+// Device is what a GPU is.
+type Device struct {
+	// UUID names the GPU for good, "GPU-…". Empty if the GPU could not be
+	// asked since gpulab started.
+	UUID string `json:"uuid,omitempty"`
+	// Index is its number on this machine since the driver was loaded.
+	Index    int    `json:"index"`
+	Name     string `json:"name,omitempty"`
+	PCIBusID string `json:"pciBusID,omitempty"`
+	// MemoryTotal is in bytes.
+	MemoryTotal *uint64 `json:"memoryTotal,omitempty"`
+	// PowerLimit is the limit in force, in watts.
+	PowerLimit        *float64 `json:"powerLimit,omitempty"`
+	ComputeCapability string   `json:"computeCapability,omitempty"`
+	// MIG says that the GPU is split into instances.
+	MIG bool `json:"mig,omitempty"`
+	// Simulated says that this is no hardware.
+	Simulated bool `json:"simulated,omitempty"`
+}
+
+// Reading is what a GPU is doing.
+type Reading struct {
+	// Utilization, MemoryUtilization (of the memory's bandwidth), Encoder and
+	// Decoder are in percent of the time.
+	Utilization       *float64 `json:"utilization,omitempty"`
+	MemoryUtilization *float64 `json:"memoryUtilization,omitempty"`
+	Encoder           *float64 `json:"encoder,omitempty"`
+	Decoder           *float64 `json:"decoder,omitempty"`
+	// MemoryUsed is in bytes.
+	MemoryUsed *uint64 `json:"memoryUsed,omitempty"`
+	// Power is in watts, Energy in joules since the driver was loaded.
+	Power  *float64 `json:"power,omitempty"`
+	Energy *float64 `json:"energy,omitempty"`
+	// Temperature is in degrees Celsius.
+	Temperature *float64 `json:"temperature,omitempty"`
+	// SMClock and MemoryClock are in MHz.
+	SMClock     *float64 `json:"smClock,omitempty"`
+	MemoryClock *float64 `json:"memoryClock,omitempty"`
+	// XID is the number of the latest XID error since the probe started.
+	XID       *uint64   `json:"xid,omitempty"`
+	Processes []Process `json:"processes,omitempty"`
+	// Error says, as a sentence for people, why the GPU could not be read.
+	Error string `json:"error,omitempty"`
+}
+
+// Process is a process that uses a GPU.
+type Process struct {
+	// PID is the process's number on the host.
+	PID int `json:"pid"`
+	// Name is the name of its program.
+	Name string `json:"name,omitempty"`
+	// MemoryUsed is in bytes of the GPU's memory.
+	MemoryUsed *uint64 `json:"memoryUsed,omitempty"`
+	// SMUtilization is its share of the multiprocessors' time, in percent.
+	SMUtilization *float64 `json:"smUtilization,omitempty"`
+	// Pod is the pod it runs in; zero for a process outside the cluster.
+	Pod PodRef `json:"pod,omitzero"`
+	// UnixUser is the host's name, or number, for the user it runs as.
+	UnixUser string `json:"unixUser,omitempty"`
+}
+
+// PodRef names a pod and the person it belongs to. The zero value is no pod.
+type PodRef struct {
+	UID       string `json:"uid,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	// User is the handle of the person, Notebook the server's name; empty for
+	// pods that are not somebody's.
+	User     string `json:"user,omitempty"`
+	Notebook string `json:"notebook,omitempty"`
+}
+
+// Holder is a pod that the kubelet has given a GPU to, whether it uses it or not.
+type Holder struct {
+	PodRef
+	Container string `json:"container,omitempty"`
+	// Since is when the pod started, or if that is not known, when it was
+	// first seen with the GPU.
+	Since time.Time `json:"since"`
+}
+
+// GPU is all that is known about one GPU.
+type GPU struct {
+	Device
+	Reading
+	Holders []Holder `json:"holders,omitempty"`
+}
+
+// XIDEvent is an error the driver reported about a GPU.
+type XIDEvent struct {
+	Time  time.Time `json:"time"`
+	UUID  string    `json:"uuid,omitempty"`
+	Index int       `json:"index"`
+	XID   uint64    `json:"xid"`
+}
+
+// Snapshot is the state of a node's GPUs at one moment. Once published it is
+// never changed.
+type Snapshot struct {
+	Node string `json:"node,omitempty"`
+	// Time is when the readings were taken. If Error is set it is when they
+	// were last taken, and zero if they never were.
+	Time          time.Time `json:"time,omitzero"`
+	DriverVersion string    `json:"driverVersion,omitempty"`
+	// CUDAVersion is the newest CUDA version the driver supports, as "13.0".
+	CUDAVersion string `json:"cudaVersion,omitempty"`
+	Simulated   bool   `json:"simulated,omitempty"`
+	GPUs        []GPU  `json:"gpus"`
+	// Events are the XID errors since the snapshot before.
+	Events []XIDEvent `json:"events,omitempty"`
+	// Error says, as a sentence for people, why there are no present readings.
+	Error string `json:"error,omitempty"`
+}
