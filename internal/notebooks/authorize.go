@@ -1,0 +1,223 @@
+package notebooks
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Sessions finds gpulab's session of a request.
+type Sessions interface {
+	FromRequest(r *http.Request) (users.Session, bool)
+}
+
+const (
+	// sessionFor is how long a session is believed without asking again. Ending
+	// a session through [Proxy.EndSessions] takes effect at once all the same.
+	sessionFor = 5 * time.Second
+	// recheckEvery is how often the sessions of live connections are asked for
+	// again: a WebSocket may live for days, a session must not live through it.
+	recheckEvery = time.Minute
+	// maxCached bounds the cache of sessions; beyond it every request asks.
+	maxCached = 4096
+)
+
+// gate decides who comes in, and knows every request and WebSocket that is
+// under way so that they can be cut off.
+type gate struct {
+	sessions Sessions
+	cookie   string // of gpulab's session
+	now      func() time.Time
+
+	epoch atomic.Uint64 // grows whenever sessions ended
+	mu    sync.Mutex
+	cache map[string]cachedSession // by the cookie's value
+	live  map[*visit]struct{}
+}
+
+type cachedSession struct {
+	session users.Session
+	until   time.Time
+}
+
+// visit is one authorised request or WebSocket.
+type visit struct {
+	session users.Session
+	request *http.Request // as it came, to ask for its session again
+	began   time.Time
+	cancel  context.CancelFunc
+}
+
+func newGate(sessions Sessions, cookie string) *gate {
+	return &gate{
+		sessions: sessions, cookie: cookie, now: time.Now,
+		cache: map[string]cachedSession{}, live: map[*visit]struct{}{},
+	}
+}
+
+// enter finds the session of a request and registers the visit. The caller must
+// call leave when the request is over; the returned request carries a context
+// that ends with the session.
+func (g *gate) enter(r *http.Request) (*http.Request, *visit, bool) {
+	for {
+		epoch := g.epoch.Load()
+		session, ok := g.session(r, epoch)
+		if !ok {
+			return r, nil, false
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		v := &visit{session: session, request: r, began: g.now(), cancel: cancel}
+		g.mu.Lock()
+		g.live[v] = struct{}{}
+		g.mu.Unlock()
+		// A session that ended between the look-up and here has missed this visit.
+		if g.epoch.Load() == epoch {
+			return r.WithContext(ctx), v, true
+		}
+		g.leave(v)
+	}
+}
+
+func (g *gate) leave(v *visit) {
+	v.cancel()
+	g.mu.Lock()
+	delete(g.live, v)
+	g.mu.Unlock()
+}
+
+func (g *gate) session(r *http.Request, epoch uint64) (users.Session, bool) {
+	c, err := r.Cookie(g.cookie)
+	if err != nil {
+		return users.Session{}, false
+	}
+	now := g.now()
+	g.mu.Lock()
+	known, ok := g.cache[c.Value]
+	g.mu.Unlock()
+	if ok && now.Before(known.until) {
+		return known.session, true
+	}
+	session, ok := g.sessions.FromRequest(r)
+	if !ok || session.User.Suspended {
+		return users.Session{}, false
+	}
+	g.remember(c.Value, session, epoch, now)
+	return session, true
+}
+
+func (g *gate) remember(value string, s users.Session, epoch uint64, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.epoch.Load() != epoch {
+		return
+	}
+	if len(g.cache) >= maxCached {
+		for k, c := range g.cache {
+			if !now.Before(c.until) {
+				delete(g.cache, k)
+			}
+		}
+	}
+	if len(g.cache) < maxCached {
+		g.cache[value] = cachedSession{session: s, until: now.Add(sessionFor)}
+	}
+}
+
+// end forgets a user's sessions, or one of them, and cuts off what runs under them.
+func (g *gate) end(userID int64, sessionID string) {
+	ends := func(s users.Session) bool {
+		return s.User.ID == userID && (sessionID == "" || s.ID == sessionID)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.epoch.Add(1)
+	for k, c := range g.cache {
+		if ends(c.session) {
+			delete(g.cache, k)
+		}
+	}
+	for v := range g.live {
+		if ends(v.session) {
+			v.cancel()
+		}
+	}
+}
+
+// recheck asks again for the sessions of connections that have lived for long.
+func (g *gate) recheck() {
+	old := g.now().Add(-recheckEvery)
+	var visits []*visit
+	g.mu.Lock()
+	for v := range g.live {
+		if v.began.Before(old) {
+			visits = append(visits, v)
+		}
+	}
+	g.mu.Unlock()
+	for _, v := range visits {
+		s, ok := g.sessions.FromRequest(v.request)
+		if !ok || s.User.Suspended || s.User.ID != v.session.User.ID {
+			v.cancel()
+		}
+	}
+}
+
+// mayUse reports whether a person may use a server of handle: their own only.
+func mayUse(u users.User, handle string) bool { return u.Handle == handle }
+
+// isPage reports whether the answer is shown to a person, who can be sent
+// elsewhere, rather than read by a program.
+func isPage(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || isWebSocket(r) {
+		return false
+	}
+	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
+		return mode == "navigate"
+	}
+	return strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+func isWebSocket(r *http.Request) bool {
+	return headerHas(r.Header, "Connection", "upgrade") && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+func headerHas(h http.Header, name, token string) bool {
+	for _, v := range h[http.CanonicalHeaderKey(name)] {
+		for part := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fromElsewhere reports whether another origin's page makes a browser send this
+// request. A WebSocket must name its origin, because browsers let every page
+// open one; a request that changes something must not come from elsewhere. A
+// program that is no browser sends neither header and needs the cookie anyway.
+func fromElsewhere(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if isWebSocket(r) {
+		return !sameOrigin(origin, r.Host)
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return false
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+		return site != "same-origin" && site != "none"
+	}
+	return origin != "" && !sameOrigin(origin, r.Host)
+}
+
+func sameOrigin(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && u.Scheme == "https" && u.Host != "" && strings.EqualFold(u.Host, host)
+}

@@ -1,0 +1,119 @@
+package notebooks
+
+import (
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/coder/websocket"
+)
+
+// serveOwn answers gpulab's own few paths on the notebooks' origin.
+func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
+	switch where {
+	case "/gpulab/authorize":
+		// The hub sends browsers here to sign in, because it knows neither the
+		// name nor the port under which the visitor sees gpulab.
+		p.redirect(w, r, "/oidc/authorize?"+r.URL.RawQuery)
+	case "/gpulab/logout":
+		p.redirect(w, r, p.cfg.LogoutPath)
+	case "/gpulab/ping":
+		p.ping(w, r)
+	case "/gpulab/ws-check":
+		p.checkWebSocket(w, r)
+	default:
+		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
+	}
+}
+
+// ping lets gpulab's pages see whether a browser trusts this origin's certificate.
+func (p *Proxy) ping(w http.ResponseWriter, r *http.Request) {
+	if origin := r.Header.Get("Origin"); sameHost(origin, r) {
+		w.Header().Set("Access-Control-Allow-Origin", origin)
+		w.Header().Set("Vary", "Origin")
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// checkWebSocket accepts a WebSocket and closes it again: some browsers refuse
+// WebSockets, and only these, where a certificate was accepted by hand.
+func (p *Proxy) checkWebSocket(w http.ResponseWriter, r *http.Request) {
+	if !sameHost(r.Header.Get("Origin"), r) {
+		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
+		return
+	}
+	// The page that asks is on gpulab's own port: same host, another origin.
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.CloseNow() }()
+	if conn.Write(r.Context(), websocket.MessageText, []byte("ok")) == nil {
+		_ = conn.Close(websocket.StatusNormalClosure, "")
+	}
+}
+
+func sameHost(origin string, r *http.Request) bool {
+	u, err := url.Parse(origin)
+	return err == nil && u.Scheme == "https" && strings.EqualFold(u.Hostname(), hostname(r))
+}
+
+// redirect sends a browser to a page of gpulab.
+func (p *Proxy) redirect(w http.ResponseWriter, r *http.Request, target string) {
+	own(w)
+	w.Header().Set("Location", p.gpulabURL(r, target))
+	w.WriteHeader(http.StatusFound)
+}
+
+// elsewhere sends a person to a page of gpulab and answers a program with status.
+func (p *Proxy) elsewhere(w http.ResponseWriter, r *http.Request, status int, message, target string) {
+	if isPage(r) {
+		p.redirect(w, r, target)
+		return
+	}
+	p.refuse(w, r, status, message)
+}
+
+// starting says that a server exists and cannot be reached yet. A person's page
+// tries again by itself.
+func (p *Proxy) starting(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Retry-After", "2")
+	p.refuse(w, r, http.StatusServiceUnavailable, "It is starting; this page tries again by itself.")
+}
+
+// refuse answers with a status and one sentence, as a page or as JSON.
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, message string) {
+	own(w)
+	if !isPage(r) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(map[string]any{"status": status, "message": message})
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	w.WriteHeader(status)
+	_ = refusal.Execute(w, struct {
+		Message string
+		Home    string
+		Again   bool
+	}{message, p.gpulabURL(r, "/"), status == http.StatusServiceUnavailable})
+}
+
+// own marks an answer as gpulab's, not to be kept.
+func own(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+}
+
+var refusal = template.Must(template.New("refusal").Parse(`<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>gpulab</title>{{if .Again}}<meta http-equiv="refresh" content="2">{{end}}
+<style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}</style>
+</head><body><main><h1>gpulab</h1><p>{{.Message}}</p><p><a href="{{.Home}}">Back to gpulab</a></p></main></body></html>
+`))

@@ -1,0 +1,532 @@
+package notebooks
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Limits of the notebooks' listener.
+const (
+	headerTimeout = 15 * time.Second // for a client to send its header
+	idleTimeout   = 3 * time.Minute  // between requests on one connection
+	maxHeader     = 64 << 10         // bytes
+	dialTimeout   = 5 * time.Second
+	copyBuffer    = 32 << 10 // bytes
+)
+
+// Pods tells the proxy where notebooks and hub are; [KubeCluster] implements it.
+type Pods interface {
+	PodFor(handle, server string) (PodInfo, bool)
+	PodAddress(uid string) (hostPort string, ok bool)
+	HubAddress() (hostPort string, ok bool)
+}
+
+// ProxyConfig wires a Proxy. Sessions, Pods and AuthToken are required.
+type ProxyConfig struct {
+	Sessions  Sessions
+	Pods      Pods
+	AuthToken string // of the hub towards the REST API
+	// HTTPSPort is where gpulab's own pages are, 0 = 443. HubPort is the port
+	// of this origin as browsers see it, 0 = 8443.
+	HTTPSPort, HubPort int
+	// SessionCookie is the name of gpulab's session cookie, "" = "__Host-gpulab".
+	SessionCookie string
+	// AllowedHost decides which host names (without port) are answered, nil = all.
+	AllowedHost func(host string) bool
+	// LoginPath and LogoutPath are pages of gpulab, "" = "/login" and "/logout".
+	LoginPath, LogoutPath string
+	// RoutesFile keeps the hub's routes across restarts of gpulab, "" = nowhere.
+	RoutesFile string
+	Log        *slog.Logger
+}
+
+// Proxy serves the notebooks' origin and the REST API by which the hub runs it.
+type Proxy struct {
+	cfg     ProxyConfig
+	log     *slog.Logger
+	table   *routeTable
+	gate    *gate
+	forward *httputil.ReverseProxy
+}
+
+// NewProxy returns a proxy that has taken up the routes of an earlier run.
+func NewProxy(cfg ProxyConfig) (*Proxy, error) {
+	if cfg.AuthToken == "" {
+		return nil, errors.New("the hub's proxy needs a token")
+	}
+	if cfg.HTTPSPort == 0 {
+		cfg.HTTPSPort = 443
+	}
+	if cfg.HubPort == 0 {
+		cfg.HubPort = 8443
+	}
+	cfg.SessionCookie = orDefault(cfg.SessionCookie, "__Host-gpulab")
+	cfg.LoginPath = orDefault(cfg.LoginPath, "/login")
+	cfg.LogoutPath = orDefault(cfg.LogoutPath, "/logout")
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	p := &Proxy{
+		cfg: cfg, log: cfg.Log,
+		table: newRouteTable(cfg.RoutesFile, bootID()),
+		gate:  newGate(cfg.Sessions, cfg.SessionCookie),
+	}
+	if err := p.table.load(); err != nil {
+		p.log.Warn("the hub will send its routes again", "error", err)
+	}
+	p.forward = &httputil.ReverseProxy{
+		Rewrite:        p.rewrite,
+		Transport:      p.transport(),
+		BufferPool:     &bufferPool{},
+		ModifyResponse: p.modifyResponse,
+		ErrorHandler:   p.forwardFailed,
+		ErrorLog:       log.New(io.Discard, "", 0),
+	}
+	return p, nil
+}
+
+func orDefault(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}
+
+// bootID changes with every boot of the machine. Without it kept routes are never trusted.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return strconv.FormatInt(time.Now().UnixNano(), 36)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Run watches over long-lived connections until ctx ends.
+func (p *Proxy) Run(ctx context.Context) error {
+	tick := time.NewTicker(recheckEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			p.gate.recheck()
+		}
+	}
+}
+
+// Server returns an http.Server for the notebooks' listener with its limits
+// set: large uploads may take as long as they need, a header may not.
+func (p *Proxy) Server() *http.Server {
+	return &http.Server{
+		Handler:           p,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// RoutesAPI is the REST API of configurable-http-proxy, for the hub only. It
+// may be mounted below any prefix, such as /hub-proxy.
+func (p *Proxy) RoutesAPI() http.Handler {
+	return &routesAPI{
+		table: p.table,
+		token: sha256.Sum256([]byte(p.cfg.AuthToken)),
+		fault: func(err error) { p.log.Warn("hub routes", "error", err) },
+	}
+}
+
+// HasServer implements [Routes].
+func (p *Proxy) HasServer(handle, name string) bool {
+	_, ok := p.table.server(handle, name)
+	return ok
+}
+
+// Changes implements [Routes].
+func (p *Proxy) Changes() <-chan struct{} { return p.table.changes }
+
+// EndSessions cuts off every request and WebSocket of a user's session at once,
+// or of all sessions of the user when sessionID is "".
+func (p *Proxy) EndSessions(userID int64, sessionID string) { p.gate.end(userID, sessionID) }
+
+// Traffic is what has gone through a notebook's route so far.
+type Traffic struct {
+	In, Out int64     // bytes towards the notebook and towards browsers
+	Last    time.Time // of the last byte or successful reply
+}
+
+// Traffic reports a notebook's traffic; ok is false when the hub has announced none.
+func (p *Proxy) Traffic(handle, name string) (t Traffic, ok bool) {
+	r, ok := p.table.server(handle, name)
+	if !ok {
+		return Traffic{}, false
+	}
+	return Traffic{In: r.in.Load(), Out: r.out.Load(), Last: r.lastActivity()}, true
+}
+
+// ServeHTTP serves the notebooks' origin.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.cfg.AllowedHost != nil && !p.cfg.AllowedHost(hostname(r)) {
+		p.refuse(w, r, http.StatusMisdirectedRequest, "This name does not belong to the lab.")
+		return
+	}
+	where := r.URL.EscapedPath()
+	switch {
+	case strings.HasPrefix(where, "/user/"):
+		p.serveNotebook(w, r, where)
+	case where == "/hub" || strings.HasPrefix(where, "/hub/"):
+		p.serveHub(w, r, where)
+	case strings.HasPrefix(where, "/gpulab/"):
+		p.serveOwn(w, r, where)
+	default:
+		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
+	}
+}
+
+// serveNotebook forwards a request to the pod of the server it names, if the
+// visitor may use it.
+func (p *Proxy) serveNotebook(w http.ResponseWriter, r *http.Request, where string) {
+	handle, name, _ := strings.Cut(where[len("/user/"):], "/")
+	name, _, _ = strings.Cut(name, "/")
+	r, visit, ok := p.enter(w, r)
+	if !ok {
+		return
+	}
+	defer p.gate.leave(visit)
+	switch {
+	case !mayUse(visit.session.User, handle):
+		p.refuse(w, r, http.StatusForbidden, "This notebook belongs to somebody else.")
+		return
+	case !validName(name):
+		p.elsewhere(w, r, http.StatusNotFound, "There is no such notebook.", "/")
+		return
+	case fromElsewhere(r):
+		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
+		return
+	}
+	route, ok := p.table.server(handle, name)
+	if !ok {
+		p.elsewhere(w, r, http.StatusFailedDependency, "This notebook is not running.", "/?stopped="+url.QueryEscape(name))
+		return
+	}
+	pod, ok := p.cfg.Pods.PodFor(handle, name)
+	if !ok || !pod.Reachable() {
+		p.starting(w, r)
+		return
+	}
+	p.pass(w, r, &trip{
+		traffic: route.traffic, target: pod.UID + podSuffix, prefix: launchURL(handle, name),
+		keepCookie: notebookCookie, address: visitorAddress,
+	})
+}
+
+// hubPages are the paths of the hub that are passed from outside, with whether
+// they take a form. They are the way of one sign-in and nothing else: nobody
+// reaches the hub's API or its pages for starting servers.
+var hubPages = map[string]bool{
+	"/hub/login":                false,
+	"/hub/oauth_login":          false,
+	"/hub/oauth_callback":       false,
+	"/hub/logout":               false,
+	"/hub/api/oauth2/authorize": true,
+}
+
+// hubFiles are passed to everybody: they are the same for all.
+func hubFile(where string) bool {
+	if where == "/hub/logo" {
+		return true
+	}
+	return strings.HasPrefix(where, "/hub/static/") && !strings.ContainsAny(where, "%\\") && path.Clean(where) == where
+}
+
+func (p *Proxy) serveHub(w http.ResponseWriter, r *http.Request, where string) {
+	takesForm, known := hubPages[where]
+	read := r.Method == http.MethodGet || r.Method == http.MethodHead
+	switch {
+	case isWebSocket(r):
+		p.refuse(w, r, http.StatusForbidden, "The hub has no WebSockets.")
+	case hubFile(where) && read:
+		p.passHub(w, r, noCookie, nil)
+	case known && (read || takesForm && r.Method == http.MethodPost):
+		p.serveHubPage(w, r)
+	default:
+		p.elsewhere(w, r, http.StatusForbidden, "JupyterHub's own pages and API are not open here; use gpulab's.", "/")
+	}
+}
+
+// serveHubPage passes a step of the sign-in. Only the visitor's own hub cookies
+// go along.
+func (p *Proxy) serveHubPage(w http.ResponseWriter, r *http.Request) {
+	r, visit, ok := p.enter(w, r)
+	if !ok {
+		return
+	}
+	defer p.gate.leave(visit)
+	if fromElsewhere(r) {
+		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
+		return
+	}
+	user := visit.session.User.ID
+	keep := noCookie
+	if hubCookiesOf(r, user) {
+		keep = hubCookie
+	}
+	p.passHub(w, r, keep, func(h http.Header) {
+		if len(h["Set-Cookie"]) > 0 {
+			h.Add("Set-Cookie", ownerCookie(user))
+		}
+	})
+}
+
+func (p *Proxy) passHub(w http.ResponseWriter, r *http.Request, keep func(string) bool, after func(http.Header)) {
+	address, ok := p.cfg.Pods.HubAddress()
+	if !ok {
+		p.starting(w, r)
+		return
+	}
+	t := &trip{target: address, prefix: "/hub/", keepCookie: keep, address: remoteIP(r), hub: true, after: after}
+	if hub, ok := p.table.get("/"); ok {
+		t.traffic = hub.traffic
+	}
+	p.pass(w, r, t)
+}
+
+// enter finds the visitor's session, or answers the request itself.
+func (p *Proxy) enter(w http.ResponseWriter, r *http.Request) (*http.Request, *visit, bool) {
+	in, visit, ok := p.gate.enter(r)
+	if ok {
+		return in, visit, true
+	}
+	back := url.URL{Scheme: "https", Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
+	p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.",
+		p.cfg.LoginPath+"?return="+url.QueryEscape(back.String()))
+	return r, nil, false
+}
+
+// trip is what the parts of the reverse proxy need to know of one request.
+type trip struct {
+	traffic    *traffic // nil when nothing is counted
+	target     string   // the transport's name for where it goes
+	prefix     string   // the path the answer may set cookies for
+	keepCookie func(name string) bool
+	address    string // what the other side sees as the visitor's
+	hub        bool
+	after      func(http.Header) // last change to the answer's header, may be nil
+}
+
+type tripKey struct{}
+
+func tripOf(r *http.Request) *trip {
+	t, _ := r.Context().Value(tripKey{}).(*trip)
+	return t
+}
+
+func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, t *trip) {
+	r = r.WithContext(context.WithValue(r.Context(), tripKey{}, t))
+	p.forward.ServeHTTP(&finalWriter{w}, r)
+}
+
+func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
+	t := tripOf(pr.In)
+	out := pr.Out
+	out.URL.Scheme, out.URL.Host = "http", t.target
+	// The query goes on as it came; nothing here was decided by it.
+	out.URL.RawQuery = pr.In.URL.RawQuery
+	out.Host = pr.In.Host
+	cleanRequest(out.Header, t.keepCookie, pr.In.Host, strconv.Itoa(p.cfg.HubPort), t.address)
+	if t.hub {
+		// A token would make the hub's pages act for whoever it belongs to.
+		out.Header.Del("Authorization")
+	}
+	if !isWebSocket(pr.In) {
+		out.Header.Del("Upgrade")
+		out.Header.Del("Connection")
+	}
+	if out.Body != nil && out.Body != http.NoBody && t.traffic != nil {
+		out.Body = &countedBody{ReadCloser: out.Body, bytes: &t.traffic.in, traffic: t.traffic}
+	}
+}
+
+func (p *Proxy) modifyResponse(res *http.Response) error {
+	t := tripOf(res.Request)
+	cleanResponse(res.Header, t.prefix)
+	if t.after != nil {
+		t.after(res.Header)
+	}
+	if t.traffic == nil {
+		return nil
+	}
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		if conn, ok := res.Body.(io.ReadWriteCloser); ok {
+			res.Body = &countedConn{ReadWriteCloser: conn, traffic: t.traffic}
+		}
+	} else {
+		counted := &countedBody{ReadCloser: res.Body, bytes: &t.traffic.out}
+		if res.StatusCode < 300 {
+			counted.traffic = t.traffic
+		}
+		res.Body = counted
+	}
+	// A flood of refusals must not make a notebook look used.
+	if res.StatusCode < 300 {
+		t.traffic.touch()
+	}
+	return nil
+}
+
+// forwardFailed answers when a pod or the hub could not be reached.
+func (p *Proxy) forwardFailed(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		// The browser or the session is gone: nobody waits for an answer.
+		panic(http.ErrAbortHandler)
+	}
+	var dial *net.OpError
+	if errors.Is(err, errNotThere) || errors.As(err, &dial) && dial.Op == "dial" {
+		p.starting(w, r)
+		return
+	}
+	p.log.Debug("forwarding failed", "path", r.URL.Path, "error", err)
+	p.refuse(w, r, http.StatusBadGateway, "The notebook broke off its answer.")
+}
+
+const podSuffix = ".pod"
+
+var errNotThere = errors.New("the pod is not there")
+
+// transport connects to pods by their UID, not by address: what is pooled for
+// one pod is never used for another, and every new connection asks the watch
+// where the pod is now.
+func (p *Proxy) transport() *http.Transport {
+	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, fmt.Errorf("dial %s: %w", address, err)
+			}
+			if uid, ok := strings.CutSuffix(host, podSuffix); ok {
+				if address, ok = p.cfg.Pods.PodAddress(uid); !ok {
+					return nil, errNotThere
+				}
+			}
+			return dialer.DialContext(ctx, network, address)
+		},
+		DisableCompression:     true, // bodies pass as they are
+		MaxIdleConns:           512,
+		MaxIdleConnsPerHost:    32,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: 256 << 10,
+		ReadBufferSize:         8 << 10,
+		WriteBufferSize:        8 << 10,
+	}
+}
+
+// finalWriter lets only the final answer's header through: interim answers come
+// before modifyResponse and would carry whatever a notebook writes there.
+type finalWriter struct{ http.ResponseWriter }
+
+func (w *finalWriter) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Unwrap lets http.ResponseController find what the server's writer can do.
+func (w *finalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+type bufferPool struct{ pool sync.Pool }
+
+func (b *bufferPool) Get() []byte {
+	if v, ok := b.pool.Get().(*[]byte); ok {
+		return *v
+	}
+	return make([]byte, copyBuffer)
+}
+
+func (b *bufferPool) Put(v []byte) { b.pool.Put(&v) }
+
+func hostname(r *http.Request) string {
+	if host, _, err := net.SplitHostPort(r.Host); err == nil {
+		return host
+	}
+	return strings.Trim(r.Host, "[]")
+}
+
+// gpulabURL is a page of gpulab under the name the visitor uses. target is a
+// path with its query.
+func (p *Proxy) gpulabURL(r *http.Request, target string) string {
+	host := hostname(r)
+	switch {
+	case p.cfg.HTTPSPort != 443:
+		host = net.JoinHostPort(host, strconv.Itoa(p.cfg.HTTPSPort))
+	case strings.Contains(host, ":"):
+		host = "[" + host + "]"
+	}
+	return (&url.URL{Scheme: "https", Host: host}).String() + target
+}
+
+// countedConn counts a WebSocket's bytes both ways.
+type countedConn struct {
+	io.ReadWriteCloser
+	traffic *traffic
+}
+
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.ReadWriteCloser.Read(b)
+	if n > 0 {
+		c.traffic.out.Add(int64(n))
+		c.traffic.touch()
+	}
+	return n, err
+}
+
+func (c *countedConn) Write(b []byte) (int, error) {
+	n, err := c.ReadWriteCloser.Write(b)
+	if n > 0 {
+		c.traffic.in.Add(int64(n))
+		c.traffic.touch()
+	}
+	return n, err
+}
+
+// CloseWrite passes on that the browser has nothing more to say.
+func (c *countedConn) CloseWrite() error {
+	if cw, ok := c.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return c.Close()
+}
+
+// countedBody counts a body's bytes and, where it has a traffic, its activity.
+type countedBody struct {
+	io.ReadCloser
+	bytes   interface{ Add(int64) int64 }
+	traffic *traffic
+}
+
+func (c *countedBody) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	if n > 0 {
+		c.bytes.Add(int64(n))
+		if c.traffic != nil {
+			c.traffic.touch()
+		}
+	}
+	return n, err
+}

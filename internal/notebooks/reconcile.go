@@ -1,0 +1,734 @@
+package notebooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// How often the loop looks when no event wakes it.
+const (
+	tickBusy    = time.Second      // something starts or stops
+	tickWaiting = 2 * time.Second  // something waits
+	tickIdle    = 10 * time.Second // nothing is expected
+)
+
+// Limits of patience.
+const (
+	answerWithin   = 3 * time.Minute  // a running container's server must answer
+	startWithin    = 12 * time.Minute // from asking the hub to the end of a start
+	missingFor     = 5 * time.Second  // before a vanished pod counts as gone
+	orphanFor      = time.Minute      // before a pod without a launch is deleted
+	hubStopFor     = 3 * time.Second  // for the hub's own stop, before gpulab deletes the pod
+	lookEvery      = 2 * time.Second  // between questions to the hub about a start
+	slowAfter      = 3 * time.Second  // before the cluster is asked what is wrong
+	routeMissing   = 10 * time.Second // before the hub is asked for its routes again
+	podDeleteGrace = 5 * time.Second
+	maxServerFault = 3 // answers 500 to a start before it is given up
+)
+
+// Run reconciles launches with hub and cluster until ctx ends, and returns once
+// the steps under way have ended. Launches go on without it and are taken up
+// again by the next Run.
+func (s *Service) Run(ctx context.Context) error {
+	defer s.steps.Wait()
+	s.steps.Go(func() { s.restoreRoutes(ctx) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wake:
+		case <-s.cfg.Cluster.Changes():
+		case <-s.cfg.Routes.Changes():
+		case <-timer.C:
+		}
+		timer.Reset(s.pass(ctx))
+	}
+}
+
+// restoreRoutes makes the hub send its routes once after gpulab's own start.
+func (s *Service) restoreRoutes(ctx context.Context) {
+	for {
+		err := s.cfg.Servers.CheckProxy(ctx)
+		if err == nil {
+			return
+		}
+		s.log.Debug("hub not ready to send its routes", "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// pass looks at every active launch once and says when to look again.
+func (s *Service) pass(ctx context.Context) time.Duration {
+	list, err := s.rows.active(ctx)
+	if err != nil {
+		// Without rows nothing is known: no pod may be called an orphan now.
+		if ctx.Err() == nil {
+			s.log.Error("launches cannot be read", "error", err)
+		}
+		return tickIdle
+	}
+	s.forget(list)
+	if !s.cfg.Cluster.Synced() {
+		s.explainUnsynced(list)
+		s.tell(list)
+		return tickBusy
+	}
+	next := tickIdle
+	var waiting []Launch
+	for _, l := range list {
+		switch l.State {
+		case Waiting:
+			waiting = append(waiting, l)
+			next = min(next, tickWaiting)
+		case Starting, Stopping:
+			s.step(ctx, l)
+			next = tickBusy
+		case Running:
+			s.step(ctx, l)
+		}
+	}
+	if s.admitWaiting(ctx, list, waiting) {
+		next = 0
+	}
+	s.removeOrphans(ctx, list)
+	s.tell(list)
+	return next
+}
+
+// forget drops what is known of launches that have ended.
+func (s *Service) forget(list []Launch) {
+	active := make(map[int64]bool, len(list))
+	for _, l := range list {
+		active[l.ID] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, t := range s.tracks {
+		if !active[id] && !t.busy {
+			delete(s.tracks, id)
+		}
+	}
+}
+
+func (s *Service) explainUnsynced(list []Launch) {
+	for _, l := range list {
+		if l.State == Waiting {
+			s.with(l.ID, func(t *track) { t.reason = "The lab's cluster is not answering yet." })
+		}
+	}
+}
+
+// tell notifies subscribers when what they would see has changed.
+func (s *Service) tell(list []Launch) {
+	var b strings.Builder
+	for _, l := range list {
+		l = s.decorate(l)
+		fmt.Fprintf(&b, "%d %s %s %d %v", l.ID, l.State, l.Reason, l.Position, l.GPUUUIDs)
+		for _, st := range l.Detail {
+			b.WriteString(st.State)
+		}
+	}
+	s.mu.Lock()
+	changed := s.shown != b.String()
+	s.shown = b.String()
+	s.mu.Unlock()
+	if changed {
+		s.notify()
+	}
+}
+
+// with changes the track of a launch under the lock.
+func (s *Service) with(id int64, change func(*track)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tracks[id]
+	if t == nil {
+		t = &track{}
+		s.tracks[id] = t
+	}
+	change(t)
+}
+
+// look returns a copy of the track.
+func (s *Service) look(id int64) track {
+	var t track
+	s.with(id, func(p *track) { t = *p })
+	return t
+}
+
+// admitWaiting lets waiting launches start in order, as far as there is room,
+// and tells the others why they wait. It reports whether any was admitted.
+func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool {
+	if len(waiting) == 0 {
+		return false
+	}
+	room := s.cfg.Cluster.Room()
+	queue := make([]Amount, len(waiting))
+	for i, l := range waiting {
+		queue[i] = s.need(l)
+	}
+	now, position, admitted := s.now(), 0, false
+	for i, v := range admit(room, s.reserved(all), queue) {
+		l := waiting[i]
+		if v.admit {
+			admitted = s.start(ctx, l) || admitted
+			continue
+		}
+		if !v.never {
+			position++
+		}
+		s.with(l.ID, func(t *track) {
+			t.begin(StepQueue, l.Requested)
+			t.never, t.holders, t.position = v.never, room.Holders, position
+			t.reason = waitWords(v, room, position, now)
+		})
+	}
+	return admitted
+}
+
+// start moves a launch from waiting to starting.
+func (s *Service) start(ctx context.Context, l Launch) bool {
+	l.State, l.Started, l.Reason = Starting, s.now(), ""
+	err := s.rows.move(ctx, Waiting, l)
+	if err != nil {
+		if !errors.Is(err, errMoved) {
+			s.log.Error("a launch could not be admitted", "launch", l.ID, "error", err)
+		}
+		return false
+	}
+	s.with(l.ID, func(t *track) {
+		t.begin(StepQueue, l.Requested)
+		t.begin(StepNamespace, l.Started)
+		t.clear()
+	})
+	return true
+}
+
+// need is what a launch takes. A profile that is gone from the configuration
+// still counts with the GPUs the launch asked for.
+func (s *Service) need(l Launch) Amount {
+	p, ok := s.profile(l.Profile)
+	if !ok {
+		p = Profile{}
+	}
+	n := p.need()
+	n.GPUs = l.GPUs
+	return n
+}
+
+// reserved is what admitted launches will take that the cluster does not count yet.
+func (s *Service) reserved(all []Launch) []Amount {
+	var list []Amount
+	for _, l := range all {
+		if l.State != Starting {
+			continue
+		}
+		if p, ok := s.podOf(l); !ok || !p.Scheduled {
+			list = append(list, s.need(l))
+		}
+	}
+	return list
+}
+
+// podOf is the pod of this very launch. A pod that does not name its launch
+// belongs to it when it is not older than the launch's start.
+func (s *Service) podOf(l Launch) (PodInfo, bool) {
+	var best PodInfo
+	found := false
+	for _, p := range s.cfg.Cluster.Notebooks() {
+		if owns(l, p) && (!found || p.supersedes(best)) {
+			best, found = p, true
+		}
+	}
+	return best, found
+}
+
+func owns(l Launch, p PodInfo) bool {
+	if p.Handle != l.Handle || p.Server != l.Name {
+		return false
+	}
+	if p.LaunchID != 0 {
+		return p.LaunchID == l.ID
+	}
+	// Kubernetes rounds creation down to the second.
+	return !p.Created.Before(l.Started.Truncate(time.Second))
+}
+
+// earlierPod is a pod under the launch's name that belongs to an earlier one.
+func (s *Service) earlierPod(l Launch) (PodInfo, bool) {
+	for _, p := range s.cfg.Cluster.Notebooks() {
+		if p.Handle == l.Handle && p.Server == l.Name && !owns(l, p) {
+			return p, true
+		}
+	}
+	return PodInfo{}, false
+}
+
+// step runs the next step of a launch on its own goroutine, unless one runs or
+// it is too early to try again: a hub that hangs must hold up one launch only.
+func (s *Service) step(ctx context.Context, l Launch) {
+	now, run := s.now(), false
+	s.with(l.ID, func(t *track) {
+		if !t.busy && !now.Before(t.retryAt) {
+			t.busy, run = true, true
+		}
+	})
+	if !run {
+		return
+	}
+	s.steps.Go(func() {
+		before := s.fingerprint(l.ID)
+		changed := s.advance(ctx, l)
+		s.with(l.ID, func(t *track) { t.busy = false })
+		if changed || s.fingerprint(l.ID) != before {
+			s.again()
+		}
+	})
+}
+
+func (s *Service) fingerprint(id int64) string {
+	t := s.look(id)
+	return t.reason + t.active() + fmt.Sprint(t.prepared, t.asked.IsZero())
+}
+
+// advance takes one step and reports whether the row changed.
+func (s *Service) advance(ctx context.Context, l Launch) bool {
+	next, err := l, error(nil)
+	switch l.State {
+	case Starting:
+		next, err = s.advanceStart(ctx, l)
+	case Running:
+		next = s.advanceRunning(ctx, l)
+	case Stopping:
+		next = s.advanceStop(ctx, l)
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	if err != nil {
+		next = s.startTrouble(l, err)
+	}
+	if sameRow(next, l) {
+		return false
+	}
+	err = s.rows.move(ctx, l.State, next)
+	if err != nil && !errors.Is(err, errMoved) {
+		s.log.Error("a launch could not be updated", "launch", l.ID, "error", err)
+		s.with(l.ID, func(t *track) { t.hold(s.now(), "") })
+		return false
+	}
+	return true
+}
+
+func sameRow(a, b Launch) bool {
+	return a.State == b.State && a.Reason == b.Reason && a.Node == b.Node && a.Pod == b.Pod &&
+		strings.Join(a.GPUUUIDs, " ") == strings.Join(b.GPUUUIDs, " ")
+}
+
+// failed moves a launch towards its end with a reason; what is left of it in
+// hub and cluster is cleared on the way.
+func failed(l Launch, code, reason string) Launch {
+	l.State, l.EndCode, l.Reason = Stopping, code, reason
+	return l
+}
+
+// advanceStart asks for the server once everything it needs is there, then watches it come up.
+func (s *Service) advanceStart(ctx context.Context, l Launch) (Launch, error) {
+	t := s.look(l.ID)
+	if p, ok := s.earlierPod(l); ok {
+		return l, s.clearEarlier(ctx, l, p)
+	}
+	if !t.prepared {
+		if err := s.prepare(ctx, l); err != nil {
+			return l, err
+		}
+	}
+	if t.asked.IsZero() {
+		if err := s.ask(ctx, l); err != nil {
+			return l, err
+		}
+	}
+	return s.observe(ctx, l)
+}
+
+func (s *Service) clearEarlier(ctx context.Context, l Launch, p PodInfo) error {
+	s.with(l.ID, func(t *track) { t.reason = "An earlier notebook of this name is still going away." })
+	_, err := s.cfg.Servers.StopServer(ctx, l.Handle, l.Name)
+	if err == nil && p.Terminating {
+		return nil
+	}
+	return errors.Join(err, s.cfg.Cluster.DeletePod(ctx, p, podDeleteGrace))
+}
+
+func (s *Service) prepare(ctx context.Context, l Launch) error {
+	s.with(l.ID, func(t *track) { t.begin(StepNamespace, s.now()) })
+	u, err := s.cfg.People.ByID(ctx, l.UserID)
+	if err != nil {
+		return fmt.Errorf("find the owner: %w", err)
+	}
+	if u.Suspended {
+		return errSuspended
+	}
+	if err := s.cfg.Tenancy.Ensure(ctx, u); err != nil {
+		return fmt.Errorf("prepare the space of %s: %w", l.Handle, err)
+	}
+	s.with(l.ID, func(t *track) {
+		t.prepared = true
+		t.clear()
+	})
+	return nil
+}
+
+var errSuspended = errors.New("the account is suspended")
+
+func (s *Service) ask(ctx context.Context, l Launch) error {
+	s.with(l.ID, func(t *track) { t.begin(StepImage, s.now()) })
+	if err := s.cfg.Servers.EnsureUser(ctx, l.Handle); err != nil {
+		return err
+	}
+	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID)}
+	if err := s.cfg.Servers.StartServer(ctx, l.Handle, l.Name, l.Title, options); err != nil {
+		return err
+	}
+	s.with(l.ID, func(t *track) {
+		t.asked = s.now()
+		t.clear()
+	})
+	return nil
+}
+
+// startTrouble decides whether an error of a start is worth another try.
+func (s *Service) startTrouble(l Launch, err error) Launch {
+	var hub *HubError
+	isHub := errors.As(err, &hub)
+	now := s.now()
+	switch {
+	case errors.Is(err, errSuspended):
+		return failed(l, EndFailed, "The account is suspended.")
+	case isHub && hub.Status == http.StatusTooManyRequests:
+		s.with(l.ID, func(t *track) {
+			t.hold(now, "JupyterHub is starting many notebooks at once; this one is next to be tried.")
+			t.retryAt = now.Add(min(max(hub.RetryAfter, time.Second), time.Minute))
+		})
+	case isHub && hub.Status == http.StatusInternalServerError && s.look(l.ID).tries+1 >= maxServerFault,
+		isHub && hub.Status < 500 && !strings.Contains(hub.Message, "pending"):
+		return failed(l, EndFailed, "JupyterHub refused to start it: "+detail(hub.Message, hub.Error()))
+	case isHub && strings.Contains(hub.Message, "pending"):
+		s.with(l.ID, func(t *track) { t.hold(now, "An earlier notebook of this name is still going away.") })
+	case errors.Is(err, ErrHubDown), isHub:
+		s.with(l.ID, func(t *track) { t.hold(now, "JupyterHub does not answer; gpulab keeps trying.") })
+	default:
+		s.log.Warn("a launch cannot go on yet", "launch", l.ID, "error", err)
+		s.with(l.ID, func(t *track) { t.hold(now, "It cannot go on yet and is tried again: "+err.Error()) })
+	}
+	return l
+}
+
+// observe follows a server that the hub was asked for.
+func (s *Service) observe(ctx context.Context, l Launch) (Launch, error) {
+	now := s.now()
+	p, found := s.podOf(l)
+	if found {
+		l.Pod, l.Node = p.Name, p.Node
+		if why := startFailure(p, now); why != "" {
+			code := EndFailed
+			if p.Finished || p.Exited {
+				code, _ = endWords(p)
+			}
+			return failed(l, code, why), nil
+		}
+		s.with(l.ID, func(t *track) { t.begin(stepOf(p), now) })
+	}
+	if found && p.Reachable() && s.cfg.Routes.HasServer(l.Handle, l.Name) {
+		s.with(l.ID, func(t *track) {
+			t.finish(now)
+			t.clear()
+		})
+		l.State, l.Ready, l.Reason = Running, now, ""
+		l.GPUUUIDs = s.devices(p)
+		return l, nil
+	}
+	t := s.look(l.ID)
+	switch {
+	case found && !p.Started.IsZero() && now.Sub(p.Started) > answerWithin:
+		return failed(l, EndFailed, fmt.Sprintf("Its program runs but did not answer within %s.", span(answerWithin))), nil
+	case now.Sub(t.asked) > startWithin:
+		return failed(l, EndFailed, fmt.Sprintf("It did not start within %s.", span(startWithin))), nil
+	}
+	if found && now.Sub(p.Created) > slowAfter && !p.Ready {
+		s.explainSlow(ctx, l, p)
+	}
+	return s.askHow(ctx, l, t)
+}
+
+// stepOf is the step a coming-up pod is in.
+func stepOf(p PodInfo) string {
+	switch {
+	case !p.Started.IsZero():
+		return StepServer
+	case p.ImageReady:
+		return StepPod
+	default:
+		return StepImage
+	}
+}
+
+// explainSlow shows the cluster's latest complaint about a pod that takes long.
+func (s *Service) explainSlow(ctx context.Context, l Launch, p PodInfo) {
+	now := s.now()
+	if now.Sub(s.look(l.ID).warned) < slowAfter {
+		return
+	}
+	warnings, err := s.cfg.Cluster.Warnings(ctx, p)
+	s.with(l.ID, func(t *track) {
+		t.warned = now
+		if err == nil && len(warnings) > 0 {
+			t.reason = warningWords(warnings[0])
+		}
+	})
+}
+
+// askHow asks the hub now and then whether the start is still under way there.
+func (s *Service) askHow(ctx context.Context, l Launch, t track) (Launch, error) {
+	now := s.now()
+	if now.Sub(t.asked) < lookEvery || now.Sub(t.looked) < lookEvery {
+		return l, nil
+	}
+	server, found, err := s.cfg.Servers.Server(ctx, l.Handle, l.Name)
+	if err != nil {
+		return l, err
+	}
+	s.with(l.ID, func(t *track) {
+		t.looked, t.tries = now, 0
+	})
+	if found && server.Ready {
+		// The route is what is missing: the hub sends it again when asked.
+		return l, s.cfg.Servers.CheckProxy(ctx)
+	}
+	if found && server.Pending != "" {
+		return l, nil
+	}
+	if !found {
+		// The hub lost its memory, as with a new database: ask it once more.
+		s.with(l.ID, func(t *track) { t.asked = time.Time{} })
+		return l, nil
+	}
+	message, err := s.cfg.Servers.FailureMessage(ctx, l.Handle, l.Name)
+	if err != nil {
+		return l, err
+	}
+	if p, ok := s.podOf(l); ok && (p.Finished || p.Exited) {
+		code, words := endWords(p)
+		return failed(l, code, words), nil
+	}
+	return failed(l, EndFailed, "JupyterHub could not start it: "+detail(message, "it gave no reason; see gpulab logs hub")), nil
+}
+
+// advanceRunning watches a running notebook's pod.
+func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
+	now := s.now()
+	p, found := s.podOf(l)
+	if !found {
+		return s.vanished(l, now)
+	}
+	l.Pod, l.Node = p.Name, p.Node
+	switch {
+	case p.Finished, p.Exited && !p.Ready:
+		code, words := endWords(p)
+		return failed(l, code, words)
+	case p.Terminating:
+		return failed(l, EndInterrupted, "It was interrupted: its pod was deleted from outside gpulab.")
+	}
+	if gpus := s.devices(p); len(gpus) > 0 {
+		l.GPUUUIDs = gpus
+	}
+	reason := ""
+	if !p.Ready {
+		reason = "Its machine " + p.Node + " does not answer; the notebook goes on there if the machine runs."
+	}
+	s.with(l.ID, func(t *track) {
+		t.clear()
+		t.missing, t.gpus, t.reason = time.Time{}, l.GPUUUIDs, reason
+		if t.steps == nil {
+			t.finish(now)
+		}
+	})
+	s.checkRoute(ctx, l, p, now)
+	return l
+}
+
+// vanished ends a running launch whose pod has been gone for a moment.
+func (s *Service) vanished(l Launch, now time.Time) Launch {
+	gone := false
+	s.with(l.ID, func(t *track) {
+		if t.missing.IsZero() {
+			t.missing = now
+		}
+		gone = now.Sub(t.missing) >= missingFor
+		t.reason = "Its pod is gone; looking again."
+		t.retryAt = now.Add(time.Second)
+	})
+	if !gone {
+		time.AfterFunc(missingFor, s.again)
+		return l
+	}
+	return failed(l, EndInterrupted, "It was interrupted: its pod is gone, because its machine failed or somebody deleted it.")
+}
+
+// checkRoute asks the hub for its routes when a running notebook's is missing.
+func (s *Service) checkRoute(ctx context.Context, l Launch, p PodInfo, now time.Time) {
+	if !p.Reachable() || s.cfg.Routes.HasServer(l.Handle, l.Name) {
+		s.with(l.ID, func(t *track) { t.noRoute = time.Time{} })
+		return
+	}
+	ask := false
+	s.with(l.ID, func(t *track) {
+		t.reason = "JupyterHub has not announced it again yet."
+		switch {
+		case t.noRoute.IsZero():
+			t.noRoute = now
+		case now.Sub(t.noRoute) > routeMissing:
+			t.noRoute, ask = now, true
+		}
+	})
+	if !ask {
+		return
+	}
+	if err := s.cfg.Servers.CheckProxy(ctx); err != nil {
+		s.log.Warn("the hub was asked for a missing route", "launch", l.ID, "error", err)
+	}
+}
+
+// advanceStop ends a server through the hub and makes sure that its pod is gone:
+// only then is a GPU free. Where the hub cannot do it, gpulab deletes the pod.
+func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
+	now := s.now()
+	var since time.Time
+	s.with(l.ID, func(t *track) {
+		if t.stopping.IsZero() {
+			t.clear()
+			t.stopping = now
+		}
+		since = t.stopping
+	})
+	done, hubErr := s.cfg.Servers.StopServer(ctx, l.Handle, l.Name)
+	pods := s.podsOf(l)
+	var podErr error
+	if hubErr != nil || now.Sub(since) > hubStopFor {
+		podErr = s.deletePods(ctx, pods)
+	}
+	if done && hubErr == nil && len(pods) == 0 {
+		return ended(l, now)
+	}
+	s.with(l.ID, func(t *track) {
+		if hubErr != nil || podErr != nil {
+			t.hold(now, "")
+		}
+		t.reason = stopWords(hubErr, podErr, pods, now.Sub(since))
+	})
+	return l
+}
+
+// podsOf are all pods under the launch's name but those of a later launch.
+func (s *Service) podsOf(l Launch) []PodInfo {
+	var list []PodInfo
+	for _, p := range s.cfg.Cluster.Notebooks() {
+		if p.Handle == l.Handle && p.Server == l.Name && p.LaunchID <= l.ID {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func (s *Service) deletePods(ctx context.Context, pods []PodInfo) error {
+	var errs []error
+	for _, p := range pods {
+		if !p.Terminating {
+			errs = append(errs, s.cfg.Cluster.DeletePod(ctx, p, podDeleteGrace))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ended(l Launch, now time.Time) Launch {
+	l.State, l.Ended = Ended, now
+	if l.EndCode == "" {
+		l.EndCode = EndStopped
+	}
+	// Rows compare by what people see: an end without words would look unchanged.
+	if l.Reason == "" {
+		l.Reason = "It was stopped."
+	}
+	return l
+}
+
+func stopWords(hubErr, podErr error, pods []PodInfo, since time.Duration) string {
+	switch {
+	case hubErr != nil && len(pods) == 0:
+		return "Its GPU and memory are free already; JupyterHub does not answer, so its entry there stays a while."
+	case podErr != nil:
+		return "The cluster does not answer; gpulab keeps trying to stop it."
+	case hubErr != nil:
+		return "JupyterHub does not answer; gpulab is stopping the pod itself."
+	case len(pods) > 0 && since > 30*time.Second:
+		return "Machine " + pods[0].Node + " has not confirmed the end of its pod yet."
+	default:
+		return "Stopping."
+	}
+}
+
+func (s *Service) devices(p PodInfo) []string {
+	if s.cfg.Devices == nil || p.GPUs == 0 {
+		return nil
+	}
+	return s.cfg.Devices(p.UID)
+}
+
+// removeOrphans deletes notebook pods that no launch has known for a while:
+// they hold GPUs and nobody can reach them.
+func (s *Service) removeOrphans(ctx context.Context, active []Launch) {
+	known := make(map[podKey]bool, len(active))
+	for _, l := range active {
+		known[podKey{l.Handle, l.Name}] = true
+	}
+	now := s.now()
+	var overdue []PodInfo
+	s.mu.Lock()
+	seen := map[string]time.Time{}
+	for _, p := range s.cfg.Cluster.Notebooks() {
+		if known[podKey{p.Handle, p.Server}] || p.Terminating {
+			continue
+		}
+		first, ok := s.orphans[p.UID]
+		if !ok {
+			first = now
+		}
+		if now.Sub(first) >= orphanFor {
+			overdue = append(overdue, p)
+			first = now
+		}
+		seen[p.UID] = first
+	}
+	s.orphans = seen
+	s.mu.Unlock()
+	for _, p := range overdue {
+		s.steps.Go(func() { s.deleteOrphan(ctx, p) })
+	}
+}
+
+func (s *Service) deleteOrphan(ctx context.Context, p PodInfo) {
+	s.log.Warn("deleting a notebook pod that belongs to no launch", "pod", p.Namespace+"/"+p.Name)
+	if err := s.cfg.Cluster.DeletePod(ctx, p, podDeleteGrace); err != nil {
+		s.log.Error("an orphaned pod could not be deleted", "error", err)
+	}
+}

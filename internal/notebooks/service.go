@@ -1,0 +1,307 @@
+package notebooks
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// DefaultMaxActive is how many launches one person may have at a time, waiting ones included.
+const DefaultMaxActive = 5
+
+// historyLimit is how many launches List returns at most.
+const historyLimit = 25
+
+const maxTitle = 80 // characters
+
+// People finds the person behind a launch.
+type People interface {
+	ByID(ctx context.Context, id int64) (users.User, error)
+}
+
+// Tenancy makes sure of a person's place in the cluster: namespace, policies, home.
+type Tenancy interface {
+	Ensure(ctx context.Context, u users.User) error
+}
+
+// Servers is the part of the Hub API that launches need; [Hub] implements it.
+type Servers interface {
+	EnsureUser(ctx context.Context, handle string) error
+	StartServer(ctx context.Context, handle, name, title string, options map[string]any) error
+	StopServer(ctx context.Context, handle, name string) (done bool, err error)
+	Server(ctx context.Context, handle, name string) (HubServer, bool, error)
+	FailureMessage(ctx context.Context, handle, name string) (string, error)
+	CheckProxy(ctx context.Context) error
+}
+
+// Routes tells whether the hub has announced a server to the proxy; [Proxy] implements it.
+type Routes interface {
+	HasServer(handle, name string) bool
+	// Changes delivers a token after the hub added or removed a route.
+	Changes() <-chan struct{}
+}
+
+// Config wires a Service. DB, People, Tenancy, Servers, Cluster and Routes are required.
+type Config struct {
+	DB       *sql.DB
+	People   People
+	Tenancy  Tenancy
+	Servers  Servers
+	Cluster  Cluster
+	Routes   Routes
+	Profiles []Profile // nil = DefaultProfiles
+	// MaxActive is how many launches one person may have at a time, 0 = DefaultMaxActive.
+	MaxActive int
+	// Devices names the GPUs (UUIDs) that a pod holds, nil or empty while unknown.
+	Devices func(podUID string) []string
+	Log     *slog.Logger
+}
+
+// Service keeps every launch from the click to its end. Launch, Stop and the
+// readers may be called at any time and from any goroutine; things happen while
+// Run runs.
+type Service struct {
+	cfg  Config
+	rows rows
+	log  *slog.Logger
+	now  func() time.Time
+	wake chan struct{}
+
+	mu          sync.Mutex
+	tracks      map[int64]*track     // of launches that have not ended
+	orphans     map[string]time.Time // pod UID → first seen without a launch
+	subscribers map[chan struct{}]struct{}
+	shown       string // what subscribers were last told of
+	steps       sync.WaitGroup
+}
+
+// New checks the profiles and returns a service that does nothing until Run.
+func New(cfg Config) (*Service, error) {
+	if cfg.Profiles == nil {
+		cfg.Profiles = DefaultProfiles()
+	}
+	if cfg.MaxActive == 0 {
+		cfg.MaxActive = DefaultMaxActive
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if len(cfg.Profiles) == 0 {
+		return nil, errors.New("a lab needs at least one notebook profile")
+	}
+	seen := map[string]bool{}
+	for _, p := range cfg.Profiles {
+		if err := p.check(); err != nil {
+			return nil, err
+		}
+		if seen[p.Slug] {
+			return nil, fmt.Errorf("two profiles are called %q", p.Slug)
+		}
+		seen[p.Slug] = true
+	}
+	return &Service{
+		cfg: cfg, rows: rows{cfg.DB}, log: cfg.Log, now: time.Now,
+		wake:        make(chan struct{}, 1),
+		tracks:      map[int64]*track{},
+		orphans:     map[string]time.Time{},
+		subscribers: map[chan struct{}]struct{}{},
+	}, nil
+}
+
+// Profiles are what a notebook can be launched with, in the order of the cards.
+func (s *Service) Profiles() []Profile { return append([]Profile(nil), s.cfg.Profiles...) }
+
+// Launch records a request; it starts when there is room. The caller has
+// checked that u may launch. Errors: ErrProfileUnknown, ErrTitleInvalid, ErrTooMany.
+func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, error) {
+	profile, ok := s.profile(r.Profile)
+	if !ok {
+		return Launch{}, ErrProfileUnknown
+	}
+	if !validTitle(r.Title) {
+		return Launch{}, ErrTitleInvalid
+	}
+	stem, title := slug(r.Title), r.Title
+	if stem == "" {
+		stem = profile.Slug
+	}
+	if title == "" {
+		title = profile.Title
+	}
+	l, err := s.rows.insert(ctx, Launch{
+		UserID: u.ID, Handle: u.Handle, Title: title, Profile: profile.Slug, GPUs: profile.GPUs,
+		Requested: s.now(),
+	}, stem, s.cfg.MaxActive)
+	if err != nil {
+		return Launch{}, err
+	}
+	s.kick()
+	return s.decorate(l), nil
+}
+
+// Get returns one launch or ErrNotFound. Whose it is, the caller checks.
+func (s *Service) Get(ctx context.Context, id int64) (Launch, error) {
+	l, err := s.rows.get(ctx, id)
+	if err != nil {
+		return Launch{}, err
+	}
+	return s.decorate(l), nil
+}
+
+// List is a user's active launches, newest first, then the latest ended ones.
+func (s *Service) List(ctx context.Context, userID int64) ([]Launch, error) {
+	return s.decorated(s.rows.ofUser(ctx, userID, historyLimit))
+}
+
+// Active is every launch that has not ended, of all users, oldest request first.
+func (s *Service) Active(ctx context.Context) ([]Launch, error) {
+	return s.decorated(s.rows.active(ctx))
+}
+
+// Stop ends a launch in whatever state it is; ended already is no error.
+func (s *Service) Stop(ctx context.Context, id int64) error {
+	return s.end(ctx, id, EndStopped, "It was stopped.")
+}
+
+// Cancel ends a launch that does not run yet. It is Stop with other words.
+func (s *Service) Cancel(ctx context.Context, id int64) error {
+	return s.end(ctx, id, EndCancelled, "It was cancelled.")
+}
+
+// StopUser ends everything a user has, as suspending or removing an account needs.
+func (s *Service) StopUser(ctx context.Context, userID int64, reason string) error {
+	list, err := s.rows.active(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range list {
+		if l.UserID == userID {
+			errs = append(errs, s.end(ctx, l.ID, EndStopped, reason))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Room is what the cluster has, free and in all, and who holds GPUs.
+func (s *Service) Room() Room { return s.cfg.Cluster.Room() }
+
+// Subscribe delivers a token after any launch changed, until ctx ends. Tokens
+// that are not taken in time are merged into one.
+func (s *Service) Subscribe(ctx context.Context) <-chan struct{} {
+	ch := make(chan struct{}, 1)
+	s.mu.Lock()
+	s.subscribers[ch] = struct{}{}
+	s.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		delete(s.subscribers, ch)
+		s.mu.Unlock()
+	})
+	return ch
+}
+
+// end moves a launch towards its end. Losing a race against the reconcile loop
+// only means that the row is in a later state: look again.
+func (s *Service) end(ctx context.Context, id int64, code, reason string) error {
+	for range 5 {
+		l, err := s.rows.get(ctx, id)
+		if err != nil {
+			return err
+		}
+		from := l.State
+		switch from {
+		case Ended, Stopping:
+			return nil
+		case Waiting:
+			l.State, l.Ended = Ended, s.now()
+			code, reason = EndCancelled, "It was cancelled."
+		default:
+			l.State = Stopping
+		}
+		l.EndCode, l.Reason = code, reason
+		err = s.rows.move(ctx, from, l)
+		if errors.Is(err, errMoved) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.kick()
+		return nil
+	}
+	return fmt.Errorf("stop launch %d: %w", id, errMoved)
+}
+
+func (s *Service) profile(slug string) (Profile, bool) {
+	if slug == "" {
+		return s.cfg.Profiles[0], true
+	}
+	for _, p := range s.cfg.Profiles {
+		if p.Slug == slug {
+			return p, true
+		}
+	}
+	return Profile{}, false
+}
+
+func validTitle(s string) bool {
+	if !utf8.ValidString(s) || utf8.RuneCountInString(s) > maxTitle {
+		return false
+	}
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// kick makes the loop look at once and tells subscribers.
+func (s *Service) kick() {
+	s.again()
+	s.notify()
+}
+
+func (s *Service) again() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Service) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ch := range s.subscribers {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (s *Service) decorated(list []Launch, err error) ([]Launch, error) {
+	for i := range list {
+		list[i] = s.decorate(list[i])
+	}
+	return list, err
+}
+
+// decorate adds what is known only while gpulab runs.
+func (s *Service) decorate(l Launch) Launch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t, ok := s.tracks[l.ID]; ok && l.Active() {
+		t.show(&l, s.now())
+	}
+	return l
+}

@@ -1,0 +1,175 @@
+package notebooks
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// unschedulableAfter is how long the scheduler may fail to place an admitted
+// pod before the launch is given up: a pod that is just ending may still hold
+// what was counted as free.
+const unschedulableAfter = 10 * time.Second
+
+// startFailure says in plain words why a starting pod will not come up, "" while it may.
+func startFailure(p PodInfo, now time.Time) string {
+	switch p.WaitingReason {
+	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError":
+		return "Its image cannot be loaded: " + detail(p.WaitingMessage, p.WaitingReason)
+	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError":
+		return "Its container cannot be started: " + detail(p.WaitingMessage, p.WaitingReason)
+	case "CrashLoopBackOff":
+		return fmt.Sprintf("Its program ends right after the start (exit code %d).", p.ExitCode)
+	}
+	if p.Finished || p.Exited {
+		_, words := endWords(p)
+		return words
+	}
+	if p.Unschedulable != "" && !p.Scheduled && now.Sub(p.Created) > unschedulableAfter {
+		return "No machine can take it: " + p.Unschedulable
+	}
+	return ""
+}
+
+// endWords says why a pod is over.
+func endWords(p PodInfo) (code, words string) {
+	switch {
+	case p.StatusReason == "Evicted":
+		return EndEvicted, "Its machine ran short of memory or disk and had to end it: " + detail(p.StatusMessage, "no details were given")
+	case p.ExitReason == "OOMKilled":
+		return EndOutOfMemory, outOfMemory(p.MemoryLimit)
+	case p.StatusReason == "UnexpectedAdmissionError":
+		return EndFailed, "Its machine could not hand over the GPU: " + detail(p.StatusMessage, "no details were given")
+	case p.StatusReason == "Terminated", p.StatusReason == "NodeShutdown", p.StatusReason == "Shutdown":
+		return EndInterrupted, "It was interrupted: its machine was shut down."
+	case p.Exited && p.ExitCode == 0:
+		return EndExited, "It was shut down from inside."
+	case p.Exited:
+		return EndExited, fmt.Sprintf("Its program ended with exit code %d.", p.ExitCode)
+	case p.StatusMessage != "":
+		return EndInterrupted, "It was interrupted: " + p.StatusMessage
+	default:
+		return EndInterrupted, "It was interrupted: its pod ended without saying why."
+	}
+}
+
+func outOfMemory(limit int64) string {
+	if limit <= 0 {
+		return "It ran out of memory and was ended by the system."
+	}
+	return fmt.Sprintf("It used more memory than its limit of %s and was ended by the system.", bytesWords(limit))
+}
+
+func detail(message, fallback string) string {
+	if message == "" {
+		return fallback
+	}
+	return message
+}
+
+// warningWords turns the cluster's complaint about a starting pod into plain
+// words where it is a known one.
+func warningWords(warning string) string {
+	switch {
+	case strings.HasPrefix(warning, "FailedMount"), strings.HasPrefix(warning, "FailedAttachVolume"):
+		return "Its home folder is not there yet. " + warning
+	case strings.HasPrefix(warning, "FailedCreatePodSandBox"):
+		return "The network of its machine is not ready. " + warning
+	default:
+		return warning
+	}
+}
+
+// waitWords says why a launch waits. position counts from 1.
+func waitWords(v verdict, room Room, position int, now time.Time) string {
+	_, total := room.GPUs()
+	switch {
+	case len(room.Nodes) == 0:
+		return "No machine of the lab is ready. It starts when one is."
+	case v.never && total == 0:
+		return "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."
+	case v.never:
+		return fmt.Sprintf("It asks for %s, but no machine of this lab has more than %d. It can never start like this: cancel it, or launch a CPU notebook.",
+			gpuCount(v.need.GPUs), largest(room))
+	}
+	return shortWords(v, room, now) + " " + placeWords(position)
+}
+
+func shortWords(v verdict, room Room, now time.Time) string {
+	free, total := room.GPUs()
+	switch {
+	case v.short == shortGPU && free > 0:
+		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total) + holderWords(room.Holders, now)
+	case v.short == shortGPU && total == 1:
+		return "The lab's GPU is in use." + holderWords(room.Holders, now)
+	case v.short == shortGPU:
+		return fmt.Sprintf("All %d GPUs are in use.", total) + holderWords(room.Holders, now)
+	case v.short == shortMemory:
+		return fmt.Sprintf("Not enough memory is free: it needs %s on one machine.", bytesWords(v.need.Memory))
+	case v.short == shortCPU:
+		return fmt.Sprintf("Not enough processor time is free: it needs %.1f cores on one machine.", float64(v.need.MilliCPU)/1000)
+	default:
+		return "It waits its turn."
+	}
+}
+
+// holderWords names who has the GPUs, the longest holder first.
+func holderWords(holders []Holder, now time.Time) string {
+	const most = 6
+	var parts []string
+	for i, h := range holders {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("and %d more", len(holders)-most))
+			break
+		}
+		who := h.Pod
+		if h.Handle != "" {
+			who = h.Handle + " (" + h.Notebook + ")"
+		}
+		parts = append(parts, fmt.Sprintf("%s for %s", who, span(now.Sub(h.Since))))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " Held by " + strings.Join(parts, ", ") + "."
+}
+
+func placeWords(position int) string {
+	switch position {
+	case 1:
+		return "It is next in line."
+	case 2:
+		return "One launch is ahead of it."
+	default:
+		return fmt.Sprintf("%d launches are ahead of it.", position-1)
+	}
+}
+
+func gpuCount(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return fmt.Sprintf("%d GPUs", n)
+}
+
+// span writes a duration as coarsely as a person would say it.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return "less than a minute"
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%d days", int(d.Hours())/24)
+	}
+}
+
+func bytesWords(n int64) string {
+	const mebi, gibi = 1 << 20, 1 << 30
+	if n >= gibi {
+		return strings.Replace(fmt.Sprintf("%.1f GiB", float64(n)/gibi), ".0 ", " ", 1)
+	}
+	return fmt.Sprintf("%d MiB", n/mebi)
+}
