@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// parts are all layers, by name.
+var parts = map[string]part{
+	"base":           {folder: "base", kind: debian},
+	"tools":          {folder: "tools", kind: debian, on: []string{"base"}},
+	"hub":            {folder: "hub", kind: fromRoot, on: []string{"base"}},
+	"notebook":       {folder: "notebook", kind: fromRoot, on: []string{"base", "tools"}},
+	"pause":          {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
+	"nvidia":         {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
+	"coredns":        {folder: "coredns", kind: goProgram, module: "github.com/coredns/coredns", main: "."},
+	"metrics-server": {folder: "metrics-server", kind: goProgram, module: "sigs.k8s.io/metrics-server", main: "sigs.k8s.io/metrics-server/cmd/metrics-server"},
+}
+
+// image is one image: layers, lowest first, and how a container of it starts.
+type image struct {
+	name   string
+	about  string
+	layers []string
+	config v1.Config
+	root   bool     // it must run as root
+	proofs []string // names of the trials in check.go that must pass
+}
+
+// Users without a name: what serves the cluster runs as nobody in particular.
+const unprivileged = "65532:65532"
+
+// images are all images, in the order they are built: the large ones first,
+// because the layers that others are compiled in belong to them.
+var images = []image{
+	{
+		name: "notebook", about: "JupyterLab with a terminal, a compiler and the tools of a workday",
+		layers: []string{"base", "tools", "notebook"},
+		config: v1.Config{
+			// Pods run as the person's own user ID; this one is for everybody else.
+			User:       "20000:20000",
+			Entrypoint: []string{"/usr/bin/tini", "-g", "--", "/usr/local/bin/start-notebook"},
+			Cmd:        []string{"/opt/lab/bin/jupyterhub-singleuser"},
+			Env: []string{
+				"PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/lab/bin",
+				"LANG=C.UTF-8", "SHELL=/bin/bash", "EDITOR=nano", "PAGER=less",
+				"JUPYTER_RUNTIME_DIR=/tmp/.gpulab/runtime",
+				"PIP_DISABLE_PIP_VERSION_CHECK=1",
+				"PIP_NO_WARN_SCRIPT_LOCATION=1",
+			},
+			ExposedPorts: map[string]struct{}{"8888/tcp": {}},
+		},
+		proofs: []string{"notebook"},
+	},
+	{
+		name: "hub", about: "JupyterHub with KubeSpawner",
+		layers: []string{"base", "hub"},
+		config: v1.Config{
+			User:         "1000:1000",
+			WorkingDir:   "/srv/jupyterhub",
+			Entrypoint:   []string{"/usr/bin/tini", "--"},
+			Cmd:          []string{"/opt/hub/bin/jupyterhub", "--config", "/etc/jupyterhub/jupyterhub_config.py"},
+			Env:          []string{"PATH=/opt/hub/bin:/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/srv/jupyterhub", "PYTHONUNBUFFERED=1"},
+			ExposedPorts: map[string]struct{}{"8081/tcp": {}},
+		},
+		proofs: []string{"hub"},
+	},
+	{
+		name: "pause", about: "holds a pod's namespaces open",
+		layers: []string{"pause"},
+		config: v1.Config{User: unprivileged, Entrypoint: []string{"/pause"}},
+		proofs: []string{"pause"},
+	},
+	{
+		name: "coredns", about: "CoreDNS with the plugins a cluster needs",
+		layers: []string{"coredns"},
+		config: v1.Config{User: unprivileged, Entrypoint: []string{"/coredns"}, ExposedPorts: map[string]struct{}{"53/udp": {}, "53/tcp": {}}},
+		proofs: []string{"coredns"},
+	},
+	{
+		name: "metrics-server", about: "CPU and memory of pods and nodes for the cluster's API",
+		layers: []string{"metrics-server"},
+		config: v1.Config{User: unprivileged, Entrypoint: []string{"/metrics-server"}},
+		proofs: []string{"metrics-server"},
+	},
+	{
+		name: "nvidia-device-plugin", about: "NVIDIA's device plugin, GPU feature discovery, config manager and MPS control daemon",
+		layers: []string{"nvidia"},
+		// The same environment as NVIDIA's own image: it matters where NVIDIA's
+		// runtime, not CDI, hands the driver to the plugin itself.
+		config: v1.Config{
+			User:       "0:0",
+			Entrypoint: []string{"/usr/bin/nvidia-device-plugin"},
+			Env: []string{"PATH=/usr/bin", "NVIDIA_DISABLE_REQUIRE=true", "NVIDIA_VISIBLE_DEVICES=all",
+				"NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+		},
+		root:   true,
+		proofs: []string{"nvidia"},
+	},
+}
+
+// imagesNamed returns the named images in building order, or all.
+func imagesNamed(names []string) ([]image, error) {
+	if len(names) == 0 {
+		return images, nil
+	}
+	var out []image
+	for _, img := range images {
+		if slices.Contains(names, img.name) {
+			out = append(out, img)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(images, func(i image) bool { return i.name == name }) {
+			return nil, fmt.Errorf("there is no image %q; there are %s", name, strings.Join(imageNames(), ", "))
+		}
+	}
+	return out, nil
+}
+
+func imageNames() []string {
+	var names []string
+	for _, img := range images {
+		names = append(names, img.name)
+	}
+	return names
+}

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Runs inside a root made of the base layer; /src is this folder.
+# What it leaves behind in the root becomes the hub's layer.
+set -eu
+
+python3 -m venv /opt/hub
+/opt/hub/bin/pip install --no-deps --no-compile --require-hashes --only-binary :all: -r /src/requirements.txt
+# Nothing is installed into a running hub.
+/opt/hub/bin/python -m pip --quiet uninstall --yes pip setuptools
+rm -rf /opt/hub/include /opt/hub/lib64/python3.11/site-packages/*/tests
+
+# A name for the user that the image runs as, and a folder it may write to.
+echo 'hub:x:1000:' >>/etc/group
+echo 'hub:x:1000:1000:JupyterHub:/srv/jupyterhub:/usr/sbin/nologin' >>/etc/passwd
+install -d -o 1000 -g 1000 -m 0750 /srv/jupyterhub
+
+# Compiled by content, not by time: every file of an image has the same time.
+python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/hub/lib
+/opt/hub/bin/python -c 'import jupyterhub.app, kubespawner, oauthenticator.generic'

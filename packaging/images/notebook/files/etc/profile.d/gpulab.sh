@@ -1,0 +1,5 @@
+# Programs that people installed for themselves come first, the notebook
+# server's own (jupyter, jupyter-lab) last. Login shells read this too: Debian's
+# /etc/profile has just set PATH anew.
+PATH=$HOME/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/lab/bin
+export PATH

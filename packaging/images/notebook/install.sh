@@ -1,0 +1,38 @@
+#!/bin/sh
+# Runs inside a root made of the base and tools layers; /src is this folder.
+# What it leaves behind in the root becomes the notebook's own layer.
+set -eu
+
+# Two Pythons. Cells and terminals run on Debian's, which looks into the
+# person's ~/.local first: what they install there comes before what the image
+# has. The server runs in /opt/lab, which never looks into a home, so that no
+# package of theirs can keep JupyterLab from starting.
+python3 -m venv /tmp/bootstrap
+/tmp/bootstrap/bin/pip --python /usr/bin/python3 install --break-system-packages \
+  --no-deps --no-compile --require-hashes --only-binary :all: -r /src/kernel.txt
+# The marker forbids `pip install`, even into a home; here that is the one way.
+rm /usr/lib/python3.11/EXTERNALLY-MANAGED
+ln -s /usr/bin/python3 /usr/local/bin/python
+
+# The server shares the kernel's packages instead of holding them twice.
+python3 -m venv --without-pip /opt/lab
+echo /usr/local/lib/python3.11/dist-packages >/opt/lab/lib/python3.11/site-packages/kernel.pth
+/usr/local/bin/pip --python /opt/lab/bin/python install \
+  --no-deps --no-compile --require-hashes --only-binary :all: -r /src/lab.txt
+rm -rf /opt/lab/include
+
+cp -R /src/files/. /
+chmod 0755 /usr/local/bin/start-notebook
+# One kernel, by its full path: "python3" alone would be the server's own.
+cp /src/files/usr/local/share/jupyter/kernels/python3/kernel.json /usr/local/share/jupyter/kernels/python3/kernel.json
+
+# A user ID without a name is what most pods have. start-notebook writes the
+# name to this place, and name lookups read it.
+sed -i -E 's/^(passwd|group|shadow):.*/& extrausers/' /etc/nsswitch.conf
+ln -s /tmp/.gpulab/passwd /var/lib/extrausers/passwd
+ln -s /tmp/.gpulab/group /var/lib/extrausers/group
+
+# Compiled by content, not by time: every file of an image has the same time.
+python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/lab/lib /usr/local/lib/python3.11
+/opt/lab/bin/jupyterhub-singleuser --version
+/opt/lab/bin/jupyter lab --version
