@@ -1,0 +1,290 @@
+"""JupyterHub as a part of gpulab.
+
+gpulab signs people in, decides who may start what and when, and is the hub's
+proxy. The hub's share is to turn a start that gpulab asks for into a pod and to
+tell gpulab's proxy where that pod listens.
+
+The chart's values arrive as one JSON file, under the names that Zero to
+JupyterHub uses. What must hold whatever the values say stands at the end.
+"""
+
+# The variable c is JupyterHub's own.
+# ruff: noqa: F821
+import json
+import os
+
+VALUES = os.environ.get("GPULAB_HUB_VALUES", "/etc/jupyterhub/values.json")
+with open(VALUES, encoding="utf-8") as file:
+    values = json.load(file)
+
+
+def get_config(path, default=None):
+    """Return the value at a path like "singleuser.image.name"."""
+    value = values
+    for key in path.split("."):
+        if not isinstance(value, dict) or value.get(key) is None:
+            return default
+        value = value[key]
+    return value
+
+
+def set_traits(target, prefix, names):
+    """Set those traits of target whose value is given below prefix."""
+    for trait, key in names.items():
+        value = get_config(f"{prefix}.{key}")
+        if value is not None:
+            setattr(target, trait, value)
+
+
+def as_list(value):
+    """z2jh takes many lists as dicts too, so that values files can be merged."""
+    if isinstance(value, dict):
+        return [value[key] for key in sorted(value)]
+    return list(value or [])
+
+
+namespace = os.environ["POD_NAMESPACE"]
+gpulab = f"https://gpulab.{namespace}.svc"
+
+# --- The hub and the way to it -------------------------------------------------
+
+c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
+# Notebooks live in other namespaces: the short name would not resolve there.
+c.JupyterHub.hub_connect_url = f"http://hub.{namespace}.svc.cluster.local:8081"
+c.JupyterHub.db_url = "sqlite:////srv/jupyterhub/jupyterhub.sqlite"
+c.JupyterHub.upgrade_db = True
+c.JupyterHub.cookie_secret = bytes.fromhex(values["hub"]["cookieSecret"])
+
+# Pods outlive the hub, and gpulab asks for their state rather than waiting.
+c.JupyterHub.cleanup_servers = False
+c.JupyterHub.init_spawners_timeout = 1
+c.JupyterHub.last_activity_interval = 60
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 0}
+
+set_traits(c.JupyterHub, "hub", {
+    "active_server_limit": "activeServerLimit",
+    "authenticate_prometheus": "authenticatePrometheus",
+    "concurrent_spawn_limit": "concurrentSpawnLimit",
+    "named_server_limit_per_user": "namedServerLimitPerUser",
+    "redirect_to_server": "redirectToServer",
+    "template_paths": "templatePaths",
+    "template_vars": "templateVars",
+})
+
+# --- Sign-in -------------------------------------------------------------------
+
+c.JupyterHub.authenticator_class = "generic-oauth"
+c.GenericOAuthenticator.client_id = values["gpulab"]["oidcClientID"]
+c.GenericOAuthenticator.client_secret = values["gpulab"]["oidcClientSecret"]
+# A path, because only the visitor's browser knows which of the lab's names and
+# addresses it used: gpulab's proxy, on the same origin, redirects to the pages.
+c.GenericOAuthenticator.authorize_url = "/gpulab/authorize"
+c.GenericOAuthenticator.logout_redirect_url = "/gpulab/logout"
+# Left empty, it is derived from each request, for the same reason.
+c.GenericOAuthenticator.oauth_callback_url = ""
+c.GenericOAuthenticator.token_url = f"{gpulab}/oidc/token"
+c.GenericOAuthenticator.userdata_url = f"{gpulab}/oidc/userinfo"
+c.GenericOAuthenticator.scope = ["openid", "profile"]
+c.GenericOAuthenticator.username_claim = "preferred_username"
+c.GenericOAuthenticator.login_service = "gpulab"
+c.GenericOAuthenticator.auto_login = True
+# The hub's API speaks OAuth to notebooks; this makes its own pages follow too.
+c.GenericOAuthenticator.auto_login_oauth2_authorize = True
+# gpulab has let the person in already, and checks every request again.
+c.GenericOAuthenticator.allow_all = True
+c.GenericOAuthenticator.enable_auth_state = False
+c.GenericOAuthenticator.manage_groups = False
+c.Authenticator.auth_refresh_age = 0
+
+# --- gpulab is the proxy and the only one that starts servers ------------------
+
+c.ConfigurableHTTPProxy.should_start = False
+c.ConfigurableHTTPProxy.api_url = f"{gpulab}/hub-proxy"
+c.ConfigurableHTTPProxy.auth_token = values["proxy"]["secretToken"]
+
+c.JupyterHub.services = [
+    {"name": "gpulab", "api_token": values["gpulab"]["serviceToken"]},
+]
+for name, service in sorted(get_config("hub.services", {}).items()):
+    service = {"name": name, **service}
+    if "apiToken" in service:
+        service["api_token"] = service.pop("apiToken")
+    c.JupyterHub.services.append(service)
+
+c.JupyterHub.load_roles = [
+    {
+        "name": "gpulab",
+        "services": ["gpulab"],
+        "scopes": [
+            "list:users", "read:users", "admin:users", "servers", "access:servers", "proxy",
+        ],
+    },
+    # Everybody's role. JupyterHub's own has "servers" and "tokens" in it, with
+    # which anyone could start a server with any profile past gpulab's queue.
+    {
+        "name": "user",
+        "scopes": ["read:users!user", "users:activity!user", "access:servers!user"],
+    },
+]
+for name, role in sorted(get_config("hub.loadRoles", {}).items()):
+    c.JupyterHub.load_roles.append({"name": name, **role})
+
+# --- Notebooks -----------------------------------------------------------------
+
+c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
+c.JupyterHub.allow_named_servers = True
+c.KubeSpawner.poll_interval = 15
+c.KubeSpawner.delete_grace_period = 1
+c.KubeSpawner.ip = "0.0.0.0"
+c.KubeSpawner.port = 8888
+c.KubeSpawner.consecutive_failure_limit = get_config("hub.consecutiveFailureLimit", 0)
+
+image = values["singleuser"]["image"]
+c.KubeSpawner.image = f"{image['name']}:{image['tag']}"
+c.KubeSpawner.priority_class_name = "gpulab-notebook"
+
+set_traits(c.KubeSpawner, "singleuser", {
+    "cmd": "cmd",
+    "cpu_guarantee": "cpu.guarantee",
+    "cpu_limit": "cpu.limit",
+    "default_url": "defaultUrl",
+    "events_enabled": "events",
+    "extra_annotations": "extraAnnotations",
+    "extra_resource_guarantees": "extraResource.guarantees",
+    "extra_resource_limits": "extraResource.limits",
+    "image_pull_policy": "image.pullPolicy",
+    "lifecycle_hooks": "lifecycleHooks",
+    "mem_guarantee": "memory.guarantee",
+    "mem_limit": "memory.limit",
+    "node_selector": "nodeSelector",
+    "pod_name_template": "podNameTemplate",
+    "start_timeout": "startTimeout",
+})
+c.KubeSpawner.extra_containers = as_list(get_config("singleuser.extraContainers"))
+c.KubeSpawner.init_containers = as_list(get_config("singleuser.initContainers"))
+c.KubeSpawner.profile_list = as_list(get_config("singleuser.profileList"))
+c.KubeSpawner.node_affinity_required = as_list(get_config("singleuser.extraNodeAffinity.required"))
+c.KubeSpawner.node_affinity_preferred = as_list(get_config("singleuser.extraNodeAffinity.preferred"))
+c.KubeSpawner.pod_affinity_required = as_list(get_config("singleuser.extraPodAffinity.required"))
+c.KubeSpawner.pod_affinity_preferred = as_list(get_config("singleuser.extraPodAffinity.preferred"))
+c.KubeSpawner.pod_anti_affinity_required = as_list(get_config("singleuser.extraPodAntiAffinity.required"))
+c.KubeSpawner.pod_anti_affinity_preferred = as_list(get_config("singleuser.extraPodAntiAffinity.preferred"))
+c.KubeSpawner.tolerations = (
+    as_list(get_config("scheduling.userPods.tolerations"))
+    + as_list(get_config("singleuser.extraTolerations"))
+)
+
+purpose = get_config("scheduling.userPods.nodeAffinity.matchNodePurpose", "ignore")
+if purpose != "ignore":
+    users = {
+        "matchExpressions": [
+            {"key": "hub.jupyter.org/node-purpose", "operator": "In", "values": ["user"]},
+        ],
+    }
+    if purpose == "require":
+        c.KubeSpawner.node_affinity_required.append(users)
+    else:
+        c.KubeSpawner.node_affinity_preferred.append({"weight": 100, "preference": users})
+
+home = get_config("singleuser.storage.homeMountPath", "/home/{username}")
+home = home.replace("{username}", "{unescaped_username}")
+c.KubeSpawner.working_dir = home
+c.KubeSpawner.volumes = [
+    {"name": "home", "persistentVolumeClaim": {"claimName": "home"}},
+    # 64 MiB, the usual size, makes PyTorch's data loaders crash.
+    {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": values["gpulab"]["shmSize"]}},
+    # Jupyter's SQLite files: on a home that came over NFS they hang.
+    {"name": "scratch", "emptyDir": {"sizeLimit": values["gpulab"]["scratchSize"]}},
+    *as_list(get_config("singleuser.storage.extraVolumes")),
+]
+c.KubeSpawner.volume_mounts = [
+    {"name": "home", "mountPath": home},
+    {"name": "shm", "mountPath": "/dev/shm"},
+    {"name": "scratch", "mountPath": "/tmp"},
+    *as_list(get_config("singleuser.storage.extraVolumeMounts")),
+]
+
+if get_config("debug.enabled"):
+    c.JupyterHub.log_level = "DEBUG"
+    c.KubeSpawner.debug = True
+
+# --- What the lab adds ----------------------------------------------------------
+
+for class_name, traits in sorted(get_config("hub.config", {}).items()):
+    for trait, value in sorted(traits.items()):
+        section = c[class_name]
+        # Dicts are merged, so that one entry more does not drop ours.
+        if isinstance(value, dict) and isinstance(section.get(trait), dict):
+            value = {**section[trait], **value}
+        section[trait] = value
+
+for name, code in sorted(get_config("hub.extraConfig", {}).items()):
+    exec(compile(code, f"hub.extraConfig.{name}", "exec"))
+
+# --- What holds whatever was said above -----------------------------------------
+
+
+def uid_of(spawner):
+    """Return the person's UID, which gpulab sends with every start.
+
+    Only gpulab can start servers, but a wrong number would open somebody
+    else's home, so it is checked here once more.
+    """
+    uid = spawner.user_options.get("uid")
+    if type(uid) is not int or not 20000 <= uid <= 59999:
+        raise ValueError(
+            f"gpulab sent the user ID {uid!r}; it has to be a number from 20000 to 59999"
+        )
+    return uid
+
+
+def name_launch(spawner, pod):
+    """Label the pod with the launch that it belongs to."""
+    launch = spawner.user_options.get("launch")
+    if launch is not None:
+        pod.metadata.labels["gpulab.dev/launch"] = str(launch)
+    return pod
+
+
+# gpulab makes the namespace, with its policies and the home, before it starts
+# anything; a handle is its own slug, so both sides come to the same name.
+c.KubeSpawner.enable_user_namespaces = True
+c.KubeSpawner.user_namespace_template = "user-{username}"
+c.KubeSpawner.storage_pvc_ensure = False
+c.KubeSpawner.delete_pvc = False
+c.KubeSpawner.uid = uid_of
+c.KubeSpawner.gid = uid_of
+c.KubeSpawner.modify_pod_hook = name_launch
+c.KubeSpawner.component_label = "notebook"
+c.KubeSpawner.extra_labels = {
+    **get_config("singleuser.extraLabels", {}),
+    "app.kubernetes.io/component": "notebook",
+    "gpulab.dev/user": "{unescaped_username}",
+    "gpulab.dev/notebook": "{unescaped_servername}",
+}
+c.KubeSpawner.environment = {
+    **get_config("singleuser.extraEnv", {}),
+    "HOME": home,
+}
+
+# A restarted hub asks every server, and stops those that do not answer in this
+# time: a node that is away for minutes must not cost anybody their work.
+c.KubeSpawner.http_timeout = max(600, get_config("hub.config.KubeSpawner.http_timeout", 0))
+
+# The "restricted" profile of Kubernetes' Pod Security Standards.
+c.KubeSpawner.privileged = False
+c.KubeSpawner.allow_privilege_escalation = False
+c.KubeSpawner.automount_service_account_token = False
+c.KubeSpawner.container_security_context = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+}
+c.KubeSpawner.pod_security_context = {"seccompProfile": {"type": "RuntimeDefault"}}
+c.KubeSpawner.extra_pod_config = {
+    **get_config("singleuser.extraPodConfig", {}),
+    "enableServiceLinks": False,
+    "hostUsers": values["gpulab"]["hostUsers"],
+    # One that died is ended with its reason, rather than back without its state.
+    "restartPolicy": "Never",
+}

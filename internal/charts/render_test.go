@@ -1,0 +1,190 @@
+package charts
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chartutil"
+	kubefake "helm.sh/helm/v3/pkg/kube/fake"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	"helm.sh/helm/v3/pkg/storage"
+	"helm.sh/helm/v3/pkg/storage/driver"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+// sampleInputs is a head with two simulated GPUs.
+func sampleInputs() Inputs {
+	return Inputs{
+		Images: map[string]string{
+			"coredns":              "gpulab.local/coredns:0123456789ab",
+			"metrics-server":       "gpulab.local/metrics-server:0123456789ab",
+			"nvidia-device-plugin": "gpulab.local/nvidia-device-plugin:0123456789ab",
+			"hub":                  "gpulab.local/hub:0123456789ab",
+			"notebook":             "gpulab.local/notebook:0123456789ab",
+		},
+		ClusterDNS:  "10.43.0.10",
+		HasGPU:      true,
+		Simulated:   true,
+		DriverRoot:  "/var/lib/gpulab/simdriver/root",
+		HookPath:    "/var/lib/gpulab/bin/current/nvidia-cdi-hook",
+		HubStateDir: "/var/lib/gpulab/hub",
+		FeaturesDir: "/var/lib/gpulab/features",
+		Hub: HubSecrets{
+			CookieSecret:     strings.Repeat("c0ffee00", 8),
+			ProxyToken:       "proxy-token-0123456789abcdef",
+			ServiceToken:     "service-token-0123456789abcdef",
+			OIDCClientID:     "hub",
+			OIDCClientSecret: "client-secret-0123456789abcdef",
+		},
+		Profiles: []map[string]any{
+			{
+				"slug":                 "cpu",
+				"display_name":         "CPU notebook",
+				"kubespawner_override": map[string]any{"cpu_limit": 2, "mem_limit": "2G"},
+			},
+			{
+				"slug":         "gpu",
+				"display_name": "GPU notebook",
+				"kubespawner_override": map[string]any{
+					"extra_resource_limits": map[string]any{"nvidia.com/gpu": "1"},
+				},
+			},
+		},
+	}
+}
+
+// release picks one of the sample's releases.
+func release(t *testing.T, in Inputs, name string) Release {
+	t.Helper()
+	for _, r := range Plan(in) {
+		if r.Name == name {
+			return r
+		}
+	}
+	t.Fatalf("no release %s in the plan", name)
+	return Release{}
+}
+
+// render runs the templates as an install would, without a cluster.
+func render(r Release) (string, error) {
+	cfg := &action.Configuration{
+		Releases:     storage.Init(driver.NewMemory()),
+		KubeClient:   &kubefake.PrintingKubeClient{Out: io.Discard},
+		Capabilities: chartutil.DefaultCapabilities,
+		Log:          func(string, ...any) {},
+	}
+	cfg.Capabilities.KubeVersion = chartutil.KubeVersion{Version: "v1.35.0", Major: "1", Minor: "35"}
+	chart, err := loadChart(r.Chart)
+	if err != nil {
+		return "", err
+	}
+	install := action.NewInstall(cfg)
+	install.ReleaseName, install.Namespace = r.Name, r.Namespace
+	install.DryRun, install.ClientOnly = true, true
+	rendered, err := install.Run(chart, r.Values)
+	if err != nil {
+		return "", err
+	}
+	return rendered.Manifest, nil
+}
+
+// mustRender returns the objects of a release by "Kind name".
+func mustRender(t *testing.T, r Release) map[string]map[string]any {
+	t.Helper()
+	manifest, err := render(r)
+	if err != nil {
+		t.Fatalf("rendering %s: %v", r.Name, err)
+	}
+	objects := map[string]map[string]any{}
+	for _, doc := range releaseutil.SplitManifests(manifest) {
+		var object map[string]any
+		if err := yaml.UnmarshalStrict([]byte(doc), &object); err != nil {
+			t.Fatalf("%s renders what is no YAML: %v\n%s", r.Name, err, doc)
+		}
+		if object == nil {
+			continue
+		}
+		key := object["kind"].(string) + " " + object["metadata"].(map[string]any)["name"].(string)
+		if objects[key] != nil {
+			t.Errorf("%s renders %s twice", r.Name, key)
+		}
+		objects[key] = object
+	}
+	return objects
+}
+
+// at returns the value at a path of keys and list indexes.
+func at(t *testing.T, object any, path ...any) any {
+	t.Helper()
+	for i, step := range path {
+		switch step := step.(type) {
+		case string:
+			m, ok := object.(map[string]any)
+			if !ok {
+				t.Fatalf("%v: not a map but %T", path[:i], object)
+			}
+			object = m[step]
+		case int:
+			l, ok := object.([]any)
+			if !ok || step >= len(l) {
+				t.Fatalf("%v: no element %d in %v", path[:i], step, object)
+			}
+			object = l[step]
+		}
+	}
+	return object
+}
+
+// Every object decodes strictly into Kubernetes' own types: a misspelt field
+// would otherwise be dropped by the API server without a word.
+func TestChartsRenderKnownFields(t *testing.T) {
+	inputs := map[string]func(*Inputs){
+		"simulated": func(*Inputs) {},
+		"real":      func(in *Inputs) { in.Simulated, in.DriverRoot = false, "/" },
+		"resolvers": func(in *Inputs) { in.UpstreamDNS = []string{"192.0.2.53", "192.0.2.54"} },
+		"NFS homes": func(in *Inputs) { in.HostUsers = true },
+	}
+	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	for name, change := range inputs {
+		t.Run(name, func(t *testing.T) {
+			in := sampleInputs()
+			change(&in)
+			for _, r := range Plan(in) {
+				for key, object := range mustRender(t, r) {
+					if object["kind"] == "APIService" {
+						continue // of kube-aggregator; TestMetricsAPI looks at it
+					}
+					raw, err := yaml.Marshal(object)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, _, err := strict.Decode(raw, nil, nil); err != nil {
+						t.Errorf("%s: %s: %v", r.Name, key, err)
+					}
+					if ns := at(t, object, "metadata", "namespace"); namespaced_(t, raw) && ns == nil {
+						t.Errorf("%s: %s names no namespace", r.Name, key)
+					}
+				}
+			}
+		})
+	}
+}
+
+// namespaced_ reports whether an object of this kind lives in a namespace.
+func namespaced_(t *testing.T, raw []byte) bool {
+	t.Helper()
+	var head runtime.TypeMeta
+	if err := yaml.Unmarshal(raw, &head); err != nil {
+		t.Fatal(err)
+	}
+	switch head.Kind {
+	case "ClusterRole", "ClusterRoleBinding", "PriorityClass", "RuntimeClass", "APIService":
+		return false
+	}
+	return true
+}
