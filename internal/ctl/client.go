@@ -1,0 +1,135 @@
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// ErrNotRunning says that no daemon answers on the socket.
+var ErrNotRunning = errors.New("gpulab is not running on this machine; start it with `gpulab init`")
+
+// Client talks to the daemon on this machine. It implements Daemon.
+type Client struct{ http *http.Client }
+
+var _ Daemon = (*Client)(nil)
+
+// NewClient returns a client for the socket; nothing is opened yet.
+func NewClient(socket string) *Client {
+	return &Client{http: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+func (c *Client) do(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://gpulab"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil, ErrNotRunning
+	case errors.Is(err, fs.ErrPermission):
+		return nil, errors.New("only root may do this; run it with sudo")
+	case err != nil:
+		return nil, fmt.Errorf("talking to gpulab: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		p := Problem{Message: resp.Status}
+		_ = json.NewDecoder(resp.Body).Decode(&p)
+		return nil, &p
+	}
+	return resp, nil
+}
+
+// call sends in and decodes the answer.
+func call[T any](ctx context.Context, c *Client, method, path string, in any) (T, error) {
+	var out T
+	resp, err := c.do(ctx, method, path, in)
+	if err != nil {
+		return out, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+		return out, fmt.Errorf("gpulab's answer could not be read: %w", err)
+	}
+	return out, nil
+}
+
+// Status implements Daemon.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return call[Status](ctx, c, "GET", "/v1/status", nil)
+}
+
+// Charts implements Daemon.
+func (c *Client) Charts(ctx context.Context) ([]Chart, error) {
+	return call[[]Chart](ctx, c, "GET", "/v1/charts", nil)
+}
+
+// AdminLink implements Daemon.
+func (c *Client) AdminLink(ctx context.Context) (Link, error) {
+	return call[Link](ctx, c, "POST", "/v1/admin-link", nil)
+}
+
+// Users implements Daemon.
+func (c *Client) Users(ctx context.Context) ([]users.User, error) {
+	return call[[]users.User](ctx, c, "GET", "/v1/users", nil)
+}
+
+// AddUser implements Daemon.
+func (c *Client) AddUser(ctx context.Context, u NewUser) (UserWithLink, error) {
+	return call[UserWithLink](ctx, c, "POST", "/v1/users", u)
+}
+
+// PasswordLink implements Daemon.
+func (c *Client) PasswordLink(ctx context.Context, handle string) (UserWithLink, error) {
+	return call[UserWithLink](ctx, c, "POST", "/v1/users/"+url.PathEscape(handle)+"/password-link", nil)
+}
+
+// RemoveUser implements Daemon.
+func (c *Client) RemoveUser(ctx context.Context, handle string) error {
+	_, err := call[struct{}](ctx, c, "DELETE", "/v1/users/"+url.PathEscape(handle), nil)
+	return err
+}
+
+// WatchBoot implements Daemon.
+func (c *Client) WatchBoot(ctx context.Context, fn func(Boot) error) error {
+	resp, err := c.do(ctx, "GET", "/v1/boot", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for dec := json.NewDecoder(resp.Body); ; {
+		var b Boot
+		if err := dec.Decode(&b); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("gpulab went away: %w", err)
+		}
+		if err := fn(b); err != nil {
+			return err
+		}
+	}
+}

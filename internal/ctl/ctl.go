@@ -1,0 +1,111 @@
+// Package ctl is the control socket of a running gpulab: JSON over HTTP on a
+// Unix socket that only root can open. The command line is a thin client of
+// it; the daemon owns all state.
+package ctl
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// DefaultSocket is where the daemon listens.
+const DefaultSocket = "/run/gpulab/gpulab.sock"
+
+// Stage is one step on the way from nothing to a lab that is ready.
+type Stage struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // waiting, active, done, failed
+	// Detail says what is happening, or why it takes long, or what went wrong.
+	Detail  string        `json:"detail,omitempty"`
+	Elapsed time.Duration `json:"elapsed"` // nanoseconds
+	// Changed tells a stage that did something from one that found all well.
+	Changed bool `json:"changed,omitempty"`
+}
+
+// Boot is the whole way, sent again whenever a stage changes.
+type Boot struct {
+	Stages []Stage `json:"stages"`
+	Ready  bool    `json:"ready"`
+	// Failed holds the sentence to show when the way ended early.
+	Failed string `json:"failed,omitempty"`
+	// Serving tells one daemon from the next.
+	Serving string `json:"serving"`
+}
+
+// Component is one part of the lab and how it is.
+type Component struct {
+	Name     string `json:"name"`
+	State    string `json:"state"` // ok, starting, warning, failed, off
+	Detail   string `json:"detail,omitempty"`
+	NextStep string `json:"nextStep,omitempty"`
+}
+
+// Status is the lab at one moment.
+type Status struct {
+	Ready      bool           `json:"ready"`
+	URL        string         `json:"url"`
+	Version    string         `json:"version"`
+	Lab        string         `json:"lab"`
+	Nodes      []Node         `json:"nodes"`
+	GPUs       []gpu.Snapshot `json:"gpus"`
+	Components []Component    `json:"components"`
+}
+
+// Node is one machine of the pool.
+type Node struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	Role    string `json:"role"` // head
+	Ready   bool   `json:"ready"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// Chart is one release in the cluster.
+type Chart struct {
+	Name       string    `json:"name"`
+	Namespace  string    `json:"namespace"`
+	Chart      string    `json:"chart"`
+	Version    string    `json:"version"`
+	AppVersion string    `json:"appVersion,omitempty"`
+	State      string    `json:"state"`
+	Revision   int       `json:"revision"`
+	Updated    time.Time `json:"updated"`
+	Detail     string    `json:"detail,omitempty"`
+}
+
+// Link is a one-time link.
+type Link struct {
+	URL     string    `json:"url"`
+	Expires time.Time `json:"expires"`
+}
+
+// NewUser is what `gpulab user add` sends.
+type NewUser struct {
+	Handle string     `json:"handle"`
+	Name   string     `json:"name,omitempty"`
+	Email  string     `json:"email,omitempty"`
+	Role   users.Role `json:"role,omitempty"`
+}
+
+// UserWithLink is a user and the link with which they choose a password.
+type UserWithLink struct {
+	User users.User `json:"user"`
+	Link Link       `json:"link"`
+}
+
+// Daemon is what the socket offers; the running gpulab implements it.
+type Daemon interface {
+	Status(ctx context.Context) (Status, error)
+	// WatchBoot calls fn with the current state and every later one until ctx
+	// ends, fn fails, or the way is at its end.
+	WatchBoot(ctx context.Context, fn func(Boot) error) error
+	AdminLink(ctx context.Context) (Link, error)
+	Charts(ctx context.Context) ([]Chart, error)
+	Users(ctx context.Context) ([]users.User, error)
+	AddUser(ctx context.Context, u NewUser) (UserWithLink, error)
+	PasswordLink(ctx context.Context, handle string) (UserWithLink, error)
+	RemoveUser(ctx context.Context, handle string) error
+}

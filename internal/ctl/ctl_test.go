@@ -1,0 +1,124 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// daemon is a Daemon that behaves: it keeps users and refuses doubles.
+type daemon struct{ people []users.User }
+
+func (d *daemon) Status(context.Context) (Status, error) {
+	return Status{Ready: true, URL: "https://lab"}, nil
+}
+
+func (d *daemon) WatchBoot(_ context.Context, fn func(Boot) error) error {
+	for _, b := range []Boot{{Stages: []Stage{{Name: "runtime", State: "active"}}}, {Ready: true}} {
+		if err := fn(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *daemon) AdminLink(context.Context) (Link, error) { return Link{URL: "https://lab/setup"}, nil }
+func (d *daemon) Charts(context.Context) ([]Chart, error) { return []Chart{{Name: "hub"}}, nil }
+func (d *daemon) Users(context.Context) ([]users.User, error) {
+	return d.people, nil
+}
+
+func (d *daemon) AddUser(_ context.Context, u NewUser) (UserWithLink, error) {
+	for _, p := range d.people {
+		if p.Handle == u.Handle {
+			return UserWithLink{}, errors.New("ada is taken; choose another handle")
+		}
+	}
+	d.people = append(d.people, users.User{Handle: u.Handle})
+	return UserWithLink{User: users.User{Handle: u.Handle}}, nil
+}
+
+func (d *daemon) PasswordLink(_ context.Context, handle string) (UserWithLink, error) {
+	return UserWithLink{User: users.User{Handle: handle}}, nil
+}
+func (d *daemon) RemoveUser(_ context.Context, handle string) error {
+	return errors.New("there is no user called " + handle)
+}
+
+func serve(t *testing.T) (string, *Client) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "run", "gpulab.sock")
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, socket, &daemon{}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	for range 200 {
+		if conn, err := net.Dial("unix", socket); err == nil {
+			_ = conn.Close()
+			return socket, NewClient(socket)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the socket did not open")
+	return "", nil
+}
+
+func TestRoundTrips(t *testing.T) {
+	_, c := serve(t)
+	ctx := context.Background()
+	if s, err := c.Status(ctx); err != nil || !s.Ready || s.URL != "https://lab" {
+		t.Errorf("Status: %+v %v", s, err)
+	}
+	if u, err := c.AddUser(ctx, NewUser{Handle: "ada"}); err != nil || u.User.Handle != "ada" {
+		t.Errorf("AddUser: %+v %v", u, err)
+	}
+	if _, err := c.AddUser(ctx, NewUser{Handle: "ada"}); err == nil || err.Error() != "ada is taken; choose another handle" {
+		t.Errorf("a double gave %v", err)
+	}
+	if list, err := c.Users(ctx); err != nil || len(list) != 1 {
+		t.Errorf("Users: %v %v", list, err)
+	}
+	// A hostile handle stays one path segment.
+	if err := c.RemoveUser(ctx, "../x y"); err == nil || !strings.HasSuffix(err.Error(), "called ../x y") {
+		t.Errorf("RemoveUser: %v", err)
+	}
+	var seen []Boot
+	if err := c.WatchBoot(ctx, func(b Boot) error { seen = append(seen, b); return nil }); err != nil || len(seen) != 2 || !seen[1].Ready {
+		t.Errorf("WatchBoot: %+v %v", seen, err)
+	}
+}
+
+func TestNotRunning(t *testing.T) {
+	if _, err := NewClient(filepath.Join(t.TempDir(), "none.sock")).Status(context.Background()); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSocketIsForRootAlone(t *testing.T) {
+	socket, _ := serve(t)
+	for path, want := range map[string]os.FileMode{socket: 0o600, filepath.Dir(socket): 0o700} {
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v (%v)", path, info.Mode().Perm(), want, err)
+		}
+	}
+}
+
+func TestSecondDaemonIsRefused(t *testing.T) {
+	socket, _ := serve(t)
+	if err := Serve(context.Background(), socket, &daemon{}); err == nil || !strings.Contains(err.Error(), "already runs") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,110 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Problem is an error on the wire: one sentence for the person at the terminal.
+type Problem struct {
+	Message string `json:"error"`
+}
+
+func (p *Problem) Error() string { return p.Message }
+
+// Serve answers on the socket until ctx ends. A socket that a killed daemon
+// left behind is replaced; one that a running daemon answers on is an error.
+func Serve(ctx context.Context, socket string, d Daemon) error {
+	l, err := listen(socket)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: handler(d), ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// listen opens the socket for root alone. The folder is closed first, so that
+// there is no moment in which another user could connect.
+func listen(socket string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return nil, fmt.Errorf("the control socket's folder: %w", err)
+	}
+	if conn, err := net.DialTimeout("unix", socket, time.Second); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("gpulab already runs on this machine (it answers on %s); see `gpulab status`", socket)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	old := unix.Umask(0o177)
+	l, err := net.Listen("unix", socket)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("the control socket: %w", err)
+	}
+	return l, nil
+}
+
+func handler(d Daemon) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", answer(func(r *http.Request) (any, error) { return d.Status(r.Context()) }))
+	mux.HandleFunc("GET /v1/charts", answer(func(r *http.Request) (any, error) { return d.Charts(r.Context()) }))
+	mux.HandleFunc("GET /v1/users", answer(func(r *http.Request) (any, error) { return d.Users(r.Context()) }))
+	mux.HandleFunc("POST /v1/admin-link", answer(func(r *http.Request) (any, error) { return d.AdminLink(r.Context()) }))
+	mux.HandleFunc("POST /v1/users", answer(func(r *http.Request) (any, error) {
+		var u NewUser
+		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 64<<10)).Decode(&u); err != nil {
+			return nil, fmt.Errorf("the request could not be read: %w", err)
+		}
+		return d.AddUser(r.Context(), u)
+	}))
+	mux.HandleFunc("POST /v1/users/{handle}/password-link", answer(func(r *http.Request) (any, error) {
+		return d.PasswordLink(r.Context(), r.PathValue("handle"))
+	}))
+	mux.HandleFunc("DELETE /v1/users/{handle}", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, d.RemoveUser(r.Context(), r.PathValue("handle"))
+	}))
+	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {
+		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
+		err := d.WatchBoot(r.Context(), func(b Boot) error {
+			if err := enc.Encode(b); err != nil {
+				return err
+			}
+			return flush.Flush()
+		})
+		if err != nil && r.Context().Err() == nil {
+			slog.Warn("watching the start ended", "err", err)
+		}
+	})
+	return mux
+}
+
+// answer turns a function into a handler that writes JSON.
+func answer(fn func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, err := fn(r)
+		w.Header().Set("Content-Type", "application/json")
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			v = Problem{err.Error()}
+		}
+		if err := json.NewEncoder(w).Encode(v); err != nil {
+			slog.Debug("the control client went away", "err", err)
+		}
+	}
+}

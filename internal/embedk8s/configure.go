@@ -1,0 +1,223 @@
+package embedk8s
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// rbac is what k3s expects in the cluster and a build from its module does not
+// bring: without it logs, exec and the pod network wait for ever.
+//
+//go:embed rbac.yaml
+var rbac []byte
+
+// Reserved is what pods cannot have.
+type Reserved struct {
+	MilliCPU  int64 // thousandths of a core
+	MemoryMiB int64
+}
+
+// ReservedFor is a sensible reservation for a machine with that many cores and
+// that much memory: enough for k3s, gpulab, the hub and the page to stay
+// responsive while notebooks take everything else.
+func ReservedFor(cores int, memoryMiB int64) Reserved {
+	r := Reserved{MilliCPU: 300, MemoryMiB: 1024}
+	if cores >= 4 {
+		r.MilliCPU = 500
+	}
+	if cores >= 16 {
+		r.MilliCPU = 1000
+	}
+	r.MemoryMiB = max(r.MemoryMiB, min(memoryMiB/20, 4096))
+	return r
+}
+
+// ThisMachine returns the reservation for the machine we run on.
+func ThisMachine() Reserved {
+	var kib int64
+	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if rest, ok := strings.CutPrefix(line, "MemTotal:"); ok {
+				kib, _ = strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			}
+		}
+	}
+	return ReservedFor(runtime.NumCPU(), kib/1024)
+}
+
+func (c *Cluster) configFile() string { return filepath.Join(c.cfg.DataDir, "k3s.yaml") }
+func (c *Cluster) templateFile() string {
+	return filepath.Join(c.k3sDir(), "agent", "etc", "containerd", "config-v3.toml.tmpl")
+}
+
+// Prepare writes k3s's configuration and says whether it differs from what was
+// there.
+func (c *Cluster) Prepare() (changed bool, err error) {
+	resolv, err := c.resolvConf()
+	if err != nil {
+		return false, err
+	}
+	config, err := yaml.Marshal(c.k3sConfig(resolv))
+	if err != nil {
+		return false, err
+	}
+	for _, f := range []struct {
+		path string
+		data []byte
+		mode fs.FileMode
+	}{
+		{c.configFile(), config, 0o600},
+		{filepath.Join(c.k3sDir(), "server", "manifests", "gpulab-rbac.yaml"), rbac, 0o600},
+		{c.templateFile(), containerdTemplate(c.extraFile()), 0o600},
+		{c.extraFile(), containerdExtra(hasCapability(capSysResource)), 0o600},
+	} {
+		did, err := writeChanged(f.path, f.data, f.mode)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || did
+	}
+	return changed, nil
+}
+
+func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
+	r := c.cfg.Reserved
+	kubelet := []string{
+		// Kubernetes 1.35 refuses hosts with version 1 control groups unless told.
+		"fail-cgroupv1=false",
+		fmt.Sprintf("system-reserved=cpu=%dm,memory=%dMi", r.MilliCPU, r.MemoryMiB),
+		"eviction-hard=memory.available<200Mi,nodefs.available<5%,imagefs.available<5%",
+		"pod-max-pids=8192",
+	}
+	return map[string]any{
+		"data-dir":                 c.k3sDir(),
+		"node-name":                c.cfg.Identity.NodeName,
+		"node-ip":                  c.cfg.Address.String(),
+		"flannel-iface":            c.cfg.Interface,
+		"flannel-backend":          "vxlan",
+		"cluster-cidr":             c.cfg.Identity.ClusterCIDR.String(),
+		"service-cidr":             c.cfg.Identity.ServiceCIDR.String(),
+		"cluster-dns":              c.cfg.Identity.ClusterDNS().String(),
+		"disable":                  []string{"traefik", "servicelb", "local-storage", "metrics-server", "coredns", "runtimes"},
+		"disable-cloud-controller": true,
+		"disable-helm-controller":  true,
+		"write-kubeconfig":         c.Kubeconfig(),
+		"write-kubeconfig-mode":    "0600",
+		"pause-image":              c.cfg.PauseImage,
+		"resolv-conf":              resolvConf,
+		"secrets-encryption":       true,
+		"kubelet-arg":              append(kubelet, c.cfg.KubeletArgs...),
+	}
+}
+
+// resolvConf names a file with resolvers that pods can use. A file with only
+// loopback resolvers (systemd-resolved's stub) would make k3s use 8.8.8.8.
+func (c *Cluster) resolvConf() (string, error) {
+	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		data, err := os.ReadFile(path)
+		if err == nil && hasUsableResolver(string(data)) {
+			return path, nil
+		}
+	}
+	path := filepath.Join(c.cfg.DataDir, "resolv.conf")
+	_, err := writeChanged(path, []byte("# This machine has no resolver that pods could reach.\n"), 0o644)
+	return path, err
+}
+
+func hasUsableResolver(resolvConf string) bool {
+	for line := range strings.Lines(resolvConf) {
+		f := strings.Fields(line)
+		if len(f) >= 2 && f[0] == "nameserver" && !strings.HasPrefix(f[1], "127.") && f[1] != "::1" {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Cluster) extraFile() string { return filepath.Join(c.cfg.DataDir, "containerd.toml") }
+
+// containerdTemplate is k3s's own configuration plus one import, which
+// containerd merges key by key.
+func containerdTemplate(extra string) []byte {
+	return fmt.Appendf(nil, "imports = [%q]\n{{ template \"base\" . }}\n", extra)
+}
+
+// containerdExtra holds what this machine needs beyond k3s's configuration.
+func containerdExtra(canRaisePriority bool) []byte {
+	if canRaisePriority {
+		return []byte("version = 3\n")
+	}
+	return []byte(`version = 3
+
+# Without CAP_SYS_RESOURCE nobody may lower an OOM score, and every sandbox
+# would fail to start.
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+`)
+}
+
+// capSysResource is CAP_SYS_RESOURCE's number in linux/capability.h.
+const capSysResource = 24
+
+func hasCapability(n uint) bool {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(data)) {
+		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+			return err != nil || set&(1<<n) != 0
+		}
+	}
+	return true
+}
+
+// writeChanged writes the file only if its content differs.
+func writeChanged(path string, data []byte, mode fs.FileMode) (bool, error) {
+	old, err := os.ReadFile(path)
+	if err == nil && bytes.Equal(old, data) {
+		return false, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	return true, writeAtomic(path, data, mode)
+}
+
+// writeAtomic replaces the file in one step: a reader, or a crash, meets the
+// old content or the new one.
+func writeAtomic(path string, data []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Chmod(mode)
+	}
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,136 @@
+// Package embedk8s runs the embedded Kubernetes (k3s) of one machine: it
+// stages the runtime, writes its configuration, keeps it running, says when it
+// is ready, imports container images, and takes all of it off the machine.
+//
+// Lifecycle: Stage unpacks the runtime; LoadIdentity fixes what may never
+// change; New, then Prepare writes the configuration and says whether it
+// changed; Run keeps k3s running until its context ends; WaitAPI and WaitNode
+// block until it is usable. Stopping k3s leaves pods running and the next Run
+// adopts them; Reset removes everything.
+package embedk8s
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/supervise"
+)
+
+// Config says how to run k3s on this machine.
+type Config struct {
+	// DataDir is gpulab's data directory; k3s keeps its state in DataDir/k3s.
+	DataDir string
+	// Runtime is the staged runtime.
+	Runtime Runtime
+	// Identity is what was chosen once for this machine.
+	Identity Identity
+	// Address is the machine's address as pods and other nodes reach it, on
+	// Interface.
+	Address   netip.Addr
+	Interface string
+	// PauseImage is the sandbox image's reference.
+	PauseImage string
+	// KubeletArgs are added to ours, for example "cgroup-root=/lab".
+	KubeletArgs []string
+	// Reserved is kept free for the machine itself; pods cannot have it.
+	Reserved Reserved
+}
+
+// Cluster is the embedded Kubernetes of this machine.
+type Cluster struct {
+	cfg   Config
+	child *supervise.Child
+}
+
+// New returns a cluster that is not running yet.
+func New(cfg Config) *Cluster { return &Cluster{cfg: cfg} }
+
+// Kubeconfig is the path of the administrator's credentials.
+func (c *Cluster) Kubeconfig() string { return filepath.Join(c.cfg.DataDir, "kubeconfig") }
+
+func (c *Cluster) k3sDir() string { return filepath.Join(c.cfg.DataDir, "k3s") }
+
+// containerdSocket is fixed by k3s.
+const containerdSocket = "/run/k3s/containerd/containerd.sock"
+
+// Run keeps k3s running until ctx ends, then stops it; pods stay. A k3s that
+// a killed gpulab left behind is adopted when its configuration is the same,
+// and ended in order otherwise.
+func (c *Cluster) Run(ctx context.Context) error {
+	configFile := c.configFile()
+	digest, err := fileDigest(configFile, c.templateFile())
+	if err != nil {
+		return fmt.Errorf("k3s has no configuration yet: %w", err)
+	}
+	bin := Current(c.cfg.DataDir)
+	c.child = supervise.New(supervise.Spec{
+		Name:        "k3s",
+		Path:        filepath.Join(bin, "k3s"),
+		Args:        []string{"server", "--config", configFile},
+		Env:         c.environment(bin, digest),
+		Dir:         c.cfg.DataDir,
+		LogFile:     filepath.Join(c.cfg.DataDir, "log", "k3s.log"),
+		PIDFile:     filepath.Join(c.cfg.DataDir, "k3s.pid"),
+		StopTimeout: 30 * time.Second,
+		Adopt:       true,
+		MinBackoff:  time.Second,
+	})
+	return c.child.Run(ctx)
+}
+
+// environment is ours without K3S_* (k3s takes options from there), with the
+// runtime first on PATH. The runtime's hash and the configuration's digest are
+// part of it, so that a k3s started with others is not adopted.
+func (c *Cluster) environment(bin, digest string) []string {
+	env := []string{
+		"PATH=" + bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"GPULAB_RUNTIME=" + c.cfg.Runtime.Hash,
+		"GPULAB_K3S_CONFIG=" + digest,
+	}
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		switch {
+		case strings.HasPrefix(name, "K3S_"), strings.HasPrefix(name, "GPULAB_"), strings.HasPrefix(name, "CONTAINERD_"):
+		case name == "PATH", name == "NOTIFY_SOCKET", name == "WATCHDOG_USEC", name == "WATCHDOG_PID", name == "LISTEN_FDS":
+		case name == "INVOCATION_ID" && c.cfg.Identity.CgroupDriver != "systemd":
+		case name == "HOME", name == "LANG", name == "INVOCATION_ID", strings.HasSuffix(strings.ToLower(name), "_proxy"), strings.HasPrefix(name, "SSL_CERT_"):
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// Process tells what the k3s process is doing.
+func (c *Cluster) Process() supervise.State {
+	if c.child == nil {
+		return supervise.State{}
+	}
+	return c.child.State()
+}
+
+// LastLines returns the last n lines of k3s's log.
+func (c *Cluster) LastLines(n int) []string {
+	if c.child == nil {
+		return nil
+	}
+	return c.child.LastLines(n)
+}
+
+func fileDigest(paths ...string) (string, error) {
+	h := sha256.New()
+	for _, p := range paths {
+		data, err := os.ReadFile(p)
+		if err != nil {
+			return "", err
+		}
+		_, _ = h.Write(data)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}

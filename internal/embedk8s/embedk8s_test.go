@@ -1,0 +1,132 @@
+package embedk8s
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestChooseNetworks(t *testing.T) {
+	for _, tc := range []struct {
+		name             string
+		taken            []string
+		cluster, service string
+	}{
+		{"nothing taken", nil, "10.42.0.0/16", "10.43.0.0/16"},
+		{"another k3s's pods", []string{"10.42.0.0/24"}, "10.44.0.0/16", "10.45.0.0/16"},
+		{"the service half taken", []string{"10.43.7.1/32"}, "10.44.0.0/16", "10.45.0.0/16"},
+		{"the campus has all of 10", []string{"10.0.0.0/8"}, "172.18.0.0/16", "172.19.0.0/16"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var taken []netip.Prefix
+			for _, s := range tc.taken {
+				taken = append(taken, netip.MustParsePrefix(s))
+			}
+			c, s, err := chooseNetworks(taken)
+			if err != nil || c.String() != tc.cluster || s.String() != tc.service {
+				t.Errorf("got %v %v %v, want %s %s", c, s, err, tc.cluster, tc.service)
+			}
+		})
+	}
+	if _, _, err := chooseNetworks([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}); err == nil {
+		t.Error("networks were found where every address is taken")
+	}
+}
+
+func TestClusterDNSIsTheTenthServiceAddress(t *testing.T) {
+	id := Identity{ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")}
+	if got := id.ClusterDNS().String(); got != "10.43.0.10" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestNodeName(t *testing.T) {
+	for in, want := range map[string]string{
+		"ws1": "ws1", "WS_1.lab.example": "ws-1", "": "head", "localhost": "head",
+		"--x--": "x", "Rechner ä": "rechner", strings.Repeat("a", 80): strings.Repeat("a", 50),
+	} {
+		if got := nodeName(in); got != want {
+			t.Errorf("nodeName(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestIdentityIsChosenOnce(t *testing.T) {
+	dir := t.TempDir()
+	first, err := LoadIdentity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.NodeName = "renamed-machine"
+	t.Setenv("INVOCATION_ID", "x") // what it was chosen from may change later
+	second, err := LoadIdentity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.NodeName = first.NodeName
+	if first != second {
+		t.Errorf("first %+v, later %+v", first, second)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadIdentity(dir); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("a damaged identity gave %v", err)
+	}
+}
+
+func TestParseRoutes(t *testing.T) {
+	table := "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n" +
+		"eth0\t00000000\tFE00630A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n" +
+		"eth0\t0000630A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+	got := parseRoutes(table)
+	if len(got) != 2 || got[0].dst.String() != "0.0.0.0/0" || got[0].metric != 100 || got[1].dst.String() != "10.99.0.0/24" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestFindAddressRefusesAStrangersAddress(t *testing.T) {
+	for in, want := range map[string]string{"192.0.2.77": "not an address of this machine", "lab.example": "not an IP address"} {
+		if _, _, err := FindAddress(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("FindAddress(%q) = %v, want …%s…", in, err, want)
+		}
+	}
+}
+
+func TestResolver(t *testing.T) {
+	for in, want := range map[string]bool{
+		"nameserver 127.0.0.53\n": false, "nameserver 10.1.1.1\n": true, "": false, "search x\nnameserver ::1\n": false,
+	} {
+		if got := hasUsableResolver(in); got != want {
+			t.Errorf("hasUsableResolver(%q) = %v", in, got)
+		}
+	}
+}
+
+func TestPrepareWritesOnlyWhatChanged(t *testing.T) {
+	c := New(Config{DataDir: t.TempDir(), Address: netip.MustParseAddr("10.0.0.1"), Identity: Identity{NodeName: "n"}})
+	if changed, err := c.Prepare(); err != nil || !changed {
+		t.Fatalf("first: %v %v", changed, err)
+	}
+	if changed, err := c.Prepare(); err != nil || changed {
+		t.Fatalf("second: %v %v", changed, err)
+	}
+	c.cfg.Address = netip.MustParseAddr("10.0.0.2")
+	if changed, err := c.Prepare(); err != nil || !changed {
+		t.Fatalf("after a new address: %v %v", changed, err)
+	}
+}
+
+func TestWithoutOurRules(t *testing.T) {
+	saved := "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n-A INPUT -j KUBE-SERVICES\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n"
+	got, changed := withoutOurRules(saved)
+	want := "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n"
+	if !changed || got != want {
+		t.Errorf("changed=%v, got:\n%s", changed, got)
+	}
+	if _, changed := withoutOurRules(want); changed {
+		t.Error("a machine's own rules count as ours")
+	}
+}

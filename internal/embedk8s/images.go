@@ -1,0 +1,189 @@
+package embedk8s
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Image is one container image that comes with gpulab.
+type Image struct {
+	Name   string `json:"name"`   // short name, for example "hub"
+	Ref    string `json:"ref"`    // full reference with a content-derived tag
+	Digest string `json:"digest"` // of its manifest
+	Size   int64  `json:"size"`   // bytes, compressed
+}
+
+// ImageSet is a folder with container images in the OCI layout.
+type ImageSet struct {
+	Dir    string
+	Images []Image
+}
+
+// OpenImages reads the list of a folder of images.
+func OpenImages(dir string) (ImageSet, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "images.json"))
+	if err != nil {
+		return ImageSet{}, fmt.Errorf("container images: %w", err)
+	}
+	var list struct {
+		Images []Image `json:"images"`
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return ImageSet{}, fmt.Errorf("%s: %w", filepath.Join(dir, "images.json"), err)
+	}
+	if len(list.Images) == 0 {
+		return ImageSet{}, fmt.Errorf("%s lists no image", filepath.Join(dir, "images.json"))
+	}
+	return ImageSet{Dir: dir, Images: list.Images}, nil
+}
+
+// Refs maps short names to full references.
+func (s ImageSet) Refs() map[string]string {
+	refs := map[string]string{}
+	for _, i := range s.Images {
+		refs[i.Name] = i.Ref
+	}
+	return refs
+}
+
+// imageNamespace is where the kubelet's images live in containerd.
+const imageNamespace = "k8s.io"
+
+// pinned keeps the kubelet from collecting an image as garbage.
+const pinned = "io.cri-containerd.pinned"
+
+// ImportImages brings the images into containerd, unpacked and pinned, and
+// returns how many were missing. It can be interrupted and run again: a blob
+// that is there is not copied twice. progress is called with the image being
+// imported and the count so far.
+func (c *Cluster) ImportImages(ctx context.Context, set ImageSet, progress func(name string, done, total int)) (imported int, err error) {
+	client, err := containerd.New(containerdSocket, containerd.WithDefaultNamespace(imageNamespace))
+	if err != nil {
+		return 0, fmt.Errorf("containerd: %w", err)
+	}
+	defer client.Close()
+	ctx = namespaces.WithNamespace(ctx, imageNamespace)
+	for i, img := range set.Images {
+		progress(img.Name, i, len(set.Images))
+		did, err := importImage(ctx, client, set.Dir, img)
+		if err != nil {
+			return imported, fmt.Errorf("importing image %s: %w", img.Name, err)
+		}
+		if did {
+			imported++
+		}
+	}
+	progress("", len(set.Images), len(set.Images))
+	return imported, nil
+}
+
+func importImage(ctx context.Context, client *containerd.Client, dir string, img Image) (bool, error) {
+	if have, err := client.GetImage(ctx, img.Ref); err == nil && have.Target().Digest.String() == img.Digest && have.Labels()[pinned] == "pinned" {
+		if ok, err := have.IsUnpacked(ctx, "overlayfs"); err == nil && ok {
+			return false, nil
+		}
+	}
+	// A lease keeps the collector from taking blobs that no image names yet.
+	ctx, release, err := client.WithLease(ctx, leases.WithRandomID())
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = release(context.WithoutCancel(ctx)) }()
+
+	target, err := copyManifest(ctx, client.ContentStore(), dir, img)
+	if err != nil {
+		return false, err
+	}
+	record := images.Image{Name: img.Ref, Target: target, Labels: map[string]string{pinned: "pinned"}}
+	if _, err := client.ImageService().Create(ctx, record); errdefs.IsAlreadyExists(err) {
+		_, err = client.ImageService().Update(ctx, record)
+		if err != nil {
+			return false, err
+		}
+	} else if err != nil {
+		return false, err
+	}
+	return true, containerd.NewImage(client, record).Unpack(ctx, "overlayfs")
+}
+
+// copyManifest copies the image's blobs into the content store, children
+// first, with the labels that keep them and let other nodes fetch them.
+func copyManifest(ctx context.Context, cs content.Store, dir string, img Image) (ocispec.Descriptor, error) {
+	var index ocispec.Index
+	if err := readJSON(filepath.Join(dir, "index.json"), &index); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	var target ocispec.Descriptor
+	for _, d := range index.Manifests {
+		if d.Digest.String() == img.Digest {
+			target = d
+		}
+	}
+	if target.Digest == "" {
+		return target, fmt.Errorf("%s lists %s, but index.json does not; build the images again", dir, img.Digest)
+	}
+	target.Annotations = nil
+	var manifest ocispec.Manifest
+	if err := readJSON(blobPath(dir, target), &manifest); err != nil {
+		return target, err
+	}
+	repo, _, _ := strings.Cut(img.Ref, ":")
+	registry, name, _ := strings.Cut(repo, "/")
+	source := map[string]string{"containerd.io/distribution.source." + registry: name}
+	refs := map[string]string{"containerd.io/gc.ref.content.config": manifest.Config.Digest.String()}
+	for i, l := range manifest.Layers {
+		refs[fmt.Sprintf("containerd.io/gc.ref.content.l.%d", i)] = l.Digest.String()
+		if err := copyBlob(ctx, cs, dir, l, source); err != nil {
+			return target, err
+		}
+	}
+	if err := copyBlob(ctx, cs, dir, manifest.Config, source); err != nil {
+		return target, err
+	}
+	for k, v := range source {
+		refs[k] = v
+	}
+	return target, copyBlob(ctx, cs, dir, target, refs)
+}
+
+func copyBlob(ctx context.Context, cs content.Store, dir string, d ocispec.Descriptor, labels map[string]string) error {
+	f, err := os.Open(blobPath(dir, d))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = content.WriteBlob(ctx, cs, "gpulab-"+d.Digest.String(), f, d, content.WithLabels(labels))
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%s is cut short; build or install the images again", f.Name())
+	}
+	return err
+}
+
+func blobPath(dir string, d ocispec.Descriptor) string {
+	return filepath.Join(dir, "blobs", d.Digest.Algorithm().String(), d.Digest.Encoded())
+}
+
+func readJSON(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

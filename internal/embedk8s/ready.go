@@ -1,0 +1,116 @@
+package embedk8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// RESTConfig returns the administrator's credentials once k3s has written them.
+func (c *Cluster) RESTConfig() (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's credentials: %w", err)
+	}
+	// gpulab is one of the few clients; the defaults (5 per second) would
+	// throttle start-up.
+	cfg.QPS, cfg.Burst = 50, 100
+	return cfg, nil
+}
+
+// WaitAPI blocks until the Kubernetes API answers that it is ready. what is
+// called with the reason for the wait whenever that changes.
+func (c *Cluster) WaitAPI(ctx context.Context, what func(string)) (*kubernetes.Clientset, error) {
+	var client *kubernetes.Clientset
+	err := poll(ctx, 250*time.Millisecond, what, func() (string, error) {
+		if _, err := os.Stat(c.Kubeconfig()); err != nil {
+			return "k3s is starting", nil
+		}
+		cfg, err := c.RESTConfig()
+		if err != nil {
+			return "k3s is writing its credentials", nil
+		}
+		cl, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return "k3s is writing its credentials", nil
+		}
+		if body, err := cl.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
+			if len(body) > 0 {
+				return "the Kubernetes API is starting", nil
+			}
+			return "the Kubernetes API does not answer yet", nil
+		}
+		client = cl
+		return "", nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("waiting for the Kubernetes API: %w", err)
+	}
+	return client, nil
+}
+
+// WaitNode blocks until this machine's node is Ready.
+func (c *Cluster) WaitNode(ctx context.Context, client kubernetes.Interface, what func(string)) error {
+	err := poll(ctx, 250*time.Millisecond, what, func() (string, error) {
+		n, err := client.CoreV1().Nodes().Get(ctx, c.cfg.Identity.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return "the node has not registered yet", nil
+		}
+		for _, cond := range n.Status.Conditions {
+			if cond.Type == corev1.NodeReady {
+				if cond.Status == corev1.ConditionTrue {
+					return "", nil
+				}
+				return cond.Message, nil
+			}
+		}
+		return "the node has not reported yet", nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the node: %w", err)
+	}
+	return nil
+}
+
+// WaitContainerd blocks until containerd answers on its socket.
+func (c *Cluster) WaitContainerd(ctx context.Context, what func(string)) error {
+	return poll(ctx, 200*time.Millisecond, what, func() (string, error) {
+		conn, err := net.DialTimeout("unix", containerdSocket, time.Second)
+		if err != nil {
+			return "containerd is starting", nil
+		}
+		return "", conn.Close()
+	})
+}
+
+// poll calls check until it returns no reason to wait.
+func poll(ctx context.Context, every time.Duration, what func(string), check func() (string, error)) error {
+	last := ""
+	for {
+		reason, err := check()
+		if err != nil {
+			return err
+		}
+		if reason == "" {
+			return nil
+		}
+		if reason != last && what != nil {
+			what(reason)
+		}
+		last = reason
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), errors.New(reason))
+		case <-time.After(every):
+		}
+	}
+}

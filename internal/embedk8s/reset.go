@@ -1,0 +1,328 @@
+package embedk8s
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Reset takes k3s and everything it made off this machine: processes, pods,
+// mounts, interfaces, packet filter rules, sets and files. It may be run again
+// after an interruption. Our own data directory is the caller's to delete.
+// step is called with what is being removed.
+func Reset(ctx context.Context, dataDir string, cgroupRoot string, step func(string)) error {
+	step("ending k3s")
+	endProcesses(ctx, func(p proc) bool {
+		return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") && p.name() == "k3s"
+	}, 20*time.Second)
+	step("ending pods")
+	// Shims first: a shim would report and clean up what we are about to end.
+	endProcesses(ctx, func(p proc) bool { return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") }, 2*time.Second)
+	killCgroups(ctx, cgroupRoot)
+	step("removing mounts")
+	err := unmountAll(func(path string) bool {
+		for _, root := range []string{"/run/k3s", "/var/lib/kubelet", "/run/netns/cni-", "/var/lib/cni", dataDir} {
+			if strings.HasPrefix(path, root+"/") || strings.HasPrefix(path, "/run/netns/cni-") {
+				return true
+			}
+		}
+		return false
+	})
+	step("removing network interfaces and rules")
+	removeNetwork(ctx)
+	step("removing files")
+	for _, dir := range []string{"/run/k3s", "/run/flannel", "/var/lib/cni", "/var/lib/kubelet", "/etc/rancher", "/var/log/pods", "/var/log/containers"} {
+		err = errors.Join(err, removeContents(dir))
+	}
+	// The socket folder is shared with a containerd of the machine's own.
+	matches, _ := filepath.Glob("/run/netns/cni-*")
+	for _, m := range matches {
+		err = errors.Join(err, os.Remove(m))
+	}
+	if entries, rerr := os.ReadDir("/run/containerd/s"); rerr == nil && !foreignContainerd() {
+		for _, e := range entries {
+			err = errors.Join(err, os.RemoveAll(filepath.Join("/run/containerd/s", e.Name())))
+		}
+		_ = os.Remove("/run/containerd/s")
+		_ = os.RemoveAll("/run/containerd/fifo")
+		_ = os.Remove("/run/containerd")
+	}
+	_ = os.Remove("/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json")
+	_ = os.Remove("/var/run/cdi") // only if nobody else keeps a file there
+	removeCgroups(cgroupRoot)
+	return err
+}
+
+// removeContents removes a folder; where it is a mount point (a disk of its
+// own), only what is in it.
+func removeContents(dir string) error {
+	err := os.RemoveAll(dir)
+	if errors.Is(err, syscall.EBUSY) {
+		entries, rerr := os.ReadDir(dir)
+		if rerr == nil && len(entries) == 0 {
+			return nil
+		}
+	}
+	return err
+}
+
+type proc struct {
+	pid int
+	exe string
+	cmd []string
+}
+
+// name is the base name the process was started under, which for k3s's
+// containerd differs from its program's.
+func (p proc) name() string {
+	if len(p.cmd) == 0 {
+		return filepath.Base(p.exe)
+	}
+	return filepath.Base(p.cmd[0])
+}
+
+// processes lists the processes in our mount namespace: those of containers
+// and of other test hosts have paths that mean something else.
+func processes() []proc {
+	self, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir("/proc")
+	var out []proc
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if ns, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/mnt")); err != nil || ns != self {
+			continue
+		}
+		exe, err := os.Readlink(filepath.Join("/proc", e.Name(), "exe"))
+		if err != nil {
+			continue
+		}
+		cmd, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		out = append(out, proc{pid, strings.TrimSuffix(exe, " (deleted)"), strings.Split(strings.TrimRight(string(cmd), "\x00"), "\x00")})
+	}
+	return out
+}
+
+// endProcesses sends SIGTERM to the processes that match, waits up to grace
+// and sends SIGKILL to the rest.
+func endProcesses(ctx context.Context, match func(proc) bool, grace time.Duration) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		found := false
+		for _, p := range processes() {
+			if match(p) {
+				found = true
+				_ = syscall.Kill(p.pid, sig)
+			}
+		}
+		if !found {
+			return
+		}
+		for end := time.Now().Add(grace); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+			if !anyProcess(match) {
+				return
+			}
+		}
+	}
+}
+
+func anyProcess(match func(proc) bool) bool {
+	for _, p := range processes() {
+		if match(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// foreignContainerd tells whether a containerd that is not ours runs here.
+func foreignContainerd() bool {
+	return anyProcess(func(p proc) bool { return filepath.Base(p.exe) == "containerd" })
+}
+
+// podCgroups lists the control groups that hold pods, in every hierarchy.
+func podCgroups(cgroupRoot string) []string {
+	var out []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*", "/sys/fs/cgroup"} {
+		for _, name := range []string{"kubepods", "kubepods.slice"} {
+			m, _ := filepath.Glob(filepath.Join(pattern, cgroupRoot, name))
+			out = append(out, m...)
+		}
+	}
+	return out
+}
+
+// killCgroups kills whatever runs in pods until nothing does.
+func killCgroups(ctx context.Context, cgroupRoot string) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+		left := 0
+		for _, root := range podCgroups(cgroupRoot) {
+			_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.Name() != "cgroup.procs" {
+					return nil //nolint:nilerr // a group may vanish while we look
+				}
+				data, _ := os.ReadFile(path)
+				for _, f := range strings.Fields(string(data)) {
+					if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
+						left++
+						_ = syscall.Kill(pid, syscall.SIGKILL)
+					}
+				}
+				return nil
+			})
+		}
+		if left == 0 {
+			return
+		}
+	}
+}
+
+func removeCgroups(cgroupRoot string) {
+	for _, root := range podCgroups(cgroupRoot) {
+		var dirs []string
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+		for i := len(dirs) - 1; i >= 0; i-- {
+			_ = syscall.Rmdir(dirs[i])
+		}
+	}
+	// k3s makes a group of its own for its children on some machines.
+	m, _ := filepath.Glob("/sys/fs/cgroup/*/k3s")
+	for _, d := range append(m, "/sys/fs/cgroup/k3s") {
+		_ = syscall.Rmdir(d)
+	}
+}
+
+// unmountAll removes the mounts that match, deepest first.
+func unmountAll(match func(string) bool) error {
+	for range 20 { // mounts may be stacked
+		data, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return err
+		}
+		var paths []string
+		for line := range strings.Lines(string(data)) {
+			if f := strings.Fields(line); len(f) > 4 && match(unescapeMount(f[4])) {
+				paths = append(paths, unescapeMount(f[4]))
+			}
+		}
+		if len(paths) == 0 {
+			return nil
+		}
+		sort.Slice(paths, func(i, j int) bool { return len(paths[i]) > len(paths[j]) })
+		for _, p := range paths {
+			if err := syscall.Unmount(p, 0); err != nil {
+				if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil {
+					slog.Warn("a mount could not be removed", "path", p, "err", err)
+				}
+			}
+		}
+	}
+	return errors.New("some mounts could not be removed; see `findmnt`, close what uses them and run `gpulab reset` again")
+}
+
+// unescapeMount undoes the octal escapes of proc_pid_mountinfo(5).
+func unescapeMount(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// removeNetwork removes interfaces, packet filter rules and sets. Each command
+// may fail on a machine that never had the thing.
+func removeNetwork(ctx context.Context) {
+	run := func(stdin []byte, name string, args ...string) []byte {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Stdin = bytes.NewReader(stdin)
+		out, err := cmd.Output()
+		if err != nil {
+			slog.Debug("clean-up command", "cmd", name, "args", args, "err", err)
+		}
+		return out
+	}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		saved := run(nil, family+"-save")
+		if cleaned, changed := withoutOurRules(string(saved)); changed {
+			run([]byte(cleaned), family+"-restore")
+		}
+	}
+	for _, link := range podLinks() {
+		run(nil, "ip", "link", "delete", link)
+	}
+	for set := range strings.FieldsSeq(string(run(nil, "ipset", "list", "-name"))) {
+		if strings.HasPrefix(set, "KUBE-") || strings.HasPrefix(set, "inet6:KUBE-") {
+			run(nil, "ipset", "destroy", set)
+		}
+	}
+}
+
+// podLinks lists the interfaces k3s made: the bridge, the tunnel, and the
+// host's ends of pods' cables, which are ports of the bridge.
+func podLinks() []string {
+	var out []string
+	entries, _ := os.ReadDir("/sys/class/net")
+	for _, e := range entries {
+		master, _ := os.Readlink(filepath.Join("/sys/class/net", e.Name(), "master"))
+		if filepath.Base(master) == "cni0" || e.Name() == "cni0" || strings.HasPrefix(e.Name(), "flannel.") || e.Name() == "kube-ipvs0" {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// ourChains are the prefixes of the chains k3s's parts make.
+var ourChains = []string{"KUBE-", "CNI-", "FLANNEL-", "CNI:"}
+
+// withoutOurRules drops k3s's chains and rules from the output of
+// iptables-save and says whether there were any.
+func withoutOurRules(saved string) (string, bool) {
+	var out strings.Builder
+	changed := false
+	for line := range strings.Lines(saved) {
+		mine := strings.Contains(line, "flanneld") || strings.Contains(line, "kube-router")
+		for _, c := range ourChains {
+			mine = mine || strings.Contains(line, " "+c) || strings.HasPrefix(line, ":"+c)
+		}
+		if mine {
+			changed = true
+			continue
+		}
+		out.WriteString(line)
+	}
+	return out.String(), changed
+}
+
+// CgroupRoot returns the cgroup-root among kubelet arguments, "" for the top.
+func CgroupRoot(kubeletArgs []string) string {
+	for _, a := range kubeletArgs {
+		if root, ok := strings.CutPrefix(a, "cgroup-root="); ok {
+			return root
+		}
+	}
+	return ""
+}
+
+// RemoveFiles deletes gpulab's data directory.
+func RemoveFiles(dataDir string) error {
+	if dataDir == "" || filepath.Clean(dataDir) == "/" {
+		return fmt.Errorf("%q is not a data directory", dataDir)
+	}
+	return removeContents(dataDir)
+}

@@ -1,0 +1,199 @@
+// Package tenancy gives each user a place of their own in the cluster: a
+// namespace in which nothing may be reached that is not allowed here, a home
+// folder owned by the user's UID, and the claim that mounts it.
+//
+// Everything is derived from the user and applied server-side, so Ensure may
+// run any number of times and mends what was changed by hand.
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// UserLabel marks what belongs to a user; its value is the handle.
+const UserLabel = "gpulab.dev/user"
+
+// HubPort and NotebookPort are the ports of the hub and of a notebook in their
+// pods.
+const (
+	HubPort      = 8081
+	NotebookPort = 8888
+)
+
+// Config says where homes lie and what pods may not reach.
+type Config struct {
+	// HomesDir holds one folder per user, named by the user's ID.
+	HomesDir string
+	// SystemNamespace is where the hub runs.
+	SystemNamespace string
+	// Forbidden are networks that users' pods may not reach although they may
+	// reach the internet: pods, services, and the machines themselves.
+	Forbidden []netip.Prefix
+}
+
+// Tenancy makes users' places in the cluster.
+type Tenancy struct {
+	cfg    Config
+	client kubernetes.Interface
+}
+
+// New returns a Tenancy that works with the cluster behind client.
+func New(cfg Config, client kubernetes.Interface) *Tenancy {
+	return &Tenancy{cfg: cfg, client: client}
+}
+
+// Namespace returns the name of the user's namespace.
+func Namespace(handle string) string { return "user-" + handle }
+
+// Home returns the user's home folder on this machine.
+func (t *Tenancy) Home(u users.User) string {
+	return filepath.Join(t.cfg.HomesDir, strconv.FormatInt(u.ID, 10))
+}
+
+// Ensure makes the user's home, namespace, policies, volume and claim, or
+// brings them back to what they should be.
+func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
+	if err := t.ensureHome(u); err != nil {
+		return fmt.Errorf("the home of %s: %w", u.Handle, err)
+	}
+	apply := metav1.ApplyOptions{FieldManager: "gpulab", Force: true}
+	ns := Namespace(u.Handle)
+	labels := map[string]string{UserLabel: u.Handle, "app.kubernetes.io/managed-by": "gpulab"}
+
+	namespace := corev1ac.Namespace(ns).WithLabels(labels).WithLabels(map[string]string{
+		"pod-security.kubernetes.io/enforce": "restricted",
+	})
+	if _, err := t.client.CoreV1().Namespaces().Apply(ctx, namespace, apply); err != nil {
+		return fmt.Errorf("the namespace of %s: %w", u.Handle, err)
+	}
+	for _, p := range t.policies(ns) {
+		if _, err := t.client.NetworkingV1().NetworkPolicies(ns).Apply(ctx, p.WithLabels(labels), apply); err != nil {
+			return fmt.Errorf("the network policy of %s: %w", u.Handle, err)
+		}
+	}
+	// A static volume: the path is the same on every machine, so no object
+	// changes when homes are served to other machines, and a folder that is
+	// missing there keeps the pod waiting (type Directory).
+	volume := corev1ac.PersistentVolume("home-" + strconv.FormatInt(u.ID, 10)).WithLabels(labels).
+		WithSpec(corev1ac.PersistentVolumeSpec().
+			WithCapacity(corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")}).
+			WithAccessModes(corev1.ReadWriteMany).
+			WithPersistentVolumeReclaimPolicy(corev1.PersistentVolumeReclaimRetain).
+			WithStorageClassName("").
+			WithClaimRef(corev1ac.ObjectReference().WithKind("PersistentVolumeClaim").WithAPIVersion("v1").WithNamespace(ns).WithName("home")).
+			WithHostPath(corev1ac.HostPathVolumeSource().WithPath(t.Home(u)).WithType(corev1.HostPathDirectory)))
+	if _, err := t.client.CoreV1().PersistentVolumes().Apply(ctx, volume, apply); err != nil {
+		return fmt.Errorf("the home volume of %s: %w", u.Handle, err)
+	}
+	claim := corev1ac.PersistentVolumeClaim("home", ns).WithLabels(labels).
+		WithSpec(corev1ac.PersistentVolumeClaimSpec().
+			WithAccessModes(corev1.ReadWriteMany).
+			WithStorageClassName("").
+			WithVolumeName(*volume.Name).
+			WithResources(corev1ac.VolumeResourceRequirements().
+				WithRequests(corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")})))
+	if _, err := t.client.CoreV1().PersistentVolumeClaims(ns).Apply(ctx, claim, apply); err != nil {
+		return fmt.Errorf("the home claim of %s: %w", u.Handle, err)
+	}
+	return nil
+}
+
+// Remove deletes the user's namespace and volume. The home folder stays.
+func (t *Tenancy) Remove(ctx context.Context, u users.User) error {
+	err := t.client.CoreV1().Namespaces().Delete(ctx, Namespace(u.Handle), metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("the namespace of %s: %w", u.Handle, err)
+	}
+	err = t.client.CoreV1().PersistentVolumes().Delete(ctx, "home-"+strconv.FormatInt(u.ID, 10), metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("the home volume of %s: %w", u.Handle, err)
+	}
+	return nil
+}
+
+// ensureHome makes the folder with the right owner from its first moment: it
+// appears under its name only when it is complete.
+func (t *Tenancy) ensureHome(u users.User) error {
+	if u.UID < 20000 || u.UID > 59999 {
+		return fmt.Errorf("UID %d is outside 20000–59999", u.UID)
+	}
+	if err := os.MkdirAll(t.cfg.HomesDir, 0o711); err != nil {
+		return err
+	}
+	home := t.Home(u)
+	info, err := os.Lstat(home)
+	if err == nil {
+		if !info.IsDir() {
+			return fmt.Errorf("%s is not a folder; move it away and try again", home)
+		}
+		return nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	tmp, err := os.MkdirTemp(t.cfg.HomesDir, ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp)
+	if err := os.Chown(tmp, u.UID, u.UID); err != nil {
+		return err
+	}
+	return os.Rename(tmp, home)
+}
+
+// policies are the rules of a user's namespace: nothing in or out but what is
+// listed.
+func (t *Tenancy) policies(ns string) []*networkingv1ac.NetworkPolicyApplyConfiguration {
+	both := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
+	tcp, udp := corev1.ProtocolTCP, corev1.ProtocolUDP
+	port := func(p corev1.Protocol, n int) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
+		return networkingv1ac.NetworkPolicyPort().WithProtocol(p).WithPort(intstr.FromInt(n))
+	}
+	pods := func(namespace string, labels map[string]string) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+		return networkingv1ac.NetworkPolicyPeer().
+			WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"kubernetes.io/metadata.name": namespace})).
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(labels))
+	}
+	hub := pods(t.cfg.SystemNamespace, map[string]string{"app.kubernetes.io/name": "jupyterhub", "app.kubernetes.io/component": "hub"})
+	dns := pods("kube-system", map[string]string{"k8s-app": "kube-dns"})
+
+	forbidden := []string{"169.254.0.0/16"}
+	for _, p := range t.cfg.Forbidden {
+		forbidden = append(forbidden, p.String())
+	}
+	world := networkingv1ac.NetworkPolicyPeer().WithIPBlock(networkingv1ac.IPBlock().WithCIDR("0.0.0.0/0").WithExcept(forbidden...))
+
+	everything := metav1ac.LabelSelector()
+	return []*networkingv1ac.NetworkPolicyApplyConfiguration{
+		networkingv1ac.NetworkPolicy("default-deny", ns).WithSpec(networkingv1ac.NetworkPolicySpec().
+			WithPodSelector(everything).WithPolicyTypes(both...)),
+		networkingv1ac.NetworkPolicy("notebook", ns).WithSpec(networkingv1ac.NetworkPolicySpec().
+			WithPodSelector(everything).WithPolicyTypes(both...).
+			WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithFrom(hub).WithPorts(port(tcp, NotebookPort))).
+			WithEgress(
+				networkingv1ac.NetworkPolicyEgressRule().WithTo(hub).WithPorts(port(tcp, HubPort)),
+				networkingv1ac.NetworkPolicyEgressRule().WithTo(dns).WithPorts(port(udp, 53), port(tcp, 53)),
+				networkingv1ac.NetworkPolicyEgressRule().WithTo(world),
+			)),
+	}
+}
