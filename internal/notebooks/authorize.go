@@ -12,38 +12,25 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// Sessions finds gpulab's session of a request.
+// Sessions finds gpulab's session of a request. It is asked once per request and
+// must not answer with a session that has ended.
 type Sessions interface {
 	FromRequest(r *http.Request) (users.Session, bool)
 }
 
-const (
-	// sessionFor is how long a session is believed without asking again. Ending
-	// a session through [Proxy.EndSessions] takes effect at once all the same.
-	sessionFor = 5 * time.Second
-	// recheckEvery is how often the sessions of live connections are asked for
-	// again: a WebSocket may live for days, a session must not live through it.
-	recheckEvery = time.Minute
-	// maxCached bounds the cache of sessions; beyond it every request asks.
-	maxCached = 4096
-)
+// recheckEvery is how often the sessions of live connections are asked for
+// again: a WebSocket may live for days, a session must not live through it.
+const recheckEvery = time.Minute
 
 // gate decides who comes in, and knows every request and WebSocket that is
 // under way so that they can be cut off.
 type gate struct {
 	sessions Sessions
-	cookie   string // of gpulab's session
 	now      func() time.Time
 
 	epoch atomic.Uint64 // grows whenever sessions ended
 	mu    sync.Mutex
-	cache map[string]cachedSession // by the cookie's value
 	live  map[*visit]struct{}
-}
-
-type cachedSession struct {
-	session users.Session
-	until   time.Time
 }
 
 // visit is one authorised request or WebSocket.
@@ -54,11 +41,8 @@ type visit struct {
 	cancel  context.CancelFunc
 }
 
-func newGate(sessions Sessions, cookie string) *gate {
-	return &gate{
-		sessions: sessions, cookie: cookie, now: time.Now,
-		cache: map[string]cachedSession{}, live: map[*visit]struct{}{},
-	}
+func newGate(sessions Sessions) *gate {
+	return &gate{sessions: sessions, now: time.Now, live: map[*visit]struct{}{}}
 }
 
 // enter finds the session of a request and registers the visit. The caller must
@@ -67,8 +51,8 @@ func newGate(sessions Sessions, cookie string) *gate {
 func (g *gate) enter(r *http.Request) (*http.Request, *visit, bool) {
 	for {
 		epoch := g.epoch.Load()
-		session, ok := g.session(r, epoch)
-		if !ok {
+		session, ok := g.sessions.FromRequest(r)
+		if !ok || session.User.Suspended {
 			return r, nil, false
 		}
 		ctx, cancel := context.WithCancel(r.Context())
@@ -91,45 +75,7 @@ func (g *gate) leave(v *visit) {
 	g.mu.Unlock()
 }
 
-func (g *gate) session(r *http.Request, epoch uint64) (users.Session, bool) {
-	c, err := r.Cookie(g.cookie)
-	if err != nil {
-		return users.Session{}, false
-	}
-	now := g.now()
-	g.mu.Lock()
-	known, ok := g.cache[c.Value]
-	g.mu.Unlock()
-	if ok && now.Before(known.until) {
-		return known.session, true
-	}
-	session, ok := g.sessions.FromRequest(r)
-	if !ok || session.User.Suspended {
-		return users.Session{}, false
-	}
-	g.remember(c.Value, session, epoch, now)
-	return session, true
-}
-
-func (g *gate) remember(value string, s users.Session, epoch uint64, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.epoch.Load() != epoch {
-		return
-	}
-	if len(g.cache) >= maxCached {
-		for k, c := range g.cache {
-			if !now.Before(c.until) {
-				delete(g.cache, k)
-			}
-		}
-	}
-	if len(g.cache) < maxCached {
-		g.cache[value] = cachedSession{session: s, until: now.Add(sessionFor)}
-	}
-}
-
-// end forgets a user's sessions, or one of them, and cuts off what runs under them.
+// end cuts off what runs under a user's sessions, or under one of them.
 func (g *gate) end(userID int64, sessionID string) {
 	ends := func(s users.Session) bool {
 		return s.User.ID == userID && (sessionID == "" || s.ID == sessionID)
@@ -137,11 +83,6 @@ func (g *gate) end(userID int64, sessionID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.epoch.Add(1)
-	for k, c := range g.cache {
-		if ends(c.session) {
-			delete(g.cache, k)
-		}
-	}
 	for v := range g.live {
 		if ends(v.session) {
 			v.cancel()

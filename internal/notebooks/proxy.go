@@ -44,11 +44,9 @@ type ProxyConfig struct {
 	// HTTPSPort is where gpulab's own pages are, 0 = 443. HubPort is the port
 	// of this origin as browsers see it, 0 = 8443.
 	HTTPSPort, HubPort int
-	// SessionCookie is the name of gpulab's session cookie, "" = "__Host-gpulab".
-	SessionCookie string
 	// AllowedHost decides which host names (without port) are answered, nil = all.
 	AllowedHost func(host string) bool
-	// LoginPath and LogoutPath are pages of gpulab, "" = "/login" and "/logout".
+	// LoginPath and LogoutPath are pages of gpulab, "" = "/login" and "/".
 	LoginPath, LogoutPath string
 	// RoutesFile keeps the hub's routes across restarts of gpulab, "" = nowhere.
 	RoutesFile string
@@ -75,16 +73,15 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	if cfg.HubPort == 0 {
 		cfg.HubPort = 8443
 	}
-	cfg.SessionCookie = orDefault(cfg.SessionCookie, "__Host-gpulab")
 	cfg.LoginPath = orDefault(cfg.LoginPath, "/login")
-	cfg.LogoutPath = orDefault(cfg.LogoutPath, "/logout")
+	cfg.LogoutPath = orDefault(cfg.LogoutPath, "/")
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
 	p := &Proxy{
 		cfg: cfg, log: cfg.Log,
 		table: newRouteTable(cfg.RoutesFile, bootID()),
-		gate:  newGate(cfg.Sessions, cfg.SessionCookie),
+		gate:  newGate(cfg.Sessions),
 	}
 	if err := p.table.load(); err != nil {
 		p.log.Warn("the hub will send its routes again", "error", err)
@@ -150,6 +147,17 @@ func (p *Proxy) RoutesAPI() http.Handler {
 		token: sha256.Sum256([]byte(p.cfg.AuthToken)),
 		fault: func(err error) { p.log.Warn("hub routes", "error", err) },
 	}
+}
+
+// ReturnHandler belongs on gpulab's own origin under /user/ and /hub/: it sends
+// a browser to the same path on the notebooks' origin, after a sign-in or when
+// somebody left out the port.
+func (p *Proxy) ReturnHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		own(w)
+		w.Header().Set("Location", pageURL(r, p.cfg.HubPort, r.URL.RequestURI()))
+		w.WriteHeader(http.StatusFound)
+	})
 }
 
 // HasServer implements [Routes].
@@ -313,9 +321,10 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request) (*http.Request, *v
 	if ok {
 		return in, visit, true
 	}
-	back := url.URL{Scheme: "https", Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
+	// The sign-in page leads back to a path of gpulab's own origin only, where
+	// ReturnHandler sends it on to this one.
 	p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.",
-		p.cfg.LoginPath+"?return="+url.QueryEscape(back.String()))
+		p.cfg.LoginPath+"?next="+url.QueryEscape(r.URL.RequestURI()))
 	return r, nil, false
 }
 
@@ -471,10 +480,14 @@ func hostname(r *http.Request) string {
 // gpulabURL is a page of gpulab under the name the visitor uses. target is a
 // path with its query.
 func (p *Proxy) gpulabURL(r *http.Request, target string) string {
+	return pageURL(r, p.cfg.HTTPSPort, target)
+}
+
+func pageURL(r *http.Request, port int, target string) string {
 	host := hostname(r)
 	switch {
-	case p.cfg.HTTPSPort != 443:
-		host = net.JoinHostPort(host, strconv.Itoa(p.cfg.HTTPSPort))
+	case port != 443:
+		host = net.JoinHostPort(host, strconv.Itoa(port))
 	case strings.Contains(host, ":"):
 		host = "[" + host + "]"
 	}
