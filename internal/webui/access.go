@@ -90,16 +90,15 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visit
 
 // checkFormToken compares the token of a form with the one its page was given.
 func checkFormToken(r *http.Request, v visitor) error {
-	want := v.session.CSRF
-	if !v.signedIn {
-		cookie, err := r.Cookie(formCookie)
-		if err != nil {
+	got := r.PostForm.Get("csrf")
+	if v.signedIn {
+		if !v.session.ValidCSRF(got) {
 			return errFormToken
 		}
-		want = cookie.Value
+		return nil
 	}
-	got := r.PostForm.Get("csrf")
-	if want == "" || subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
+	cookie, err := r.Cookie(formCookie)
+	if err != nil || cookie.Value == "" || subtle.ConstantTimeCompare([]byte(got), []byte(cookie.Value)) != 1 {
 		return errFormToken
 	}
 	return nil
@@ -119,8 +118,14 @@ func formToken(w http.ResponseWriter, r *http.Request, v visitor) string {
 	return token
 }
 
-// signIn starts a session for user in this browser.
-func (s *Server) signIn(w http.ResponseWriter, r *http.Request, user users.User) error {
+// replaceSession starts a session for user in this browser, in place of the one
+// it had.
+func (s *Server) replaceSession(w http.ResponseWriter, r *http.Request, v visitor, user users.User) error {
+	if v.signedIn {
+		if err := s.cfg.Users.EndSession(r.Context(), v.token); err != nil {
+			return err
+		}
+	}
 	token, err := s.cfg.Users.StartSession(r.Context(), user.ID, users.SessionMeta{Remote: remote(r), UserAgent: clip(r.UserAgent(), 300)})
 	if err != nil {
 		return err

@@ -162,7 +162,7 @@ func (e *eventStream) send(ctx context.Context, current []part) error {
 			continue
 		}
 		e.sent[p.id] = hash
-		if err := e.write(message(p.id, e.buffer.String())); err != nil {
+		if err := e.write(partial(p.id, e.buffer.String())); err != nil {
 			return err
 		}
 		wrote = true
@@ -189,8 +189,8 @@ func (e *eventStream) write(text string) error {
 	return err
 }
 
-// message is one server-sent event that replaces the element with this ID.
-func message(id, html string) string {
+// partial is one server-sent event that replaces the element with this ID.
+func partial(id, html string) string {
 	var text strings.Builder
 	for line := range strings.Lines(`<hx-partial hx-target="#` + id + `" hx-swap="outerMorph">` + html + `</hx-partial>`) {
 		text.WriteString("data: ")

@@ -69,11 +69,12 @@ func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machi
 			m.Driver += ", CUDA " + snapshot.CUDAVersion
 		}
 	}
-	if age := now.Sub(snapshot.Time); age > staleAfter {
+	if age := now.Sub(snapshot.Time); !snapshot.Time.IsZero() && age > staleAfter {
 		m.LastSeen = "last seen " + duration(age) + " ago"
 	}
 	for i := range snapshot.GPUs {
 		g := gpuViewOf(&snapshot.GPUs[i], v, now)
+		g.ID = elementID("gpu", orElse(g.UUID, snapshot.Node+"-"+strconv.Itoa(g.Index)))
 		g.LastSeen = m.LastSeen
 		g.Simulated = g.Simulated || snapshot.Simulated
 		if drawings {
@@ -91,7 +92,7 @@ func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machi
 func measureOf(place int) measure { return measure(place) }
 
 func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
-	view := gpuView{ID: elementID("gpu", g.UUID), UUID: g.UUID, Name: g.Name, Index: g.Index,
+	view := gpuView{UUID: g.UUID, Name: g.Name, Index: g.Index,
 		Simulated: g.Simulated, Problem: g.Error, Readings: readingsOf(g)}
 	for _, h := range g.Holders {
 		view.Holders = append(view.Holders, holderView{User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, For: since(h.Since, now)})
@@ -221,7 +222,7 @@ func shapeOf(machines []machineView) string {
 	for _, m := range machines {
 		shape.WriteString("\n" + m.Name + "\t" + strconv.FormatBool(len(m.GPUs) == 0) + m.Problem)
 		for _, g := range m.GPUs {
-			shape.WriteString("\t" + g.UUID)
+			shape.WriteString("\t" + g.ID)
 		}
 	}
 	return shape.String()

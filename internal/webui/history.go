@@ -51,6 +51,9 @@ func (h *history) add(snapshot gpu.Snapshot) {
 	defer h.mu.Unlock()
 	for i := range snapshot.GPUs {
 		g := &snapshot.GPUs[i]
+		if g.UUID == "" {
+			continue
+		}
 		t := h.gpus[g.UUID]
 		if t == nil {
 			t = &track{at: slot}

@@ -9,18 +9,17 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// A linkView is the form behind a one-time link: the first admin's account, an
-// invitation, or a new password for an existing account.
+// A linkView is the form behind a one-time link: the first admin's account, or
+// a password for an account that exists.
 type linkView struct {
 	Action, Token string
-	// Existing is the account the link sets a password for; its zero value
-	// means that the link makes a new account.
-	Existing                           users.User
-	Name, Handle                       string
+	Link          users.Link
+	Name, Handle  string
+
 	NameError, HandleError, PasswordError string
 }
 
-func (v linkView) newAccount() bool { return v.Existing.ID == 0 }
+func (v linkView) newAccount() bool { return v.Link.UserID == nil }
 
 func (v linkView) title() string {
 	if v.newAccount() {
@@ -32,44 +31,28 @@ func (v linkView) title() string {
 // linkPage shows the form behind a link. Looking at it does not use it up: mail
 // programs open links before people do.
 func (s *Server) linkPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	view, err := s.linkView(r, r.URL.Query().Get("token"))
+	view := linkView{Action: r.URL.Path, Token: r.URL.Query().Get("token")}
+	link, err := s.cfg.Users.LinkInfo(r.Context(), view.Token)
 	if err != nil {
-		return err
+		return linkProblem(err)
 	}
+	view.Link = link
 	s.render(w, r, http.StatusOK, linkPage(s.page(w, r, v, view.title(), ""), view))
 	return nil
 }
 
-// linkView reads what a link is for, or says why it is for nothing any more.
-func (s *Server) linkView(r *http.Request, token string) (linkView, error) {
-	view := linkView{Action: r.URL.Path, Token: token}
-	info, err := s.cfg.Users.LinkInfo(r.Context(), token)
-	if err != nil {
-		return view, linkProblem(r.URL.Path, err)
-	}
-	if info.UserID != nil {
-		if view.Existing, err = s.cfg.Users.ByID(r.Context(), *info.UserID); err != nil {
-			return view, err
-		}
-	}
-	return view, nil
-}
-
 // linkProblem says why a link does not work and how to get another.
-func linkProblem(path string, err error) error {
-	next := "Ask an admin of the lab for a new one."
-	if path == "/setup" {
-		next = "Run “gpulab admin-link” on the lab's machine for a new one."
-	}
-	p := &problem{status: http.StatusGone, linkText: "Go to sign-in", link: "/login", cause: err}
+func linkProblem(err error) error {
+	p := &problem{status: http.StatusGone, text: message(err), linkText: "Go to sign-in", link: "/login", cause: err}
 	switch {
 	case errors.Is(err, users.ErrLinkUsed):
-		p.title, p.text = "This link was already used", "Each link works once. "+next
+		p.title = "This link was already used"
 	case errors.Is(err, users.ErrLinkExpired):
-		p.title, p.text = "This link has expired", next
-	case errors.Is(err, users.ErrNotFound):
-		p.status = http.StatusNotFound
-		p.title, p.text = "This link is not valid", "It may be incomplete. "+next
+		p.title = "This link has expired"
+	case errors.Is(err, users.ErrAdminExists):
+		p.title = "This lab has an admin already"
+	case errors.Is(err, users.ErrLinkUnknown):
+		p.status, p.title = http.StatusNotFound, "This link is not valid"
 	default:
 		return err
 	}
@@ -78,37 +61,28 @@ func linkProblem(path string, err error) error {
 
 func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) error {
 	form := r.PostForm
-	view, err := s.linkView(r, form.Get("token"))
+	view := linkView{Action: r.URL.Path, Token: form.Get("token"),
+		Name: strings.TrimSpace(form.Get("name")), Handle: strings.TrimSpace(form.Get("handle"))}
+	link, err := s.cfg.Users.LinkInfo(r.Context(), view.Token)
 	if err != nil {
-		return err
+		return linkProblem(err)
 	}
-	view.Name, view.Handle = strings.TrimSpace(form.Get("name")), strings.TrimSpace(form.Get("handle"))
-	if !view.newAccount() {
-		view.Name, view.Handle = view.Existing.Name, view.Existing.Handle
-	}
-	user, err := s.redeem(r, view, form)
-	var limited *users.RateError
+	view.Link = link
+	user, err := s.redeem(r, view)
 	switch {
 	case err == nil:
-		if v.signedIn {
-			if err := s.cfg.Users.EndSession(r.Context(), v.token); err != nil {
-				return err
-			}
-		}
-		if err := s.signIn(w, r, user); err != nil {
+		if err := s.replaceSession(w, r, v, user); err != nil {
 			return err
 		}
 		return seeOther("/")
-	case errors.As(err, &limited):
-		view.PasswordError = tooManyTries(w, limited)
 	case errors.Is(err, errPasswordsDiffer), errors.Is(err, users.ErrPasswordWeak):
-		view.PasswordError = sentence(err.Error())
+		view.PasswordError = message(err)
 	case errors.Is(err, users.ErrHandleInvalid), errors.Is(err, users.ErrHandleTaken):
-		view.HandleError = sentence(err.Error())
+		view.HandleError = message(err)
 	case errors.Is(err, users.ErrNameInvalid):
-		view.NameError = sentence(err.Error())
+		view.NameError = message(err)
 	default:
-		return linkProblem(r.URL.Path, err)
+		return linkProblem(err)
 	}
 	s.render(w, r, http.StatusUnprocessableEntity, linkPage(s.page(w, r, v, view.title(), ""), view))
 	return nil
@@ -116,14 +90,15 @@ func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) e
 
 var errPasswordsDiffer = errors.New("the two passwords are not the same")
 
-func (s *Server) redeem(r *http.Request, view linkView, form url.Values) (users.User, error) {
-	if form.Get("password") != form.Get("again") {
+func (s *Server) redeem(r *http.Request, view linkView) (users.User, error) {
+	password := r.PostForm.Get("password")
+	if password != r.PostForm.Get("again") {
 		return users.User{}, errPasswordsDiffer
 	}
-	return s.cfg.Users.RedeemLink(r.Context(), view.Token, view.Handle, view.Name, form.Get("password"))
+	return s.cfg.Users.RedeemLink(r.Context(), view.Token, view.Handle, view.Name, password)
 }
 
-// checkHandle answers, while somebody types, whether a login name can be had.
+// checkHandle answers, while somebody types, whether a sign-in name can be had.
 // It is for people who may create an account; others could list the lab's.
 func (s *Server) checkHandle(w http.ResponseWriter, r *http.Request, v visitor) error {
 	query := r.URL.Query()
@@ -139,12 +114,12 @@ func (s *Server) checkHandle(w http.ResponseWriter, r *http.Request, v visitor) 
 	case handle == "":
 		hint = handleHint
 	case err != nil:
-		wrong = sentence(err.Error())
+		wrong = message(err)
 	default:
 		_, err := s.cfg.Users.ByHandle(r.Context(), handle)
 		switch {
 		case err == nil:
-			wrong = "Somebody has this login name already."
+			wrong = "Somebody has this sign-in name already."
 		case errors.Is(err, users.ErrNotFound):
 			right = "Free."
 		default:
@@ -155,7 +130,7 @@ func (s *Server) checkHandle(w http.ResponseWriter, r *http.Request, v visitor) 
 	return nil
 }
 
-// handleHint says what a login name looks like.
+// handleHint says what a sign-in name looks like.
 const handleHint = "2 to 30 of a–z, 0–9 and single hyphens, a letter first. It cannot be changed later."
 
 func handleField(value, wrong, token string) field {
@@ -163,6 +138,6 @@ func handleField(value, wrong, token string) field {
 	if token != "" {
 		check += "?token=" + url.QueryEscape(token)
 	}
-	return field{ID: "handle", Name: "handle", Label: "Login name", Value: value, Error: wrong, Hint: handleHint,
+	return field{ID: "handle", Name: "handle", Label: "Sign-in name", Value: value, Error: wrong, Hint: handleHint,
 		Autocomplete: "username", MaxLength: 30, SuggestFrom: "name", CheckURL: check}
 }

@@ -2,7 +2,9 @@ package webui
 
 import (
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -28,13 +30,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 	view := loginView{Handle: clip(strings.TrimSpace(r.PostForm.Get("handle")), 100), Next: localPath(r.PostForm.Get("next"))}
 	user, err := s.cfg.Users.Authenticate(r.Context(), view.Handle, r.PostForm.Get("password"), remote(r))
 	if err == nil {
-		// A new sign-in replaces whatever session this browser had.
-		if v.signedIn {
-			if err := s.cfg.Users.EndSession(r.Context(), v.token); err != nil {
-				return err
-			}
-		}
-		if err := s.signIn(w, r, user); err != nil {
+		if err := s.replaceSession(w, r, v, user); err != nil {
 			return err
 		}
 		return seeOther(view.Next)
@@ -44,9 +40,10 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 	switch {
 	case errors.As(err, &limited):
 		status = http.StatusTooManyRequests
-		view.Error = tooManyTries(w, limited)
-	case errors.Is(err, users.ErrBadCredentials):
-		view.Error = "Login name or password is wrong. If you forgot your password, an admin of the lab can send you a link for a new one."
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(limited.RetryAfter.Seconds()))))
+		view.Error = message(err)
+	case errors.Is(err, users.ErrBadCredentials), errors.Is(err, users.ErrSuspended):
+		view.Error = message(err)
 	default:
 		return err
 	}

@@ -143,7 +143,7 @@ func loginPage(p page, view loginView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = textField(field{ID: "handle", Name: "handle", Label: "Login name", Value: view.Handle, Autocomplete: "username", MaxLength: 100, Autofocus: view.Handle == ""}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = textField(field{ID: "handle", Name: "handle", Label: "Sign-in name", Value: view.Handle, Autocomplete: "username", MaxLength: 100, Autofocus: view.Handle == ""}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -42,10 +42,10 @@ type addForm struct {
 
 // roles are the choices of the form, the usual one first.
 var roles = []roleView{
-	{string(users.RoleMember), "Member: starts notebooks"},
-	{string(users.RoleLead), "Lead: a member who also looks after a group"},
-	{string(users.RoleGuest), "Guest: may look around"},
-	{string(users.RoleAdmin), "Admin: may do everything"},
+	{string(users.RoleMember), "Member: works here"},
+	{string(users.RoleGuest), "Guest: works here for a while"},
+	{string(users.RoleLead), "Lead: may also stop anybody’s notebooks"},
+	{string(users.RoleAdmin), "Admin: runs the lab"},
 }
 
 func (s *Server) usersPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -85,13 +85,13 @@ func (s *Server) addUser(w http.ResponseWriter, r *http.Request, v visitor) erro
 	switch {
 	case err == nil:
 	case errors.Is(err, users.ErrHandleInvalid), errors.Is(err, users.ErrHandleTaken):
-		form.HandleError = sentence(err.Error())
+		form.HandleError = message(err)
 	case errors.Is(err, users.ErrNameInvalid):
-		form.NameError = sentence(err.Error())
+		form.NameError = message(err)
 	case errors.Is(err, users.ErrEmailInvalid):
-		form.EmailError = sentence(err.Error())
+		form.EmailError = message(err)
 	case errors.Is(err, users.ErrRoleInvalid):
-		form.RoleError = sentence(err.Error())
+		form.RoleError = message(err)
 	default:
 		return fmt.Errorf("add user: %w", err)
 	}

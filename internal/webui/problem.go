@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -62,6 +60,11 @@ func problemOf(err error) *problem {
 		return known
 	case errors.Is(err, users.ErrNotFound):
 		return errNoPage
+	case errors.Is(err, users.ErrLastAdmin):
+		return &problem{status: http.StatusConflict, title: "The lab needs an admin", text: message(err),
+			linkText: "Back to the users", link: "/users", cause: err}
+	case errors.Is(err, users.ErrSuspended):
+		return &problem{status: http.StatusForbidden, title: "This account is suspended", text: message(err), cause: err}
 	}
 	return &problem{status: http.StatusInternalServerError, title: errPanicked.title, text: errPanicked.text,
 		linkText: errPanicked.linkText, link: errPanicked.link, cause: err}
@@ -89,11 +92,12 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, v visitor, err err
 	s.render(w, r, p.status, problemPage(page, *p))
 }
 
-// tooManyTries says how long to wait, in words and in a header.
-func tooManyTries(w http.ResponseWriter, limited *users.RateError) string {
-	seconds := int(math.Ceil(limited.RetryAfter.Seconds()))
-	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	return "Too many attempts. Try again in " + duration(limited.RetryAfter) + "."
+// message is the sentence for people in an error of package users.
+func message(err error) string {
+	if text, ok := users.Message(err); ok {
+		return text
+	}
+	return sentence(err.Error())
 }
 
 // writeJSON writes value as the whole answer.

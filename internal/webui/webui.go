@@ -39,7 +39,6 @@ type Users interface {
 	// ends before its time; an empty session ID means all of the user's.
 	OnSessionsEnded(func(userID int64, sessionID string))
 	List(ctx context.Context) ([]users.User, error)
-	ByID(ctx context.Context, id int64) (users.User, error)
 	ByHandle(ctx context.Context, handle string) (users.User, error)
 	Create(ctx context.Context, user users.NewUser) (users.User, error)
 	Remove(ctx context.Context, id int64) error

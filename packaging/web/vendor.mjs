@@ -1,5 +1,6 @@
 // Copies the browser files that gpulab ships from node_modules (exactly the
-// versions of package-lock.json) to assets/web/vendor, with their licences.
+// versions of package-lock.json) to assets/web/vendor, with their licences, and
+// the accessibility checker of the tests to internal/webui/testdata/axe.
 // The copies are committed, so that building and running gpulab need neither
 // npm nor a network.
 //
@@ -10,7 +11,8 @@ import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const target = join(here, "../../assets/web/vendor");
+const shipped = join(here, "../../assets/web/vendor");
+const tested = join(here, "../../internal/webui/testdata/axe");
 
 // The icons in use; webui's icon component knows no others.
 const icons = [
@@ -20,13 +22,20 @@ const icons = [
   "square", "sun", "trash-2", "triangle-alert", "users", "x",
 ];
 
-const files = [
-  ["htmx.org", "dist/htmx.min.js", "htmx/htmx.min.js"],
-  ["htmx.org", "dist/ext/hx-sse.min.js", "htmx/hx-sse.min.js"],
-  ["htmx.org", "LICENSE", "htmx/LICENSE"],
-  ["lucide-static", "LICENSE", "lucide/LICENSE"],
-  ...icons.map((name) => ["lucide-static", `icons/${name}.svg`, `lucide/${name}.svg`]),
-];
+// Folder → [package, file in it, name in the folder].
+const folders = new Map([
+  [shipped, [
+    ["htmx.org", "dist/htmx.min.js", "htmx/htmx.min.js"],
+    ["htmx.org", "dist/ext/hx-sse.min.js", "htmx/hx-sse.min.js"],
+    ["htmx.org", "LICENSE", "htmx/LICENSE"],
+    ["lucide-static", "LICENSE", "lucide/LICENSE"],
+    ...icons.map((name) => ["lucide-static", `icons/${name}.svg`, `lucide/${name}.svg`]),
+  ]],
+  [tested, [
+    ["axe-core", "axe.min.js", "axe.min.js"],
+    ["axe-core", "LICENSE", "LICENSE"],
+  ]],
+]);
 
 const versionOf = (name) =>
   JSON.parse(readFileSync(join(here, "node_modules", name, "package.json"), "utf8")).version;
@@ -34,52 +43,55 @@ const versionOf = (name) =>
 // Minified files name a source map that is not shipped.
 const withoutSourceMap = (text) => text.replace(/\n?\/\/# sourceMappingURL=.*\n?$/, "\n");
 
-const wanted = new Map(
-  files.map(([name, from, to]) => [
-    to,
-    withoutSourceMap(readFileSync(join(here, "node_modules", name, from), "utf8")),
-  ]),
-);
-wanted.set(
-  "versions.json",
-  JSON.stringify(
-    Object.fromEntries([...new Set(files.map(([name]) => name))].map((n) => [n, versionOf(n)])),
-    null,
-    2,
-  ) + "\n",
-);
+// wantedIn returns what a folder must hold: name → text.
+function wantedIn(files) {
+  const wanted = new Map(
+    files.map(([name, from, to]) => [
+      to,
+      withoutSourceMap(readFileSync(join(here, "node_modules", name, from), "utf8")),
+    ]),
+  );
+  const versions = [...new Set(files.map(([name]) => name))].map((name) => [name, versionOf(name)]);
+  return wanted.set("versions.json", JSON.stringify(Object.fromEntries(versions), null, 2) + "\n");
+}
 
-function present() {
+function presentIn(folder) {
   try {
-    return readdirSync(target, { recursive: true, withFileTypes: true })
+    return readdirSync(folder, { recursive: true, withFileTypes: true })
       .filter((entry) => entry.isFile())
-      .map((entry) => relative(target, join(entry.parentPath ?? entry.path, entry.name)));
+      .map((entry) => relative(folder, join(entry.parentPath ?? entry.path, entry.name)));
   } catch {
     return [];
   }
 }
 
-if (process.argv.includes("--check")) {
-  const wrong = [
-    ...present().filter((name) => !wanted.has(name)),
-    ...[...wanted].filter(([name, text]) => {
-      try {
-        return readFileSync(join(target, name), "utf8") !== text;
-      } catch {
-        return true;
-      }
-    }).map(([name]) => name),
-  ];
-  if (wrong.length > 0) {
-    console.error(`assets/web/vendor differs from package-lock.json: ${wrong.join(", ")}\nRun: npm ci && npm run vendor`);
-    process.exit(1);
+function same(path, text) {
+  try {
+    return readFileSync(path, "utf8") === text;
+  } catch {
+    return false;
   }
-  console.log(`${wanted.size} vendored files match package-lock.json`);
-} else {
-  rmSync(target, { recursive: true, force: true });
-  for (const [name, text] of wanted) {
-    mkdirSync(dirname(join(target, name)), { recursive: true });
-    writeFileSync(join(target, name), text);
-  }
-  console.log(`${wanted.size} files vendored`);
 }
+
+const check = process.argv.includes("--check");
+let count = 0;
+const wrong = [];
+for (const [folder, files] of folders) {
+  const wanted = wantedIn(files);
+  count += wanted.size;
+  if (check) {
+    wrong.push(...presentIn(folder).filter((name) => !wanted.has(name)));
+    wrong.push(...[...wanted].filter(([name, text]) => !same(join(folder, name), text)).map(([name]) => name));
+    continue;
+  }
+  rmSync(folder, { recursive: true, force: true });
+  for (const [name, text] of wanted) {
+    mkdirSync(dirname(join(folder, name)), { recursive: true });
+    writeFileSync(join(folder, name), text);
+  }
+}
+if (wrong.length > 0) {
+  console.error(`Vendored files differ from package-lock.json: ${wrong.join(", ")}\nRun: npm ci && npm run vendor`);
+  process.exit(1);
+}
+console.log(`${count} vendored files ${check ? "match package-lock.json" : "written"}`);

@@ -1,0 +1,256 @@
+package webui_test
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+//go:embed testdata/axe/axe.min.js
+var axe string
+
+var screenshots = flag.String("screenshots", "", "also write a picture of every page to this folder")
+
+// browser starts Debian's Chromium, which is one of the things that must be
+// installed to test gpulab.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: no browser")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.IgnoreCertErrors,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("force-color-profile", "srgb"),
+		chromedp.UserDataDir(t.TempDir()))
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, cancel := chromedp.NewContext(allocator)
+	t.Cleanup(func() {
+		// Waits for the browser, so that its files are gone before the
+		// temporary folder is.
+		_ = chromedp.Cancel(ctx)
+		cancel()
+		stop()
+	})
+	if err := chromedp.Run(ctx); err != nil {
+		t.Fatalf("start Chromium (apt-get install chromium): %v", err)
+	}
+	return ctx
+}
+
+// complaints collects what the browser reports as errors: broken scripts and
+// whatever the Content-Security-Policy refused.
+type complaints struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (c *complaints) listen(ctx context.Context) {
+	chromedp.ListenTarget(ctx, func(event any) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch e := event.(type) {
+		case *log.EventEntryAdded:
+			// An error page's own status is no complaint.
+			if e.Entry.Level == log.LevelError && e.Entry.Source != log.SourceNetwork {
+				c.list = append(c.list, e.Entry.Text)
+			}
+		case *runtime.EventExceptionThrown:
+			c.list = append(c.list, e.ExceptionDetails.Error())
+		case *runtime.EventConsoleAPICalled:
+			if e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning {
+				for _, arg := range e.Args {
+					c.list = append(c.list, string(arg.Value)+arg.Description)
+				}
+			}
+		}
+	})
+}
+
+func (c *complaints) take() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.list
+	c.list = nil
+	return list
+}
+
+// cookie signs the browser in as the session's user; an empty token signs out.
+func cookie(l *lab, token string) chromedp.Action {
+	return chromedp.ActionFunc(func(ctx context.Context) error {
+		if err := network.ClearBrowserCookies().Do(ctx); err != nil || token == "" {
+			return err
+		}
+		return network.SetCookie("__Host-gpulab", token).WithURL(l.server.URL).WithPath("/").WithSecure(true).WithHTTPOnly(true).Do(ctx)
+	})
+}
+
+func screen(width int64, dark bool) chromedp.Action {
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	return chromedp.Tasks{
+		emulation.SetDeviceMetricsOverride(width, 900, 1, width < 600),
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}),
+	}
+}
+
+// A violation is what axe-core found wrong.
+type violation struct {
+	ID    string `json:"id"`
+	Help  string `json:"help"`
+	Nodes []struct {
+		HTML    string `json:"html"`
+		Summary string `json:"failureSummary"`
+	} `json:"nodes"`
+}
+
+func audit(ctx context.Context) ([]violation, error) {
+	const run = `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}).then(r => JSON.stringify(r.violations))`
+	var found string
+	err := chromedp.Run(ctx, chromedp.Evaluate(axe+"; 0", nil),
+		chromedp.Evaluate(run, &found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	if err != nil {
+		return nil, err
+	}
+	var list []violation
+	return list, json.Unmarshal([]byte(found), &list)
+}
+
+// TestPagesInABrowser opens every page on a phone and on a desktop, in light
+// and dark: axe-core finds no violation of WCAG AA, nothing is wider than the
+// screen, and the browser reports no error.
+func TestPagesInABrowser(t *testing.T) {
+	ctx := browser(t)
+	busy, empty := newLab(t, "ada", "ben"), newLab(t)
+	for back := 130; back >= 0; back-- {
+		busy.fleet.publish(snapshotAt(time.Now().Add(-time.Duration(back)*time.Second), 2, "ada", "ben"))
+	}
+	busy.busy()
+	setup, err := busy.users.CreateLink(ctx, users.Link{Purpose: users.PurposeAdminSetup, Role: users.RoleAdmin}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	welcome, err := busy.users.CreateLink(ctx, users.Link{Purpose: users.PurposePassword, UserID: ptr(int64(4))}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := []struct {
+		name, path, user string
+		lab              *lab
+		status           int
+	}{
+		{"home", "/", "ada", busy, 200},
+		{"home-member", "/", "lea", busy, 200},
+		{"home-empty", "/", "ben", empty, 200},
+		{"gpus", "/gpus", "ben", busy, 200},
+		{"launch-starting", "/launches/4", "ada", busy, 200},
+		{"launch-waiting", "/launches/3", "lea", busy, 200},
+		{"launch-never", "/launches/5", "ada", busy, 200},
+		{"launch-failed", "/launches/6", "ada", busy, 200},
+		{"launch-running", "/launches/1", "ada", busy, 200},
+		{"users", "/users", "ada", busy, 200},
+		{"status", "/status", "ada", busy, 200},
+		{"trust", "/trust", "", busy, 200},
+		{"login", "/login", "", busy, 200},
+		{"setup", "/setup?token=" + setup, "", busy, 200},
+		{"welcome", "/welcome?token=" + welcome, "", busy, 200},
+		{"link-invalid", "/setup?token=no", "", busy, 404},
+		{"not-found", "/nothing", "ada", busy, 404},
+		{"forbidden", "/users", "ben", busy, 403},
+		{"design", "/design", "ben", busy, 200},
+	}
+	var wrong complaints
+	wrong.listen(ctx)
+	for _, p := range pages {
+		t.Run(p.name, func(t *testing.T) {
+			token := ""
+			if p.user != "" {
+				token = p.lab.session(t, p.user)
+			}
+			for _, width := range []int64{390, 1440} {
+				for _, dark := range []bool{false, true} {
+					name := fmt.Sprintf("%s-%d-%s", p.name, width, map[bool]string{false: "light", true: "dark"}[dark])
+					response, err := chromedp.RunResponse(ctx, cookie(p.lab, token), screen(width, dark), chromedp.Navigate(p.lab.server.URL+p.path))
+					if err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					if response.Status != int64(p.status) {
+						t.Errorf("%s: status %d, want %d", name, response.Status, p.status)
+					}
+					checkPage(t, ctx, name)
+				}
+			}
+			for _, complaint := range wrong.take() {
+				t.Errorf("the browser reports: %s", complaint)
+			}
+		})
+	}
+}
+
+func checkPage(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	var overflow []string
+	const wider = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".visually-hidden, .nav-box, pre, table.folds thead") && getComputedStyle(e).position !== "absolute").map(e => e.outerHTML.slice(0, 120))`
+	if err := chromedp.Run(ctx, chromedp.Evaluate(wider, &overflow)); err != nil {
+		t.Fatal(err)
+	}
+	if len(overflow) > 0 {
+		t.Errorf("%s: wider than the screen: %s", name, overflow[0])
+	}
+	violations, err := audit(ctx)
+	if err != nil {
+		t.Fatalf("%s: axe: %v", name, err)
+	}
+	for _, v := range violations {
+		for _, node := range v.Nodes {
+			t.Errorf("%s: %s (%s): %s: %s", name, v.ID, v.Help, node.HTML, node.Summary)
+		}
+	}
+	if *screenshots == "" {
+		return
+	}
+	var picture []byte
+	if err := chromedp.Run(ctx, chromedp.ActionFunc(func(ctx context.Context) error {
+		data, err := page.CaptureScreenshot().WithCaptureBeyondViewport(true).Do(ctx)
+		picture = data
+		return err
+	})); err != nil {
+		t.Fatal(err)
+	}
+	var full []byte
+	if err := chromedp.Run(ctx, chromedp.FullScreenshot(&full, 100)); err == nil {
+		picture = full
+	}
+	if err := os.MkdirAll(*screenshots, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), picture, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var _ = http.StatusOK
+var _ = url.Parse
+var _ = strings.Contains

@@ -1,0 +1,212 @@
+package webui_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webui"
+)
+
+// The people of the test lab; their IDs follow this order from 1.
+var people = []users.User{
+	{Handle: "ada", Name: "Ada Lovelace", Email: "ada@example.org", Role: users.RoleAdmin, HasPassword: true},
+	{Handle: "ben", Name: "Ben Okafor", Role: users.RoleMember, HasPassword: true},
+	{Handle: "lea", Name: "Lea Marie Schäfer-Villanueva", Role: users.RoleLead, HasPassword: true},
+	{Handle: "gus", Name: "", Role: users.RoleGuest},
+}
+
+// A lab is the pages over fakes, on a server of their own that is the
+// notebooks' origin too.
+type lab struct {
+	users     *fakeUsers
+	notebooks *fakeNotebooks
+	fleet     *fakeFleet
+	status    *fakeStatus
+	server    *httptest.Server
+	ca        []byte
+}
+
+// newLab starts a lab with two GPUs, of which heldBy hold the first ones.
+func newLab(t testing.TB, heldBy ...string) *lab {
+	t.Helper()
+	listed := make([]users.User, len(people))
+	for i, u := range people {
+		u.Created = time.Now().Add(-time.Duration(i*i+1) * 31 * time.Hour)
+		listed[i] = u
+	}
+	l := &lab{users: newFakeUsers(listed...), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
+		status: &fakeStatus{status: webui.Status{Ready: true, Version: "0.1.0-test", Components: []webui.Component{{Name: "kubernetes", State: "ok", Detail: "v1.34.1"}}}}}
+	l.fleet.publish(snapshotAt(time.Now(), 2, heldBy...))
+
+	mux := http.NewServeMux()
+	l.server = httptest.NewUnstartedServer(mux)
+	l.server.EnableHTTP2 = true
+	l.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	l.server.StartTLS()
+	t.Cleanup(l.server.Close)
+	address, err := url.Parse(l.server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(address.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := webui.New(webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
+		CA: func() []byte { return l.ca }, LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- pages.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	mux.Handle("/", pages)
+	mux.HandleFunc("/gpulab/ws-check", func(w http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(w, r, nil)
+		if err == nil {
+			_ = c.CloseNow()
+		}
+	})
+	mux.HandleFunc("/user/", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "JupyterLab at "+r.URL.Path) })
+	return l
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(text []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(text)))
+	return len(text), nil
+}
+
+// session signs a person in behind the pages' back.
+func (l *lab) session(t testing.TB, handle string) string {
+	t.Helper()
+	u, err := l.users.ByHandle(context.Background(), handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := l.users.StartSession(context.Background(), u.ID, users.SessionMeta{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// busy fills the lab: launches in every state, ada and ben on the GPUs.
+func (l *lab) busy() {
+	now := time.Now()
+	held := l.fleet.Snapshots()[0]
+	add := func(id int64, user, profile, title string, state notebooks.State, edit func(*notebooks.Launch)) notebooks.Launch {
+		n := notebooks.Launch{ID: id, Handle: user, Title: title, Profile: profile, Name: profile, State: state,
+			Requested: now.Add(-13 * time.Minute), URL: "/user/" + user + "/" + profile + "/"}
+		for i, u := range people {
+			if u.Handle == user {
+				n.UserID = int64(i + 1)
+			}
+		}
+		if profile == "gpu" {
+			n.GPUs = 1
+		}
+		if state == notebooks.Running {
+			n.Started, n.Ready = now.Add(-12*time.Minute-4*time.Second), now.Add(-12*time.Minute)
+		}
+		if edit != nil {
+			edit(&n)
+		}
+		return n
+	}
+	steps := func(active int, failed bool) []notebooks.Step {
+		all := []notebooks.Step{
+			{Name: notebooks.StepQueue, Text: "A GPU is free on gpu-box.", Elapsed: 200 * time.Millisecond},
+			{Name: notebooks.StepNamespace, Text: "Home folder and limits are there.", Elapsed: time.Second},
+			{Name: notebooks.StepImage, Text: "Already on this machine.", Elapsed: 0},
+			{Name: notebooks.StepPod, Text: "Starting the container with GPU 1.", Elapsed: 2 * time.Second},
+			{Name: notebooks.StepServer},
+		}
+		for i := range all {
+			switch {
+			case i < active:
+				all[i].State = "done"
+			case i == active && failed:
+				all[i].State, all[i].Text = "failed", "The machine has no disk space left for the container."
+			case i == active:
+				all[i].State = "active"
+			default:
+				all[i].State, all[i].Text = "waiting", ""
+			}
+		}
+		return all
+	}
+	holders := []notebooks.Holder{
+		{Handle: "ada", Pod: "jupyter-ada", Notebook: "gpu", GPUs: 1, Node: "gpu-box", Since: now.Add(-12 * time.Minute)},
+		{Handle: "ben", Pod: "jupyter-ben", Notebook: "gpu", GPUs: 1, Node: "gpu-box", Since: now.Add(-59 * time.Minute)},
+	}
+	l.notebooks.change(func(list *[]notebooks.Launch) {
+		*list = []notebooks.Launch{
+			add(1, "ada", "gpu", "protein-folding", notebooks.Running, func(n *notebooks.Launch) { n.GPUUUIDs = []string{held.GPUs[0].UUID} }),
+			add(2, "ben", "gpu", "Seminar exercise 3", notebooks.Running, func(n *notebooks.Launch) { n.GPUUUIDs = []string{held.GPUs[1].UUID} }),
+			add(3, "lea", "gpu", "GPU notebook", notebooks.Waiting, func(n *notebooks.Launch) {
+				n.Reason, n.Position, n.Holders = "All 2 GPUs are in use.", 1, holders
+			}),
+			add(4, "ada", "cpu", "A rather long title, to see what a table does with a name that somebody wrote in full", notebooks.Starting, func(n *notebooks.Launch) { n.Started, n.Detail = now.Add(-3*time.Second), steps(3, false) }),
+			add(5, "ada", "gpu", "eight-gpus", notebooks.Waiting, func(n *notebooks.Launch) {
+				n.GPUs, n.Never, n.Reason = 8, true, "It asks for 8 GPUs; the largest machine of this lab has 2."
+			}),
+			add(6, "ada", "cpu", "failed-one", notebooks.Ended, func(n *notebooks.Launch) {
+				n.EndCode, n.Ended, n.Detail = notebooks.EndFailed, now.Add(-time.Minute), steps(3, true)
+				n.Reason = "The machine has no disk space left. An admin can free some; “gpulab status” says where it went."
+			}),
+		}
+	})
+	l.status.status.Ready = false
+	l.status.status.Components = []webui.Component{
+		{Name: "kubernetes", State: "ok", Detail: "k3s v1.34.1, ready for 3 d 4 h"},
+		{Name: "gpu probe", State: "ok", Detail: "2 simulated GPUs, driver 570.86.10"},
+		{Name: "notebooks hub", State: "failed", Detail: "The hub's pod has restarted 4 times in 10 minutes.", NextStep: "gpulab logs hub"},
+		{Name: "disk", State: "degraded", Detail: "11 GiB of 240 GiB free at /var/lib/gpulab.", NextStep: "Remove old images with gpulab images prune, or add space."},
+		{Name: "metrics", State: "starting", Detail: "Waiting for the first sample."},
+	}
+	l.status.status.Charts = []webui.Chart{{Name: "coredns", Version: "1.43.2", State: "deployed"}, {Name: "jupyterhub", Version: "0.1.0", State: "pending-upgrade"}}
+}
+
+// testCA makes a certificate authority like the lab's.
+func testCA(t testing.TB) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gpulab web CA (gpu-box)"},
+		NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
