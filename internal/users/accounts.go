@@ -1,0 +1,230 @@
+package users
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// The range of UIDs, and GIDs of the same number, for people. It ends below 65536 so that an account has
+// the same UID on disk with and without user namespaces.
+const (
+	FirstUID = 20000
+	LastUID  = 59999
+)
+
+// NewUser is what it takes to create an account. Name and Email may be empty; Role defaults to member.
+type NewUser struct {
+	Handle, Name, Email string
+	Role                Role
+}
+
+// Create makes an account without password: send its owner a link (CreateLink). The handle is for ever,
+// and the UID is assigned here once.
+func (s *Service) Create(ctx context.Context, n NewUser) (User, error) {
+	n, err := n.checked()
+	if err != nil {
+		return User{}, s.explainCase(ctx, n.Handle, err)
+	}
+	var created User
+	err = s.inTx(ctx, "create a user", func(tx *sql.Tx) error {
+		created, err = s.insert(ctx, tx, n, "")
+		return err
+	})
+	return created, err
+}
+
+func (n NewUser) checked() (NewUser, error) {
+	if n.Role == "" {
+		n.Role = RoleMember
+	}
+	err := CheckHandle(n.Handle)
+	if err == nil {
+		err = checkRole(n.Role)
+	}
+	if err == nil {
+		n.Name, err = checkName(n.Name)
+	}
+	if err == nil {
+		n.Email, err = checkEmail(n.Email)
+	}
+	if n.Name == "" {
+		n.Name = n.Handle
+	}
+	return n, err
+}
+
+// explainCase does not propose a name in lower case that is taken.
+func (s *Service) explainCase(ctx context.Context, handle string, err error) error {
+	if !errors.Is(err, ErrHandleInvalid) || handle == fold(handle) {
+		return err
+	}
+	if taken := s.handleFree(ctx, s.db, fold(handle)); errors.Is(taken, ErrHandleTaken) {
+		return sentence(ErrHandleTaken, "The name %s differs from the existing name %s only by case. Choose another one.", quote(handle), fold(handle))
+	}
+	return err
+}
+
+// handleFree also knows the names of removed accounts.
+func (s *Service) handleFree(ctx context.Context, q querier, handle string) error {
+	var removed sql.NullInt64
+	err := q.QueryRowContext(ctx, "SELECT removed_at FROM users WHERE handle = ?", handle).Scan(&removed)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case removed.Valid:
+		return sentence(ErrHandleTaken, "The name %s belonged to somebody who left, and is not given to anybody else. Choose another one.", handle)
+	}
+	return sentence(ErrHandleTaken, "The name %s is taken. Choose another one.", handle)
+}
+
+func (s *Service) insert(ctx context.Context, tx *sql.Tx, n NewUser, passwordHash string) (User, error) {
+	if err := s.handleFree(ctx, tx, n.Handle); err != nil {
+		return User{}, err
+	}
+	// Removed accounts keep their row, so the highest UID was never given to anybody.
+	var last sql.NullInt64
+	if err := tx.QueryRowContext(ctx, "SELECT max(uid) FROM users").Scan(&last); err != nil {
+		return User{}, err
+	}
+	uid := int64(FirstUID)
+	if last.Valid {
+		uid = last.Int64 + 1
+	}
+	if uid > LastUID {
+		return User{}, sentence(ErrUIDsExhausted, "All %d numbers for accounts have been given out, and none is used twice. Set up a new lab for new people.", LastUID-FirstUID+1)
+	}
+	res, err := tx.ExecContext(ctx, "INSERT INTO users (handle, name, email, role, uid, password_hash, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+		n.Handle, n.Name, n.Email, n.Role, uid, passwordHash, s.now().UnixMilli())
+	if err != nil {
+		return User{}, err
+	}
+	id, err := res.LastInsertId()
+	if err != nil {
+		return User{}, err
+	}
+	row, err := s.oneRow(ctx, tx, "id = ?", id)
+	return row.User, err
+}
+
+// SetProfile changes the shown name and e-mail address.
+func (s *Service) SetProfile(ctx context.Context, id int64, name, email string) error {
+	name, err := checkName(name)
+	if err != nil {
+		return err
+	}
+	if email, err = checkEmail(email); err != nil {
+		return err
+	}
+	return s.change(ctx, id, "change a user", func(tx *sql.Tx, u User) (bool, error) {
+		if name == "" {
+			name = u.Handle
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE users SET name = ?, email = ? WHERE id = ?", name, email, id)
+		return false, err
+	})
+}
+
+// SetRole changes what an account may do and ends its sessions. The last admin stays admin.
+func (s *Service) SetRole(ctx context.Context, id int64, role Role) error {
+	if err := checkRole(role); err != nil {
+		return err
+	}
+	return s.change(ctx, id, "change a role", func(tx *sql.Tx, u User) (bool, error) {
+		if u.Role == role {
+			return false, nil
+		}
+		if err := notLastAdmin(ctx, tx, u); err != nil {
+			return false, err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE users SET role = ? WHERE id = ?", role, id); err != nil {
+			return false, err
+		}
+		return true, endAccess(ctx, tx, id)
+	})
+}
+
+// Suspend keeps somebody out, signed-in browsers included, and leaves everything else in place.
+func (s *Service) Suspend(ctx context.Context, id int64) error {
+	return s.change(ctx, id, "suspend a user", func(tx *sql.Tx, u User) (bool, error) {
+		if u.Suspended {
+			return false, nil
+		}
+		if err := notLastAdmin(ctx, tx, u); err != nil {
+			return false, err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE users SET suspended_at = ? WHERE id = ?", s.now().UnixMilli(), id); err != nil {
+			return false, err
+		}
+		return true, endAccess(ctx, tx, id)
+	})
+}
+
+// Resume ends a suspension.
+func (s *Service) Resume(ctx context.Context, id int64) error {
+	return s.change(ctx, id, "resume a user", func(tx *sql.Tx, _ User) (bool, error) {
+		_, err := tx.ExecContext(ctx, "UPDATE users SET suspended_at = NULL WHERE id = ?", id)
+		return false, err
+	})
+}
+
+// Remove takes an account out of use for ever: it disappears from every list, its personal data and
+// password are erased, and a tombstone keeps its id, handle and UID from being given to anybody else. The
+// home folder is not touched.
+func (s *Service) Remove(ctx context.Context, id int64) error {
+	return s.change(ctx, id, "remove a user", func(tx *sql.Tx, u User) (bool, error) {
+		if err := notLastAdmin(ctx, tx, u); err != nil {
+			return false, err
+		}
+		now := s.now().UnixMilli()
+		_, err := tx.ExecContext(ctx, `UPDATE users SET removed_at = ?, suspended_at = coalesce(suspended_at, ?),
+			name = '', email = '', password_hash = '' WHERE id = ?`, now, now, id)
+		if err != nil {
+			return false, err
+		}
+		return true, endAccess(ctx, tx, id)
+	})
+}
+
+// change runs f on an account; f says whether it ended the account's sessions.
+func (s *Service) change(ctx context.Context, id int64, doing string, f func(tx *sql.Tx, u User) (ended bool, err error)) error {
+	ended := false
+	err := s.inTx(ctx, doing, func(tx *sql.Tx) error {
+		row, err := s.oneRow(ctx, tx, "id = ?", id)
+		if err != nil {
+			return err
+		}
+		ended, err = f(tx, row.User)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if ended {
+		s.sessionsEnded(id, "")
+	} else {
+		s.cache.drop()
+	}
+	return nil
+}
+
+// notLastAdmin refuses to take away the last admin who can sign in. One without password counts only
+// where the admin in question has none either.
+func notLastAdmin(ctx context.Context, tx *sql.Tx, u User) error {
+	if u.Role != RoleAdmin || u.Suspended {
+		return nil
+	}
+	var others int
+	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM users WHERE role = 'admin' AND id <> ? AND suspended_at IS NULL
+		AND removed_at IS NULL AND (password_hash <> '' OR ?)`, u.ID, !u.HasPassword).Scan(&others)
+	if err != nil {
+		return fmt.Errorf("count the other admins: %w", err)
+	}
+	if others == 0 {
+		return sentence(ErrLastAdmin, "%s is the only admin who can sign in. Make somebody else an admin first.", u.Handle)
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package users
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// A policy says how tries at a password get slower and then stop.
+type policy struct {
+	free    int           // tries without any wait
+	lockAt  int           // this many and the door is locked
+	maxWait time.Duration // the longest wait before that; it doubles from one second
+	lock    time.Duration
+	forget  time.Duration // without a try, everything is forgotten
+}
+
+// One account is a narrow target. One address may be a whole class behind a router, so it is allowed
+// more, but somebody who tries one password with every name meets it.
+var (
+	handlePolicy = policy{free: 5, lockAt: 20, maxWait: time.Minute, lock: 15 * time.Minute, forget: time.Hour}
+	remotePolicy = policy{free: 30, lockAt: 100, maxWait: time.Minute, lock: 15 * time.Minute, forget: time.Hour}
+)
+
+// maxTracked bounds the memory of each counter.
+const maxTracked = 16384
+
+// signInLimits counts tries by account and by remote address. It is kept in memory only: a restart of
+// gpulab forgives, and nobody but root can cause one.
+type signInLimits struct {
+	handles, remotes counter
+}
+
+func newSignInLimits() *signInLimits {
+	return &signInLimits{
+		handles: counter{policy: handlePolicy, tries: map[string]*tries{}},
+		remotes: counter{policy: remotePolicy, tries: map[string]*tries{}},
+	}
+}
+
+// take counts a try, before its outcome is known so that many at once cannot slip through, and returns
+// how long the caller has to wait instead, or 0. locked says that this try locked the account.
+func (l *signInLimits) take(handle, remote string, now time.Time) (wait time.Duration, locked bool) {
+	wait, locked = l.handles.take(handle, now)
+	if wait > 0 {
+		return wait, locked
+	}
+	if wait, _ = l.remotes.take(remoteKey(remote), now); wait > 0 {
+		l.handles.giveBack(handle)
+		return wait, false
+	}
+	return 0, locked
+}
+
+// succeed forgets the account's wrong tries. Those of the address stay: an attacker may own an account.
+func (l *signInLimits) succeed(handle, remote string) {
+	l.handles.clear(handle)
+	l.remotes.giveBack(remoteKey(remote))
+}
+
+// abandon takes back a try that came to no outcome.
+func (l *signInLimits) abandon(handle, remote string) {
+	l.handles.giveBack(handle)
+	l.remotes.giveBack(remoteKey(remote))
+}
+
+// remoteKey puts all addresses that one household or laptop can choose freely under one key.
+func remoteKey(remote string) string {
+	addr, err := netip.ParseAddr(remote)
+	if err != nil {
+		if ap, err := netip.ParseAddrPort(remote); err == nil {
+			addr = ap.Addr()
+		} else {
+			return clip(remote, 64)
+		}
+	}
+	addr = addr.Unmap().WithZone("")
+	if addr.Is6() {
+		if prefix, err := addr.Prefix(64); err == nil {
+			return prefix.String()
+		}
+	}
+	return addr.String()
+}
+
+type tries struct {
+	n     int
+	last  time.Time
+	until time.Time // no try before this
+}
+
+type counter struct {
+	policy policy
+	mu     sync.Mutex
+	tries  map[string]*tries
+}
+
+func (c *counter) take(key string, now time.Time) (wait time.Duration, locked bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.entry(key, now)
+	t.last = now
+	if t.n >= c.policy.lockAt {
+		if now.Before(t.until) {
+			return t.until.Sub(now), false
+		}
+		t.n = c.policy.free // after a lock the waits begin at once
+	}
+	refused := now.Before(t.until)
+	t.n++ // a try during the wait counts too: otherwise hammering would cost nothing
+	if until := now.Add(c.policy.wait(t.n)); until.After(t.until) {
+		t.until = until
+	}
+	locked = t.n >= c.policy.lockAt
+	if refused {
+		return t.until.Sub(now), locked
+	}
+	return 0, locked
+}
+
+func (p policy) wait(n int) time.Duration {
+	switch {
+	case n >= p.lockAt:
+		return p.lock
+	case n < p.free:
+		return 0
+	}
+	if shift := n - p.free; shift < 20 {
+		return min(time.Second<<shift, p.maxWait)
+	}
+	return p.maxWait
+}
+
+func (c *counter) giveBack(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.tries[key]; t != nil && t.n > 0 {
+		t.n--
+		t.until = t.last.Add(c.policy.wait(t.n))
+	}
+}
+
+func (c *counter) clear(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tries, key)
+}
+
+func (c *counter) entry(key string, now time.Time) *tries {
+	t := c.tries[key]
+	if t == nil {
+		if len(c.tries) >= maxTracked {
+			c.makeRoom(now)
+		}
+		t = &tries{}
+		c.tries[key] = t
+	} else if c.stale(t, now) {
+		*t = tries{}
+	}
+	return t
+}
+
+func (c *counter) stale(t *tries, now time.Time) bool {
+	return now.Sub(t.last) > c.policy.forget && !now.Before(t.until)
+}
+
+// makeRoom drops what is forgotten anyway, else the entry with the fewest tries among a random few.
+func (c *counter) makeRoom(now time.Time) {
+	for key, t := range c.tries {
+		if c.stale(t, now) {
+			delete(c.tries, key)
+		}
+	}
+	if len(c.tries) < maxTracked {
+		return
+	}
+	victim, fewest, looked := "", 0, 0
+	for key, t := range c.tries {
+		if looked == 0 || t.n < fewest {
+			victim, fewest = key, t.n
+		}
+		if looked++; looked == 64 {
+			break
+		}
+	}
+	delete(c.tries, victim)
+}

@@ -1,0 +1,177 @@
+// Package users is the people of the lab: accounts, passwords, roles, sessions, one-time links and the
+// audit log. It keeps them in gpulab.db (package store) and is the only package that reads or writes
+// those tables.
+//
+// Every error that a person can cause is an *Error: a sentence for that person with the next step, which
+// wraps one of the sentinel errors below. Any other error is ours (database, cancelled context) and is
+// for the log.
+package users
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// User is one account. The zero value is nobody.
+type User struct {
+	ID          int64     `json:"id"`
+	Handle      string    `json:"handle"` // name to sign in with; never changes, never given to anybody else
+	Name        string    `json:"name"`   // shown name, free text
+	Email       string    `json:"email,omitempty"`
+	Role        Role      `json:"role"`
+	UID         int       `json:"uid"` // UID and GID on disk and in pods, 20000–59999
+	Created     time.Time `json:"created"`
+	Suspended   bool      `json:"suspended"`
+	HasPassword bool      `json:"hasPassword"`
+}
+
+// Service answers every question about people. Its methods may be called from any goroutine.
+type Service struct {
+	db     *sql.DB
+	now    func() time.Time
+	hasher *hasher
+	limits *signInLimits
+	cache  *sessionCache
+
+	hookMu sync.RWMutex
+	hooks  []func(userID int64, sessionID string)
+}
+
+// New makes the service over an open gpulab.db.
+func New(db *sql.DB) *Service {
+	return newService(db, passwordParams, time.Now)
+}
+
+// Run ends expired sessions and forgets expired links once a minute until ctx ends. Without it they
+// are refused just the same, but connections that live on them are closed later.
+func (s *Service) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		// A failed round is repeated by the next one; expired rows are refused meanwhile.
+		_ = s.Sweep(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Sweep does one round of what Run does.
+func (s *Service) Sweep(ctx context.Context) error {
+	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx))
+}
+
+// ByID finds an account that was not removed; ErrNotFound otherwise.
+func (s *Service) ByID(ctx context.Context, id int64) (User, error) {
+	return s.one(ctx, "id = ?", id)
+}
+
+// ByHandle finds an account that was not removed; ErrNotFound otherwise. Case does not matter.
+func (s *Service) ByHandle(ctx context.Context, handle string) (User, error) {
+	return s.one(ctx, "handle = ?", fold(handle))
+}
+
+// List returns all accounts that were not removed, by handle.
+func (s *Service) List(ctx context.Context) ([]User, error) {
+	rows, err := s.db.QueryContext(ctx, selectUser+" ORDER BY handle")
+	if err != nil {
+		return nil, fmt.Errorf("list users: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	var list []User
+	for rows.Next() {
+		r, err := scanUser(rows)
+		if err != nil {
+			return nil, fmt.Errorf("list users: %w", err)
+		}
+		list = append(list, r.User)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list users: %w", err)
+	}
+	return list, nil
+}
+
+// CountAdmins counts the admins who are neither suspended nor removed.
+func (s *Service) CountAdmins(ctx context.Context) (int, error) {
+	var n int
+	err := s.db.QueryRowContext(ctx,
+		"SELECT count(*) FROM users WHERE role = 'admin' AND suspended_at IS NULL AND removed_at IS NULL").Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count admins: %w", err)
+	}
+	return n, nil
+}
+
+const selectUser = `SELECT id, handle, name, email, role, uid, password_hash, created_at, suspended_at
+	FROM users WHERE removed_at IS NULL`
+
+// userRow is a user with what must not leave this package.
+type userRow struct {
+	User
+	passwordHash string
+}
+
+type scanner interface{ Scan(dest ...any) error }
+
+func scanUser(row scanner) (userRow, error) {
+	var r userRow
+	var created int64
+	var suspended sql.NullInt64
+	err := row.Scan(&r.ID, &r.Handle, &r.Name, &r.Email, &r.Role, &r.UID, &r.passwordHash, &created, &suspended)
+	if err != nil {
+		return userRow{}, err
+	}
+	r.Created = time.UnixMilli(created).UTC()
+	r.Suspended = suspended.Valid
+	r.HasPassword = r.passwordHash != ""
+	return r, nil
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+func (s *Service) one(ctx context.Context, where string, arg any) (User, error) {
+	r, err := s.oneRow(ctx, s.db, where, arg)
+	return r.User, err
+}
+
+func (s *Service) oneRow(ctx context.Context, q querier, where string, arg any) (userRow, error) {
+	r, err := scanUser(q.QueryRowContext(ctx, selectUser+" AND "+where, arg))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return userRow{}, sentence(ErrNotFound, "There is no such user. The list of users shows who there is.")
+	case err != nil:
+		return userRow{}, fmt.Errorf("look up a user: %w", err)
+	}
+	return r, nil
+}
+
+// inTx runs f in a transaction that holds the write lock from the start (see package store).
+func (s *Service) inTx(ctx context.Context, doing string, f func(tx *sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := f(tx); err != nil {
+		var forPeople *Error
+		if errors.As(err, &forPeople) {
+			return err
+		}
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
