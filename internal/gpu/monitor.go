@@ -1,0 +1,245 @@
+package gpu
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/supervise"
+)
+
+// MonitorConfig describes a Monitor. ProbePath is needed, the zero value of
+// everything else works.
+type MonitorConfig struct {
+	// Node is the name of this node, put into every snapshot.
+	Node string
+	// ProbePath is the program gpulab-probe.
+	ProbePath string
+	// Library is the path of libnvidia-ml.so.1; empty leaves finding it to the
+	// dynamic linker.
+	Library string
+	// Interval is the time between two samples. Default 1 s.
+	Interval time.Duration
+	// Pods tells about the pods of this node. Nil: there is no cluster.
+	Pods Pods
+	// PodResourcesSocket is the kubelet's; default DefaultPodResourcesSocket.
+	PodResourcesSocket string
+	// Publish receives each snapshot, about one for each interval. It must
+	// return quickly: the probe's output is read by the same goroutine.
+	Publish func(Snapshot)
+	// LogFile and PIDFile are given to the supervised probe.
+	LogFile, PIDFile string
+}
+
+// Monitor watches the GPUs of this machine: it keeps the probe running,
+// completes its samples, and publishes them. While the probe is down or silent
+// it publishes the last readings with the time they were taken and an Error
+// that says what is wrong.
+type Monitor struct {
+	cfg     MonitorConfig
+	child   *supervise.Child
+	holders *holders
+
+	mu      sync.Mutex
+	latest  Snapshot
+	have    bool
+	started time.Time
+	heard   time.Time // when the probe last wrote a sample
+	devices map[int]Device
+}
+
+// NewMonitor returns a monitor that does nothing until Run.
+func NewMonitor(cfg MonitorConfig) *Monitor {
+	if cfg.Interval == 0 {
+		cfg.Interval = time.Second
+	}
+	if cfg.Pods == nil {
+		cfg.Pods = noPods{}
+	}
+	if cfg.PodResourcesSocket == "" {
+		cfg.PodResourcesSocket = DefaultPodResourcesSocket
+	}
+	if cfg.Publish == nil {
+		cfg.Publish = func(Snapshot) {}
+	}
+	m := &Monitor{
+		cfg: cfg, devices: make(map[int]Device),
+		holders: &holders{socket: cfg.PodResourcesSocket, pods: cfg.Pods},
+	}
+	args := []string{"-interval", cfg.Interval.String()}
+	if cfg.Library != "" {
+		args = append(args, "-lib", cfg.Library)
+	}
+	m.child = supervise.New(supervise.Spec{
+		Name: "GPU probe", Path: cfg.ProbePath, Args: args, Stdout: m.sample,
+		LogFile: cfg.LogFile, PIDFile: cfg.PIDFile, KillGroup: true, HoldStdin: true, StopTimeout: 2 * time.Second,
+	})
+	return m
+}
+
+// Run watches until ctx ends. The error is nil after an orderly stop.
+func (m *Monitor) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	m.mu.Lock()
+	m.started = time.Now()
+	m.mu.Unlock()
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		if err := m.holders.run(ctx, m.cfg.Interval); err != nil {
+			slog.Warn("who holds which GPU is not known", "err", err)
+		}
+	})
+	tasks.Go(func() { m.watchSilence(ctx) })
+	err := m.child.Run(ctx)
+	cancel()
+	tasks.Wait()
+	return err
+}
+
+// Latest returns the newest snapshot; false before the first.
+func (m *Monitor) Latest() (Snapshot, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.latest, m.have
+}
+
+// Probe returns what the probe's process is doing.
+func (m *Monitor) Probe() supervise.State { return m.child.State() }
+
+// Restart starts the probe anew, for a driver that has changed.
+func (m *Monitor) Restart() { m.child.Restart() }
+
+// sample takes one line of the probe's output.
+func (m *Monitor) sample(line []byte) {
+	var s Snapshot
+	if err := json.Unmarshal(bytes.TrimSpace(line), &s); err != nil {
+		slog.Warn("the GPU probe wrote a line that is no sample", "err", err)
+		return
+	}
+	s.Node = m.cfg.Node
+	m.mu.Lock()
+	m.heard = time.Now()
+	m.identify(&s)
+	m.mu.Unlock()
+	m.complete(&s)
+	m.publish(s)
+}
+
+// identify fills in what a GPU is where the probe could not ask it, and keeps
+// showing a GPU that the driver has ceased to report. m.mu is held.
+func (m *Monitor) identify(s *Snapshot) {
+	reported := make(map[string]bool)
+	for i := range s.GPUs {
+		d := &s.GPUs[i].Device
+		if known, ok := m.devices[d.Index]; ok && d.UUID == "" {
+			*d = known
+		}
+		reported[d.UUID] = true
+	}
+	for _, g := range s.GPUs {
+		if g.UUID != "" {
+			m.devices[g.Index] = g.Device
+		}
+	}
+	for index, d := range m.devices {
+		if reported[d.UUID] {
+			continue
+		}
+		if slices.ContainsFunc(s.GPUs, func(g GPU) bool { return g.Index == index && g.UUID == "" }) {
+			continue // it is that one
+		}
+		s.GPUs = append(s.GPUs, GPU{Device: d, Reading: Reading{
+			Error: fmt.Sprintf("GPU %d is no longer reported by the driver.", d.Index),
+		}})
+	}
+	slices.SortStableFunc(s.GPUs, func(a, b GPU) int { return a.Index - b.Index })
+}
+
+// complete adds pods and people to a sample.
+func (m *Monitor) complete(s *Snapshot) {
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		attribute("/proc", m.cfg.Pods, g.Processes)
+		g.Holders = m.holders.of(g.UUID)
+	}
+}
+
+func (m *Monitor) publish(s Snapshot) {
+	m.mu.Lock()
+	m.latest, m.have = s, true
+	m.mu.Unlock()
+	m.cfg.Publish(s)
+}
+
+// watchSilence publishes what is wrong while no samples come.
+func (m *Monitor) watchSilence(ctx context.Context) {
+	tick := time.NewTicker(m.cfg.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if s, silent := m.silent(now); silent {
+				m.publish(s)
+			}
+		}
+	}
+}
+
+// silent returns the snapshot for a probe that has not been heard for a while.
+func (m *Monitor) silent(now time.Time) (Snapshot, bool) {
+	patience := max(3*m.cfg.Interval, 3*time.Second)
+	m.mu.Lock()
+	heard, s := m.heard, m.latest
+	since := heard
+	if since.IsZero() {
+		since = m.started
+	}
+	m.mu.Unlock()
+
+	reason := m.stopped()
+	// A driver that cannot be asked need not be waited for.
+	if now.Sub(since) < patience && (reason == "" || !heard.IsZero()) {
+		return Snapshot{}, false
+	}
+	if reason == "" {
+		reason = fmt.Sprintf("The GPU probe has been silent for %d s.", int(now.Sub(since).Seconds()))
+	}
+	s.Node, s.Error, s.Events = m.cfg.Node, reason, nil
+	s.GPUs = slices.Clone(s.GPUs)
+	for i := range s.GPUs {
+		s.GPUs[i].Holders = m.holders.of(s.GPUs[i].UUID)
+	}
+	return s, true
+}
+
+// stopped says why the probe does not run, "" if it does.
+func (m *Monitor) stopped() string {
+	state := m.child.State()
+	if state.Running || state.Restarts == 0 && state.LastExit == "" {
+		return ""
+	}
+	lines := m.child.LastLines(1)
+	if len(lines) == 1 {
+		if said, ok := strings.CutPrefix(lines[0], "gpulab-probe: "); ok {
+			return sentence(said)
+		}
+	}
+	return sentence("the GPU probe has stopped (" + state.LastExit + ") and is started again")
+}
+
+// sentence writes an error for people: with a capital letter and a full stop.
+func sentence(s string) string {
+	s = strings.TrimRight(s, ".")
+	if s == "" {
+		return ""
+	}
+	return strings.ToUpper(s[:1]) + s[1:] + "."
+}
