@@ -62,12 +62,14 @@ func (w *workshop) obtain() entry {
 	w.t.Helper()
 	c := w.open()
 	defer c.close()
-	e, err := c.obtain(w.t.Context(), w.root, w.part, versions{})
+	e, err := c.obtain(w.t.Context(), w.root, w.part, noVersions())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return e
 }
+
+func noVersions() versions { return versions{known: map[string]string{}} }
 
 // timesBuilt is how often the part's steps ran.
 func (w *workshop) timesBuilt() int {
@@ -148,16 +150,16 @@ func TestFailedBuildLeavesNothing(t *testing.T) {
 	w.part.steps = append(w.part.steps, step{Args: []string{"sh", "-c", "echo no such type; exit 3"}})
 	c := w.open()
 	defer c.close()
-	_, err := c.obtain(t.Context(), w.root, w.part, versions{})
+	_, err := c.obtain(t.Context(), w.root, w.part, noVersions())
 	if err == nil || !strings.Contains(err.Error(), "no such type") {
 		t.Errorf("error %v, want what the step printed", err)
 	}
 	w.part.steps = []step{{Args: []string{"true"}}}
-	if _, err := c.obtain(t.Context(), w.root, w.part, versions{}); err == nil {
+	if _, err := c.obtain(t.Context(), w.root, w.part, noVersions()); err == nil {
 		t.Error("a build that makes nothing succeeded")
 	}
 	w.part.tools = []tool{{name: "frobnicator", version: []string{"frobnicator-is-not-there"}, install: "frob"}}
-	if _, err := c.obtain(t.Context(), w.root, w.part, versions{}); err == nil || !strings.Contains(err.Error(), "apt-get install frob") {
+	if _, err := c.obtain(t.Context(), w.root, w.part, noVersions()); err == nil || !strings.Contains(err.Error(), "apt-get install frob") {
 		t.Errorf("error %v, want what to install", err)
 	}
 	if left, _ := filepath.Glob(w.cache + "/*-*"); len(left) > 0 {
@@ -172,7 +174,7 @@ func TestInterruptedBuildEndsItsChildren(t *testing.T) {
 	defer cancel()
 	c := w.open()
 	defer c.close()
-	if _, err := c.obtain(ctx, w.root, w.part, versions{}); err == nil || !strings.Contains(err.Error(), "interrupted") {
+	if _, err := c.obtain(ctx, w.root, w.part, noVersions()); err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("error %v, want that it was interrupted", err)
 	}
 	pid, err := os.ReadFile(w.root + "/pid")
@@ -195,7 +197,7 @@ func TestTwoBuildsAtOnce(t *testing.T) {
 				return
 			}
 			defer c.close()
-			if _, err := c.obtain(t.Context(), w.root, w.part, versions{}); err != nil {
+			if _, err := c.obtain(t.Context(), w.root, w.part, noVersions()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -338,7 +340,7 @@ func TestPackagesAreHashedWithWhatTheyImport(t *testing.T) {
 		steps: []step{goBuild{packages: []string{"./cmd/p"}}.step()}}
 	key := func() string {
 		t.Helper()
-		k, err := w.part.key(t.Context(), w.root, versions{})
+		k, err := w.part.key(t.Context(), w.root, noVersions())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -60,12 +60,8 @@ func run(ctx context.Context, opts options) error {
 		return err
 	}
 	var entries []entry
-	have := versions{}
+	have := versions{root: root, known: map[string]string{}}
 	for _, p := range list {
-		if !p.present(root) {
-			fmt.Printf("%-10s not in this checkout, left out\n", p.name)
-			continue
-		}
 		e, err := c.obtain(ctx, root, p, have)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)

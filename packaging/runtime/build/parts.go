@@ -106,22 +106,12 @@ func parts(root string) ([]part, error) {
 		{
 			name:   "simdriver",
 			dir:    "packaging/simdriver",
-			tools:  []tool{gcc, glibc, gnuMake},
+			tools:  []tool{gcc, glibc, gnuMake, nvmlHeader},
 			folder: "simdriver",
 			steps:  []step{{Args: []string{"make", "--no-print-directory", "OUT=" + outWord}}},
 		},
 	}
 	return list, nil
-}
-
-// present reports whether the checkout has the part's sources.
-func (p part) present(root string) bool {
-	for _, folder := range append([]string{"."}, p.packages...) {
-		if _, err := os.Stat(filepath.Join(root, p.dir, folder)); err != nil {
-			return false
-		}
-	}
-	return true
 }
 
 // goBuild is how Go programs are built here.

@@ -26,17 +26,23 @@ var (
 	glibc      = tool{"the C library", []string{"getconf", "GNU_LIBC_VERSION"}, "libc-bin"}
 	libseccomp = tool{"libseccomp", []string{"pkg-config", "--modversion", "libseccomp"}, "libseccomp-dev pkg-config"}
 	gnuMake    = tool{"make", []string{"make", "--version"}, "make"}
+
+	// nvmlHeader is what the simulated driver is compiled against.
+	nvmlHeader = tool{"NVML's header", []string{"go", "list", "-m", "github.com/NVIDIA/go-nvml"}, "golang-go"}
 )
 
 // versions asks each tool once.
-type versions map[string]string
+type versions struct {
+	root  string // of the repository
+	known map[string]string
+}
 
 // of is the first line of what the tool says about its version.
 func (v versions) of(ctx context.Context, t tool) (string, error) {
-	if said, known := v[t.name]; known {
+	if said, known := v.known[t.name]; known {
 		return said, nil
 	}
-	said, err := output(ctx, "", t.version...)
+	said, err := output(ctx, v.root, t.version...)
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
@@ -44,7 +50,7 @@ func (v versions) of(ctx context.Context, t tool) (string, error) {
 		return "", fmt.Errorf("%s is needed to build it and not there; run: sudo apt-get install %s", t.name, t.install)
 	}
 	said, _, _ = strings.Cut(said, "\n")
-	v[t.name] = said
+	v.known[t.name] = said
 	return said, nil
 }
 
