@@ -1,0 +1,149 @@
+#!/bin/bash
+# A test host: namespaces that make one machine of the lab out of a part of
+# this one. Started by lab.go; nothing of it outlives its standard input.
+#
+#   host.sh NAME DIR BIND...
+#
+# NAME  of its control groups    DIR  an empty folder on a disk
+# BIND  folders of this machine that the host sees as they are
+#
+# Three roles of one script. The outermost tidies up, whatever ends the test;
+# "lan" is a wire with a visitor on it, at 10.99.0.254; "head" is process 1 of
+# the host, at 10.99.0.1. The host's file system is this machine's under an
+# overlay: what it writes lands in DIR/scratch/upper, and is gone with it.
+set -euo pipefail
+
+controllers() {
+  awk '$3 == "cgroup" { print $2 }' /proc/self/mounts | grep ^/sys/fs/cgroup/ | sort -u
+}
+
+# Joins a group of our own in every controller, so that the host's view of
+# control groups can begin there.
+join_cgroups() {
+  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+    mkdir -p "/sys/fs/cgroup/$1"
+    sed 's/^/+/; s/ / +/g' /sys/fs/cgroup/cgroup.controllers >/sys/fs/cgroup/cgroup.subtree_control || true
+    echo "$BASHPID" >"/sys/fs/cgroup/$1/cgroup.procs"
+    return
+  fi
+  for controller in $(controllers); do
+    mkdir -p "$controller/$1"
+    for file in cpuset.cpus cpuset.mems; do
+      [ ! -f "$controller/$file" ] || cat "$controller/$file" >"$controller/$1/$file"
+    done
+    echo "$BASHPID" >"$controller/$1/cgroup.procs"
+  done
+}
+
+leave_cgroups() {
+  local base
+  for base in $(controllers) /sys/fs/cgroup; do
+    [ ! -d "$base/$1" ] || find "$base/$1" -depth -type d -exec rmdir {} + 2>/dev/null || true
+  done
+}
+
+# The control groups of the host, mounted as on this machine.
+mount_cgroups() {
+  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+    mount -t cgroup2 cgroup2 "$1/sys/fs/cgroup"
+    # Version 2 forbids processes beside the groups that Kubernetes makes.
+    mkdir "$1/sys/fs/cgroup/host"
+    echo 1 >"$1/sys/fs/cgroup/host/cgroup.procs"
+    return
+  fi
+  mount -t tmpfs -o mode=0755 tmpfs "$1/sys/fs/cgroup"
+  for controller in $(controllers); do
+    local name=${controller##*/} options=${controller##*/}
+    [ "$name" != systemd ] || options=none,name=systemd
+    mkdir "$1/sys/fs/cgroup/$name"
+    mount -t cgroup -o "$options" cgroup "$1/sys/fs/cgroup/$name"
+  done
+}
+
+head() {
+  local scratch=$dir/scratch root=$dir/scratch/root
+  mount --make-rprivate /
+  # An overlay's upper folder may not lie within its lower one, hence a file
+  # system of its own; large and lasting things have their place on the disk.
+  mount -t tmpfs -o mode=0755 tmpfs "$scratch"
+  mkdir "$scratch"/{upper,work,root}
+  mount -t overlay -o "lowerdir=/,upperdir=$scratch/upper,workdir=$scratch/work" overlay "$root"
+  mount -t proc proc "$root/proc"
+  mount -t sysfs sysfs "$root/sys"
+  mount --rbind /dev "$root/dev"
+  mount -t tmpfs -o mode=0755 tmpfs "$root/run"
+  mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+  local folder
+  for folder in /var/lib/gpulab /var/lib/kubelet; do
+    mkdir -p "$dir/disk$folder" "$root$folder"
+    mount --bind "$dir/disk$folder" "$root$folder"
+  done
+  for folder in "$@"; do
+    mkdir -p "$root$folder"
+    mount --bind "$folder" "$root$folder"
+  done
+  mount_cgroups "$root"
+  # No name server of this machine: a test neither needs nor asks one.
+  rm -f "$root/etc/resolv.conf"
+  echo "nameserver 10.99.0.254" >"$root/etc/resolv.conf"
+  mkdir "$root/run/outside"
+  cd "$root"
+  pivot_root . run/outside
+  umount -l /run/outside
+  rmdir /run/outside
+  mount --make-rshared /
+  echo ready
+  exec 0</dev/null 1>&2
+  while :; do
+    sleep infinity &
+    wait $! || true
+  done
+}
+
+lan() {
+  ip link set lo up
+  ip link add br0 type bridge
+  ip addr add 10.99.0.254/24 dev br0
+  ip link set br0 up
+  exec 3< <(exec unshare --net --mount --pid --cgroup --fork --kill-child "$BASH" "$0" head "$name" "$dir" "$@")
+  local unshare=$! ready host
+  read -r ready <&3 || { echo "host.sh: the host did not start" >&2; return 1; }
+  host=$(pgrep -P $unshare)
+  ip link add lan1 type veth peer name eth0 netns "$host"
+  ip link set lan1 master br0 up
+  nsenter -t "$host" -n -- "$BASH" -euc '
+    ip link set lo up
+    ip addr add 10.99.0.1/24 dev eth0
+    ip link set eth0 up
+    ip route add default via 10.99.0.254
+    echo 1 >/proc/sys/net/ipv4/ip_forward'
+  echo "$BASHPID $host"
+  # Until the test ends, or is ended.
+  while read -r _; do :; done
+  kill -KILL $unshare
+  wait $unshare || true
+}
+
+role=$1
+case $role in
+head | lan)
+  name=$2 dir=$3
+  shift 3
+  "$role" "$@"
+  ;;
+*)
+  name=$1 dir=$2
+  mkdir -p "$dir/scratch"
+  trap '' INT TERM HUP
+  (
+    join_cgroups "$name"
+    exec unshare --net "$BASH" "$0" lan "$@"
+  ) || echo "host.sh: the test host ended with $?" >&2
+  for _ in $(seq 100); do
+    leave_cgroups "$name"
+    compgen -G "/sys/fs/cgroup/*/$name" >/dev/null || [ -d "/sys/fs/cgroup/$name" ] || break
+    sleep 0.1
+  done
+  rm -rf --one-file-system "$dir"
+  ;;
+esac
