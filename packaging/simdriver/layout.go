@@ -77,5 +77,5 @@ var sharedNodes = []node{
 }
 
 func gpuNode(index int) node {
-	return node{fmt.Sprintf("nvidia%d", index), localMajor, uint32(index)} // #nosec G115 -- index < MaxGPUs
+	return node{fmt.Sprintf("nvidia%d", index), localMajor, uint32(index)}
 }

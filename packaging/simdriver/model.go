@@ -41,7 +41,7 @@ func approach(value, target float64, dt, inertia time.Duration) float64 {
 	return target + (value-target)*math.Exp(-float64(dt)/float64(inertia))
 }
 
-func noise(amplitude float64) float64 { return (2*rand.Float64() - 1) * amplitude } // #nosec G404 -- no secret
+func noise(amplitude float64) float64 { return (2*rand.Float64() - 1) * amplitude }
 
 // step advances the GPU by dt under its present users.
 func (m *gpuModel) step(g *gpuState, users []user, dt time.Duration) {
@@ -63,7 +63,7 @@ func (m *gpuModel) step(g *gpuState, users []user, dt time.Duration) {
 
 	g.smClock, g.memoryClock = idleSMClock, idleMemoryClock
 	if len(users) > 0 {
-		g.smClock = int(gpuSMClock - 60*g.utilization/100 - rand.Float64()*30) // #nosec G404 -- no secret
+		g.smClock = int(gpuSMClock - 60*g.utilization/100 - rand.Float64()*30)
 		g.memoryClock = gpuMemoryClock
 	}
 	m.stepProcesses(g, users, work, dt)

@@ -97,7 +97,7 @@ func lockRoot(root string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the simulated driver is not installed in %s: %w", root, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { // #nosec G115 -- a descriptor
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("another process runs the simulated driver in %s already", root)
 	}

@@ -59,6 +59,8 @@ __attribute__((constructor)) static void locate(void) {
     snprintf(state_path, sizeof state_path, "%s/lib/firmware/nvidia/" DRIVER_VERSION "/gsp_simgpu.bin", root);
 }
 
+bool sim_state_file_exists(void) { return access(state_path, F_OK) == 0; }
+
 // sim_read_state_file reads the state into buffer, as a string. The file is
 // small and rewritten in place every second, so it is read afresh at most
 // every 20 ms; in between *changed is false and the buffer untouched. The

@@ -45,8 +45,19 @@ static nvmlReturn_t find_visible(void) {
   return NVML_SUCCESS;
 }
 
+// load reads the first state. The file may just be being rewritten, so a torn
+// one is read again for a while; a missing one is not waited for.
+static bool load(void) {
+  for (int tries = 0; tries < 50; tries++) {
+    if (refresh()) return true;
+    if (!sim_state_file_exists()) return false;
+    sim_sleep_ms(10);
+  }
+  return false;
+}
+
 static nvmlReturn_t start(void) {
-  if (!refresh()) return NVML_ERROR_DRIVER_NOT_LOADED;
+  if (!load()) return NVML_ERROR_DRIVER_NOT_LOADED;
   if (current->init_error != NVML_SUCCESS) return current->init_error;
   if (users == 0) {
     const nvmlReturn_t result = find_visible();

@@ -61,6 +61,7 @@ struct nvmlDevice_st {
 };
 
 // files.c: where the driver's files lie, seen from this process.
+bool sim_state_file_exists(void);
 bool sim_read_state_file(char *buffer, size_t size, bool *changed);
 nvmlReturn_t sim_open_control_node(void);
 bool sim_gpu_node_usable(unsigned int minor);
