@@ -224,7 +224,7 @@ func notLastAdmin(ctx context.Context, tx *sql.Tx, u User) error {
 		return fmt.Errorf("count the other admins: %w", err)
 	}
 	if others == 0 {
-		return sentence(ErrLastAdmin, "%s is the only admin who can sign in. Make somebody else an admin first.", u.Handle)
+		return sentence(ErrLastAdmin, "The account %s is the only admin who can sign in. Make somebody else an admin first.", u.Handle)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func checkEmail(email string) (string, error) {
 	}
 	addr, err := mail.ParseAddress(email)
 	if err != nil || addr.Address != email || len(email) > 254 {
-		return "", sentence(ErrEmailInvalid, "%s is no e-mail address. Write it like ada@example.org, or leave it empty.", quote(email))
+		return "", sentence(ErrEmailInvalid, "The e-mail address %s cannot be right. Write it like ada@example.org, or leave it empty.", quote(email))
 	}
 	return email, nil
 }

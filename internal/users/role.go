@@ -44,7 +44,7 @@ func (r Role) Valid() bool { _, ok := allowed[r]; return ok }
 
 func checkRole(r Role) error {
 	if !r.Valid() {
-		return sentence(ErrRoleInvalid, "%s is no role. Choose admin, lead, member or guest.", quote(string(r)))
+		return sentence(ErrRoleInvalid, "There is no role %s. Choose admin, lead, member or guest.", quote(string(r)))
 	}
 	return nil
 }

@@ -1,0 +1,324 @@
+package users
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestCheckPassword(t *testing.T) {
+	for _, tc := range []struct {
+		password string
+		ok       bool
+	}{
+		{goodPassword, true},
+		{"größenwahnsinnig-9", true},
+		{strings.Repeat("abcde", 51) + "x", true},
+		{"nine char", false},
+		{"ääääääääää", false},
+		{strings.Repeat("abcde", 51) + "xy", false},
+		{"", false},
+		{"aaaaaaaaaaaaaa", false},
+		{"1234567890", false},
+		{"Password123!", false},
+		{"!!qwertyuiop!!", false},
+		{"correcthorsebatterystaple", false},
+		{"Ada-Lovelace", false},
+		{"ada-lovelace99", false},
+		{"gpulabgpulab1", false},
+		{"broken \xff\xfe bytes", false},
+	} {
+		err := CheckPassword(tc.password, "ada-lovelace")
+		if (err == nil) != tc.ok {
+			t.Errorf("CheckPassword(%.40q) = %v, want ok = %v", tc.password, err, tc.ok)
+		}
+		if err != nil {
+			wantErr(t, err, ErrPasswordWeak)
+			if tc.password != "" && strings.Contains(err.Error(), tc.password) {
+				t.Errorf("the sentence repeats the password: %q", err)
+			}
+		}
+	}
+}
+
+func TestAuthenticate(t *testing.T) {
+	s, _ := newTest(t)
+	ada := create(t, s, "ada", RoleMember)
+	if _, err := s.Create(t.Context(), NewUser{Handle: "fresh"}); err != nil {
+		t.Fatal(err)
+	}
+	sue := create(t, s, "sue", RoleMember)
+	if err := s.Suspend(t.Context(), sue.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, handle, password string
+		want                   error
+	}{
+		{"right", "ada", goodPassword, nil},
+		{"case and spaces of the handle", " Ada ", goodPassword, nil},
+		{"wrong", "ada", "violet tractor 91 hum", ErrBadCredentials},
+		{"empty", "ada", "", ErrBadCredentials},
+		{"unknown", "nobody-here", goodPassword, ErrBadCredentials},
+		{"never chose one", "fresh", "", ErrBadCredentials},
+		{"endless", "ada", strings.Repeat("x", 1<<20), ErrBadCredentials},
+		{"endless handle", strings.Repeat("x", 1<<20), "x", ErrBadCredentials},
+		{"injection", "ada' --", goodPassword, ErrBadCredentials},
+		{"suspended, right", "sue", goodPassword, ErrSuspended},
+		{"suspended, wrong", "sue", "wrong", ErrBadCredentials},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			u, err := s.Authenticate(t.Context(), tc.handle, tc.password, "")
+			if tc.want != nil {
+				wantErr(t, err, tc.want)
+				return
+			}
+			if err != nil || u != ada {
+				t.Errorf("%+v, %v", u, err)
+			}
+		})
+	}
+}
+
+// The same letters typed as one code point or two are the same password.
+func TestPasswordFromAnotherKeyboard(t *testing.T) {
+	s, _ := newTest(t)
+	u := create(t, s, "ada", RoleMember)
+	if err := s.SetPassword(t.Context(), u.ID, "gru\u0308ne Wiese 17"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Authenticate(t.Context(), "ada", "gr\u00fcne Wiese 17", ""); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTwentyWrongPasswords(t *testing.T) {
+	s, c := newTest(t)
+	create(t, s, "ada", RoleMember)
+	refused := 0
+	for i := range 20 {
+		_, err := s.Authenticate(t.Context(), "ada", "wrong password", fmt.Sprintf("192.0.2.%d", i))
+		var rate *RateError
+		switch {
+		case errors.As(err, &rate):
+			refused++
+		case !errors.Is(err, ErrBadCredentials):
+			t.Fatalf("try %d: %v", i+1, err)
+		}
+	}
+	if refused < 10 {
+		t.Errorf("only %d of 20 tries at once were slowed down", refused)
+	}
+	c.add(time.Minute)
+	_, right := s.Authenticate(t.Context(), "ada", goodPassword, "192.0.2.1")
+	_, wrong := s.Authenticate(t.Context(), "ada", "wrong password", "192.0.2.1")
+	var rate *RateError
+	if !errors.As(right, &rate) || rate.RetryAfter != 14*time.Minute {
+		t.Fatalf("right password while locked: %v", right)
+	}
+	if right.Error() != wrong.Error() || !strings.Contains(right.Error(), "14 minutes") {
+		t.Errorf("the sentences differ or give no time: %q, %q", right, wrong)
+	}
+	wantErr(t, right, ErrTooManyTries)
+	log, err := s.AuditLog(t.Context(), 10)
+	if err != nil || len(log) != 1 || log[0].Action != "sign-in.locked" || log[0].Target != "ada" {
+		t.Errorf("audit: %+v, %v", log, err)
+	}
+	c.add(14 * time.Minute)
+	if _, err := s.Authenticate(t.Context(), "ada", goodPassword, "192.0.2.1"); err != nil {
+		t.Errorf("after the lock: %v", err)
+	}
+	// Forgotten with the success: five new mistakes are free.
+	for range 4 {
+		_, err := s.Authenticate(t.Context(), "ada", "wrong", "")
+		wantErr(t, err, ErrBadCredentials)
+	}
+}
+
+func TestWaitGrows(t *testing.T) {
+	s, c := newTest(t)
+	create(t, s, "ada", RoleMember)
+	var waits []int
+	for range 10 {
+		_, err := s.Authenticate(t.Context(), "ada", "wrong", "")
+		wantErr(t, err, ErrBadCredentials)
+		s.limits.handles.mu.Lock()
+		wait := s.limits.handles.tries["ada"].until.Sub(c.now())
+		s.limits.handles.mu.Unlock()
+		waits = append(waits, int(max(wait, 0)/time.Second))
+		c.add(max(wait, 0))
+	}
+	if got := fmt.Sprint(waits); got != "[0 0 0 0 1 2 4 8 16 32]" {
+		t.Errorf("waits in seconds: %s", got)
+	}
+	c.add(2 * time.Hour)
+	if wait, _ := s.limits.take("ada", "", c.now()); wait != 0 {
+		t.Errorf("after two quiet hours: %v", wait)
+	}
+}
+
+// One address trying one password with many names is stopped; another address is not.
+func TestOneAddressManyNames(t *testing.T) {
+	s, _ := newTest(t)
+	create(t, s, "ada", RoleMember)
+	refused := false
+	for i := range 150 {
+		_, err := s.Authenticate(t.Context(), fmt.Sprintf("guess-%d", i), "wrong", fmt.Sprintf("2001:db8::%x", i+1))
+		refused = refused || errors.Is(err, ErrTooManyTries)
+	}
+	if !refused {
+		t.Error("150 names from one network were never refused")
+	}
+	_, err := s.Authenticate(t.Context(), "ada", goodPassword, "2001:db8::ffff")
+	wantErr(t, err, ErrTooManyTries)
+	if _, err := s.Authenticate(t.Context(), "ada", goodPassword, "2001:db8:1::1"); err != nil {
+		t.Errorf("another network: %v", err)
+	}
+}
+
+// Tries that run at the same time cannot all slip through before the first one is counted.
+func TestParallelTriesAreCounted(t *testing.T) {
+	s, _ := newTest(t)
+	create(t, s, "ada", RoleMember)
+	var mu sync.Mutex
+	evaluated := 0
+	var wg sync.WaitGroup
+	for range 60 {
+		wg.Go(func() {
+			if _, err := s.Authenticate(t.Context(), "ada", "wrong", ""); errors.Is(err, ErrBadCredentials) {
+				mu.Lock()
+				evaluated++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if evaluated > handlePolicy.free {
+		t.Errorf("%d passwords were tried at once", evaluated)
+	}
+}
+
+func TestANewPasswordUnlocks(t *testing.T) {
+	s, _ := newTest(t)
+	u := create(t, s, "ada", RoleMember)
+	for range 25 {
+		_, _ = s.Authenticate(t.Context(), "ada", "wrong", "")
+	}
+	token, err := s.CreateLink(t.Context(), Link{Purpose: PurposePassword, UserID: &u.ID}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.RedeemLink(t.Context(), token, "", "", "another fine sentence 7"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Authenticate(t.Context(), "ada", "another fine sentence 7", ""); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCountersAreBounded(t *testing.T) {
+	c := counter{policy: handlePolicy, tries: map[string]*tries{}}
+	now := time.Unix(1e9, 0)
+	for range 25 {
+		c.take("victim", now)
+	}
+	for i := range maxTracked + 500 {
+		c.take(fmt.Sprint("noise", i), now)
+	}
+	if len(c.tries) > maxTracked {
+		t.Errorf("%d entries", len(c.tries))
+	}
+	if wait, _ := c.take("victim", now); wait == 0 {
+		t.Error("noise made a locked account forget")
+	}
+	for i := range maxTracked {
+		c.take(fmt.Sprint("later", i), now.Add(3*time.Hour))
+	}
+	if len(c.tries) > maxTracked {
+		t.Errorf("%d entries later", len(c.tries))
+	}
+}
+
+func TestRemoteKey(t *testing.T) {
+	for remote, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7", "192.0.2.7:5555": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "2001:db8:0:0:1::9": "2001:db8::/64",
+		"[2001:db8::9]:443": "2001:db8::/64", "fe80::1%eth0": "fe80::/64", "": "", "junk": "junk",
+	} {
+		if got := remoteKey(remote); got != want {
+			t.Errorf("remoteKey(%q) = %q, want %q", remote, got, want)
+		}
+	}
+}
+
+// With the real parameters: an unknown name takes as long as a known one, and many sign-ins at once stay
+// within the slots.
+func TestSignInCost(t *testing.T) {
+	slow, c := newTest(t)
+	s := newService(slow.db, passwordParams, c.now)
+	create(t, s, "ada", RoleMember)
+	fastest := func(handle string) time.Duration {
+		best := time.Hour
+		for range 4 {
+			start := time.Now()
+			_, err := s.Authenticate(t.Context(), handle, "wrong", "")
+			wantErr(t, err, ErrBadCredentials)
+			best = min(best, time.Since(start))
+		}
+		return best
+	}
+	known, unknown := fastest("ada"), fastest("nobody-here")
+	if ratio := float64(known) / float64(unknown); ratio < 0.4 || ratio > 2.5 {
+		t.Errorf("known %v, unknown %v", known, unknown)
+	}
+	if known < 10*time.Millisecond {
+		t.Errorf("a hash takes only %v", known)
+	}
+}
+
+func TestHasherQueue(t *testing.T) {
+	h := newHasher(quick)
+	for range hashesAtOnce {
+		h.slots <- struct{}{}
+	}
+	h.waiting.Store(hashesAtOnce)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range hashesWaiting {
+		wg.Go(func() {
+			if _, err := h.hash(ctx, "x"); !errors.Is(err, context.Canceled) {
+				t.Errorf("waiting: %v", err)
+			}
+		})
+	}
+	for h.waiting.Load() < hashesAtOnce+hashesWaiting {
+		time.Sleep(time.Millisecond)
+	}
+	_, err := h.hash(t.Context(), "x")
+	wantErr(t, err, ErrTooManyTries)
+	cancel()
+	wg.Wait()
+	if n := h.waiting.Load(); n != hashesAtOnce {
+		t.Errorf("%d still counted", n)
+	}
+}
+
+func TestOldHashesAreRenewed(t *testing.T) {
+	s, c := newTest(t)
+	create(t, s, "ada", RoleMember)
+	better := quick
+	better.Iterations++
+	s = newService(s.db, better, c.now)
+	for range 2 {
+		if _, err := s.Authenticate(t.Context(), "ada", goodPassword, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var encoded string
+	if err := s.db.QueryRow("SELECT password_hash FROM users").Scan(&encoded); err != nil || !strings.Contains(encoded, "t=2,") {
+		t.Errorf("%s, %v", encoded, err)
+	}
+}
