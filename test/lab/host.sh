@@ -63,10 +63,6 @@ mount_cgroups() {
 head() {
   local scratch=$dir/scratch root=$dir/scratch/root
   mount --make-rprivate /
-  # An overlay's upper folder may not lie within its lower one, hence a file
-  # system of its own; large and lasting things have their place on the disk.
-  mount -t tmpfs -o mode=0755 tmpfs "$scratch"
-  mkdir "$scratch"/{upper,work,root}
   mount -t overlay -o "lowerdir=/,upperdir=$scratch/upper,workdir=$scratch/work" overlay "$root"
   mount -t proc proc "$root/proc"
   mount -t sysfs sysfs "$root/sys"
@@ -101,6 +97,11 @@ head() {
 }
 
 lan() {
+  mount --make-rprivate /
+  # An overlay's upper folder may not lie within its lower one, hence a file
+  # system of its own; large and lasting things have their place on the disk.
+  mount -t tmpfs -o mode=0755 tmpfs "$dir/scratch"
+  mkdir "$dir"/scratch/{upper,work,root}
   ip link set lo up
   ip link add br0 type bridge
   ip addr add 10.99.0.254/24 dev br0
@@ -137,7 +138,7 @@ head | lan)
   trap '' INT TERM HUP
   (
     join_cgroups "$name"
-    exec unshare --net "$BASH" "$0" lan "$@"
+    exec unshare --net --mount "$BASH" "$0" lan "$@"
   ) || echo "host.sh: the test host ended with $?" >&2
   for _ in $(seq 100); do
     leave_cgroups "$name"

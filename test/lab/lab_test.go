@@ -5,10 +5,63 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+// TestSnapshot makes one thing of every kind and looks whether it is seen, and
+// that it is not once it has been taken away.
+func TestSnapshot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("test hosts need root")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l := New(t)
+	before := l.Snapshot(ctx)
+
+	l.MustRun(ctx, "sh", "-ec", `
+		echo x >/etc/gl-file; echo y >>/etc/hostname; mkdir -p /var/lib/gpulab/gl-data
+		mount -t tmpfs gl /mnt; mkdir /run/gl-run
+		ip link add gl-dummy type bridge; ip address add 192.0.2.1/24 dev gl-dummy; ip link set gl-dummy up
+		iptables -N GL-CHAIN; iptables -A INPUT -j GL-CHAIN; ip6tables -N GL-CHAIN
+		mkdir /sys/fs/cgroup/*/gl-group 2>/dev/null || mkdir /sys/fs/cgroup/gl-group
+		ipset create gl-set hash:ip`)
+	daemon := l.Command(ctx, "python3", "-c", "import time; print(flush=True); time.sleep(60)")
+	ready, err := daemon.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready.Read(make([]byte, 1))
+
+	added := before.Added(l.Snapshot(ctx))
+	for _, want := range []string{
+		"files: /etc/gl-file", "files: /etc/hostname (changed)", "files: /var/lib/gpulab/gl-data",
+		"mounts: /mnt /", "run files: /run/gl-run", "interfaces: gl-dummy:", "addresses: gl-dummy 192.0.2.1/24",
+		"iptables: :GL-CHAIN -", "iptables: -A INPUT -j GL-CHAIN", "ip6tables: :GL-CHAIN -", "ipsets: gl-set",
+		"/gl-group", "processes: python3",
+	} {
+		if !slices.ContainsFunc(added, func(line string) bool { return strings.Contains(line, want) }) {
+			t.Errorf("not seen: %s", want)
+		}
+	}
+
+	daemon.Cancel()
+	daemon.Wait()
+	l.MustRun(ctx, "sh", "-ec", `
+		rm -r /etc/gl-file /var/lib/gpulab/gl-data /run/gl-run; sed -i '/^y$/d' /etc/hostname
+		umount /mnt; ip link del gl-dummy; ipset destroy gl-set
+		iptables -D INPUT -j GL-CHAIN; iptables -X GL-CHAIN; ip6tables -X GL-CHAIN
+		rmdir /sys/fs/cgroup/*/gl-group 2>/dev/null || rmdir /sys/fs/cgroup/gl-group`)
+	if left := before.Added(l.Snapshot(ctx)); len(left) > 0 {
+		t.Errorf("seen although it was taken away:\n%s", strings.Join(left, "\n"))
+	}
+}
 
 // TestHost checks what tests rely on: the host is apart from this machine in
 // every way, and its changes are not this machine's.
