@@ -147,6 +147,9 @@ func (p part) build(ctx context.Context, root, out string) (map[string]built, er
 		if !f.Type().IsRegular() {
 			return nil, fmt.Errorf("it made %s, which is no plain file", f.Name())
 		}
+		if err := p.linked.check(filepath.Join(out, f.Name())); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
 		files[f.Name()] = built{Version: p.versionOf(filepath.Join(out, f.Name())), Folder: p.folder}
 	}
 	if len(files) == 0 {

@@ -18,6 +18,7 @@ type part struct {
 	packages []string // instead of all of dir: these packages of the module, with what they import
 	tools    []tool   // beyond Go
 	steps    []step
+	linked   linkage
 	folder   string // where its files go inside the bundle
 	version  string // of files whose build information does not tell
 }
@@ -45,6 +46,7 @@ func parts(root string) ([]part, error) {
 			slow:    "several minutes where Go has not compiled it before",
 			dir:     "packaging/runtime/k3s",
 			tools:   []tool{gcc, glibc},
+			linked:  nothing,
 			version: k3s,
 			steps: []step{goBuild{
 				packages: []string{"./cmd/k3s"},
@@ -55,9 +57,10 @@ func parts(root string) ([]part, error) {
 			}.step()},
 		},
 		{
-			name:  "oci",
-			dir:   "packaging/runtime/oci",
-			tools: []tool{gcc, glibc, libseccomp},
+			name:   "oci",
+			dir:    "packaging/runtime/oci",
+			tools:  []tool{gcc, glibc, libseccomp},
+			linked: nothing,
 			steps: []step{
 				goBuild{
 					packages: []string{"github.com/opencontainers/runc"},
@@ -70,8 +73,9 @@ func parts(root string) ([]part, error) {
 			},
 		},
 		{
-			name: "cni",
-			dir:  "packaging/runtime/cni",
+			name:   "cni",
+			dir:    "packaging/runtime/cni",
+			linked: nothing,
 			steps: []step{goBuild{packages: []string{
 				"./cmd/flannel",
 				"github.com/containernetworking/plugins/plugins/ipam/host-local",
@@ -83,9 +87,10 @@ func parts(root string) ([]part, error) {
 			}}.step()},
 		},
 		{
-			name:  "nvidia",
-			dir:   "packaging/runtime/nvidia",
-			tools: []tool{gcc, glibc},
+			name:   "nvidia",
+			dir:    "packaging/runtime/nvidia",
+			tools:  []tool{gcc, glibc},
+			linked: lazyOnLibc,
 			steps: []step{goBuild{
 				packages: []string{"github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook"},
 				cgo:      true,
@@ -97,6 +102,7 @@ func parts(root string) ([]part, error) {
 			dir:      ".",
 			packages: []string{"./cmd/gpulab-probe"},
 			tools:    []tool{gcc, glibc},
+			linked:   lazyOnLibc,
 			steps: []step{goBuild{
 				packages: []string{"./cmd/gpulab-probe"},
 				cgo:      true,
