@@ -102,7 +102,7 @@ func TestHost(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	client := http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(l.Proxy())}}
+	client := l.HTTPClient(nil)
 	for {
 		response, err := client.Get("http://" + Address + "/")
 		if err == nil && response.StatusCode == http.StatusOK {

@@ -2,15 +2,15 @@ package lab
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
+	"net/http/cookiejar"
 	"os"
 	"runtime"
-	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,65 +64,24 @@ func inNetwork(pid int, f func() error) error {
 	return result
 }
 
-// Proxy starts an HTTP proxy on this machine's loopback that connects from the
-// visitor's computer, for programs such as a browser. It returns its URL, and
-// ends with the test.
-func (l *Lab) Proxy() *url.URL {
+// HTTPClient returns a client on the visitor's computer that trusts the given
+// authorities (PEM) for TLS, keeps cookies, and follows no redirect by itself.
+func (l *Lab) HTTPClient(authorities []byte) *http.Client {
 	l.t.Helper()
-	plain := &http.Transport{DialContext: l.Dial}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect {
-			l.tunnel(w, r)
-			return
-		}
-		l.forward(plain, w, r)
-	}))
-	l.t.Cleanup(func() {
-		plain.CloseIdleConnections()
-		server.CloseClientConnections()
-		server.Close()
-	})
-	address, err := url.Parse(server.URL)
+	pool := x509.NewCertPool()
+	if len(authorities) > 0 && !pool.AppendCertsFromPEM(authorities) {
+		l.t.Fatal("no certificate in the authorities")
+	}
+	jar, err := cookiejar.New(nil)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return address
-}
-
-// tunnel answers CONNECT.
-func (l *Lab) tunnel(w http.ResponseWriter, r *http.Request) {
-	far, err := l.Dial(r.Context(), "tcp", r.Host)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway)
-		return
+	transport := &http.Transport{DialContext: l.Dial, TLSClientConfig: &tls.Config{RootCAs: pool}}
+	l.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{
+		Transport:     transport,
+		Jar:           jar,
+		Timeout:       time.Minute,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	defer far.Close()
-	near, buffered, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	defer near.Close()
-	io.WriteString(near, "HTTP/1.1 200 Connected\r\n\r\n")
-	var both sync.WaitGroup
-	both.Go(func() { io.Copy(far, buffered); far.Close() })
-	both.Go(func() { io.Copy(near, far); near.Close() })
-	both.Wait()
-}
-
-// forward answers a request for an http:// address.
-func (l *Lab) forward(transport http.RoundTripper, w http.ResponseWriter, r *http.Request) {
-	request := r.Clone(r.Context())
-	request.RequestURI = ""
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway)
-		return
-	}
-	defer response.Body.Close()
-	for name, values := range response.Header {
-		w.Header()[name] = values
-	}
-	w.WriteHeader(response.StatusCode)
-	io.Copy(w, response.Body)
 }

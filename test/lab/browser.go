@@ -1,0 +1,295 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+)
+
+// Browser is a Chromium on the visitor's computer, with one page open. A
+// method that does not succeed within Patience ends the test, with a picture.
+type Browser struct {
+	t        testing.TB
+	ctx      context.Context
+	pictures string
+	failures int
+}
+
+// Patience is how long a page may take to show what a test waits for. A
+// launch may unpack an image meanwhile.
+const Patience = 2 * time.Minute
+
+// Browser starts a Chromium that trusts the given authority (PEM), as a
+// person's does after installing it. Pictures are written to the folder named
+// by GPULAB_SCREENSHOTS, or test/output/screenshots.
+func (l *Lab) Browser(authority []byte) *Browser {
+	l.t.Helper()
+	home := l.t.TempDir()
+	trust(l.t, home, authority)
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("force-color-profile", "srgb"),
+		chromedp.Env("HOME="+home),
+		chromedp.UserDataDir(filepath.Join(home, "profile")),
+		chromedp.ModifyCmdFunc(func(cmd *exec.Cmd) {
+			cmd.Args = append([]string{"nsenter", "--target", strconv.Itoa(l.visitor), "--net", cmd.Path}, cmd.Args[1:]...)
+			cmd.Path, cmd.Err = exec.LookPath("nsenter")
+		}))
+	if path := os.Getenv("GPULAB_CHROMIUM"); path != "" {
+		options = append(options, chromedp.ExecPath(path))
+	}
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, cancel := chromedp.NewContext(allocator)
+	l.t.Cleanup(func() {
+		_ = chromedp.Cancel(ctx) // waits for the browser, so that its files are gone before their folder
+		cancel()
+		stop()
+	})
+	if err := chromedp.Do(ctx); err != nil {
+		l.t.Fatalf("start Chromium (apt-get install chromium, or set GPULAB_CHROMIUM): %v", err)
+	}
+	pictures := os.Getenv("GPULAB_SCREENSHOTS")
+	if pictures == "" {
+		pictures = filepath.Join(l.repo, "test/output/screenshots")
+	}
+	if err := os.MkdirAll(pictures, 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	return &Browser{t: l.t, ctx: ctx, pictures: pictures}
+}
+
+// For returns the same browser reporting to another test, a subtest.
+func (b *Browser) For(t testing.TB) *Browser {
+	other := *b
+	other.t = t
+	return &other
+}
+
+// Tab opens another page of the same browser, which shares the cookies.
+func (b *Browser) Tab() *Browser {
+	b.t.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	b.t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil {
+		b.t.Fatalf("open a tab: %v", err)
+	}
+	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures}
+}
+
+// Private opens a page with cookies of its own, as another person would.
+func (b *Browser) Private() *Browser {
+	b.t.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
+	b.t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil {
+		b.t.Fatalf("open a private window: %v", err)
+	}
+	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures}
+}
+
+// trust puts the authority where Chromium looks for a person's own.
+func trust(t testing.TB, home string, authority []byte) {
+	t.Helper()
+	store := filepath.Join(home, ".pki/nssdb")
+	file := filepath.Join(home, "ca.crt")
+	if err := os.MkdirAll(store, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, authority, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"-N", "--empty-password"},
+		{"-A", "-n", "gpulab", "-t", "C,,", "-i", file},
+	} {
+		out, err := exec.Command("certutil", append([]string{"-d", "sql:" + store}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("certutil (apt-get install libnss3-tools): %v\n%s", err, out)
+		}
+	}
+}
+
+// do runs the actions and ends the test when they fail.
+func (b *Browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, Patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.fail(what, err)
+	}
+}
+
+// fail ends the test with what the page shows.
+func (b *Browser) fail(what string, err error) {
+	b.t.Helper()
+	b.failures++
+	name := fmt.Sprintf("failed-%s-%d", strings.NewReplacer("/", "-", " ", "-").Replace(b.t.Name()), b.failures)
+	b.picture(name)
+	b.t.Fatalf("%s: %v\nat %s, the page says:\n%s\npicture: %s.png", what, err, b.Location(), b.text(), filepath.Join(b.pictures, name))
+}
+
+// Open navigates to the URL.
+func (b *Browser) Open(url string) {
+	b.t.Helper()
+	b.do("open "+url, chromedp.Navigate(url))
+}
+
+// Location returns the URL of the page.
+func (b *Browser) Location() string {
+	location, _ := chromedp.Run(b.ctx, chromedp.Location())
+	return location
+}
+
+// text returns what the page shows, as far as a report of a failure needs it.
+func (b *Browser) text() string {
+	text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 3000)`))
+	return text
+}
+
+// Fill types into the field with the given label.
+func (b *Browser) Fill(label, text string) {
+	b.t.Helper()
+	b.WaitFor("a field labelled "+label, fmt.Sprintf(`[...document.querySelectorAll("label")].some(l => l.innerText.trim().startsWith(%s) && (l.control?.focus(), l.control?.select?.(), l.control))`, quote(label)))
+	b.Type(text)
+}
+
+// Type sends text to whatever has the focus, as a keyboard does.
+func (b *Browser) Type(text string) {
+	b.t.Helper()
+	b.do("type", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, input.InsertText, input.InsertTextParams{Text: text})
+		return err
+	}))
+}
+
+// Press sends keys, such as kb.Enter, with modifiers held down.
+func (b *Browser) Press(keys string, modifiers ...chromedp.Modifier) {
+	b.t.Helper()
+	b.do("press a key", chromedp.KeyEvent(keys, chromedp.KeyModifiers(modifiers...)))
+}
+
+// Click clicks the link or button whose accessible text is name, within the
+// elements matched by the CSS selector ("" for the page).
+func (b *Browser) Click(within, name string) {
+	b.t.Helper()
+	if within == "" {
+		within = "body"
+	}
+	// A live page may replace the button between looking and clicking, so both
+	// are one step.
+	b.WaitFor(fmt.Sprintf("a button %q in %s", name, within), fmt.Sprintf(`(() => {
+		for (const root of document.querySelectorAll(%s))
+			for (const e of root.querySelectorAll("a, button, summary, [role=button]"))
+				if (e.textContent.replace(/\s+/g, " ").trim() === %s && e.checkVisibility() && !e.disabled) { e.click(); return true }
+		return false
+	})()`, quote(within), quote(name)))
+}
+
+// WaitText waits until the element shows the text.
+func (b *Browser) WaitText(selector, text string) {
+	b.t.Helper()
+	b.WaitFor(fmt.Sprintf("%q in %s", text, selector), fmt.Sprintf(
+		`[...document.querySelectorAll(%s)].some(e => e.innerText.replace(/\s+/g, " ").includes(%s))`, quote(selector), quote(text)))
+}
+
+// WaitFor waits until the JavaScript expression is true, over any number of
+// navigations.
+func (b *Browser) WaitFor(what, expression string) {
+	b.t.Helper()
+	deadline := time.Now().Add(Patience)
+	for {
+		found, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
+		if err == nil && found {
+			return
+		}
+		if time.Now().After(deadline) {
+			if err == nil {
+				err = fmt.Errorf("not there after %s", Patience)
+			}
+			b.fail("waiting for "+what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// Evaluate runs an asynchronous JavaScript function of the given arguments in
+// the page and returns its result.
+func Evaluate[T any](b *Browser, function string, args ...any) T {
+	b.t.Helper()
+	result, err := TryEvaluate[T](b, function, args...)
+	if err != nil {
+		b.fail("script in the page", err)
+	}
+	return result
+}
+
+// TryEvaluate is Evaluate for scripts that may fail.
+func TryEvaluate[T any](b *Browser, function string, args ...any) (T, error) {
+	encoded := make([]string, len(args))
+	for i, arg := range args {
+		encoded[i] = quote(arg)
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, Patience)
+	defer cancel()
+	call := fmt.Sprintf("(%s)(%s)", function, strings.Join(encoded, ", "))
+	return chromedp.Run(ctx, chromedp.Evaluate[T](call, chromedp.EvalAwaitPromise))
+}
+
+// Text returns what the first element matching the selector shows, "" without one.
+func (b *Browser) Text(selector string) string {
+	b.t.Helper()
+	return Evaluate[string](b, `async s => (document.querySelector(s)?.innerText ?? "").replace(/\s+/g, " ").trim()`, selector)
+}
+
+// Pictures takes the page at the width of a phone and of a desktop.
+func (b *Browser) Pictures(name string) {
+	b.t.Helper()
+	for _, width := range []int64{390, 1440} {
+		b.resize(width)
+		time.Sleep(300 * time.Millisecond) // the page's own transitions end
+		b.picture(fmt.Sprintf("%s-%d", name, width))
+	}
+}
+
+func (b *Browser) resize(width int64) {
+	b.t.Helper()
+	b.do("resize", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+			Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 600})
+		return err
+	}))
+}
+
+func (b *Browser) picture(name string) {
+	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
+	defer cancel()
+	picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(b.pictures, name+".png"), picture, 0o644)
+	}
+	if err != nil {
+		b.t.Logf("picture %s: %v", name, err)
+	}
+}
+
+// quote writes a value as JavaScript.
+func quote(value any) string {
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // the tests pass strings and numbers
+	}
+	return string(encoded)
+}
