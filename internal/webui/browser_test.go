@@ -6,20 +6,15 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -51,7 +46,7 @@ func browser(t *testing.T) context.Context {
 		cancel()
 		stop()
 	})
-	if err := chromedp.Run(ctx); err != nil {
+	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start Chromium (apt-get install chromium): %v", err)
 	}
 	return ctx
@@ -65,25 +60,21 @@ type complaints struct {
 }
 
 func (c *complaints) listen(ctx context.Context) {
-	chromedp.ListenTarget(ctx, func(event any) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		switch e := event.(type) {
-		case *log.EventEntryAdded:
-			// An error page's own status is no complaint.
-			if e.Entry.Level == log.LevelError && e.Entry.Source != log.SourceNetwork {
-				c.list = append(c.list, e.Entry.Text)
+	messages := chromedp.Console(ctx)
+	go func() {
+		for m, err := range messages {
+			if err != nil {
+				return
 			}
-		case *runtime.EventExceptionThrown:
-			c.list = append(c.list, e.ExceptionDetails.Error())
-		case *runtime.EventConsoleAPICalled:
-			if e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning {
-				for _, arg := range e.Args {
-					c.list = append(c.list, string(arg.Value)+arg.Description)
-				}
+			// The browser also logs the status of error pages; they are meant.
+			if m.Source == "network" || m.Type != "error" && m.Type != "warning" && !m.IsException() {
+				continue
 			}
+			c.mu.Lock()
+			c.list = append(c.list, m.Text)
+			c.mu.Unlock()
 		}
-	})
+	}()
 }
 
 func (c *complaints) take() []string {
@@ -95,25 +86,32 @@ func (c *complaints) take() []string {
 }
 
 // cookie signs the browser in as the session's user; an empty token signs out.
-func cookie(l *lab, token string) chromedp.Action {
-	return chromedp.ActionFunc(func(ctx context.Context) error {
-		if err := network.ClearBrowserCookies().Do(ctx); err != nil || token == "" {
+func cookie(l *lab, token string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		if _, err := cdp.Call(ctx, target, network.ClearBrowserCookies, cdp.Empty{}); err != nil || token == "" {
 			return err
 		}
-		return network.SetCookie("__Host-gpulab", token).WithURL(l.server.URL).WithPath("/").WithSecure(true).WithHTTPOnly(true).Do(ctx)
+		_, err := cdp.Call(ctx, target, network.SetCookie, network.SetCookieParams{Name: "__Host-gpulab", Value: token,
+			URL: l.server.URL, Path: "/", Secure: ptr(true), HTTPOnly: ptr(true)})
+		return err
 	})
 }
 
-func screen(width int64, dark bool) chromedp.Action {
+func screen(width int64, dark bool) chromedp.Action[chromedp.Void] {
 	scheme := "light"
 	if dark {
 		scheme = "dark"
 	}
-	return chromedp.Tasks{
-		emulation.SetDeviceMetricsOverride(width, 900, 1, width < 600),
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
-			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}),
-	}
+	return chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+			Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 600})
+		if err != nil {
+			return err
+		}
+		_, err = cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}})
+		return err
+	})
 }
 
 // A violation is what axe-core found wrong.
@@ -128,9 +126,10 @@ type violation struct {
 
 func audit(ctx context.Context) ([]violation, error) {
 	const run = `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}).then(r => JSON.stringify(r.violations))`
-	var found string
-	err := chromedp.Run(ctx, chromedp.Evaluate(axe+"; 0", nil),
-		chromedp.Evaluate(run, &found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	if _, err := chromedp.Run(ctx, chromedp.Evaluate[int](axe+"; 0")); err != nil {
+		return nil, err
+	}
+	found, err := chromedp.Run(ctx, chromedp.Evaluate[string](run, chromedp.EvalAwaitPromise))
 	if err != nil {
 		return nil, err
 	}
@@ -211,9 +210,9 @@ func TestPagesInABrowser(t *testing.T) {
 
 func checkPage(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
-	var overflow []string
 	const wider = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".visually-hidden, .nav-box, pre, table.folds thead") && getComputedStyle(e).position !== "absolute").map(e => e.outerHTML.slice(0, 120))`
-	if err := chromedp.Run(ctx, chromedp.Evaluate(wider, &overflow)); err != nil {
+	overflow, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](wider))
+	if err != nil {
 		t.Fatal(err)
 	}
 	if len(overflow) > 0 {
@@ -231,17 +230,9 @@ func checkPage(t *testing.T, ctx context.Context, name string) {
 	if *screenshots == "" {
 		return
 	}
-	var picture []byte
-	if err := chromedp.Run(ctx, chromedp.ActionFunc(func(ctx context.Context) error {
-		data, err := page.CaptureScreenshot().WithCaptureBeyondViewport(true).Do(ctx)
-		picture = data
-		return err
-	})); err != nil {
+	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	if err != nil {
 		t.Fatal(err)
-	}
-	var full []byte
-	if err := chromedp.Run(ctx, chromedp.FullScreenshot(&full, 100)); err == nil {
-		picture = full
 	}
 	if err := os.MkdirAll(*screenshots, 0o755); err != nil {
 		t.Fatal(err)
@@ -250,7 +241,3 @@ func checkPage(t *testing.T, ctx context.Context, name string) {
 		t.Fatal(err)
 	}
 }
-
-var _ = http.StatusOK
-var _ = url.Parse
-var _ = strings.Contains

@@ -32,7 +32,7 @@ var exampleSteps = []stepView{
 var exampleGPUs = []gpuView{
 	{ID: "example-free", Name: "NVIDIA A100-SXM4-40GB", Index: 0, Simulated: true, Readings: exampleReadings()},
 	{ID: "example-held", Name: "NVIDIA A100-SXM4-40GB", Index: 1, Readings: exampleReadings(),
-		Holders: []holderView{{User: "ada", Notebook: "gpu", For: "for 12 min"}}},
+		Holders: []holderView{{User: "ada", Notebook: "gpu", For: "12 min"}}},
 	{ID: "example-stale", Name: "NVIDIA L4", Index: 2, Readings: exampleReadings(), LastSeen: "last seen 42 s ago", Outside: []string{"root"}},
 	{ID: "example-broken", Name: "NVIDIA L4", Index: 3, Problem: "The driver lost this GPU (XID 79). Restart the machine; if it comes back, the card is failing."},
 }

@@ -48,10 +48,10 @@ func pair(a int, aUnit string, b int, bUnit string) string {
 	return fmt.Sprintf("%d %s %d %s", a, aUnit, b, bUnit)
 }
 
-// gib writes bytes as GiB with one decimal below 100.
+// gib writes bytes as GiB, with one decimal where there is one below 100.
 func gib(bytes uint64) string {
 	value := float64(bytes) / (1 << 30)
-	if value >= 100 {
+	if value >= 100 || bytes > 0 && bytes%(1<<30) == 0 {
 		return strconv.Itoa(int(math.Round(value)))
 	}
 	return strconv.FormatFloat(value, 'f', 1, 64)

@@ -173,11 +173,12 @@ func personName(handle, namespace string, v visitor) string {
 	return handle
 }
 
+// since is how long ago t was, and empty for no time at all.
 func since(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return "for " + lasting(now.Sub(t))
+	return lasting(now.Sub(t))
 }
 
 // freeGPUs counts the GPUs nobody has, and all.

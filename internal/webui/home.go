@@ -149,7 +149,10 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 	manages := v.may(users.ActionManageNotebooks)
 	row := launchRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, User: l.Handle, Reason: l.Reason, GPU: gpuNames(l, machines)}
 	if !own && !manages {
-		row.Title, row.Reason = s.profileTitle(l.Profile), ""
+		row.Title = s.profileTitle(l.Profile)
+	}
+	if l.State == notebooks.Running || !own {
+		row.Reason = "" // "it runs" is said already
 	}
 	row.State, row.StateTone = stateWords(l)
 	begin := l.Requested

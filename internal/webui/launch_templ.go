@@ -245,7 +245,7 @@ func launchDetail(view launchView) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if len(view.Holders) > 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "<table class=\"table inset\"><caption class=\"visually-hidden\">Who has the GPUs</caption> <thead><tr><th scope=\"col\">In use by</th><th scope=\"col\">What</th><th scope=\"col\" class=\"num\">Since</th></tr></thead> <tbody>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "<table class=\"table inset\"><caption class=\"visually-hidden\">Who has the GPUs</caption> <thead><tr><th scope=\"col\">In use by</th><th scope=\"col\">What</th><th scope=\"col\" class=\"num\">For</th></tr></thead> <tbody>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -36,7 +36,7 @@ type personView struct {
 type roleView struct{ Value, Text string }
 
 type addForm struct {
-	Name, Handle, Email, Role                    string
+	Name, Handle, Email, Role                     string
 	NameError, HandleError, EmailError, RoleError string
 }
 

@@ -35,22 +35,22 @@ var devices = []device{
 		{Text: "Open Settings → General → About → Certificate Trust Settings and switch “%s” on. Without this step Safari shows pages but refuses notebooks’ connections."},
 		{Text: "Close Safari’s tabs of this lab and open the lab again."},
 	}},
-	{"macos", "Mac: Safari, Chrome, Edge", []instruction{
+	{"macos", "Mac (Safari, Chrome, Edge)", []instruction{
 		{Text: "Download the certificate and double-click it; Keychain Access adds it to the keychain “login”."},
 		{Text: "In Keychain Access find “%s”, double-click it, open “Trust” and choose “Always Trust”."},
 		{Text: "Quit the browser and open the lab again."},
 	}},
-	{"windows", "Windows: Edge, Chrome", []instruction{
+	{"windows", "Windows (Edge, Chrome)", []instruction{
 		{Text: "Download the certificate, double-click it and choose “Install Certificate…”, then “Current User”."},
 		{Text: "Choose “Place all certificates in the following store”, “Browse…”, “Trusted Root Certification Authorities”, and finish."},
 		{Text: "Windows asks once more and shows a thumbprint. Confirm, close the browser and open the lab again."},
 	}},
-	{"android", "Android: Chrome", []instruction{
+	{"android", "Android (Chrome)", []instruction{
 		{Text: "Download the certificate."},
 		{Text: "Open Settings and search for “CA certificate” (Security & privacy → More security → Encryption & credentials → Install a certificate → CA certificate)."},
 		{Text: "Tap “Install anyway” and choose the downloaded file, then open the lab again."},
 	}},
-	{"linux", "Linux: Chromium, Chrome", []instruction{
+	{"linux", "Linux (Chromium, Chrome)", []instruction{
 		{Text: "Download the certificate."},
 		{Text: "Open chrome://settings/certificates, choose “Local certificates” (or “Authorities”), import the file under trusted certificates and tick “websites”. Or in a terminal (package libnss3-tools):",
 			Command: `certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n gpulab -i ~/Downloads/gpulab-ca.crt`},
