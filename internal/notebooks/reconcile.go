@@ -396,7 +396,12 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 	if err := s.cfg.Servers.EnsureUser(ctx, l.Handle); err != nil {
 		return err
 	}
-	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID)}
+	u, err := s.cfg.People.ByID(ctx, l.UserID)
+	if err != nil {
+		return fmt.Errorf("find the owner: %w", err)
+	}
+	// The hub takes nothing but these: what a notebook gets is its profile's matter.
+	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID}
 	if err := s.cfg.Servers.StartServer(ctx, l.Handle, l.Name, l.Title, options); err != nil {
 		return err
 	}
