@@ -56,13 +56,13 @@ func attribute(procRoot string, pods Pods, processes []Process) {
 	for i := range processes {
 		p := &processes[i]
 		dir := filepath.Join(procRoot, strconv.Itoa(p.PID))
-		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil { // #nosec G304 -- /proc
+		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil {
 			p.Name = strings.TrimSpace(string(comm))
 		}
-		if status, err := os.ReadFile(filepath.Join(dir, "status")); err == nil { // #nosec G304 -- /proc
+		if status, err := os.ReadFile(filepath.Join(dir, "status")); err == nil {
 			p.UnixUser = unixUser(status)
 		}
-		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup")) // #nosec G304 -- /proc
+		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
 		if err != nil {
 			continue
 		}

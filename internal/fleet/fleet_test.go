@@ -1,0 +1,113 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+)
+
+func snapshot(node string, n int) gpu.Snapshot {
+	return gpu.Snapshot{Node: node, Time: time.Unix(int64(n), 0)}
+}
+
+func next(t *testing.T, c <-chan gpu.Snapshot) gpu.Snapshot {
+	t.Helper()
+	select {
+	case s, ok := <-c:
+		if !ok {
+			t.Fatal("the channel is closed")
+		}
+		return s
+	case <-time.After(5 * time.Second):
+		t.Fatal("nothing came")
+	}
+	return gpu.Snapshot{}
+}
+
+func TestSnapshots(t *testing.T) {
+	f := New()
+	f.Update(snapshot("b", 1))
+	f.Update(snapshot("a", 1))
+	f.Update(snapshot("b", 2))
+	got := f.Snapshots()
+	if len(got) != 2 || got[0].Node != "a" || got[1].Time.Unix() != 2 {
+		t.Errorf("got %+v", got)
+	}
+	f.Forget("b")
+	if got := f.Snapshots(); len(got) != 1 {
+		t.Errorf("after forgetting a node: %+v", got)
+	}
+}
+
+func TestSubscriberStartsWithWhatIsKnown(t *testing.T) {
+	f := New()
+	f.Update(snapshot("b", 1))
+	f.Update(snapshot("a", 2))
+	c := f.Subscribe(t.Context())
+	for _, want := range []string{"a", "b"} {
+		if s := next(t, c); s.Node != want {
+			t.Errorf("got %s, want %s", s.Node, want)
+		}
+	}
+	f.Update(snapshot("a", 3))
+	if s := next(t, c); s.Time.Unix() != 3 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// A reader that sleeps through a thousand updates of two nodes gets the newest
+// of each, with at most one older one that was already on its way.
+func TestSlowReader(t *testing.T) {
+	f := New()
+	c := f.Subscribe(t.Context())
+	for n := range 1000 {
+		f.Update(snapshot("a", n))
+		f.Update(snapshot("b", n))
+	}
+	newest := make(map[string]int64)
+	read := 0
+	for newest["a"] != 999 || newest["b"] != 999 {
+		s := next(t, c)
+		if s.Time.Unix() < newest[s.Node] {
+			t.Errorf("%s went back from %d to %d", s.Node, newest[s.Node], s.Time.Unix())
+		}
+		newest[s.Node] = s.Time.Unix()
+		read++
+	}
+	if read > 3 {
+		t.Errorf("it had to read %d snapshots", read)
+	}
+}
+
+func TestSubscriptionEnds(t *testing.T) {
+	f := New()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := f.Subscribe(ctx)
+	f.Update(snapshot("a", 1)) // nobody takes it
+	cancel()
+	for range c {
+	}
+	f.Update(snapshot("a", 2))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.subscribers) != 0 {
+		t.Errorf("%d subscribers are left", len(f.subscribers))
+	}
+}
+
+func TestManySubscribers(t *testing.T) {
+	f := New()
+	var channels []<-chan gpu.Snapshot
+	for range 50 {
+		channels = append(channels, f.Subscribe(t.Context()))
+	}
+	f.Update(snapshot("a", 7))
+	for i, c := range channels {
+		if s := next(t, c); s.Time.Unix() != 7 {
+			t.Error(fmt.Sprint("subscriber ", i, ": ", s))
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package gpu_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/packaging/simdriver"
+	"github.com/gpulab/gpulab/packaging/simdriver/simtest"
+)
+
+func TestMain(m *testing.M) { simtest.Main(m) }
+
+// watch runs a monitor over a simulated driver until the test ends.
+func watch(t *testing.T, cfg gpu.MonitorConfig) *gpu.Monitor {
+	t.Helper()
+	cfg.Node, cfg.ProbePath = "head", simtest.Probe(t)
+	if cfg.Interval == 0 {
+		cfg.Interval = 200 * time.Millisecond
+	}
+	if cfg.PodResourcesSocket == "" {
+		cfg.PodResourcesSocket = filepath.Join(t.TempDir(), "no.sock")
+	}
+	m := gpu.NewMonitor(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// latest waits for a snapshot that satisfies ok, which returns what is missing.
+func latest(t *testing.T, m *gpu.Monitor, limit time.Duration, ok func(gpu.Snapshot) string) gpu.Snapshot {
+	t.Helper()
+	var s gpu.Snapshot
+	simtest.Eventually(t, limit, func() string {
+		var have bool
+		if s, have = m.Latest(); !have {
+			return "no snapshot"
+		}
+		return ok(s)
+	})
+	return s
+}
+
+func healthy(s gpu.Snapshot) string {
+	if s.Error != "" || len(s.GPUs) == 0 || s.GPUs[0].Power == nil || time.Since(s.Time) > 2*time.Second {
+		return fmt.Sprintf("not healthy: %+v", s)
+	}
+	return ""
+}
+
+func TestMonitorPublishes(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 2)
+	var mu sync.Mutex
+	var published []gpu.Snapshot
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root), Interval: time.Second, Publish: func(s gpu.Snapshot) {
+		mu.Lock()
+		defer mu.Unlock()
+		published = append(published, s)
+	}})
+	pid := simtest.GPUProcess(t, root, "0", false)
+	s := latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if len(s.GPUs) != 2 || len(s.GPUs[0].Processes) != 1 {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	p := s.GPUs[0].Processes[0]
+	if p.PID != pid || !strings.HasPrefix(p.Name, "python3") || p.UnixUser != "root" || p.Pod != (gpu.PodRef{}) {
+		t.Errorf("process %+v", p)
+	}
+	if s.Node != "head" || !s.Simulated {
+		t.Errorf("snapshot of %q, simulated: %v", s.Node, s.Simulated)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for i := 1; i < len(published); i++ {
+		if gap := published[i].Time.Sub(published[i-1].Time); gap < 500*time.Millisecond || gap > 2*time.Second {
+			t.Errorf("%v between two snapshots, want about a second", gap)
+		}
+	}
+	powers := make(map[float64]bool)
+	for _, s := range published {
+		powers[*s.GPUs[1].Power] = true
+	}
+	if len(published) > 2 && len(powers) < 2 {
+		t.Errorf("an idle GPU's power stood still over %d snapshots", len(published))
+	}
+}
+
+func TestMonitorOutlivesItsProbe(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root)})
+	before := latest(t, m, 9*time.Second, healthy)
+	pid := m.Probe().PID
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if again := m.Probe(); again.PID == pid || !again.Running {
+			return "no new probe"
+		}
+		if !s.Time.After(before.Time.Add(time.Second)) {
+			return "no new readings"
+		}
+		return healthy(s)
+	})
+}
+
+// A stopped probe: old readings keep the time they were taken.
+func TestMonitorSaysLastSeen(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root)})
+	latest(t, m, 9*time.Second, healthy)
+	pid := m.Probe().PID
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	s := latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if !strings.Contains(s.Error, "has been silent for") {
+			return fmt.Sprintf("error %q", s.Error)
+		}
+		return ""
+	})
+	if age := time.Since(s.Time); age < 2*time.Second || len(s.GPUs) != 1 || s.GPUs[0].Power == nil {
+		t.Errorf("the readings are %v old: %+v", age, s)
+	}
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+	latest(t, m, 9*time.Second, healthy)
+}
+
+func TestMonitorSaysWhatIsWrongWithTheDriver(t *testing.T) {
+	t.Parallel()
+	m := watch(t, gpu.MonitorConfig{Library: "/nowhere/libnvidia-ml.so.1"})
+	s := latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if s.Error != "The NVIDIA driver is not installed: /nowhere/libnvidia-ml.so.1 could not be loaded." {
+			return fmt.Sprintf("error %q", s.Error)
+		}
+		return ""
+	})
+	if !s.Time.IsZero() || s.Node != "head" {
+		t.Errorf("snapshot %+v", s)
+	}
+}
+
+// The driver is updated under a running lab, and the machine not rebooted.
+func TestMonitorAfterADriverUpdate(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
+	log := filepath.Join(t.TempDir(), "probe.log")
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root), LogFile: log})
+	latest(t, m, 9*time.Second, healthy)
+	simtest.Inject(t, root, "init 18")
+	time.Sleep(1200 * time.Millisecond)
+	m.Restart()
+	s := latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if s.Error != "The NVIDIA driver was updated but the old one is still running: reboot the machine." {
+			return fmt.Sprintf("error %q", s.Error)
+		}
+		return ""
+	})
+	if len(s.GPUs) != 1 || s.GPUs[0].UUID == "" {
+		t.Errorf("the GPUs are forgotten: %+v", s.GPUs)
+	}
+	simtest.Inject(t, root, "init 0")
+	latest(t, m, 20*time.Second, healthy)
+	if said, err := os.ReadFile(log); err != nil || !strings.Contains(string(said), "reboot the machine") {
+		t.Errorf("the log says %q, %v", said, err)
+	}
+}
+
+// A GPU that is lost when the probe starts cannot say its name.
+func TestMonitorRemembersALostGPU(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 2)
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root)})
+	before := latest(t, m, 9*time.Second, healthy)
+	simtest.Inject(t, root, "gpu 1 lost")
+	time.Sleep(1200 * time.Millisecond)
+	m.Restart()
+	s := latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if len(s.GPUs) != 2 || s.GPUs[1].Error == "" || s.Error != "" || !s.Time.After(before.Time) {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	if s.GPUs[1].UUID != before.GPUs[1].UUID || s.GPUs[1].Name == "" || s.GPUs[0].Error != "" {
+		t.Errorf("before %+v, after %+v", before.GPUs, s.GPUs)
+	}
+}
