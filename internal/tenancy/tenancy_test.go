@@ -1,0 +1,129 @@
+package tenancy
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+var ada = users.User{ID: 7, Handle: "ada", UID: 20007}
+
+func newTenancy(t *testing.T) (*Tenancy, *fake.Clientset) {
+	t.Helper()
+	client := fake.NewClientset()
+	return New(Config{
+		HomesDir: filepath.Join(t.TempDir(), "homes"), SystemNamespace: "gpulab-system",
+		Forbidden: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.99.0.1/32")},
+	}, client), client
+}
+
+func TestEnsureMayRunAgain(t *testing.T) {
+	tn, client := newTenancy(t)
+	ctx := context.Background()
+	for range 2 {
+		if err := tn.Ensure(ctx, ada); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ns, err := client.CoreV1().Namespaces().Get(ctx, "user-ada", metav1.GetOptions{})
+	if err != nil || ns.Labels[UserLabel] != "ada" || ns.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
+		t.Errorf("namespace: %v %v", ns, err)
+	}
+	claim, err := client.CoreV1().PersistentVolumeClaims("user-ada").Get(ctx, "home", metav1.GetOptions{})
+	if err != nil || claim.Spec.VolumeName != "home-7" || claim.Spec.StorageClassName == nil || *claim.Spec.StorageClassName != "" {
+		t.Errorf("claim: %+v %v", claim, err)
+	}
+	volume, err := client.CoreV1().PersistentVolumes().Get(ctx, "home-7", metav1.GetOptions{})
+	if err != nil || volume.Spec.HostPath.Path != tn.Home(ada) || volume.Spec.ClaimRef.Namespace != "user-ada" {
+		t.Errorf("volume: %+v %v", volume, err)
+	}
+}
+
+func TestHomeBelongsToTheUserAlone(t *testing.T) {
+	tn, _ := newTenancy(t)
+	if err := tn.Ensure(context.Background(), ada); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(tn.Home(ada))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	if info.Mode().Perm() != 0o700 || st.Uid != 20007 || st.Gid != 20007 {
+		t.Errorf("mode %v, owner %d:%d", info.Mode().Perm(), st.Uid, st.Gid)
+	}
+	left, _ := filepath.Glob(filepath.Join(filepath.Dir(tn.Home(ada)), ".new-*"))
+	if len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestUIDOutsideTheRangeGetsNoHome(t *testing.T) {
+	tn, _ := newTenancy(t)
+	if err := tn.Ensure(context.Background(), users.User{ID: 1, Handle: "eve", UID: 0}); err == nil || !strings.Contains(err.Error(), "20000") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(tn.Home(users.User{ID: 1})); err == nil {
+		t.Error("a home was made all the same")
+	}
+}
+
+func TestNetworkIsClosedButForTheHubNamesAndTheWorld(t *testing.T) {
+	tn, client := newTenancy(t)
+	ctx := context.Background()
+	if err := tn.Ensure(ctx, ada); err != nil {
+		t.Fatal(err)
+	}
+	list, err := client.NetworkingV1().NetworkPolicies("user-ada").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in, out int
+	for _, p := range list.Items {
+		if len(p.Spec.PodSelector.MatchLabels) > 0 || !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
+			t.Errorf("policy %s does not cover every pod both ways", p.Name)
+		}
+		in += len(p.Spec.Ingress)
+		out += len(p.Spec.Egress)
+		for _, rule := range p.Spec.Egress {
+			for _, to := range rule.To {
+				if to.IPBlock != nil && !slices.Equal(to.IPBlock.Except, []string{"169.254.0.0/16", "10.42.0.0/16", "10.99.0.1/32"}) {
+					t.Errorf("the world excludes only %v", to.IPBlock.Except)
+				}
+			}
+		}
+	}
+	if in != 1 || out != 3 {
+		t.Errorf("%d ways in and %d ways out, want 1 (hub) and 3 (hub, names, world)", in, out)
+	}
+}
+
+func TestRemoveKeepsTheHome(t *testing.T) {
+	tn, client := newTenancy(t)
+	ctx := context.Background()
+	if err := tn.Ensure(ctx, ada); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := tn.Remove(ctx, ada); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.CoreV1().Namespaces().Get(ctx, "user-ada", metav1.GetOptions{}); err == nil {
+		t.Error("the namespace is still there")
+	}
+	if _, err := os.Stat(tn.Home(ada)); err != nil {
+		t.Errorf("the home is gone: %v", err)
+	}
+}
