@@ -20,6 +20,12 @@ echo /usr/local/lib/python3.11/dist-packages >/opt/lab/lib/python3.11/site-packa
 /usr/local/bin/pip --python /opt/lab/bin/python install \
   --no-deps --no-compile --require-hashes --only-binary :all: -r /src/lab.txt
 rm -rf /opt/lab/include
+# Commands of shared packages that are about the server run in the server's Python.
+for command in /usr/local/bin/jupyter*; do
+  sed '1s|.*|#!/opt/lab/bin/python3|' "$command" >"/opt/lab/bin/${command##*/}"
+  chmod 0755 "/opt/lab/bin/${command##*/}"
+  rm "$command"
+done
 
 cp -R /src/files/. /
 chmod 0755 /usr/local/bin/start-notebook
