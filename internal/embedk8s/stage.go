@@ -539,19 +539,20 @@ func (s *stager) prune() error {
 	return nil
 }
 
-// discard removes a folder under a name that nobody takes for a version, so
-// that an interruption leaves no half version behind.
+// discard removes a folder of the bin folder. A version first gets a name that
+// nobody takes for one, so that an interruption leaves no half version behind.
 func discard(dir string) error {
-	doomed := strings.TrimSuffix(dir, discardedEnd) + discardedEnd
-	if dir != doomed {
-		if err := os.RemoveAll(doomed); err != nil {
-			return err
-		}
-		if err := os.Rename(dir, doomed); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
-			return err
-		}
+	if strings.HasSuffix(dir, partialEnd) || strings.HasSuffix(dir, discardedEnd) {
+		return os.RemoveAll(dir)
+	}
+	doomed := dir + discardedEnd
+	if err := os.RemoveAll(doomed); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, doomed); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
 	}
 	return os.RemoveAll(doomed)
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -338,6 +340,58 @@ func TestStageInterrupted(t *testing.T) {
 	}
 	if _, changed := someBundle.mustStage(t, dataDir); !changed {
 		t.Error("staging after interruptions reports no change")
+	}
+}
+
+// Killed at whatever moment, staging leaves either nothing current or a whole
+// version, and the next call ends what was begun.
+func TestStageKilled(t *testing.T) {
+	const dirVariable, archiveVariable = "GPULAB_TEST_STAGE_INTO", "GPULAB_TEST_ARCHIVE"
+	if dataDir := os.Getenv(dirVariable); dataDir != "" { // the process to be killed
+		archive, err := os.ReadFile(os.Getenv(archiveVariable))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := Stage(t.Context(), archive, dataDir, nil); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+
+	noise := make([]byte, 16<<20)
+	rand.NewChaCha8([32]byte{}).Read(noise)
+	versions := []bundle{
+		{"k3s": string(noise), "runc": "first", "kubectl": "-> k3s"},
+		{"k3s": string(noise[1:]), "runc": "second", "kubectl": "-> k3s"},
+	}
+	dir, dataDir := t.TempDir(), t.TempDir()
+	files := make([]string, len(versions))
+	for i, version := range versions {
+		files[i] = filepath.Join(dir, fmt.Sprint(i))
+		if err := os.WriteFile(files[i], version.archive(t), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The pauses sweep over a whole run, its start and its end included.
+	for round, pause := 0, time.Duration(0); pause < 200*time.Millisecond; round, pause = round+1, pause+9*time.Millisecond {
+		stage := exec.Command(os.Args[0], "-test.run=^TestStageKilled$")
+		stage.Env = append(os.Environ(), dirVariable+"="+dataDir, archiveVariable+"="+files[round%2])
+		if err := stage.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(pause)
+		stage.Process.Kill()
+		stage.Wait()
+		hash, err := os.Readlink(Current(dataDir))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := (Runtime{Dir: filepath.Join(dataDir, "bin", hash), Hash: hash}).Verify(t.Context()); err != nil {
+			t.Errorf("killed after %v: %v", pause, err)
+		}
+	}
+	for _, version := range versions {
+		version.mustStage(t, dataDir)
 	}
 }
 
