@@ -76,6 +76,6 @@ func initError(library string, ret nvml.Return) error {
 	case nvml.ERROR_NO_PERMISSION:
 		return errors.New("the NVIDIA driver does not let this process use the GPUs")
 	default:
-		return fmt.Errorf("the NVIDIA driver cannot be asked: %s (NVML error %d)", nvml.ErrorString(ret), ret)
+		return fmt.Errorf("the NVIDIA driver cannot be asked: %s (NVML error %d)", nvml.ErrorString(ret), int(ret))
 	}
 }

@@ -28,10 +28,13 @@ func Run(ctx context.Context, root string) error {
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	failing := false
 	for {
-		if err := k.step(time.Now()); err != nil {
+		err := k.step(time.Now())
+		if err != nil && !failing { // once, not once a second
 			slog.Warn("the simulated GPUs could not be moved", "root", root, "err", err)
 		}
+		failing = err != nil
 		select {
 		case <-ctx.Done():
 			return nil

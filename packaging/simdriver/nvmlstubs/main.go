@@ -66,7 +66,7 @@ func write(w io.Writer, functions []prototype) error {
 		return fmt.Errorf("the header declares no function in the form this program knows")
 	}
 	b := bufio.NewWriter(w)
-	b.WriteString(preamble)
+	fmt.Fprint(b, preamble)
 	for _, f := range functions {
 		fmt.Fprintf(b, "__attribute__((weak)) nvmlReturn_t %s(%s) { return sim_unsupported(); }\n", f.Name, f.Parameters)
 	}
