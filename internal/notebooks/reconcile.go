@@ -9,23 +9,36 @@ import (
 	"time"
 )
 
-// How often the loop looks when no event wakes it.
-const (
-	tickBusy    = time.Second      // something starts or stops
-	tickWaiting = 2 * time.Second  // something waits
-	tickIdle    = 10 * time.Second // nothing is expected
-)
+// patience is how long the loop waits for what.
+type patience struct {
+	busy         time.Duration // between looks while something starts or stops
+	waiting      time.Duration // while something waits
+	idle         time.Duration // while nothing is expected
+	answer       time.Duration // for a running container's server to answer
+	start        time.Duration // from asking the hub to the end of a start
+	missing      time.Duration // before a vanished pod counts as gone
+	orphan       time.Duration // before a pod without a launch is deleted
+	hubStop      time.Duration // for the hub's own stop, before gpulab deletes the pod
+	look         time.Duration // between questions to the hub about a start
+	slow         time.Duration // before the cluster is asked what is wrong
+	noRoute      time.Duration // before the hub is asked for its routes again
+	unscheduled  time.Duration // before a pod that no machine takes is given up
+	retry        time.Duration // first wait after trouble; it doubles
+	stuckPod     time.Duration // before a pod that does not end is mentioned
+	restoreRoute time.Duration // between tries to get the hub's routes at start
+}
 
-// Limits of patience.
+var usualPatience = patience{
+	busy: time.Second, waiting: 2 * time.Second, idle: 10 * time.Second,
+	answer: 3 * time.Minute, start: 12 * time.Minute,
+	missing: 5 * time.Second, orphan: time.Minute, hubStop: 3 * time.Second,
+	look: 2 * time.Second, slow: 3 * time.Second, noRoute: 10 * time.Second,
+	// A pod that is just ending may still hold what was counted as free.
+	unscheduled: 10 * time.Second,
+	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 2 * time.Second,
+}
+
 const (
-	answerWithin   = 3 * time.Minute  // a running container's server must answer
-	startWithin    = 12 * time.Minute // from asking the hub to the end of a start
-	missingFor     = 5 * time.Second  // before a vanished pod counts as gone
-	orphanFor      = time.Minute      // before a pod without a launch is deleted
-	hubStopFor     = 3 * time.Second  // for the hub's own stop, before gpulab deletes the pod
-	lookEvery      = 2 * time.Second  // between questions to the hub about a start
-	slowAfter      = 3 * time.Second  // before the cluster is asked what is wrong
-	routeMissing   = 10 * time.Second // before the hub is asked for its routes again
 	podDeleteGrace = 5 * time.Second
 	maxServerFault = 3 // answers 500 to a start before it is given up
 )
@@ -62,7 +75,7 @@ func (s *Service) restoreRoutes(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(2 * time.Second):
+		case <-time.After(s.patience.restoreRoute):
 		}
 	}
 }
@@ -75,24 +88,24 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 		if ctx.Err() == nil {
 			s.log.Error("launches cannot be read", "error", err)
 		}
-		return tickIdle
+		return s.patience.idle
 	}
 	s.forget(list)
 	if !s.cfg.Cluster.Synced() {
 		s.explainUnsynced(list)
 		s.tell(list)
-		return tickBusy
+		return s.patience.busy
 	}
-	next := tickIdle
+	next := s.patience.idle
 	var waiting []Launch
 	for _, l := range list {
 		switch l.State {
 		case Waiting:
 			waiting = append(waiting, l)
-			next = min(next, tickWaiting)
+			next = min(next, s.patience.waiting)
 		case Starting, Stopping:
 			s.step(ctx, l)
-			next = tickBusy
+			next = s.patience.busy
 		case Running:
 			s.step(ctx, l)
 		}
@@ -324,7 +337,7 @@ func (s *Service) advance(ctx context.Context, l Launch) bool {
 	err = s.rows.move(ctx, l.State, next)
 	if err != nil && !errors.Is(err, errMoved) {
 		s.log.Error("a launch could not be updated", "launch", l.ID, "error", err)
-		s.with(l.ID, func(t *track) { t.hold(s.now(), "") })
+		s.with(l.ID, func(t *track) { t.hold(s.now(), s.patience.retry, "") })
 		return false
 	}
 	return true
@@ -422,19 +435,19 @@ func (s *Service) startTrouble(l Launch, err error) Launch {
 		return failed(l, EndFailed, "The account is suspended.")
 	case isHub && hub.Status == http.StatusTooManyRequests:
 		s.with(l.ID, func(t *track) {
-			t.hold(now, "JupyterHub is starting many notebooks at once; this one is next to be tried.")
-			t.retryAt = now.Add(min(max(hub.RetryAfter, time.Second), time.Minute))
+			t.hold(now, s.patience.retry, "JupyterHub is starting many notebooks at once; this one is next to be tried.")
+			t.retryAt = now.Add(min(max(hub.RetryAfter, s.patience.retry), time.Minute))
 		})
 	case isHub && hub.Status == http.StatusInternalServerError && s.look(l.ID).tries+1 >= maxServerFault,
 		isHub && hub.Status < 500 && !strings.Contains(hub.Message, "pending"):
 		return failed(l, EndFailed, "JupyterHub refused to start it: "+detail(hub.Message, hub.Error()))
 	case isHub && strings.Contains(hub.Message, "pending"):
-		s.with(l.ID, func(t *track) { t.hold(now, "An earlier notebook of this name is still going away.") })
+		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "An earlier notebook of this name is still going away.") })
 	case errors.Is(err, ErrHubDown), isHub:
-		s.with(l.ID, func(t *track) { t.hold(now, "JupyterHub does not answer; gpulab keeps trying.") })
+		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "JupyterHub does not answer; gpulab keeps trying.") })
 	default:
 		s.log.Warn("a launch cannot go on yet", "launch", l.ID, "error", err)
-		s.with(l.ID, func(t *track) { t.hold(now, "It cannot go on yet and is tried again: "+err.Error()) })
+		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "It cannot go on yet and is tried again: "+err.Error()) })
 	}
 	return l
 }
@@ -445,7 +458,7 @@ func (s *Service) observe(ctx context.Context, l Launch) (Launch, error) {
 	p, found := s.podOf(l)
 	if found {
 		l.Pod, l.Node = p.Name, p.Node
-		if why := startFailure(p, now); why != "" {
+		if why := startFailure(p, now, s.patience.unscheduled); why != "" {
 			code := EndFailed
 			if p.Finished || p.Exited {
 				code, _ = endWords(p)
@@ -465,12 +478,12 @@ func (s *Service) observe(ctx context.Context, l Launch) (Launch, error) {
 	}
 	t := s.look(l.ID)
 	switch {
-	case found && !p.Started.IsZero() && now.Sub(p.Started) > answerWithin:
-		return failed(l, EndFailed, fmt.Sprintf("Its program runs but did not answer within %s.", span(answerWithin))), nil
-	case now.Sub(t.asked) > startWithin:
-		return failed(l, EndFailed, fmt.Sprintf("It did not start within %s.", span(startWithin))), nil
+	case found && !p.Started.IsZero() && now.Sub(p.Started) > s.patience.answer:
+		return failed(l, EndFailed, fmt.Sprintf("Its program runs but did not answer within %s.", span(s.patience.answer))), nil
+	case now.Sub(t.asked) > s.patience.start:
+		return failed(l, EndFailed, fmt.Sprintf("It did not start within %s.", span(s.patience.start))), nil
 	}
-	if found && now.Sub(p.Created) > slowAfter && !p.Ready {
+	if found && now.Sub(p.Created) > s.patience.slow && !p.Ready {
 		s.explainSlow(ctx, l, p)
 	}
 	return s.askHow(ctx, l, t)
@@ -491,7 +504,7 @@ func stepOf(p PodInfo) string {
 // explainSlow shows the cluster's latest complaint about a pod that takes long.
 func (s *Service) explainSlow(ctx context.Context, l Launch, p PodInfo) {
 	now := s.now()
-	if now.Sub(s.look(l.ID).warned) < slowAfter {
+	if now.Sub(s.look(l.ID).warned) < s.patience.slow {
 		return
 	}
 	warnings, err := s.cfg.Cluster.Warnings(ctx, p)
@@ -506,7 +519,7 @@ func (s *Service) explainSlow(ctx context.Context, l Launch, p PodInfo) {
 // askHow asks the hub now and then whether the start is still under way there.
 func (s *Service) askHow(ctx context.Context, l Launch, t track) (Launch, error) {
 	now := s.now()
-	if now.Sub(t.asked) < lookEvery || now.Sub(t.looked) < lookEvery {
+	if now.Sub(t.asked) < s.patience.look || now.Sub(t.looked) < s.patience.look {
 		return l, nil
 	}
 	server, found, err := s.cfg.Servers.Server(ctx, l.Handle, l.Name)
@@ -579,12 +592,12 @@ func (s *Service) vanished(l Launch, now time.Time) Launch {
 		if t.missing.IsZero() {
 			t.missing = now
 		}
-		gone = now.Sub(t.missing) >= missingFor
+		gone = now.Sub(t.missing) >= s.patience.missing
 		t.reason = "Its pod is gone; looking again."
-		t.retryAt = now.Add(time.Second)
+		t.retryAt = now.Add(s.patience.missing / 5)
 	})
 	if !gone {
-		time.AfterFunc(missingFor, s.again)
+		time.AfterFunc(s.patience.missing, s.again)
 		return l
 	}
 	return failed(l, EndInterrupted, "It was interrupted: its pod is gone, because its machine failed or somebody deleted it.")
@@ -602,7 +615,7 @@ func (s *Service) checkRoute(ctx context.Context, l Launch, p PodInfo, now time.
 		switch {
 		case t.noRoute.IsZero():
 			t.noRoute = now
-		case now.Sub(t.noRoute) > routeMissing:
+		case now.Sub(t.noRoute) > s.patience.noRoute:
 			t.noRoute, ask = now, true
 		}
 	})
@@ -629,7 +642,7 @@ func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
 	done, hubErr := s.cfg.Servers.StopServer(ctx, l.Handle, l.Name)
 	pods := s.podsOf(l)
 	var podErr error
-	if hubErr != nil || now.Sub(since) > hubStopFor {
+	if hubErr != nil || now.Sub(since) > s.patience.hubStop {
 		podErr = s.deletePods(ctx, pods)
 	}
 	if done && hubErr == nil && len(pods) == 0 {
@@ -637,9 +650,9 @@ func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
 	}
 	s.with(l.ID, func(t *track) {
 		if hubErr != nil || podErr != nil {
-			t.hold(now, "")
+			t.hold(now, s.patience.retry, "")
 		}
-		t.reason = stopWords(hubErr, podErr, pods, now.Sub(since))
+		t.reason = stopWords(hubErr, podErr, pods, now.Sub(since) > s.patience.stuckPod)
 	})
 	return l
 }
@@ -677,7 +690,7 @@ func ended(l Launch, now time.Time) Launch {
 	return l
 }
 
-func stopWords(hubErr, podErr error, pods []PodInfo, since time.Duration) string {
+func stopWords(hubErr, podErr error, pods []PodInfo, stuck bool) string {
 	switch {
 	case hubErr != nil && len(pods) == 0:
 		return "Its GPU and memory are free already; JupyterHub does not answer, so its entry there stays a while."
@@ -685,7 +698,7 @@ func stopWords(hubErr, podErr error, pods []PodInfo, since time.Duration) string
 		return "The cluster does not answer; gpulab keeps trying to stop it."
 	case hubErr != nil:
 		return "JupyterHub does not answer; gpulab is stopping the pod itself."
-	case len(pods) > 0 && since > 30*time.Second:
+	case len(pods) > 0 && stuck:
 		return "Machine " + pods[0].Node + " has not confirmed the end of its pod yet."
 	default:
 		return "Stopping."
@@ -718,7 +731,7 @@ func (s *Service) removeOrphans(ctx context.Context, active []Launch) {
 		if !ok {
 			first = now
 		}
-		if now.Sub(first) >= orphanFor {
+		if now.Sub(first) >= s.patience.orphan {
 			overdue = append(overdue, p)
 			first = now
 		}

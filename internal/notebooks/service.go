@@ -75,6 +75,8 @@ type Service struct {
 	now  func() time.Time
 	wake chan struct{}
 
+	patience patience
+
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended
 	orphans     map[string]time.Time // pod UID → first seen without a launch
@@ -108,7 +110,7 @@ func New(cfg Config) (*Service, error) {
 		seen[p.Slug] = true
 	}
 	return &Service{
-		cfg: cfg, rows: rows{cfg.DB}, log: cfg.Log, now: time.Now,
+		cfg: cfg, rows: rows{cfg.DB}, log: cfg.Log, now: time.Now, patience: usualPatience,
 		wake:        make(chan struct{}, 1),
 		tracks:      map[int64]*track{},
 		orphans:     map[string]time.Time{},

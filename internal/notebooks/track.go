@@ -129,8 +129,8 @@ func (t *track) detail(l Launch, now time.Time) []Step {
 }
 
 // hold puts the launch aside for a while that grows with every try in a row.
-func (t *track) hold(now time.Time, reason string) {
-	delay := min(time.Second<<min(t.tries, 4), 15*time.Second)
+func (t *track) hold(now time.Time, first time.Duration, reason string) {
+	delay := min(first<<min(t.tries, 4), 15*time.Second)
 	t.tries++
 	t.retryAt, t.reason = now.Add(delay), reason
 }

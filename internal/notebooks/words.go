@@ -6,13 +6,9 @@ import (
 	"time"
 )
 
-// unschedulableAfter is how long the scheduler may fail to place an admitted
-// pod before the launch is given up: a pod that is just ending may still hold
-// what was counted as free.
-const unschedulableAfter = 10 * time.Second
-
-// startFailure says in plain words why a starting pod will not come up, "" while it may.
-func startFailure(p PodInfo, now time.Time) string {
+// startFailure says in plain words why a starting pod will not come up, "" while
+// it may. The scheduler has the time unscheduled to place it.
+func startFailure(p PodInfo, now time.Time, unscheduled time.Duration) string {
 	switch p.WaitingReason {
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError":
 		return "Its image cannot be loaded: " + detail(p.WaitingMessage, p.WaitingReason)
@@ -25,7 +21,7 @@ func startFailure(p PodInfo, now time.Time) string {
 		_, words := endWords(p)
 		return words
 	}
-	if p.Unschedulable != "" && !p.Scheduled && now.Sub(p.Created) > unschedulableAfter {
+	if p.Unschedulable != "" && !p.Scheduled && now.Sub(p.Created) > unscheduled {
 		return "No machine can take it: " + p.Unschedulable
 	}
 	return ""
