@@ -226,8 +226,8 @@ func (m *Monitor) stopped() string {
 	if state.Running || state.Restarts == 0 && state.LastExit == "" {
 		return ""
 	}
-	lines := m.child.LastLines(1)
-	if len(lines) == 1 {
+	// Killed, it has not said why: the last line is about something else then.
+	if lines := m.child.LastLines(1); len(lines) == 1 && strings.HasPrefix(state.LastExit, "exit status ") {
 		if said, ok := strings.CutPrefix(lines[0], "gpulab-probe: "); ok {
 			return sentence(said)
 		}
