@@ -55,14 +55,17 @@ func (j *job) run(ctx context.Context) (Phase, string, error) {
 	if err != nil {
 		return "", "", err
 	}
-	if j.release.Absent {
-		return j.remove(cfg)
-	}
-	digest, err := j.release.digest()
+	last, err := lastRevision(cfg, j.release.Name)
 	if err != nil {
 		return "", "", err
 	}
-	last, err := lastRevision(cfg, j.release.Name)
+	if j.release.Absent {
+		if last == nil {
+			return Unchanged, "", nil
+		}
+		return j.remove(cfg)
+	}
+	digest, err := j.release.digest()
 	if err != nil {
 		return "", "", err
 	}
@@ -141,6 +144,7 @@ func (j *job) install(ctx context.Context, cfg *action.Configuration, digest str
 	install.TakeOwnership = true            // what a lost record left behind becomes ours again
 	install.Wait = true
 	_, err = install.Run(chart, j.release.Values)
+	err = plain(err)
 	if err == nil {
 		return Installed, "", nil
 	}
@@ -189,6 +193,7 @@ func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest str
 		upgrade.Description = "Repaired: " + why
 	}
 	_, err = upgrade.Run(j.release.Name, chart, j.release.Values)
+	err = plain(err)
 	if err == nil {
 		return done, why, nil
 	}
@@ -238,7 +243,7 @@ func (j *job) rollback(ctx context.Context, version int) error {
 	return rollback.Run(j.release.Name)
 }
 
-// remove takes the release out of the cluster; one that is not there is no error.
+// remove takes the release out of the cluster.
 func (j *job) remove(cfg *action.Configuration) (Phase, string, error) {
 	uninstall := action.NewUninstall(cfg)
 	uninstall.IgnoreNotFound = true

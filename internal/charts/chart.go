@@ -8,8 +8,12 @@ import (
 	"io/fs"
 
 	"github.com/gpulab/gpulab/assets"
+	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/storage"
+	"helm.sh/helm/v3/pkg/storage/driver"
 )
 
 // loadChart reads an embedded chart. Helm changes a chart while it renders it,
@@ -67,4 +71,28 @@ func (r Release) digest() (string, error) {
 	}
 	h.Write(values)
 	return hex.EncodeToString(h.Sum(nil))[:32], nil
+}
+
+// render returns the manifest of a release without asking a cluster.
+func render(r Release) (string, error) {
+	chart, err := loadChart(r.Chart)
+	if err != nil {
+		return "", err
+	}
+	cfg := &action.Configuration{
+		Releases:     storage.Init(driver.NewMemory()),
+		Capabilities: chartutil.DefaultCapabilities.Copy(),
+		Log:          func(string, ...any) {},
+	}
+	install := action.NewInstall(cfg)
+	install.ReleaseName = r.Name
+	install.Namespace = r.Namespace
+	install.DryRun = true
+	install.ClientOnly = true
+	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.35.0", Major: "1", Minor: "35"}
+	rendered, err := install.Run(chart, r.Values)
+	if err != nil {
+		return "", plain(err)
+	}
+	return rendered.Manifest, nil
 }

@@ -51,28 +51,28 @@ type spawned struct {
 	Pod         map[string]any
 }
 
-// spawn asks the real KubeSpawner, with the chart's configuration, for the pod
-// of one start.
-func spawn(t *testing.T, r Release, handle, server string, options map[string]any) spawned {
+// spawn asks the real KubeSpawner, with the chart's configuration, for the pods
+// of one start for each of the options.
+func spawn(t *testing.T, r Release, handle, server string, starts ...map[string]any) []spawned {
 	t.Helper()
 	config, env := hubFiles(t, r)
-	raw, err := json.Marshal(options)
+	raw, err := json.Marshal(starts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := runHubPython(t, env, "testdata/pod.py", config, handle, server, string(raw))
-	var s spawned
-	if err := json.Unmarshal(out, &s); err != nil {
+	var pods []spawned
+	if err := json.Unmarshal(out, &pods); err != nil || len(pods) != len(starts) {
 		t.Fatalf("reading what pod.py printed: %v\n%s", err, out)
 	}
-	return s
+	return pods
 }
 
 // The pod keeps to the contract between hub, gpulab and the user's namespace.
 func TestNotebookPod(t *testing.T) {
 	t.Parallel()
 	s := spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada-l", "gpu-1",
-		map[string]any{"uid": 20001, "profile": "gpu", "launch": 7})
+		map[string]any{"uid": 20001, "profile": "gpu", "launch": 7})[0]
 	if s.Error != "" {
 		t.Fatal(s.Error)
 	}
@@ -134,25 +134,22 @@ func TestNotebookPod(t *testing.T) {
 // A start without a right user ID makes no pod: it would run as somebody else.
 func TestNotebookPodNeedsItsUser(t *testing.T) {
 	t.Parallel()
-	r := release(t, sampleInputs(), "jupyterhub")
-	for name, options := range map[string]map[string]any{
-		"none":      {"profile": "cpu"},
-		"root":      {"profile": "cpu", "uid": 0},
-		"too low":   {"profile": "cpu", "uid": 19999},
-		"too high":  {"profile": "cpu", "uid": 60000},
-		"text":      {"profile": "cpu", "uid": "20001"},
-		"truth":     {"profile": "cpu", "uid": true},
-		"fraction":  {"profile": "cpu", "uid": 20001.5},
-		"no such":   {"profile": "huge", "uid": 20001},
-		"list":      {"profile": "cpu", "uid": []int{20001}},
-		"not given": {"profile": "cpu", "uid": nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if s := spawn(t, r, "ada", "n", options); s.Error == "" {
-				t.Errorf("options %v made a pod", options)
-			}
-		})
+	starts := []map[string]any{
+		{"profile": "cpu"},
+		{"profile": "cpu", "uid": nil},
+		{"profile": "cpu", "uid": 0},
+		{"profile": "cpu", "uid": 19999},
+		{"profile": "cpu", "uid": 60000},
+		{"profile": "cpu", "uid": "20001"},
+		{"profile": "cpu", "uid": true},
+		{"profile": "cpu", "uid": 20001.5},
+		{"profile": "cpu", "uid": []int{20001}},
+		{"profile": "no-such", "uid": 20001},
+	}
+	for i, s := range spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", starts...) {
+		if s.Error == "" {
+			t.Errorf("a start with %v made a pod", starts[i])
+		}
 	}
 }
 
@@ -189,4 +186,15 @@ func named(t *testing.T, elements any, name string) map[string]any {
 	}
 	t.Fatalf("no %s in %v", name, elements)
 	return nil
+}
+
+// hubConfig returns the hub's configuration as JupyterHub reads it.
+func hubConfig(t *testing.T, r Release) map[string]any {
+	t.Helper()
+	config, env := hubFiles(t, r)
+	var parsed map[string]any
+	if err := json.Unmarshal(runHubPython(t, env, "testdata/config.py", config), &parsed); err != nil {
+		t.Fatal(err)
+	}
+	return parsed
 }

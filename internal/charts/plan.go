@@ -1,6 +1,11 @@
 package charts
 
-import "strings"
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+)
 
 // Inputs is what the releases depend on. No address of a node is among it: a
 // node may get another one, and no pod is to restart for that.
@@ -21,6 +26,7 @@ type Inputs struct {
 	FeaturesDir string           // folder on the node where GPU feature discovery leaves its labels
 	HostUsers   bool             // notebooks share the node's user IDs; needed where homes lie on NFS
 	Profiles    []map[string]any // what a person can launch, in the shape of z2jh's singleuser.profileList
+	HubValues   map[string]any   // the lab's own, in z2jh's names; see CheckHubValues
 }
 
 // HubSecrets are made once by gpulab and kept: what they seal outlives pods.
@@ -141,32 +147,79 @@ func featureDiscovery(in Inputs) Release {
 func jupyterhub(in Inputs) Release {
 	hubName, hubTag := splitRef(in.Images["hub"])
 	notebookName, notebookTag := splitRef(in.Images["notebook"])
+	defaults := map[string]any{
+		"hub": map[string]any{
+			"image": map[string]any{"name": hubName, "tag": hubTag},
+		},
+		"singleuser": map[string]any{
+			"image":       map[string]any{"name": notebookName, "tag": notebookTag},
+			"profileList": list(in.Profiles),
+		},
+	}
+	fixed := map[string]any{
+		"gpulab": map[string]any{
+			"oidcClientID":     in.Hub.OIDCClientID,
+			"oidcClientSecret": in.Hub.OIDCClientSecret,
+			"serviceToken":     in.Hub.ServiceToken,
+			"stateDir":         in.HubStateDir,
+			"hostUsers":        in.HostUsers,
+			"httpsPort":        orDefault(in.HTTPSPort, 443),
+			"apiPort":          orDefault(in.APIPort, 6443),
+		},
+		"hub":   map[string]any{"cookieSecret": in.Hub.CookieSecret},
+		"proxy": map[string]any{"secretToken": in.Hub.ProxyToken},
+	}
 	return Release{
 		Name:      "jupyterhub",
 		Namespace: systemNamespace,
 		Chart:     "jupyterhub",
 		After:     []string{"coredns"},
-		Values: map[string]any{
-			"gpulab": map[string]any{
-				"oidcClientID":     in.Hub.OIDCClientID,
-				"oidcClientSecret": in.Hub.OIDCClientSecret,
-				"serviceToken":     in.Hub.ServiceToken,
-				"stateDir":         in.HubStateDir,
-				"hostUsers":        in.HostUsers,
-				"httpsPort":        orDefault(in.HTTPSPort, 443),
-				"apiPort":          orDefault(in.APIPort, 6443),
-			},
-			"hub": map[string]any{
-				"image":        map[string]any{"name": hubName, "tag": hubTag},
-				"cookieSecret": in.Hub.CookieSecret,
-			},
-			"proxy": map[string]any{"secretToken": in.Hub.ProxyToken},
-			"singleuser": map[string]any{
-				"image":       map[string]any{"name": notebookName, "tag": notebookTag},
-				"profileList": list(in.Profiles),
-			},
-		},
+		Values:    overlay(overlay(defaults, in.HubValues), fixed),
 	}
+}
+
+// CheckHubValues tells, one sentence a line, which of a lab's own values for the
+// hub cannot be honoured; nil if all can. The cluster is not asked: it is meant
+// for reading a configuration, before anything is changed.
+func CheckHubValues(values map[string]any) error {
+	for _, path := range [][2]string{{"hub", "cookieSecret"}, {"proxy", "secretToken"}, {"gpulab", ""}} {
+		part, ok := values[path[0]].(map[string]any)
+		if !ok {
+			continue
+		}
+		if path[1] == "" {
+			return errors.New("gpulab: these values are passed by gpulab itself; leave them out")
+		}
+		if _, ok := part[path[1]]; ok {
+			return fmt.Errorf("%s.%s: gpulab makes this secret itself; leave it out", path[0], path[1])
+		}
+	}
+	token := strings.Repeat("0", 64)
+	_, err := render(jupyterhub(Inputs{
+		Images:      map[string]string{"hub": "hub:0", "notebook": "notebook:0"},
+		Hub:         HubSecrets{token, token, token, "hub", token},
+		HubStateDir: "/hub",
+		HubValues:   values,
+	}))
+	return err
+}
+
+// overlay returns base with the values of top over it, maps merged; neither is
+// changed.
+func overlay(base, top map[string]any) map[string]any {
+	out := maps.Clone(base)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for key, value := range top {
+		under, ok := out[key].(map[string]any)
+		over, both := value.(map[string]any)
+		if ok && both {
+			value = overlay(under, over)
+		}
+		out[key] = value
+	}
+	return out
 }
 
 // splitRef divides an image reference at its tag; the charts that keep upstream's

@@ -1,16 +1,10 @@
 package charts
 
 import (
-	"io"
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v3/pkg/action"
-	"helm.sh/helm/v3/pkg/chartutil"
-	kubefake "helm.sh/helm/v3/pkg/kube/fake"
 	"helm.sh/helm/v3/pkg/releaseutil"
-	"helm.sh/helm/v3/pkg/storage"
-	"helm.sh/helm/v3/pkg/storage/driver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -68,29 +62,6 @@ func release(t *testing.T, in Inputs, name string) Release {
 	}
 	t.Fatalf("no release %s in the plan", name)
 	return Release{}
-}
-
-// render runs the templates as an install would, without a cluster.
-func render(r Release) (string, error) {
-	cfg := &action.Configuration{
-		Releases:     storage.Init(driver.NewMemory()),
-		KubeClient:   &kubefake.PrintingKubeClient{Out: io.Discard},
-		Capabilities: chartutil.DefaultCapabilities,
-		Log:          func(string, ...any) {},
-	}
-	cfg.Capabilities.KubeVersion = chartutil.KubeVersion{Version: "v1.35.0", Major: "1", Minor: "35"}
-	chart, err := loadChart(r.Chart)
-	if err != nil {
-		return "", err
-	}
-	install := action.NewInstall(cfg)
-	install.ReleaseName, install.Namespace = r.Name, r.Namespace
-	install.DryRun, install.ClientOnly = true, true
-	rendered, err := install.Run(chart, r.Values)
-	if err != nil {
-		return "", err
-	}
-	return rendered.Manifest, nil
 }
 
 // mustRender returns the objects of a release by "Kind name".
@@ -166,7 +137,7 @@ func TestChartsRenderKnownFields(t *testing.T) {
 					if _, _, err := strict.Decode(raw, nil, nil); err != nil {
 						t.Errorf("%s: %s: %v", r.Name, key, err)
 					}
-					if ns := at(t, object, "metadata", "namespace"); namespaced_(t, raw) && ns == nil {
+					if ns := at(t, object, "metadata", "namespace"); hasNamespace(t, raw) && ns == nil {
 						t.Errorf("%s: %s names no namespace", r.Name, key)
 					}
 				}
@@ -175,8 +146,8 @@ func TestChartsRenderKnownFields(t *testing.T) {
 	}
 }
 
-// namespaced_ reports whether an object of this kind lives in a namespace.
-func namespaced_(t *testing.T, raw []byte) bool {
+// hasNamespace reports whether an object of this kind lives in a namespace.
+func hasNamespace(t *testing.T, raw []byte) bool {
 	t.Helper()
 	var head runtime.TypeMeta
 	if err := yaml.Unmarshal(raw, &head); err != nil {

@@ -1,7 +1,8 @@
-"""Print the pod that KubeSpawner would make, as JSON.
+"""Print the pods that KubeSpawner would make, as a JSON list.
 
-Arguments: the hub's configuration, the user's handle, the server's name, the
-user_options of the start as JSON. An error is printed as {"error": "..."}.
+Arguments: the hub's configuration, the user's handle, the server's name, and a
+JSON list with the user_options of one start each. A start that fails is printed
+as {"error": "..."}.
 """
 
 import asyncio
@@ -21,9 +22,7 @@ class Mock:
         self.__dict__.update(attributes)
 
 
-async def main(config, handle, server, user_options):
-    app = JupyterHub()
-    app.load_config_file(config)
+async def spawn(app, handle, server, user_options):
     user = Mock(
         name=handle, id=1, url=f"/user/{handle}/", servers={}, admin=False,
         escaped_name=handle,
@@ -50,9 +49,17 @@ async def main(config, handle, server, user_options):
     }
 
 
-config, handle, server, options = sys.argv[1:]
-try:
-    result = asyncio.run(main(config, handle, server, json.loads(options)))
-except Exception as error:
-    result = {"error": f"{type(error).__name__}: {error}"}
-json.dump(result, sys.stdout)
+async def main(config, handle, server, starts):
+    app = JupyterHub()
+    app.load_config_file(config)
+    results = []
+    for options in starts:
+        try:
+            results.append(await spawn(app, handle, server, options))
+        except Exception as error:
+            results.append({"error": f"{type(error).__name__}: {error}"})
+    return results
+
+
+config, handle, server, starts = sys.argv[1:]
+json.dump(asyncio.run(main(config, handle, server, json.loads(starts))), sys.stdout)

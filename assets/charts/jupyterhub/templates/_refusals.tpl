@@ -139,9 +139,9 @@ Values that only say "off" to what is off are accepted.
     "serviceAccountName" "notebooks have no rights in the cluster"
     "uid" "everybody has a user ID of their own, which owns their home"
 }}
-  {{- $value := get $v.singleuser $key }}
+  {{- $value := dig $key nil $v.singleuser }}
   {{- if and (eq $key "cloudMetadata") (kindIs "map" $value) (not $value.blockWithIptables) }}
-  {{- else if $value }}
+  {{- else if not (or (kindIs "invalid" $value) (eq (toString $value) "false")) }}
     {{- $said = append $said (printf "singleuser.%s: %s; leave it out." $key $why) }}
   {{- end }}
 {{- end }}
