@@ -422,3 +422,20 @@ func snapshotAt(at time.Time, n int, held ...string) gpu.Snapshot {
 	}
 	return s
 }
+
+// edit changes a person, in their sessions too.
+func (f *fakeUsers) edit(handle string, change func(*users.User)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.people {
+		if f.people[i].Handle == handle {
+			change(&f.people[i])
+		}
+	}
+	for token, session := range f.sessions {
+		if session.User.Handle == handle {
+			change(&session.User)
+			f.sessions[token] = session
+		}
+	}
+}

@@ -74,7 +74,7 @@ func (s *Server) home(r *http.Request, v visitor, mine, active []notebooks.Launc
 	view := homeView{Machines: machines, MayLaunch: v.may(users.ActionLaunch)}
 	waiting := 0
 	for i := range active {
-		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 {
+		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
 			waiting++
 		}
 	}

@@ -1,0 +1,123 @@
+package webui
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+)
+
+func TestDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0 s", 999 * time.Millisecond: "0 s", 59 * time.Second: "59 s", time.Minute: "1 min", 200 * time.Second: "3 min 20 s",
+		time.Hour: "1 h", 125 * time.Minute: "2 h 5 min", 98 * time.Hour: "4 d 2 h",
+	} {
+		if got := duration(d); got != want {
+			t.Errorf("duration(%v) = %q, want %q", d, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{3 * time.Second: "a few seconds", 37 * time.Second: "30 s", 61 * time.Second: "1 min", 59*time.Minute + 59*time.Second: "59 min"} {
+		if got := lasting(d); got != want {
+			t.Errorf("lasting(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for bytes, want := range map[uint64]string{0: "0 MiB", 430 << 20: "430 MiB", 3 << 29: "1.5 GiB", 40 << 30: "40 GiB", 141 << 30: "141 GiB"} {
+		if got := size(bytes); got != want {
+			t.Errorf("size(%d) = %q, want %q", bytes, got, want)
+		}
+	}
+	for text, want := range map[string]string{"4Gi": "4 GiB", "512Mi": "512 MiB", "8G": "8 GB", "1024": "1024", "": ""} {
+		if got := quantity(text); got != want {
+			t.Errorf("quantity(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestSentence(t *testing.T) {
+	for text, want := range map[string]string{"": "", "both are in use": "Both are in use.", "Ähm!": "Ähm!", " über ": "Über."} {
+		if got := sentence(text); got != want {
+			t.Errorf("sentence(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestElementIDsAreSafe(t *testing.T) {
+	if got := elementID("gpu", `GPU-1 "x".y#z`); strings.ContainsAny(got, ` ".#`) {
+		t.Errorf("unsafe ID %q", got)
+	}
+}
+
+// reading makes a snapshot in which one GPU's use is as given.
+func useOf(at time.Time, use *float64) gpu.Snapshot {
+	return gpu.Snapshot{Time: at, GPUs: []gpu.GPU{{Device: gpu.Device{UUID: "a"}, Reading: gpu.Reading{Utilization: use}}}}
+}
+
+func TestHistoryDrawsGaps(t *testing.T) {
+	h, start, full := newHistory(), time.Unix(1000, 0), 100.0
+	if lines := h.draw("a", use, start).Lines; lines != nil {
+		t.Errorf("drew an unknown GPU: %v", lines)
+	}
+	for second := range 200 {
+		value := &full
+		if second >= 160 && second < 170 {
+			value = nil
+		}
+		if second >= 180 && second < 190 {
+			continue // the machine was silent
+		}
+		h.add(useOf(start.Add(time.Duration(second)*time.Second), value))
+	}
+	now := start.Add(199 * time.Second)
+	lines := h.draw("a", use, now).Lines
+	if len(lines) != 3 {
+		t.Fatalf("%d lines, want 3 with two gaps: %v", len(lines), lines)
+	}
+	if last := lines[2]; !strings.HasSuffix(last, "240,1") {
+		t.Errorf("the newest reading is not at the right end: %s", last)
+	}
+	if points := len(strings.Fields(strings.Join(lines, " "))); points != slots-10 {
+		t.Errorf("%d points, want %d", points, slots-10)
+	}
+	if lines := h.draw("a", memory, now).Lines; lines != nil {
+		t.Errorf("drew a measure the GPU does not tell: %v", lines)
+	}
+	later := h.draw("a", use, now.Add(time.Minute)).Lines
+	if end := later[len(later)-1]; strings.HasSuffix(end, "240,1") || len(later) == 0 {
+		t.Errorf("a silent machine's curve does not move on: %v", later)
+	}
+	if lines := h.draw("a", use, now.Add(time.Hour)).Lines; lines != nil {
+		t.Errorf("readings of an hour ago are still drawn: %v", lines)
+	}
+}
+
+func TestHistoryForgetsGPUsThatAreGone(t *testing.T) {
+	h, full := newHistory(), 1.0
+	h.add(useOf(time.Unix(1000, 0), &full))
+	other := useOf(time.Unix(2000, 0), &full)
+	other.GPUs[0].UUID = "b"
+	h.add(other)
+	if len(h.gpus) != 1 || h.gpus["b"] == nil {
+		t.Errorf("kept %v", h.gpus)
+	}
+}
+
+func TestAreaClosesALine(t *testing.T) {
+	if got, want := area("4,10 8,12 12,3"), "4,40 4,10 8,12 12,3 12,40"; got != want {
+		t.Errorf("area = %q, want %q", got, want)
+	}
+	if got, want := area("4,10"), "4,40 4,10 4,40"; got != want {
+		t.Errorf("area = %q, want %q", got, want)
+	}
+}
+
+func TestUnknownIsNeverZero(t *testing.T) {
+	for _, r := range readingsOf(&gpu.GPU{}) {
+		if r.Value != "" || r.Fraction != nil {
+			t.Errorf("%s of a GPU that tells nothing: %q %v", r.Name, r.Value, r.Fraction)
+		}
+	}
+}

@@ -1,0 +1,288 @@
+package webui_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// TestEveryRouteForEveryRole walks all routes as nobody and in each role. The
+// table is written out by hand: a route that lost its check fails here.
+func TestEveryRouteForEveryRole(t *testing.T) {
+	const (
+		nobody = 1 << iota
+		guest
+		member
+		lead
+		admin
+		everyone = nobody | guest | member | lead | admin
+		signedIn = everyone &^ nobody
+		managers = lead | admin // of notebooks
+	)
+	roles := []struct {
+		bit    int
+		handle string
+	}{{nobody, ""}, {guest, "gus"}, {member, "ben"}, {lead, "lea"}, {admin, "ada"}}
+	routes := []struct {
+		method, path string
+		allowed      int
+	}{
+		{"GET", "/login", everyone},
+		{"POST", "/login", everyone},
+		{"POST", "/logout", everyone},
+		{"GET", "/setup", everyone},
+		{"POST", "/setup", everyone},
+		{"GET", "/welcome", everyone},
+		{"POST", "/welcome", everyone},
+		{"GET", "/trust", everyone},
+		{"GET", "/ca.crt", everyone},
+		{"GET", "/handle/check?handle=zoe", admin},
+		{"GET", "/", signedIn},
+		{"GET", "/gpus", signedIn},
+		{"GET", "/api/v1/gpus", signedIn},
+		{"GET", "/design", signedIn},
+		{"GET", "/events?view=nothing", signedIn},
+		{"POST", "/launch", signedIn},
+		{"GET", "/launches/1", managers},
+		{"POST", "/launches/1/stop", managers},
+		{"POST", "/launches/1/cancel", managers},
+		{"GET", "/users", admin},
+		{"POST", "/users", admin},
+		{"POST", "/users/gus/link", admin},
+		{"POST", "/users/gus/remove", admin},
+		{"GET", "/status", admin},
+		{"GET", "/api/v1/status", admin},
+	}
+	for _, role := range roles {
+		t.Run(role.handle, func(t *testing.T) {
+			l := newLab(t)
+			for _, rt := range routes {
+				// Somebody's launch that is nobody's of those who ask.
+				l.notebooks.change(func(list *[]notebooks.Launch) {
+					*list = []notebooks.Launch{{ID: 1, UserID: 99, Handle: "zed", Title: "zed's", Profile: "cpu", State: notebooks.Running, URL: "/user/zed/cpu/"}}
+				})
+				c := l.client(t, role.handle)
+				var got answer
+				if rt.method == "POST" {
+					page := "/"
+					if role.bit == nobody {
+						page = "/login"
+					}
+					got = c.post(page, rt.path, nil)
+				} else {
+					got = c.get(rt.path)
+				}
+				refused := got.status == http.StatusUnauthorized && rt.path != "/login" || got.status == http.StatusForbidden ||
+					strings.HasPrefix(got.header.Get("Location"), "/login?next=") ||
+					got.status == http.StatusNotFound && strings.HasPrefix(rt.path, "/launches/")
+				if allowed := rt.allowed&role.bit != 0; allowed == refused {
+					t.Errorf("%s %s as %q: status %d %s, want allowed %v", rt.method, rt.path, role.handle, got.status, got.header.Get("Location"), allowed)
+				}
+				if role.bit == nobody && rt.allowed&nobody == 0 && strings.Contains(got.body, "zed") {
+					t.Errorf("%s %s tells a stranger about people", rt.method, rt.path)
+				}
+			}
+		})
+	}
+}
+
+func TestSuspendedSessionsMayNothing(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ben")
+	l.users.edit("ben", func(u *users.User) { u.Suspended = true })
+	c.get("/gpus").want(t, http.StatusForbidden)
+}
+
+// TestForms checks that no form is taken without its token, from elsewhere, or
+// beyond its size, and that nothing changes then.
+func TestForms(t *testing.T) {
+	tests := []struct {
+		name   string
+		status int
+		says   string
+		edit   func(*http.Request)
+		form   url.Values
+	}{
+		{"no token", http.StatusForbidden, "Nothing was changed", nil, url.Values{}},
+		{"wrong token", http.StatusForbidden, "Nothing was changed", nil, url.Values{"csrf": {"guessed"}}},
+		{"other site", http.StatusForbidden, "nothing was changed", func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, url.Values{"csrf": {"TOKEN"}}},
+		{"notebooks' origin", http.StatusForbidden, "nothing was changed", func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }, url.Values{"csrf": {"TOKEN"}}},
+		{"other origin, old browser", http.StatusForbidden, "nothing was changed", func(r *http.Request) {
+			r.Header.Del("Sec-Fetch-Site")
+			r.Header.Set("Origin", "https://evil.example")
+		}, url.Values{"csrf": {"TOKEN"}}},
+		{"too large", http.StatusRequestEntityTooLarge, "too large", nil, url.Values{"csrf": {"TOKEN"}, "title": {strings.Repeat("x", 100<<10)}}},
+		{"token in the address", http.StatusForbidden, "Nothing was changed", func(r *http.Request) { r.URL.RawQuery = "csrf=" + r.Header.Get("X-Token") }, url.Values{}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLab(t)
+			c := l.client(t, "ben")
+			token := c.token("/")
+			if test.form.Get("csrf") == "TOKEN" {
+				test.form.Set("csrf", token)
+			}
+			test.form.Set("profile", "cpu")
+			got := c.do("POST", "/launch", test.form, func(r *http.Request) {
+				r.Header.Set("X-Token", token)
+				if test.edit != nil {
+					test.edit(r)
+				}
+			})
+			got.want(t, test.status, test.says)
+			if n := len(l.notebooks.filter(notebooks.Launch.Active)); n != 0 {
+				t.Errorf("%d notebooks were started", n)
+			}
+		})
+	}
+}
+
+func TestAnotherSessionsTokenIsRefused(t *testing.T) {
+	l := newLab(t)
+	token := l.client(t, "ada").token("/")
+	l.client(t, "ben").do("POST", "/launch", url.Values{"csrf": {token}, "profile": {"cpu"}}, nil).want(t, http.StatusForbidden)
+}
+
+func TestErrorPages(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ben")
+	c.get("/nothing/here").want(t, http.StatusNotFound, "There is no such page")
+	c.get("/launches/999").want(t, http.StatusNotFound, "There is no such page")
+	c.get("/launches/x").want(t, http.StatusNotFound)
+	got := c.do("DELETE", "/gpus", nil, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-origin") })
+	got.want(t, http.StatusMethodNotAllowed, "cannot be used that way")
+	if allow := got.header.Get("Allow"); allow != "GET" {
+		t.Errorf("Allow: %q", allow)
+	}
+	l.status.status.Components = nil // makes the fake fail
+	l.client(t, "ada").get("/status").want(t, http.StatusInternalServerError, "gpulab logs")
+	l.client(t, "ada").get("/api/v1/status").want(t, http.StatusInternalServerError, `"error"`)
+}
+
+func TestSecurityHeaders(t *testing.T) {
+	l := newLab(t)
+	got := l.client(t, "ben").get("/")
+	policy := got.header.Get("Content-Security-Policy")
+	for _, part := range []string{"default-src 'none'", "script-src 'self';", "style-src 'self';", "frame-ancestors 'none'", "base-uri 'none'", "wss://127.0.0.1:"} {
+		if !strings.Contains(policy, part) {
+			t.Errorf("policy lacks %q: %s", part, policy)
+		}
+	}
+	if strings.Contains(policy, "unsafe") {
+		t.Errorf("policy allows unsafe things: %s", policy)
+	}
+	for name, want := range map[string]string{"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store",
+		"Referrer-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin", "Strict-Transport-Security": ""} {
+		if got := got.header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if strings.Contains(got.body, " style=") || strings.Contains(got.body, "<style") || strings.Contains(got.body, " onclick") {
+		t.Error("the page has inline style or script, which the policy refuses")
+	}
+}
+
+// TestHostInjection sends host names that would end a header's value early.
+func TestHostInjection(t *testing.T) {
+	l := newLab(t)
+	for _, host := range []string{"lab;script-src *", "lab.example:99999999", "'unsafe-inline'", "[::1]:443", "LAB-1.example"} {
+		request := httptest.NewRequest("GET", "/login", nil)
+		request.Host = host
+		recorder := httptest.NewRecorder()
+		l.server.Config.Handler.ServeHTTP(recorder, request)
+		policy := recorder.Header().Get("Content-Security-Policy")
+		if strings.Contains(policy, "*") || strings.Contains(policy, "unsafe") {
+			t.Errorf("host %q reached the policy: %s", host, policy)
+		}
+	}
+}
+
+var assetURL = func(body string) []string {
+	var urls []string
+	for _, part := range strings.Split(body, `"`) {
+		if strings.HasPrefix(part, "/assets/") {
+			urls = append(urls, part)
+		}
+	}
+	return urls
+}
+
+func TestAssets(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "")
+	urls := assetURL(c.get("/login").body)
+	if len(urls) < 5 {
+		t.Fatalf("page loads only %v", urls)
+	}
+	for _, u := range urls {
+		got := c.get(u)
+		got.want(t, http.StatusOK)
+		if cache := got.header.Get("Cache-Control"); !strings.Contains(cache, "immutable") {
+			t.Errorf("%s: Cache-Control %q", u, cache)
+		}
+		zipped := c.do("GET", u, nil, func(r *http.Request) { r.Header.Set("Accept-Encoding", "gzip") })
+		if zipped.header.Get("Content-Encoding") != "gzip" || len(zipped.body) == 0 {
+			t.Errorf("%s is not compressed", u)
+		}
+	}
+	c.get("/assets/000000000000/app.css").want(t, http.StatusNotFound)
+	c.get("/assets/").want(t, http.StatusNotFound)
+}
+
+func TestLaunchFlow(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ben")
+	got := c.post("/", "/launch", url.Values{"profile": {"gpu"}, "title": {" Seminar <3> "}})
+	got.want(t, http.StatusSeeOther)
+	if to := got.header.Get("Location"); to != "/launches/1" {
+		t.Fatalf("sent to %q", to)
+	}
+	c.get("/launches/1").want(t, http.StatusOK, "Seminar &lt;3&gt;", "Starting", "/events?view=launch&amp;id=1")
+	c.get("/").want(t, http.StatusOK, "Seminar &lt;3&gt;")
+	if strings.Contains(l.client(t, "gus").get("/").body, "Seminar") {
+		t.Error("others see a notebook's title")
+	}
+	c.post("/launches/1", "/launches/1/stop", nil).want(t, http.StatusSeeOther)
+	c.post("/launches/1", "/launches/1/stop", nil).want(t, http.StatusSeeOther) // twice is no error
+	c.get("/launches/1").want(t, http.StatusOK, "Stopped", "Start it again")
+
+	for _, bad := range []url.Values{{"profile": {"tpu"}}, {"profile": {"cpu"}, "title": {strings.Repeat("ä", 81)}}, {"profile": {"cpu"}, "title": {"a\x00b"}}} {
+		c.post("/", "/launch", bad).want(t, http.StatusBadRequest, "The notebook was not started")
+	}
+}
+
+func TestWaitingNotebookCanBecomeAnother(t *testing.T) {
+	l := newLab(t, "ada", "lea")
+	l.notebooks.change(func(list *[]notebooks.Launch) {
+		*list = []notebooks.Launch{{ID: 1, UserID: 2, Handle: "ben", Title: "Mine", Profile: "gpu", GPUs: 1, State: notebooks.Waiting, Requested: time.Now(),
+			Reason: "both GPUs are in use", Position: 2, Holders: []notebooks.Holder{{Handle: "ada", Pod: "jupyter-ada", GPUs: 1, Since: time.Now().Add(-5 * time.Minute)}}}}
+	})
+	c := l.client(t, "ben")
+	c.get("/launches/1").want(t, http.StatusOK, "Waiting for 1 GPU", "Both GPUs are in use.", "number 2 in the queue", "ada", "5 min", "Start a CPU notebook instead", "Cancel")
+	got := c.post("/launches/1", "/launch", url.Values{"profile": {"cpu"}, "title": {"Mine"}, "instead": {"1"}})
+	got.want(t, http.StatusSeeOther)
+	c.get("/launches/1").want(t, http.StatusOK, "Cancelled")
+	c.get(got.header.Get("Location")).want(t, http.StatusOK, "CPU notebook")
+
+	// Somebody else's launch cannot be taken away that way.
+	l.notebooks.change(func(list *[]notebooks.Launch) { (*list)[0].UserID, (*list)[0].State = 1, notebooks.Waiting })
+	c.post("/", "/launch", url.Values{"profile": {"cpu"}, "instead": {"1"}}).want(t, http.StatusNotFound)
+}
+
+func TestRunningNotebookIsOpenedOnTheOtherOrigin(t *testing.T) {
+	l := newLab(t)
+	l.busy()
+	body := l.client(t, "ada").get("/launches/1").body
+	if want := `href="` + l.server.URL + `/user/ada/gpu/lab"`; !strings.Contains(body, want) {
+		t.Errorf("no %s on the page", want)
+	}
+	if strings.Contains(l.client(t, "lea").get("/launches/1").body, "/user/ada/") {
+		t.Error("a lead is led into somebody else's notebook")
+	}
+}
