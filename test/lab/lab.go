@@ -241,3 +241,26 @@ func repository(t testing.TB) string {
 	t.Fatal("no go.mod above the test's folder")
 	return ""
 }
+
+// Processes returns the numbers, on the host, of the programs with the name.
+func (l *Lab) Processes(ctx context.Context, name string) []int {
+	l.t.Helper()
+	var pids []int
+	for _, field := range strings.Fields(l.Run(ctx, "pgrep", "-x", name).Stdout) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Kill sends a signal, such as "KILL", to the host's programs with the name.
+// It returns how many there were.
+func (l *Lab) Kill(ctx context.Context, signal, name string) int {
+	l.t.Helper()
+	pids := l.Processes(ctx, name)
+	for _, pid := range pids {
+		l.Run(ctx, "kill", "-s", signal, strconv.Itoa(pid))
+	}
+	return len(pids)
+}

@@ -1,0 +1,197 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// The people of the story.
+const (
+	adminHandle   = "ada"
+	adminPassword = "a quiet green lamp"
+	guestHandle   = "ben"
+	guestPassword = "two loud red bells"
+)
+
+// appliance is one lab that the tests below share, in their order: a cluster
+// is expensive, and a real one lives through all of this too.
+type appliance struct {
+	*lab.Lab
+	ctx     context.Context
+	before  lab.Snapshot // of the host before the first init
+	ca      []byte
+	link    string       // the administrator's, as init printed it
+	browser *lab.Browser // the administrator's, once it has run
+	guest   *lab.Browser
+	first   *kernel // of the administrator's first notebook, in browser
+	second  *kernel // of the guest's
+	waiting string  // the progress page of a launch that waits for a GPU
+}
+
+// pages is where the lab's pages are, hub where its notebooks are.
+const (
+	pages = "https://" + lab.Address
+	hub   = "https://" + lab.Address + ":8443"
+)
+
+// TestAppliance is the life of a lab, from a machine that has never seen
+// gpulab until nothing of it is left. A chapter builds on those before it, so
+// the first failure ends it.
+func TestAppliance(t *testing.T) {
+	if _, err := os.Stat("../../bin/gpulab"); err != nil {
+		t.Fatal("there is no bin/gpulab: run `go tool task build`")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute)
+	defer cancel()
+	a := &appliance{Lab: lab.New(t), ctx: ctx}
+	a.before = a.Snapshot(ctx)
+	t.Cleanup(func() { a.keepLogs(t) })
+
+	chapters := []struct {
+		name string
+		run  func(*testing.T, *appliance)
+	}{
+		{"commands without a lab", testCommandsWithoutLab},
+		{"preflight", testPreflight},
+		{"init interrupted", testInitInterrupted},
+		{"init again", testInitAgain},
+		{"admin link", testAdminLink},
+		{"home", testHome},
+		{"first notebook", testFirstNotebook},
+		{"user packages", testUserPackages},
+		{"second person", testSecondPerson},
+		{"all GPUs taken", testAllTaken},
+		{"readings", testReadings},
+		{"kill the GPU probe", testKillProbe},
+		{"kill gpulab", testKillGpulab},
+		{"kill Kubernetes", testKillKubernetes},
+		{"next in the queue", testNextInQueue},
+		{"stop and start again", testStopAndRelaunch},
+		{"forms and sign-in", testFormsAndSignIn},
+		{"reset", testReset},
+		{"init after reset", testInitAfterReset},
+	}
+	for _, chapter := range chapters {
+		if !t.Run(chapter.name, func(t *testing.T) { chapter.run(t, a) }) {
+			t.FailNow()
+		}
+	}
+}
+
+// keepLogs copies what gpulab and Kubernetes said when a test has failed.
+func (a *appliance) keepLogs(t *testing.T) {
+	if !t.Failed() {
+		return
+	}
+	folder := a.Repository() + "/test/output"
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Log(err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for name, command := range map[string]string{
+		"gpulab.log":   "cat /var/lib/gpulab/log/*",
+		"status.txt":   a.Binary() + " status; " + a.Binary() + " charts",
+		"pods.txt":     a.Binary() + " kubectl get pods -A -o wide; " + a.Binary() + " kubectl get events -A --sort-by=.lastTimestamp",
+		"describe.txt": a.Binary() + " kubectl describe pods -A",
+		"hub.log":      a.Binary() + " kubectl -n gpulab-system logs deploy/hub --tail=500",
+		"ps.txt":       "ps axo pid,ppid,etime,rss,args",
+	} {
+		result := a.Run(ctx, "sh", "-c", command)
+		os.WriteFile(folder+"/"+name, []byte(result.Stdout+result.Stderr), 0o644)
+	}
+	t.Logf("logs of the lab: %s", folder)
+}
+
+// status is the part of `gpulab status --json` that the tests read.
+type status struct {
+	Ready      bool
+	URL        string
+	GPUs       []struct{ GPUs []gpu }
+	Components []struct{ Name, State, Detail, NextStep string }
+}
+
+type gpu struct {
+	UUID      string
+	Simulated bool
+	Holders   []struct{ User, Notebook string }
+}
+
+func (a *appliance) status(t *testing.T) status {
+	t.Helper()
+	result := a.Gpulab(a.ctx, "status", "--json")
+	var s status
+	if err := json.Unmarshal([]byte(result.Stdout), &s); err != nil {
+		t.Fatalf("status --json (exit code %d): %v\n%s%s", result.Code, err, result.Stdout, result.Stderr)
+	}
+	return s
+}
+
+// gpus returns the GPUs of the pool.
+func (a *appliance) gpus(t *testing.T) []gpu {
+	t.Helper()
+	var all []gpu
+	for _, node := range a.status(t).GPUs {
+		all = append(all, node.GPUs...)
+	}
+	return all
+}
+
+// waitReady waits until gpulab says that the lab is ready.
+func (a *appliance) waitReady(t *testing.T) {
+	t.Helper()
+	a.eventually(t, "the lab is ready", func() bool {
+		return a.Gpulab(a.ctx, "status", "--json").Code == 0
+	})
+}
+
+// eventually waits for a condition, and ends the test when it does not come.
+func (a *appliance) eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(lab.Patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s it is not so: %s", lab.Patience, what)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+var linkPattern = regexp.MustCompile(`https://\S+/setup\?token=\S+`)
+
+// findLink reads the one-time link out of what a command printed.
+func findLink(t *testing.T, output string) string {
+	t.Helper()
+	link := linkPattern.FindString(output)
+	if link == "" {
+		t.Fatalf("no one-time link in:\n%s", output)
+	}
+	return link
+}
+
+// checkFailure checks how a command refused: its exit code, and one sentence
+// that holds every given part.
+func checkFailure(t *testing.T, result lab.Result, code int, says ...string) {
+	t.Helper()
+	if result.Code != code {
+		t.Errorf("exit code %d, want %d", result.Code, code)
+	}
+	for _, part := range says {
+		if !strings.Contains(result.Stdout+result.Stderr, part) {
+			t.Errorf("%q is not in what it said:\n%s%s", part, result.Stdout, result.Stderr)
+		}
+	}
+	if strings.Contains(result.Stderr, "panic") || strings.Contains(result.Stderr, "goroutine ") {
+		t.Errorf("it crashed:\n%s", result.Stderr)
+	}
+}

@@ -1,0 +1,48 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+// testReset: with a notebook running, reset takes everything of gpulab off the
+// machine, and says so.
+func testReset(t *testing.T, a *appliance) {
+	checkFailure(t, a.Gpulab(a.ctx, "reset"), exitUsage, "--yes")
+	if a.notebookPods(t) == "" {
+		t.Error("no notebook runs, so reset has less to do than it should")
+	}
+	a.checkReset(t)
+	if result := a.Gpulab(a.ctx, "reset", "--yes"); result.Code != 0 {
+		t.Errorf("a second reset: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+}
+
+func (a *appliance) checkReset(t *testing.T) {
+	t.Helper()
+	result := a.Gpulab(a.ctx, "reset", "--yes")
+	if result.Code != 0 {
+		t.Fatalf("reset: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	t.Logf("reset took %s", result.Took)
+	after := a.Snapshot(a.ctx)
+	if left := a.before.Added(after); len(left) > 0 {
+		t.Errorf("reset left:\n%s", strings.Join(left, "\n"))
+	}
+	if missing := after.Added(a.before); len(missing) > 0 {
+		t.Errorf("reset took away what was there before:\n%s", strings.Join(missing, "\n"))
+	}
+}
+
+// testInitAfterReset: a machine that had a lab can have one again.
+func testInitAfterReset(t *testing.T, a *appliance) {
+	result := a.Gpulab(a.ctx, initArgs...)
+	if result.Code != 0 {
+		t.Fatalf("init after reset: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	t.Logf("from nothing to ready: %s\n%s", result.Took, result.Stdout)
+	checkSummary(t, a, result)
+	a.checkReset(t)
+}
