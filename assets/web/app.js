@@ -123,6 +123,16 @@
     body.classList.toggle("stale", isLost);
   };
 
+  // htmx connects again after a break, but not when the first try failed.
+  const connect = () => {
+    if (!connection) htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live, timeout: 10000 });
+  };
+  const refused = (status) => {
+    // 401: signed out here or elsewhere; the page itself leads to sign-in.
+    if (status === 401) location.reload();
+    else setLost(true);
+  };
+
   if (live) {
     live.addEventListener("htmx:sse:after:connection", (event) => {
       connection = event.detail.connection;
@@ -132,11 +142,13 @@
     live.addEventListener("htmx:sse:before:message", () => {
       heard = Date.now();
     });
-    live.addEventListener("htmx:sse:error", (event) => {
-      // 401: signed out here or elsewhere; the page itself leads to sign-in.
-      if (event.detail.status === 401) location.reload();
-      else setLost(true);
-    });
+    live.addEventListener("htmx:sse:error", (event) => refused(event.detail.status));
+    for (const failed of ["htmx:response:error", "htmx:error"]) {
+      live.addEventListener(failed, (event) => {
+        refused(event.detail.ctx?.response?.status);
+        setTimeout(connect, 3000);
+      });
+    }
     live.addEventListener("htmx:sse:close", () => {
       connection = null;
     });
@@ -150,7 +162,7 @@
       heard = Date.now();
       setLost(true);
       if (connection?.reader) connection.reader.cancel();
-      else if (!connection) htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live });
+      else connect();
     }, 5000);
   }
 

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
+	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -126,9 +126,6 @@ type violation struct {
 
 func audit(ctx context.Context) ([]violation, error) {
 	const run = `axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}).then(r => JSON.stringify(r.violations))`
-	if _, err := chromedp.Run(ctx, chromedp.Evaluate[int](axe+"; 0")); err != nil {
-		return nil, err
-	}
 	found, err := chromedp.Run(ctx, chromedp.Evaluate[string](run, chromedp.EvalAwaitPromise))
 	if err != nil {
 		return nil, err
@@ -137,7 +134,7 @@ func audit(ctx context.Context) ([]violation, error) {
 	return list, json.Unmarshal([]byte(found), &list)
 }
 
-// TestPagesInABrowser opens every page on a phone and on a desktop, in light
+// TestPagesInABrowser looks at every page on a phone and on a desktop, in light
 // and dark: axe-core finds no violation of WCAG AA, nothing is wider than the
 // screen, and the browser reports no error.
 func TestPagesInABrowser(t *testing.T) {
@@ -188,18 +185,29 @@ func TestPagesInABrowser(t *testing.T) {
 			if p.user != "" {
 				token = p.lab.session(t, p.user)
 			}
-			for _, width := range []int64{390, 1440} {
-				for _, dark := range []bool{false, true} {
-					name := fmt.Sprintf("%s-%d-%s", p.name, width, map[bool]string{false: "light", true: "dark"}[dark])
-					response, err := chromedp.RunResponse(ctx, cookie(p.lab, token), screen(width, dark), chromedp.Navigate(p.lab.server.URL+p.path))
-					if err != nil {
-						t.Fatalf("%s: %v", name, err)
-					}
-					if response.Status != int64(p.status) {
-						t.Errorf("%s: status %d, want %d", name, response.Status, p.status)
-					}
-					checkPage(t, ctx, name)
+			if err := chromedp.Do(ctx, cookie(p.lab, token), screen(390, false)); err != nil {
+				t.Fatal(err)
+			}
+			response, err := chromedp.RunResponse(ctx, chromedp.Navigate(p.lab.server.URL+p.path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response.Status != int64(p.status) {
+				t.Errorf("status %d, want %d", response.Status, p.status)
+			}
+			if _, err := chromedp.Run(ctx, chromedp.Evaluate[int](axe+"; 0")); err != nil {
+				t.Fatal(err)
+			}
+			// Dark differs in colours only, so one width is enough for it.
+			for _, look := range []struct {
+				name  string
+				width int64
+				dark  bool
+			}{{"390-light", 390, false}, {"1440-light", 1440, false}, {"1440-dark", 1440, true}} {
+				if err := chromedp.Do(ctx, screen(look.width, look.dark)); err != nil {
+					t.Fatal(err)
 				}
+				checkPage(t, ctx, p.name+"-"+look.name)
 			}
 			for _, complaint := range wrong.take() {
 				t.Errorf("the browser reports: %s", complaint)
@@ -240,4 +248,149 @@ func checkPage(t *testing.T, ctx context.Context, name string) {
 	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), picture, 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// eventually waits until an expression is true in the page.
+func eventually(t *testing.T, ctx context.Context, what, expression string) {
+	t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for {
+		// While a page is being left, there is nothing to evaluate in.
+		done, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
+		if err == nil && done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: still not so after 15 seconds (%v)", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func run(t *testing.T, ctx context.Context, script string) {
+	t.Helper()
+	if err := chromedp.Do(ctx, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := chromedp.Evaluate[int]("("+script+", 0)")(ctx, target)
+		return err
+	})); err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+}
+
+// TestPagesLive uses the pages as a person does, over the real connection.
+func TestPagesLive(t *testing.T) {
+	ctx := browser(t)
+	l := newLab(t, "ada", "ben")
+	l.busy()
+	feed, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		for second := time.NewTicker(250 * time.Millisecond); ; {
+			select {
+			case <-feed.Done():
+				second.Stop()
+				return
+			case at := <-second.C:
+				l.fleet.publish(snapshotAt(at, 2, "ada", "ben"))
+			}
+		}
+	}()
+	var wrong complaints
+	wrong.listen(ctx)
+	token := l.session(t, "ada")
+	if err := chromedp.Do(ctx, cookie(l, token), screen(1440, false)); err != nil {
+		t.Fatal(err)
+	}
+	visit := func(path string) {
+		t.Helper()
+		if err := chromedp.Do(ctx, chromedp.Navigate(l.server.URL+path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const firstGPU = `document.getElementById("` + gpu0 + `")`
+
+	t.Run("readings change, and go on after the connection broke", func(t *testing.T) {
+		visit("/gpus")
+		run(t, ctx, `window.before = `+firstGPU+`.innerText, `+firstGPU+`.mark = "same element"`)
+		eventually(t, ctx, "new readings", firstGPU+`.innerText !== window.before`)
+		eventually(t, ctx, "the element was kept", firstGPU+`.mark === "same element"`)
+		l.server.CloseClientConnections()
+		run(t, ctx, `window.before = `+firstGPU+`.innerText`)
+		eventually(t, ctx, "readings after a break", firstGPU+`.innerText !== window.before`)
+		eventually(t, ctx, "nothing is said to be lost", `document.getElementById("live-lost").hidden`)
+		wrong.take() // htmx reports the break we made
+	})
+
+	t.Run("what is typed and focused stays while parts change", func(t *testing.T) {
+		visit("/")
+		run(t, ctx, `(f => (f.focus(), f.value = "my title"))(document.querySelector("#profile-gpu-title"))`)
+		run(t, ctx, `window.before = `+firstGPU+`.innerText`)
+		eventually(t, ctx, "new readings", firstGPU+`.innerText !== window.before`)
+		eventually(t, ctx, "focus and text", `document.activeElement.id === "profile-gpu-title" && document.activeElement.value === "my title"`)
+	})
+
+	t.Run("a question before a notebook is stopped", func(t *testing.T) {
+		visit("/")
+		run(t, ctx, `document.querySelector("#row-1 form button").click()`)
+		eventually(t, ctx, "the question", `document.querySelector("#confirm[open]")?.innerText.includes("Stop “protein-folding”?")`)
+		run(t, ctx, `document.querySelector("#confirm [data-no]").click()`)
+		eventually(t, ctx, "the question goes", `!document.querySelector("#confirm[open]")`)
+		run(t, ctx, `document.querySelector("#row-1 form button").click()`)
+		eventually(t, ctx, "the question again", `document.querySelector("#confirm[open]")`)
+		run(t, ctx, `document.querySelector("#confirm [data-yes]").click()`)
+		eventually(t, ctx, "the notebook is gone from the list", `location.pathname === "/" && !document.querySelector("#row-1")`)
+	})
+
+	t.Run("a notebook opens when it is ready", func(t *testing.T) {
+		visit("/launches/4")
+		eventually(t, ctx, "seconds pass", `document.getElementById("launch-clock").innerText.match(/[5-9] s/)`)
+		l.notebooks.change(func(list *[]notebooks.Launch) {
+			for i := range *list {
+				if (*list)[i].ID == 4 {
+					(*list)[i].State, (*list)[i].Ready = notebooks.Running, time.Now()
+				}
+			}
+		})
+		eventually(t, ctx, "JupyterLab", `location.pathname === "/user/ada/cpu/lab"`)
+	})
+
+	t.Run("colours are chosen and kept", func(t *testing.T) {
+		visit("/")
+		run(t, ctx, `document.querySelector("[data-theme-button]").click()`)
+		run(t, ctx, `document.querySelector("[data-theme-button]").click()`)
+		eventually(t, ctx, "dark", `getComputedStyle(document.documentElement).backgroundColor === "rgb(15, 18, 20)"`)
+		visit("/gpus")
+		eventually(t, ctx, "dark on the next page", `document.documentElement.dataset.theme === "dark"`)
+	})
+
+	t.Run("a sign-in name is suggested and checked", func(t *testing.T) {
+		visit("/users")
+		run(t, ctx, `(f => (f.value = "Łukasz Straße", f.dispatchEvent(new Event("input", {bubbles: true}))))(document.getElementById("name"))`)
+		eventually(t, ctx, "the suggestion", `document.getElementById("handle").value === "lukasz-strasse"`)
+		eventually(t, ctx, "it is free", `document.getElementById("handle-note").innerText === "Free."`)
+		run(t, ctx, `(f => (f.value = "ben", f.dispatchEvent(new Event("input", {bubbles: true}))))(document.getElementById("handle"))`)
+		eventually(t, ctx, "it is taken", `document.getElementById("handle-note").innerText.includes("already")`)
+	})
+
+	t.Run("a browser that refuses WebSockets is told so", func(t *testing.T) {
+		visit("/")
+		eventually(t, ctx, "WebSockets were found to work", `sessionStorage.getItem("gpulab-websocket-works")`)
+		l.refuseWebSockets.Store(true)
+		defer l.refuseWebSockets.Store(false)
+		run(t, ctx, `sessionStorage.clear()`)
+		visit("/gpus")
+		eventually(t, ctx, "the banner", `!document.getElementById("ws-refused").hidden`)
+	})
+
+	for _, complaint := range wrong.take() {
+		t.Errorf("the browser reports: %s", complaint)
+	}
+
+	t.Run("signing out elsewhere ends this page", func(t *testing.T) {
+		visit("/gpus")
+		if err := l.users.EndSession(ctx, token); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, ctx, "sign-in", `location.pathname === "/login"`)
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +44,9 @@ type lab struct {
 	status    *fakeStatus
 	server    *httptest.Server
 	ca        []byte
+	// refuseWebSockets makes the notebooks' origin answer like a Safari that
+	// does not trust the certificate: pages yes, WebSockets no.
+	refuseWebSockets atomic.Bool
 }
 
 // newLab starts a lab with two GPUs, of which heldBy hold the first ones.
@@ -88,6 +92,10 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 	})
 	mux.Handle("/", pages)
 	mux.HandleFunc("/gpulab/ws-check", func(w http.ResponseWriter, r *http.Request) {
+		if l.refuseWebSockets.Load() {
+			http.Error(w, "refused", http.StatusBadRequest)
+			return
+		}
 		c, err := websocket.Accept(w, r, nil)
 		if err == nil {
 			_ = c.CloseNow()
