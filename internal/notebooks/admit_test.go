@@ -1,0 +1,74 @@
+package notebooks
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestAdmit(t *testing.T) {
+	node := func(gpus, free int, memory int64) NodeRoom {
+		return NodeRoom{Total: Amount{GPUs: gpus, MilliCPU: 4000, Memory: 8 << 30}, Free: Amount{GPUs: free, MilliCPU: 4000, Memory: memory << 30}}
+	}
+	gpu := func(n int) Amount { return Amount{GPUs: n, MilliCPU: 100, Memory: 1 << 30} }
+	for _, c := range []struct {
+		name     string
+		room     Room
+		reserved []Amount
+		queue    []Amount
+		want     string // per launch: a admitted, n never, else what is short
+	}{
+		{"room for all", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Amount{gpu(1), gpu(1)}, "[a a]"},
+		{"the second waits", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Amount{gpu(1), gpu(1)}, "[a gpu]"},
+		{"what is reserved counts", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, []Amount{gpu(1)}, []Amount{gpu(1), gpu(1)}, "[a gpu]"},
+		{"no overtaking with GPUs", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Amount{gpu(2), gpu(1)}, "[gpu gpu]"},
+		{"without GPUs past the waiting", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Amount{gpu(2), gpu(0)}, "[gpu a]"},
+		{"two GPUs on one machine", Room{Nodes: []NodeRoom{node(1, 1, 8), node(2, 1, 8)}}, nil, []Amount{gpu(2)}, "[gpu]"},
+		{"never holds nobody back", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Amount{gpu(3), gpu(1)}, "[n a]"},
+		{"never only when every machine is there", Room{Nodes: []NodeRoom{node(2, 2, 8)}, Waiting: 1}, nil, []Amount{gpu(3)}, "[gpu]"},
+		{"memory holds everybody back", Room{Nodes: []NodeRoom{node(2, 2, 0)}}, nil, []Amount{gpu(0), gpu(1)}, "[memory memory]"},
+		{"no machine ready", Room{Waiting: 1}, nil, []Amount{gpu(1)}, "[]"},
+		{"small ones fill up the fuller machine", Room{Nodes: []NodeRoom{node(4, 4, 8), node(4, 1, 8)}}, nil, []Amount{gpu(1), gpu(4)}, "[a a]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, v := range admit(c.room, c.reserved, c.queue) {
+				switch {
+				case v.admit:
+					got = append(got, "a")
+				case v.never:
+					got = append(got, "n")
+				case v.short != "":
+					got = append(got, v.short)
+				}
+			}
+			if fmt.Sprint(got) != c.want {
+				t.Errorf("got %v, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestProfiles(t *testing.T) {
+	list := ProfileList(DefaultProfiles())
+	override, _ := list[1]["kubespawner_override"].(map[string]any)
+	if fmt.Sprint(override["extra_resource_limits"]) != "map[nvidia.com/gpu:1]" || override["mem_limit"] != "8192M" || override["cpu_limit"] != 4.0 ||
+		override["cpu_guarantee"] != defaultCPURequest || override["mem_guarantee"] != "512M" || list[0]["default"] != true || list[1]["slug"] != "gpu" {
+		t.Errorf("got %v", list)
+	}
+	for name, p := range map[string]Profile{
+		"name":           {Slug: "A b"},
+		"negative GPUs":  {Slug: "a", GPUs: -1},
+		"memory":         {Slug: "a", Memory: "lots"},
+		"memory request": {Slug: "a", MemoryRequest: "1 GB"},
+	} {
+		if _, err := New(Config{Profiles: []Profile{p}}); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := New(Config{Profiles: []Profile{{Slug: "a"}, {Slug: "a"}}}); err == nil {
+		t.Error("two profiles of one name: accepted")
+	}
+	if _, err := New(Config{Profiles: []Profile{}}); err == nil {
+		t.Error("no profile: accepted")
+	}
+}

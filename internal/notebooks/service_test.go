@@ -1,0 +1,523 @@
+package notebooks
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLaunchRunsAndStops(t *testing.T) {
+	h := newHouse(t, 2)
+	l := h.launch(h.alice, "gpu", "")
+	if l.Name != "gpu" || l.URL != "/user/alice/gpu/" || l.Title != "GPU notebook" || l.State != Waiting {
+		t.Errorf("new launch: %+v", l)
+	}
+	l = h.is(l.ID, Running)
+	if l.Node != "node1" || l.Pod == "" || len(l.GPUUUIDs) != 1 || l.Ready.IsZero() || l.Started.IsZero() {
+		t.Errorf("running launch: %+v", l)
+	}
+	for _, s := range l.Detail {
+		if s.State != stepDone {
+			t.Errorf("step %s is %s", s.Name, s.State)
+		}
+	}
+	e := h.hub.servers[podKey{"alice", "gpu"}]
+	if e.options["profile"] != "gpu" || e.options["uid"] != float64(h.alice.UID) || e.options["launch"] == "" {
+		t.Errorf("the hub was told %v", e.options)
+	}
+	if err := h.service.Stop(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	l = h.is(l.ID, Ended)
+	if l.EndCode != EndStopped || l.Reason == "" || len(h.lab.Notebooks()) != 0 || h.proxy.HasServer("alice", "gpu") {
+		t.Errorf("after the stop: %+v, pods %v", l, h.lab.Notebooks())
+	}
+	if err := h.service.Stop(t.Context(), l.ID); err != nil {
+		t.Errorf("a second stop: %v", err)
+	}
+	again := h.running(h.alice, "gpu", "")
+	if again.Name != l.Name || again.ID == l.ID {
+		t.Errorf("relaunch: %+v", again)
+	}
+}
+
+func TestWaitsForAGPUAndSaysWhy(t *testing.T) {
+	h := newHouse(t, 2)
+	first, second := h.running(h.alice, "gpu", ""), h.running(h.alice, "gpu", "")
+	if second.Name != "gpu-2" {
+		t.Errorf("second name: %q", second.Name)
+	}
+	third := h.launch(h.bob, "gpu", "")
+	third = h.until(third.ID, "explained", func(l Launch) bool { return l.Position == 1 })
+	for _, want := range []string{"All 2 GPUs are in use", "alice (gpu)", "alice (gpu-2)", "next in line"} {
+		if !strings.Contains(third.Reason, want) {
+			t.Errorf("reason %q lacks %q", third.Reason, want)
+		}
+	}
+	if len(third.Holders) != 2 || third.Never || third.Detail[0].State != stepActive {
+		t.Errorf("waiting launch: %+v", third)
+	}
+	fourth := h.launch(h.bob, "gpu", "later")
+	fourth = h.until(fourth.ID, "second in line", func(l Launch) bool { return l.Position == 2 })
+	if !strings.Contains(fourth.Reason, "One launch is ahead of it") {
+		t.Errorf("reason: %q", fourth.Reason)
+	}
+	// A CPU notebook does not wait behind them.
+	h.running(h.bob, "cpu", "")
+	if err := h.service.Stop(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(third.ID, Running)
+	if l := h.get(fourth.ID); l.State != Waiting {
+		t.Errorf("the later one is %s", l.State)
+	}
+	if err := h.service.Cancel(t.Context(), fourth.ID); err != nil {
+		t.Fatal(err)
+	}
+	if l := h.is(fourth.ID, Ended); l.EndCode != EndCancelled || h.hub.called("POST /users/bob/servers/later") != 0 {
+		t.Errorf("cancelled: %+v", l)
+	}
+}
+
+func TestNeverIsSaid(t *testing.T) {
+	h := newHouse(t, 2)
+	l := h.launch(h.alice, "gpu9", "")
+	l = h.until(l.ID, "explained", func(l Launch) bool { return l.Never })
+	if !strings.Contains(l.Reason, "no machine of this lab has more than 2") || !strings.Contains(l.Reason, "never") || l.State != Waiting {
+		t.Errorf("reason: %q", l.Reason)
+	}
+	// It holds nobody up, and while a machine is missing nobody says never.
+	h.running(h.bob, "gpu", "")
+	h.lab.edit(func() { h.lab.closed = 1 })
+	h.until(l.ID, "hopeful", func(l Launch) bool { return !l.Never && l.Reason != "" })
+	h.lab.edit(func() {
+		h.lab.nodes = append(h.lab.nodes, NodeRoom{Name: "big", Total: Amount{GPUs: 9, MilliCPU: 8000, Memory: 1 << 40}})
+		h.lab.closed = 0
+	})
+	h.is(l.ID, Running)
+}
+
+func TestTwoGPUsAreNotOvertaken(t *testing.T) {
+	h := newHouse(t, 2)
+	one := h.running(h.alice, "gpu", "")
+	two := h.launch(h.bob, "gpu2", "")
+	h.until(two.ID, "first in line", func(l Launch) bool { return l.Position == 1 })
+	late := h.launch(h.alice, "gpu", "late")
+	h.until(late.ID, "second in line", func(l Launch) bool { return l.Position == 2 })
+	if err := h.service.Stop(t.Context(), one.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(two.ID, Running)
+	if l := h.get(late.ID); l.State != Waiting {
+		t.Errorf("the later one is %s", l.State)
+	}
+}
+
+// Two launches at once for one GPU: the second must not be let in before the
+// first one's pod can be seen.
+func TestAdmittedLaunchCounts(t *testing.T) {
+	h := newHouse(t, 1)
+	h.tenants.set(errors.New("the disk is busy"))
+	a, b := h.launch(h.alice, "gpu", ""), h.launch(h.bob, "gpu", "")
+	h.until(a.ID, "held up", func(l Launch) bool { return l.State == Starting && strings.Contains(l.Reason, "the disk is busy") })
+	h.until(b.ID, "waiting", func(l Launch) bool { return l.State == Waiting && l.Position == 1 })
+	h.tenants.set(nil)
+	h.is(a.ID, Running)
+	if l := h.get(b.ID); l.State != Waiting {
+		t.Errorf("the second is %s", l.State)
+	}
+}
+
+func TestWaitingSurvivesARestart(t *testing.T) {
+	h := newHouse(t, 1)
+	first := h.running(h.alice, "gpu", "")
+	second := h.launch(h.bob, "gpu", "")
+	h.until(second.ID, "waiting", func(l Launch) bool { return l.Position == 1 })
+	h.reopen(nil)
+	if l := h.is(first.ID, Running); l.Pod == "" {
+		t.Errorf("adopted: %+v", l)
+	}
+	h.until(second.ID, "waiting again", func(l Launch) bool { return l.State == Waiting && l.Position == 1 })
+	if err := h.service.Stop(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(second.ID, Running)
+}
+
+func TestStartIsTakenUpAfterARestart(t *testing.T) {
+	h := newHouse(t, 1)
+	h.hub.set(func() { h.hub.outcome = "slow" })
+	l := h.launch(h.alice, "gpu", "")
+	if !eventually(func() bool { return len(h.lab.Notebooks()) == 1 }) {
+		t.Fatal("no pod")
+	}
+	h.is(l.ID, Starting)
+	h.end()
+	k := podKey{"alice", "gpu"}
+	h.lab.ready(h.podOf(l))
+	h.hub.addRoute(k)
+	h.hub.set(func() { h.hub.servers[k].pending, h.hub.servers[k].ready = "", true })
+	h.open(nil)
+	h.is(l.ID, Running)
+	if n := len(h.lab.Notebooks()); n != 1 {
+		t.Errorf("%d pods", n)
+	}
+}
+
+func TestHubTrouble(t *testing.T) {
+	t.Run("down", func(t *testing.T) {
+		h := newHouse(t, 1)
+		h.hub.set(func() { h.hub.down = true })
+		l := h.launch(h.alice, "gpu", "")
+		h.until(l.ID, "explained", func(l Launch) bool {
+			return l.State == Starting && strings.Contains(l.Reason, "JupyterHub does not answer")
+		})
+		h.hub.set(func() { h.hub.down = false })
+		h.is(l.ID, Running)
+	})
+	t.Run("too many at once", func(t *testing.T) {
+		h := newHouse(t, 1)
+		refused := 0
+		h.hub.set(func() {
+			h.hub.refuse = func(w http.ResponseWriter) bool {
+				refused++
+				if refused > 1 {
+					return false
+				}
+				w.Header().Set("Retry-After", "1")
+				hubFault(w, http.StatusTooManyRequests, "Too many users trying to log in right now.")
+				return true
+			}
+		})
+		began := time.Now()
+		l := h.launch(h.alice, "gpu", "")
+		h.until(l.ID, "explained", func(l Launch) bool { return strings.Contains(l.Reason, "many notebooks at once") })
+		h.is(l.ID, Running)
+		if d := time.Since(began); d < time.Second {
+			t.Errorf("Retry-After was not kept: %s", d)
+		}
+	})
+	t.Run("refuses for good", func(t *testing.T) {
+		h := newHouse(t, 1)
+		h.hub.set(func() {
+			h.hub.refuse = func(w http.ResponseWriter) bool {
+				hubFault(w, http.StatusBadRequest, "No such profile: gpu")
+				return true
+			}
+		})
+		l := h.is(h.launch(h.alice, "gpu", "").ID, Ended)
+		if l.EndCode != EndFailed || !strings.Contains(l.Reason, "No such profile: gpu") {
+			t.Errorf("%+v", l)
+		}
+	})
+	t.Run("fails inside", func(t *testing.T) {
+		h := newHouse(t, 1)
+		h.hub.set(func() {
+			h.hub.refuse = func(w http.ResponseWriter) bool { hubFault(w, http.StatusInternalServerError, "oops"); return true }
+		})
+		l := h.is(h.launch(h.alice, "gpu", "").ID, Ended)
+		if l.EndCode != EndFailed || h.hub.called("POST /users/alice/servers/gpu") != maxServerFault {
+			t.Errorf("%+v after %d tries", l, h.hub.called("POST /users/alice/servers/gpu"))
+		}
+	})
+	t.Run("spawn fails", func(t *testing.T) {
+		h := newHouse(t, 1)
+		h.hub.set(func() { h.hub.outcome = "refused" })
+		l := h.is(h.launch(h.alice, "gpu", "").ID, Ended)
+		if l.EndCode != EndFailed || !strings.Contains(l.Reason, "The pod could not be created") {
+			t.Errorf("%+v", l)
+		}
+	})
+	t.Run("route is missing", func(t *testing.T) {
+		h := newHouse(t, 1)
+		l := h.running(h.alice, "gpu", "")
+		apiCall(h.proxy.RoutesAPI(), http.MethodDelete, "/api/routes/user/alice/gpu", testToken, "")
+		if !eventually(func() bool { return h.proxy.HasServer("alice", "gpu") }) {
+			t.Error("the route was not asked for again")
+		}
+		h.is(l.ID, Running)
+	})
+}
+
+func TestStartFailsEarlyWithTheReason(t *testing.T) {
+	for _, c := range []struct{ outcome, code, want string }{
+		{"image", EndFailed, "image cannot be loaded: gpulab.local/notebook:abc: not found"},
+		{"crash", EndExited, "exit code 1"},
+		{"unready", EndFailed, "did not answer"},
+	} {
+		t.Run(c.outcome, func(t *testing.T) {
+			h := newHouse(t, 1)
+			h.hub.set(func() { h.hub.outcome = c.outcome })
+			l := h.is(h.launch(h.alice, "gpu", "").ID, Ended)
+			if l.EndCode != c.code || !strings.Contains(l.Reason, c.want) {
+				t.Errorf("%s: %s", l.EndCode, l.Reason)
+			}
+			if !eventually(func() bool { return len(h.lab.Notebooks()) == 0 }) {
+				t.Error("its pod was left behind")
+			}
+		})
+	}
+	t.Run("unschedulable", func(t *testing.T) {
+		h := newHouse(t, 1)
+		h.hub.set(func() { h.hub.gpus["gpu"] = 5 })
+		l := h.is(h.launch(h.alice, "gpu", "").ID, Ended)
+		if !strings.Contains(l.Reason, "No machine can take it") {
+			t.Errorf("%s", l.Reason)
+		}
+	})
+	t.Run("slow, with the cluster's words", func(t *testing.T) {
+		h := newHouse(t, 1)
+		h.hub.set(func() { h.hub.outcome = "slow" })
+		h.lab.edit(func() { h.lab.warnings = []string{"FailedMount: hostPath type check failed"} })
+		l := h.launch(h.alice, "gpu", "")
+		h.until(l.ID, "explained", func(l Launch) bool { return strings.Contains(l.Reason, "home folder is not there yet") })
+	})
+}
+
+func TestEndsWithTheReason(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		happen func(h *house, uid string)
+		code   string
+		want   string
+	}{
+		{"out of memory", func(h *house, uid string) {
+			h.lab.pod(uid, func(p *PodInfo) {
+				p.Finished, p.Ready, p.Exited, p.ExitCode, p.ExitReason, p.MemoryLimit = true, false, true, 137, "OOMKilled", 8<<30
+			})
+		}, EndOutOfMemory, "more memory than its limit of 8 GiB"},
+		{"shut down from inside", func(h *house, uid string) {
+			h.lab.pod(uid, func(p *PodInfo) { p.Finished, p.Ready, p.Exited = true, false, true })
+		}, EndExited, "shut down from inside"},
+		{"evicted", func(h *house, uid string) {
+			h.lab.pod(uid, func(p *PodInfo) {
+				p.Finished, p.Ready, p.StatusReason, p.StatusMessage = true, false, "Evicted", "low on disk"
+			})
+		}, EndEvicted, "low on disk"},
+		{"deleted from outside", func(h *house, uid string) {
+			h.lab.linger = time.Second
+			h.lab.remove(uid)
+		}, EndInterrupted, "deleted from outside"},
+		{"vanished", func(h *house, uid string) {
+			h.lab.edit(func() { delete(h.lab.pods, uid) })
+		}, EndInterrupted, "its pod is gone"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHouse(t, 1)
+			l := h.running(h.alice, "gpu", "")
+			c.happen(h, h.podOf(l))
+			l = h.is(l.ID, Ended)
+			if l.EndCode != c.code || !strings.Contains(l.Reason, c.want) {
+				t.Errorf("%s: %s", l.EndCode, l.Reason)
+			}
+			h.running(h.bob, "gpu", "")
+		})
+	}
+}
+
+func TestPodThatComesBackIsKept(t *testing.T) {
+	h := newHouse(t, 1)
+	h.reopen(func(p *patience) { p.missing = 2 * time.Second })
+	l := h.running(h.alice, "gpu", "")
+	uid := h.podOf(l)
+	var kept *PodInfo
+	h.lab.edit(func() { kept = h.lab.pods[uid]; delete(h.lab.pods, uid) })
+	h.until(l.ID, "noticed", func(l Launch) bool { return strings.Contains(l.Reason, "looking again") })
+	h.lab.edit(func() { h.lab.pods[uid] = kept })
+	h.until(l.ID, "well again", func(l Launch) bool { return l.State == Running && l.Reason == "" })
+}
+
+func TestStopWhileTheHubIsDown(t *testing.T) {
+	h := newHouse(t, 1)
+	l := h.running(h.alice, "gpu", "")
+	h.hub.set(func() { h.hub.down = true })
+	if err := h.service.Stop(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.until(l.ID, "explained", func(l Launch) bool {
+		return l.State == Stopping && strings.Contains(l.Reason, "free already") && len(h.lab.Notebooks()) == 0
+	})
+	h.hub.set(func() { h.hub.down = false })
+	h.is(l.ID, Ended)
+}
+
+func TestStopWhileTheClusterIsAwayToo(t *testing.T) {
+	h := newHouse(t, 1)
+	l := h.running(h.alice, "gpu", "")
+	h.hub.set(func() { h.hub.down = true })
+	h.lab.edit(func() { h.lab.noDelete = true })
+	if err := h.service.Stop(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.until(l.ID, "explained", func(l Launch) bool { return strings.Contains(l.Reason, "cluster does not answer") })
+	h.reopen(nil)
+	h.lab.edit(func() { h.lab.noDelete = false })
+	h.hub.set(func() { h.hub.down = false })
+	if l := h.is(l.ID, Ended); l.EndCode != EndStopped {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestStopWhileStarting(t *testing.T) {
+	h := newHouse(t, 1)
+	h.hub.set(func() { h.hub.outcome = "slow" })
+	l := h.launch(h.alice, "gpu", "")
+	if !eventually(func() bool { return len(h.lab.Notebooks()) == 1 }) {
+		t.Fatal("no pod")
+	}
+	if err := h.service.Cancel(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	l = h.is(l.ID, Ended)
+	if l.EndCode != EndCancelled || len(h.lab.Notebooks()) != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// A pod that the hub leaves behind must not keep its GPU.
+func TestPodLeftByTheHubIsDeleted(t *testing.T) {
+	h := newHouse(t, 1)
+	l := h.running(h.alice, "gpu", "")
+	h.hub.set(func() { delete(h.hub.servers, podKey{"alice", "gpu"}) })
+	if err := h.service.Stop(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(l.ID, Ended)
+	if len(h.lab.deleted) != 1 {
+		t.Errorf("deleted: %v", h.lab.deleted)
+	}
+}
+
+func TestOrphans(t *testing.T) {
+	h := newHouse(t, 2)
+	known := h.running(h.alice, "gpu", "")
+	orphan := h.lab.add("carol", "gpu", 99, 1)
+	h.lab.ready(orphan)
+	if !eventually(func() bool { return len(h.lab.Notebooks()) == 1 }) {
+		t.Fatal("the orphan was kept")
+	}
+	h.is(known.ID, Running)
+
+	// While the rows cannot be read nobody is an orphan.
+	if err := h.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	another := h.lab.add("carol", "gpu", 99, 1)
+	time.Sleep(3 * h.service.patience.orphan)
+	if n := len(h.lab.Notebooks()); n != 2 {
+		t.Errorf("%d pods; %s must stay", n, another)
+	}
+}
+
+func TestEarlierPodOfTheSameName(t *testing.T) {
+	h := newHouse(t, 1)
+	h.reopen(func(p *patience) { p.orphan = time.Minute })
+	old := h.lab.add("alice", "gpu", 77, 0)
+	h.lab.ready(old)
+	l := h.running(h.alice, "gpu", "")
+	if h.podOf(l) == old || len(h.lab.Notebooks()) != 1 {
+		t.Errorf("pods: %+v", h.lab.Notebooks())
+	}
+}
+
+func TestLimitsAndBadRequests(t *testing.T) {
+	h := newHouse(t, 1)
+	for _, c := range []struct {
+		request Request
+		want    error
+	}{
+		{Request{Profile: "huge"}, ErrProfileUnknown},
+		{Request{Profile: "cpu", Title: strings.Repeat("x", 81)}, ErrTitleInvalid},
+		{Request{Profile: "cpu", Title: "a\nb"}, ErrTitleInvalid},
+		{Request{Profile: "cpu", Title: "\xff"}, ErrTitleInvalid},
+	} {
+		if _, err := h.service.Launch(t.Context(), h.alice, c.request); !errors.Is(err, c.want) {
+			t.Errorf("%+v: got %v, want %v", c.request, err, c.want)
+		}
+	}
+	for range DefaultMaxActive {
+		h.launch(h.alice, "cpu", "")
+	}
+	if _, err := h.service.Launch(t.Context(), h.alice, Request{}); !errors.Is(err, ErrTooMany) {
+		t.Errorf("one too many: %v", err)
+	}
+	h.launch(h.bob, "cpu", "")
+	if _, err := h.service.Get(t.Context(), 4711); !errors.Is(err, ErrNotFound) {
+		t.Errorf("unknown launch: %v", err)
+	}
+	if err := h.service.Stop(t.Context(), 4711); !errors.Is(err, ErrNotFound) {
+		t.Errorf("stop of an unknown launch: %v", err)
+	}
+}
+
+func TestStopUser(t *testing.T) {
+	h := newHouse(t, 2)
+	a, b := h.running(h.alice, "gpu", ""), h.running(h.bob, "gpu", "")
+	if err := h.service.StopUser(t.Context(), h.alice.ID, "The account was suspended."); err != nil {
+		t.Fatal(err)
+	}
+	if l := h.is(a.ID, Ended); l.Reason != "The account was suspended." {
+		t.Errorf("%+v", l)
+	}
+	h.is(b.ID, Running)
+}
+
+func TestNothingHappensBeforeTheWatchIsThere(t *testing.T) {
+	h := newHouse(t, 1)
+	l := h.running(h.alice, "gpu", "")
+	h.end()
+	h.lab.edit(func() { h.lab.unsynced = true })
+	pods := h.lab.pods
+	h.lab.edit(func() { h.lab.pods = map[string]*PodInfo{} })
+	h.open(nil)
+	w := h.launch(h.bob, "gpu", "")
+	h.until(w.ID, "explained", func(l Launch) bool { return strings.Contains(l.Reason, "cluster is not answering yet") })
+	time.Sleep(2 * h.service.patience.missing)
+	h.is(l.ID, Running)
+	h.lab.edit(func() { h.lab.unsynced, h.lab.pods = false, pods })
+	h.until(w.ID, "waiting", func(l Launch) bool { return l.Position == 1 })
+	h.is(l.ID, Running)
+}
+
+func TestSubscribers(t *testing.T) {
+	h := newHouse(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	changes := h.service.Subscribe(ctx)
+	l := h.launch(h.alice, "gpu", "")
+	for h.get(l.ID).State != Running {
+		select {
+		case <-changes:
+		case <-time.After(5 * time.Second):
+			t.Fatal("no change was told")
+		}
+	}
+	cancel()
+	if !eventually(func() bool {
+		h.service.mu.Lock()
+		defer h.service.mu.Unlock()
+		return len(h.service.subscribers) == 0
+	}) {
+		t.Error("the subscriber was kept")
+	}
+}
+
+func TestListShowsActiveFirst(t *testing.T) {
+	h := newHouse(t, 1)
+	a := h.running(h.alice, "gpu", "")
+	b := h.running(h.alice, "cpu", "")
+	if err := h.service.Stop(t.Context(), b.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(b.ID, Ended)
+	list, err := h.service.List(t.Context(), h.alice.ID)
+	if err != nil || len(list) != 2 || list[0].ID != a.ID {
+		t.Errorf("%v %+v", err, list)
+	}
+	active, err := h.service.Active(t.Context())
+	if err != nil || len(active) != 1 {
+		t.Errorf("%v %+v", err, active)
+	}
+}
