@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
+	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -139,7 +141,16 @@ func audit(ctx context.Context) ([]violation, error) {
 // screen, and the browser reports no error.
 func TestPagesInABrowser(t *testing.T) {
 	ctx := browser(t)
-	busy, empty := newLab(t, "ada", "ben"), newLab(t)
+	busy, empty, many, none := newLab(t, "ada", "ben"), newLab(t), newLab(t), newLab(t)
+	for n, node := range []string{"gpu-box", "gpu-box-2"} {
+		s := snapshotAt(time.Now(), 8, "ada", "ben", "lea", "somebody-with-a-long-name-of-30", "ada")
+		s.Node = node
+		for i := range s.GPUs {
+			s.GPUs[i].UUID += strconv.Itoa(n)
+		}
+		many.fleet.publish(s)
+	}
+	none.fleet.publish(gpu.Snapshot{Node: "cpu-box", Time: time.Now()})
 	for back := 130; back >= 0; back-- {
 		busy.fleet.publish(snapshotAt(time.Now().Add(-time.Duration(back)*time.Second), 2, "ada", "ben"))
 	}
@@ -160,7 +171,11 @@ func TestPagesInABrowser(t *testing.T) {
 		{"home", "/", "ada", busy, 200},
 		{"home-member", "/", "lea", busy, 200},
 		{"home-empty", "/", "ben", empty, 200},
+		{"home-many", "/", "lea", many, 200},
+		{"home-none", "/", "lea", none, 200},
 		{"gpus", "/gpus", "ben", busy, 200},
+		{"gpus-many", "/gpus", "ben", many, 200},
+		{"gpus-none", "/gpus", "ben", none, 200},
 		{"launch-starting", "/launches/4", "ada", busy, 200},
 		{"launch-waiting", "/launches/3", "lea", busy, 200},
 		{"launch-never", "/launches/5", "ada", busy, 200},
@@ -225,6 +240,13 @@ func checkPage(t *testing.T, ctx context.Context, name string) {
 	}
 	if len(overflow) > 0 {
 		t.Errorf("%s: wider than the screen: %s", name, overflow[0])
+	}
+	cut, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`[...document.querySelectorAll(".card.flush")].filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText.slice(0, 60))`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cut) > 0 {
+		t.Errorf("%s: a table does not fit its card: %s", name, cut[0])
 	}
 	violations, err := audit(ctx)
 	if err != nil {

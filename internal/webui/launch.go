@@ -160,7 +160,9 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 	now := s.now()
 	switch l.State {
 	case notebooks.Waiting:
-		view.Elapsed = duration(now.Sub(l.Requested))
+		if !l.Never {
+			view.Elapsed = duration(now.Sub(l.Requested))
+		}
 		s.describeWaiting(&view, v, l)
 	case notebooks.Starting:
 		view.Elapsed = duration(now.Sub(l.Started))
