@@ -5,9 +5,9 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"io"
+	"log"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -41,14 +41,15 @@ func TestBrowserTrustsThePages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
-	server.TLS = c.TLSConfig()
-	server.StartTLS() // it adds a certificate of its own; ours is asked first
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", c.TLSConfig())
+	must(t, err)
+	server := &http.Server{Handler: http.NotFoundHandler(), ErrorLog: log.New(io.Discard, "", 0)}
 	defer server.Close()
+	go func() { _ = server.Serve(listener) }()
 	reach := func(name string) error {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(c.CAPEM())
-		conn, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{RootCAs: roots, ServerName: name})
+		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{RootCAs: roots, ServerName: name})
 		if err == nil {
 			err = conn.Close()
 		}
