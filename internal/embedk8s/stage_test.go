@@ -359,7 +359,9 @@ func TestStageKilled(t *testing.T) {
 	}
 
 	noise := make([]byte, 16<<20)
-	rand.NewChaCha8([32]byte{}).Read(noise)
+	if _, err := rand.NewChaCha8([32]byte{}).Read(noise); err != nil {
+		t.Fatal(err)
+	}
 	versions := []bundle{
 		{"k3s": string(noise), "runc": "first", "kubectl": "-> k3s"},
 		{"k3s": string(noise[1:]), "runc": "second", "kubectl": "-> k3s"},
@@ -380,8 +382,7 @@ func TestStageKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(pause)
-		stage.Process.Kill()
-		stage.Wait()
+		end(stage)
 		hash, err := os.Readlink(Current(dataDir))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -430,7 +431,11 @@ func TestStageSaysWhenTheDiskIsFull(t *testing.T) {
 	if out, err := mount.CombinedOutput(); err != nil {
 		t.Fatalf("mount a small file system: %v\n%s", err, out)
 	}
-	defer exec.Command("umount", dataDir).Run()
+	defer func() {
+		if out, err := exec.Command("umount", dataDir).CombinedOutput(); err != nil {
+			t.Errorf("unmount it: %v\n%s", err, out)
+		}
+	}()
 	_, _, err := Stage(t.Context(), someBundle.archive(t), dataDir, nil)
 	if err == nil || !strings.Contains(err.Error(), "make 64 MiB free") || !strings.Contains(err.Error(), dataDir) {
 		t.Errorf("error %v, want how much to make free and where", err)
@@ -469,7 +474,7 @@ func TestStagePrunes(t *testing.T) {
 		if err := process.Start(); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { process.Process.Kill(); process.Wait() })
+		t.Cleanup(func() { end(process) })
 		return process
 	}
 	running, _ := bundle{"sleeper": string(sleep)}.mustStage(t, dataDir)
@@ -484,16 +489,20 @@ func TestStagePrunes(t *testing.T) {
 			t.Errorf("%s is gone, but in use: %v", dir, err)
 		}
 	}
-	runs.Process.Kill()
-	names.Process.Kill()
-	runs.Wait()
-	names.Wait()
+	end(runs)
+	end(names)
 	bundle{"sleeper": "last"}.mustStage(t, dataDir)
 	for _, dir := range []string{running.Dir, onPath.Dir} {
 		if _, err := os.Lstat(dir); err == nil {
 			t.Errorf("%s was kept when its last process had ended", dir)
 		}
 	}
+}
+
+// end kills a process and waits for it. Both fail only for one that has ended.
+func end(process *exec.Cmd) {
+	_ = process.Process.Kill()
+	_ = process.Wait()
 }
 
 func TestMentions(t *testing.T) {

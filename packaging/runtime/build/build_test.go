@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -290,7 +291,7 @@ func unpack(t *testing.T, packed []byte) (names []string, table []byte) {
 	defer z.Close()
 	for r := tar.NewReader(z); ; {
 		header, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return names, table
 		}
 		if err != nil {
