@@ -181,17 +181,25 @@ func since(t, now time.Time) string {
 	return lasting(now.Sub(t))
 }
 
-// freeGPUs counts the GPUs nobody has, and all.
-func freeGPUs(machines []machineView) (free, total int) {
+// gpuRoom counts GPUs: all and those nobody has, in the lab and on one machine.
+// A notebook gets all its GPUs from one machine.
+type gpuRoom struct{ total, free, largest, mostFree int }
+
+func roomIn(machines []machineView) gpuRoom {
+	var room gpuRoom
 	for _, m := range machines {
+		free := 0
 		for _, g := range m.GPUs {
-			total++
 			if g.free() {
 				free++
 			}
 		}
+		room.total += len(m.GPUs)
+		room.free += free
+		room.largest = max(room.largest, len(m.GPUs))
+		room.mostFree = max(room.mostFree, free)
 	}
-	return free, total
+	return room
 }
 
 func (s *Server) gpusPage(w http.ResponseWriter, r *http.Request, v visitor) error {

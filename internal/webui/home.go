@@ -24,14 +24,20 @@ type homeView struct {
 	MayLaunch bool
 }
 
+// fewGPUs is how many GPUs may stand above the launch cards. With more, people
+// would scroll past them every time.
+const fewGPUs = 4
+
+func (v homeView) startFirst() bool {
+	return roomIn(v.Machines).total > fewGPUs
+}
+
 // A profileView is one launch card.
 type profileView struct {
 	ID, Slug, Title, Description, Gets string
 	// Now says whether one would start at once.
 	Now     string
 	NowTone tone
-	// Never is true where the lab has fewer GPUs than the profile wants.
-	Never bool
 }
 
 // A launchRow is one line of the lists of what is running.
@@ -78,9 +84,9 @@ func (s *Server) home(r *http.Request, v visitor, mine, active []notebooks.Launc
 			waiting++
 		}
 	}
-	free, total := freeGPUs(machines)
+	room := roomIn(machines)
 	for _, p := range s.cfg.Notebooks.Profiles() {
-		view.Profiles = append(view.Profiles, profileViewOf(p, free, total, waiting))
+		view.Profiles = append(view.Profiles, profileViewOf(p, room, waiting))
 	}
 	for i := range mine {
 		l := &mine[i]
@@ -96,31 +102,33 @@ func (s *Server) home(r *http.Request, v visitor, mine, active []notebooks.Launc
 	return view
 }
 
-func profileViewOf(p notebooks.Profile, free, total, waiting int) profileView {
+func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int) profileView {
 	view := profileView{ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description, Gets: gets(p)}
 	switch {
 	case p.GPUs == 0:
 		view.Now, view.NowTone = "starts at once", "ok"
-	case p.GPUs > total:
-		view.Now, view.NowTone, view.Never = "cannot start here: this lab has "+count(total, "GPU", "GPUs"), "bad", true
-	case p.GPUs <= free && waiting == 0:
-		view.Now, view.NowTone = fmt.Sprintf("%d of %d GPUs free", free, total), "ok"
+	case room.total == 0:
+		view.Now, view.NowTone = "cannot start: this lab has no GPU now", "bad"
+	case p.GPUs > room.largest:
+		view.Now, view.NowTone = "cannot start: a machine has at most "+count(room.largest, "GPU", "GPUs"), "bad"
+	case p.GPUs <= room.mostFree && waiting == 0:
+		view.Now, view.NowTone = fmt.Sprintf("%d of %d GPUs free", room.free, room.total), "ok"
 	case waiting > 0:
 		view.Now, view.NowTone = "would wait, "+count(waiting, "notebook", "notebooks")+" before it", "warn"
 	default:
-		view.Now, view.NowTone = "would wait: "+usedUp(free, total), "warn"
+		view.Now, view.NowTone = "would wait: "+usedUp(room), "warn"
 	}
 	return view
 }
 
-func usedUp(free, total int) string {
-	if free == 0 {
-		if total == 1 {
-			return "the GPU is in use"
-		}
-		return fmt.Sprintf("all %d GPUs are in use", total)
+func usedUp(room gpuRoom) string {
+	switch {
+	case room.free > 0:
+		return fmt.Sprintf("only %d of %d GPUs free", room.free, room.total)
+	case room.total == 1:
+		return "the GPU is in use"
 	}
-	return fmt.Sprintf("%d of %d GPUs free", free, total)
+	return fmt.Sprintf("all %d GPUs are in use", room.total)
 }
 
 // gets lists what a profile brings: "4 cores · 8 GiB memory · 1 GPU".

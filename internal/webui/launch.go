@@ -166,7 +166,8 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 		s.describeWaiting(&view, v, l)
 	case notebooks.Starting:
 		view.Elapsed = duration(now.Sub(l.Started))
-		view.Headline, view.Text = "Starting", orElse(l.Reason, "It opens here by itself as soon as it is ready.")
+		// What it does at the moment stands beside its step.
+		view.Headline, view.Text = "Starting", "It opens here by itself as soon as it is ready."
 	case notebooks.Running:
 		view.Headline, view.Text = "Running", "It has been ready for "+lasting(now.Sub(l.Ready))+"."
 		if view.Own {
@@ -187,12 +188,11 @@ func (s *Server) describeWaiting(view *launchView, v visitor, l *notebooks.Launc
 	if l.GPUs > 0 {
 		view.Headline = "Waiting for " + count(l.GPUs, "GPU", "GPUs")
 	}
-	view.Text = l.Reason
 	if l.Never {
 		view.Headline = "This can never start here"
-		view.Text = orElse(l.Reason, "It asks for "+count(l.GPUs, "GPU", "GPUs")+", more than this lab has.")
-	} else if l.Position > 0 {
-		view.Text = sentence(l.Reason) + " You are number " + strconv.Itoa(l.Position) + " in the queue; it starts by itself, even if you close this page."
+		view.Text = orElse(l.Reason, "It asks for "+count(l.GPUs, "GPU", "GPUs")+", more than a machine of this lab has.")
+	} else {
+		view.Text = strings.TrimSpace(sentence(l.Reason) + " It starts by itself, even if you close this page.")
 	}
 	for _, h := range l.Holders {
 		what := count(h.GPUs, "GPU", "GPUs")

@@ -264,7 +264,7 @@ func TestWaitingNotebookCanBecomeAnother(t *testing.T) {
 			Reason: "both GPUs are in use", Position: 2, Holders: []notebooks.Holder{{Handle: "ada", Pod: "jupyter-ada", GPUs: 1, Since: time.Now().Add(-5 * time.Minute)}}}}
 	})
 	c := l.client(t, "ben")
-	c.get("/launches/1").want(t, http.StatusOK, "Waiting for 1 GPU", "Both GPUs are in use.", "number 2 in the queue", "ada", "5 min", "Start a CPU notebook instead", "Cancel")
+	c.get("/launches/1").want(t, http.StatusOK, "Waiting for 1 GPU", "Both GPUs are in use.", "It starts by itself", "ada", "5 min", "Start a CPU notebook instead", "Cancel")
 	got := c.post("/launches/1", "/launch", url.Values{"profile": {"cpu"}, "title": {"Mine"}, "instead": {"1"}})
 	got.want(t, http.StatusSeeOther)
 	c.get("/launches/1").want(t, http.StatusOK, "Cancelled")
