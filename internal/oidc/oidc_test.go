@@ -134,7 +134,24 @@ func hub() *oauth2.Config {
 	}
 }
 
-func (l *lab) get(address string, signedIn bool) *http.Response {
+// answer is a response, read to its end.
+type answer struct {
+	code   int
+	status string
+	header http.Header
+	body   []byte
+	from   *url.URL
+}
+
+func (a answer) location() (*url.URL, error) {
+	to := a.header.Get("Location")
+	if to == "" {
+		return nil, http.ErrNoLocation
+	}
+	return a.from.Parse(to)
+}
+
+func (l *lab) get(address string, signedIn bool) answer {
 	l.t.Helper()
 	req, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, address, nil)
 	if err != nil {
@@ -146,23 +163,27 @@ func (l *lab) get(address string, signedIn bool) *http.Response {
 	return l.do(req)
 }
 
-func (l *lab) do(req *http.Request) *http.Response {
+func (l *lab) do(req *http.Request) answer {
 	l.t.Helper()
 	res, err := l.http.Do(req)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	l.t.Cleanup(func() { _ = res.Body.Close() })
-	return res
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return answer{code: res.StatusCode, status: res.Status, header: res.Header, body: body, from: req.URL}
 }
 
 // code goes through the browser's part and returns the code.
 func (l *lab) code(verifier string) string {
 	l.t.Helper()
 	res := l.get(hub().AuthCodeURL("st&te", oauth2.S256ChallengeOption(verifier)), true)
-	to, err := res.Location()
-	if err != nil || res.StatusCode != http.StatusFound {
-		l.t.Fatalf("authorize: %s, %v", res.Status, err)
+	to, err := res.location()
+	if err != nil || res.code != http.StatusFound {
+		l.t.Fatalf("authorize: %s, %v", res.status, err)
 	}
 	if got := to.Scheme + "://" + to.Host + to.Path; got != callback || to.Query().Get("state") != "st&te" {
 		l.t.Fatalf("sent to %s", to)
@@ -188,10 +209,10 @@ func (l *lab) userinfo(host, accessToken string) (int, map[string]any) {
 	req.Header.Set("Authorization", "Bearer "+accessToken)
 	res := l.do(req)
 	var claims map[string]any
-	if err := json.NewDecoder(res.Body).Decode(&claims); err != nil {
+	if err := json.Unmarshal(res.body, &claims); err != nil {
 		l.t.Fatal(err)
 	}
-	return res.StatusCode, claims
+	return res.code, claims
 }
 
 func oauthError(err error) string {
@@ -226,7 +247,7 @@ func TestSignIn(t *testing.T) {
 func checkIDToken(t *testing.T, l *lab, raw string) {
 	t.Helper()
 	var keys jose.JSONWebKeySet
-	if err := json.NewDecoder(l.get("https://"+labHost+"/oidc/keys", false).Body).Decode(&keys); err != nil {
+	if err := json.Unmarshal(l.get("https://"+labHost+"/oidc/keys", false).body, &keys); err != nil {
 		t.Fatal(err)
 	}
 	signed, err := jose.ParseSigned(raw, []jose.SignatureAlgorithm{jose.ES256})
@@ -270,20 +291,20 @@ func TestNotSignedIn(t *testing.T) {
 	l := newLab(t)
 	address := hub().AuthCodeURL("x", oauth2.S256ChallengeOption("v"))
 	res := l.get(address, false)
-	to, err := res.Location()
-	if err != nil || res.StatusCode != http.StatusFound || to.Path != "/login" || to.Host != labHost {
-		t.Fatalf("%s to %v, %v", res.Status, to, err)
+	to, err := res.location()
+	if err != nil || res.code != http.StatusFound || to.Path != "/login" || to.Host != labHost {
+		t.Fatalf("%s to %v, %v", res.status, to, err)
 	}
 	if back := "https://" + labHost + to.Query().Get("next"); back != address {
 		t.Errorf("the way back is %s, want %s", back, address)
 	}
 	res = l.get(address+"&prompt=none", false)
-	if to, err := res.Location(); err != nil || !strings.HasPrefix(to.String(), callback+"?") || to.Query().Get("error") != "login_required" {
+	if to, err := res.location(); err != nil || !strings.HasPrefix(to.String(), callback+"?") || to.Query().Get("error") != "login_required" {
 		t.Errorf("prompt=none: %v, %v", to, err)
 	}
 	res = l.get(strings.Replace(address, "/oidc/authorize", "/oidc/authorize/callback", 1)+"&id=x", true)
-	if res.StatusCode != http.StatusNotFound {
-		t.Errorf("the library's callback answers %s", res.Status)
+	if res.code != http.StatusNotFound {
+		t.Errorf("the library's callback answers %s", res.status)
 	}
 }
 
@@ -335,12 +356,12 @@ func TestNoOpenRedirect(t *testing.T) {
 			}
 			for _, signedIn := range []bool{true, false} {
 				res := l.get("https://"+labHost+"/oidc/authorize?"+q.Encode(), signedIn)
-				to := res.Header.Get("Location")
+				to := res.header.Get("Location")
 				switch {
 				case ok && (strings.HasPrefix(to, uri+"?") || strings.HasPrefix(to, "/login?next=%2Foidc%2Fauthorize")):
-				case !ok && to == "" && res.StatusCode == http.StatusBadRequest:
+				case !ok && to == "" && res.code == http.StatusBadRequest:
 				default:
-					t.Errorf("redirect_uri %q, %v: %s to %q", uri, extra, res.Status, to)
+					t.Errorf("redirect_uri %q, %v: %s to %q", uri, extra, res.status, to)
 				}
 			}
 		}
@@ -375,40 +396,40 @@ func TestAuthorizeRefuses(t *testing.T) {
 			}
 			q.Set(tc.set, tc.to)
 			res := l.get("https://"+labHost+"/oidc/authorize?"+q.Encode(), true)
-			if res.StatusCode != tc.status {
-				t.Fatalf("%s", res.Status)
+			if res.code != tc.status {
+				t.Fatalf("%s", res.status)
 			}
 			if tc.code == "" {
 				return
 			}
-			to, err := res.Location()
+			to, err := res.location()
 			if err != nil {
 				t.Fatal(err)
 			}
-			answer := to.Query()
+			told := to.Query()
 			if to.Fragment != "" { // where the implicit flow looks
-				if answer, err = url.ParseQuery(to.Fragment); err != nil {
+				if told, err = url.ParseQuery(to.Fragment); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if to.Host+to.Path != labHost+":8443/hub/oauth_callback" || answer.Get("error") != tc.code || answer.Get("code") != "" {
+			if to.Host+to.Path != labHost+":8443/hub/oauth_callback" || told.Get("error") != tc.code || told.Get("code") != "" {
 				t.Errorf("sent to %v, %v", to, err)
 			}
 		})
 	}
 	twice := l.get("https://"+labHost+"/oidc/authorize?"+base.Encode()+"&redirect_uri="+url.QueryEscape(callback), true)
-	if twice.StatusCode != http.StatusBadRequest {
-		t.Errorf("a parameter twice: %s", twice.Status)
+	if twice.code != http.StatusBadRequest {
+		t.Errorf("a parameter twice: %s", twice.status)
 	}
 	post, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+labHost+"/oidc/authorize", strings.NewReader(base.Encode()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res := l.do(post); res.StatusCode != http.StatusMethodNotAllowed {
-		t.Errorf("POST: %s", res.Status)
+	if res := l.do(post); res.code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %s", res.status)
 	}
-	if res := l.get("https://evil.example/oidc/authorize?"+base.Encode(), true); res.StatusCode != http.StatusMisdirectedRequest {
-		t.Errorf("another name: %s", res.Status)
+	if res := l.get("https://evil.example/oidc/authorize?"+base.Encode(), true); res.code != http.StatusMisdirectedRequest {
+		t.Errorf("another name: %s", res.status)
 	}
 }
 
@@ -545,8 +566,8 @@ func TestSuspendedAtAnyPoint(t *testing.T) {
 	l.p.cfg.Session = func(*http.Request) (users.User, bool) { return l.ada, true }
 	suspend()
 	res := l.get(hub().AuthCodeURL("x", oauth2.S256ChallengeOption(verifier)), true)
-	if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusForbidden || !strings.Contains(string(body), "suspended") {
-		t.Errorf("authorize: %s %s", res.Status, body)
+	if res.code != http.StatusForbidden || !strings.Contains(string(res.body), "suspended") {
+		t.Errorf("authorize: %s %s", res.status, res.body)
 	}
 }
 
@@ -577,12 +598,12 @@ func TestTokenEndpointRefuses(t *testing.T) {
 				req.Header.Set("Authorization", tc.auth)
 			}
 			res := l.do(req)
-			var answer struct{ Error string }
-			if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+			var told struct{ Error string }
+			if err := json.Unmarshal(res.body, &told); err != nil {
 				t.Fatal(err)
 			}
-			if res.StatusCode != tc.status || answer.Error != tc.want || res.Header.Get("Cache-Control") != "no-store" {
-				t.Errorf("%s %+v", res.Status, answer)
+			if res.code != tc.status || told.Error != tc.want || res.header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s %+v", res.status, told)
 			}
 		})
 	}
@@ -602,8 +623,8 @@ func TestUserinfoRefuses(t *testing.T) {
 		}
 	}
 	// Addresses end up in logs.
-	if res := l.get("https://"+labHost+"/oidc/userinfo?access_token="+token.AccessToken, false); res.StatusCode != http.StatusUnauthorized {
-		t.Errorf("token in the address: %s", res.Status)
+	if res := l.get("https://"+labHost+"/oidc/userinfo?access_token="+token.AccessToken, false); res.code != http.StatusUnauthorized {
+		t.Errorf("token in the address: %s", res.status)
 	}
 }
 
@@ -616,7 +637,7 @@ func TestDiscovery(t *testing.T) {
 			Types    []string `json:"response_types_supported"`
 			Refreshs []string `json:"grant_types_supported"`
 		}
-		if err := json.NewDecoder(l.get("https://"+host+"/oidc/.well-known/openid-configuration", false).Body).Decode(&d); err != nil {
+		if err := json.Unmarshal(l.get("https://"+host+"/oidc/.well-known/openid-configuration", false).body, &d); err != nil {
 			t.Fatal(err)
 		}
 		if d.Issuer != "https://"+want+"/oidc" || d.Token != d.Issuer+"/token" || !slices.Equal(d.Types, []string{"code"}) || !slices.Equal(d.Refreshs, []string{"authorization_code"}) {
@@ -625,11 +646,11 @@ func TestDiscovery(t *testing.T) {
 	}
 	for _, path := range []string{"/oidc/healthz", "/oidc/revoke", "/oidc/oauth/token", "/oidc/end_session", "/oidc/device_authorization", "/oidc/oauth/introspect"} {
 		res := l.get("https://"+labHost+path, true)
-		if res.StatusCode != http.StatusNotFound {
-			t.Errorf("%s: %s", path, res.Status)
+		if res.code != http.StatusNotFound {
+			t.Errorf("%s: %s", path, res.status)
 		}
 	}
-	if h := l.get("https://"+labHost+"/oidc/keys", false).Header; h.Get("Access-Control-Allow-Origin") != "" {
+	if h := l.get("https://"+labHost+"/oidc/keys", false).header; h.Get("Access-Control-Allow-Origin") != "" {
 		t.Error("other origins may read")
 	}
 }

@@ -35,9 +35,9 @@ const (
 const busyTimeout = 10 * time.Second
 
 var (
-	// ErrNewerDatabase: the file was written by a newer gpulab than this one.
+	// ErrNewerDatabase says that the file was written by a newer gpulab than this one.
 	ErrNewerDatabase = errors.New("database is newer than this gpulab")
-	// ErrDamaged: the file is not a database, or SQLite found it damaged.
+	// ErrDamaged says that the file is not a database, or SQLite found it damaged.
 	ErrDamaged = errors.New("database is damaged")
 )
 

@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// SessionIdle ends a session that nobody used for this long, SessionMax every session.
+	// SessionIdle ends a session that nobody used for this long.
 	SessionIdle = 7 * 24 * time.Hour
-	SessionMax  = 30 * 24 * time.Hour
+	// SessionMax ends every session.
+	SessionMax = 30 * 24 * time.Hour
 
 	// sessionsPerUser bounds the table; the oldest makes room.
 	sessionsPerUser = 50
