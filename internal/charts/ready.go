@@ -1,10 +1,10 @@
 package charts
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -154,7 +154,7 @@ func (s *session) describe(ctx context.Context, w workload) string {
 			continue
 		}
 		if crashed := crashedContainer(&pod); crashed != "" {
-			if line := s.lastLine(ctx, &pod, crashed); line != "" {
+			if line := s.lastWords(ctx, &pod, crashed); line != "" {
 				reason += ": " + line
 			}
 		}
@@ -226,18 +226,29 @@ func crashedContainer(pod *corev1.Pod) string {
 	return ""
 }
 
-// lastLine returns the last line that a crashed container logged.
-func (s *session) lastLine(ctx context.Context, pod *corev1.Pod, container string) string {
+// lastWords returns the line of a crashed container's log that says most: the
+// last one that calls itself an error, or else the last one.
+func (s *session) lastWords(ctx context.Context, pod *corev1.Pod, container string) string {
 	for _, previous := range []bool{false, true} {
-		lines := int64(1)
+		lines := int64(100)
 		raw, err := s.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 			Container: container,
 			TailLines: &lines,
 			Previous:  previous,
 		}).DoRaw(ctx)
-		if line := string(bytes.TrimSpace(raw)); err == nil && line != "" {
+		if line := tellingLine(string(raw)); err == nil && line != "" {
 			return line
 		}
 	}
 	return ""
+}
+
+var callsItselfAnError = regexp.MustCompile(`(?im)^\s*(error|fatal|panic|[a-z.]*(error|exception)):? .*$`)
+
+func tellingLine(log string) string {
+	if found := callsItselfAnError.FindAllString(log, -1); found != nil {
+		return strings.TrimSpace(found[len(found)-1])
+	}
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
 }
