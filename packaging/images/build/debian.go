@@ -27,7 +27,8 @@ var sources = []string{
 }
 
 // leftOut are files of packages that nobody reads in a container. Licences stay.
-// The static Python library is only for embedding Python into other programs.
+// The static Python library is only for embedding Python into other programs,
+// and lto-dump only for people who write compilers.
 var leftOut = []string{
 	"path-exclude=/usr/share/man/*",
 	"path-exclude=/usr/share/info/*",
@@ -38,6 +39,7 @@ var leftOut = []string{
 	"path-exclude=/usr/share/lintian/*",
 	"path-exclude=/usr/lib/python3.11/config-3.11-x86_64-linux-gnu/*.a",
 	"path-exclude=/usr/lib/x86_64-linux-gnu/libpython3.11*.a",
+	"path-exclude=/usr/bin/*lto-dump*",
 }
 
 // aptLock is what was installed when a lock was written: package → version.
@@ -200,6 +202,37 @@ func (b *builder) debootstrap(ctx context.Context, dir string, folders []string,
 		return nil, fmt.Errorf("compiling Python's library: %w", err)
 	}
 	return installed(ctx, dir)
+}
+
+// debianContent installs the packages of a part and of the layers below into a
+// fresh root; what the layers below do not have is the part. Two whole installs
+// need no package manager inside the images.
+func (b *builder) debianContent(ctx context.Context, p part, below []layer, work string, log io.Writer) (tree, []string, error) {
+	dir := filepath.Join(work, "root")
+	got, err := b.debootstrap(ctx, dir, append(slices.Clone(p.on), p.folder), false, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, lower := range p.on {
+		lock, err := readAptLock(filepath.Join(b.source, lower, "packages.lock"))
+		if err != nil {
+			return nil, nil, err
+		}
+		got = got.without(lock)
+	}
+	lock, err := readAptLock(filepath.Join(b.source, p.folder, "packages.lock"))
+	if err != nil {
+		return nil, nil, err
+	}
+	lower, err := stacked(below)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := readTree(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t.diff(lower), lock.drift(got), nil
 }
 
 // installed asks a root's package database. Architecture suffixes are left out:

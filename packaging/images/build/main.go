@@ -114,7 +114,7 @@ func ready(o options) error {
 		return errors.New("root is needed to unpack Debian packages with their owners; run this as root")
 	}
 	var missing []string
-	for program, pkg := range map[string]string{"mmdebstrap": "mmdebstrap", "unshare": "util-linux", "chroot": "coreutils", "dpkg-query": "dpkg"} {
+	for program, pkg := range map[string]string{"mmdebstrap": "mmdebstrap", "ip": "iproute2", "unshare": "util-linux", "chroot": "coreutils", "dpkg-query": "dpkg"} {
 		if !have(program) {
 			missing = append(missing, pkg)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -47,8 +48,7 @@ type list struct {
 	Images []listedImage `json:"images"`
 }
 
-// Digest, DiffID, Size, MediaType, Compressed and Uncompressed make a layer of
-// the cache a layer of an image.
+// imageLayer makes a layer of the cache a layer of an image.
 type imageLayer struct{ layer }
 
 func (l imageLayer) Digest() (v1.Hash, error) {
@@ -167,13 +167,12 @@ func reference(name string, config v1.Hash) string {
 // that are there already, and reports whether anything changed. The folder is
 // exchanged as a whole, and not touched at all when it is already right.
 func publish(out string, built []builtImage) (bool, error) {
-	all := built
 	kept, err := others(out, built)
 	if err != nil {
 		return false, err
 	}
-	all = append(all, kept...)
-	slices.SortFunc(all, func(a, b builtImage) int { return bytes.Compare([]byte(a.listed.Name), []byte(b.listed.Name)) })
+	all := slices.Concat(built, kept)
+	slices.SortFunc(all, func(a, b builtImage) int { return strings.Compare(a.listed.Name, b.listed.Name) })
 
 	next, old := out+".new", out+".old"
 	for _, dir := range []string{next, old} {

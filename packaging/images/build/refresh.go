@@ -56,9 +56,9 @@ func (b *builder) refresh(ctx context.Context) error {
 			/tmp/uv/bin/uv pip compile --quiet --no-cache --upgrade --generate-hashes --no-header --no-annotate \
 			--only-binary :all: --python /usr/bin/python3 "$1" -o "$2"`
 		err := (root{base}).run(ctx, invocation{
-			args: []string{"/bin/sh", "-c", script, "compile", l.in, l.out},
-			bind: []bind{{from: filepath.Join(b.source, l.folder), to: "/src", write: true}},
-			net:  true, log: log,
+			args:    []string{"/bin/sh", "-c", script, "compile", l.in, l.out},
+			bind:    []bind{{from: filepath.Join(b.source, l.folder), to: "/src", write: true}},
+			network: true, log: log,
 		})
 		if err != nil {
 			return fmt.Errorf("%s/%s: %w%s", l.folder, l.in, err, tail(logFile))

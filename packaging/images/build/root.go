@@ -28,16 +28,18 @@ type invocation struct {
 	env  []string // besides PATH, HOME and LANG; nothing else is inherited
 	user string   // "uid:gid", or "" for root
 	bind []bind
-	net  bool // give it this machine's network, resolver and trusted CAs
-	log  io.Writer
+	// network gives it this machine's network, resolver and trusted CAs;
+	// without it there is a loopback interface and nothing else.
+	network bool
+	log     io.Writer
 }
 
 // enter is the program that readies a root's mounts and runs something in it.
 // It gets a mount and PID namespace of its own, so that nothing it mounts or
-// starts outlives it, however it ends. $1 is the root, $2 the user, then
-// triples FROM TO MODE, then "--" and the program.
+// starts outlives it, however it ends. $1 is the root, then triples FROM TO
+// MODE, then "--", the program's environment, and the program.
 const enter = `set -eu
-root=$1 user=$2; shift 2
+root=$1; shift
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=1777 tmp "$root/tmp"
 mount -t tmpfs -o mode=0755 run "$root/run"
@@ -55,8 +57,7 @@ while [ "$1" != -- ]; do
 done
 shift
 cd /
-if [ -n "$user" ]; then exec chroot --userspec="$user" --groups= "$root" "$@"; fi
-exec chroot "$root" "$@"
+exec env -i "$@"
 `
 
 // caBundle is where a root sees the CAs that this machine trusts for downloads.
@@ -69,14 +70,16 @@ func (r root) run(ctx context.Context, call invocation) error {
 		"HOME=/root", "LANG=C.UTF-8", "PYTHONHASHSEED=0",
 		fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch.Unix()),
 	}, call.env...)
-	binds := call.bind
-	if call.net {
+	args := []string{"--mount", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private"}
+	binds, script := call.bind, enter
+	if call.network {
 		networkBinds, networkEnv := network()
 		binds = append(slices.Clone(binds), networkBinds...)
 		env = append(env, networkEnv...)
+	} else {
+		args, script = append(args, "--net"), "ip link set lo up\n"+enter
 	}
-	args := []string{"--mount", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private",
-		"/bin/sh", "-c", enter, "enter", r.dir, call.user}
+	args = append(args, "/bin/sh", "-c", script, "enter", r.dir)
 	for _, b := range binds {
 		mode := "read"
 		if b.write {
@@ -84,9 +87,17 @@ func (r root) run(ctx context.Context, call invocation) error {
 		}
 		args = append(args, b.from, b.to, mode)
 	}
-	args = append(args, "--")
-	args = append(args, call.args...)
-	return execute(ctx, call.log, env, "unshare", args...)
+	chroot, err := exec.LookPath("chroot")
+	if err != nil {
+		return err
+	}
+	args = append(append(args, "--"), env...)
+	args = append(args, chroot)
+	if call.user != "" {
+		args = append(args, "--userspec="+call.user, "--groups=")
+	}
+	args = append(append(args, r.dir), call.args...)
+	return execute(ctx, call.log, os.Environ(), "unshare", args...)
 }
 
 // network is what a program in a root needs to reach a package index the way

@@ -189,7 +189,7 @@ func (t tree) diff(lower tree) tree {
 			continue
 		}
 		dir := path.Dir(name)
-		if _, ok := t[dir]; !ok && dir != "." {
+		if parent, ok := t[dir]; dir != "." && (!ok || parent.header.Typeflag != tar.TypeDir) {
 			continue // the folder itself is gone, or hidden by a file
 		}
 		mark := path.Join(dir, whiteout+path.Base(name))

@@ -7,7 +7,11 @@ python3 -m venv /opt/hub
 /opt/hub/bin/pip install --no-deps --no-compile --require-hashes --only-binary :all: -r /src/requirements.txt
 # Nothing is installed into a running hub.
 /opt/hub/bin/python -m pip --quiet uninstall --yes pip setuptools
-rm -rf /opt/hub/include /opt/hub/lib64/python3.11/site-packages/*/tests
+rm -rf /opt/hub/include
+# The pages use the icons as a font; the same icons as files are most of it all.
+icons=/opt/hub/share/jupyterhub/static/components/@fortawesome/fontawesome-free
+rm -rf $icons/js $icons/metadata $icons/scss $icons/sprites* $icons/svgs*
+find /opt/hub/share -name '*.map' -delete
 
 # A name for the user that the image runs as, and a folder it may write to.
 echo 'hub:x:1000:' >>/etc/group

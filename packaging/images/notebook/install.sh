@@ -27,6 +27,12 @@ for command in /usr/local/bin/jupyter*; do
   rm "$command"
 done
 
+# What no notebook server serves: the hub's own pages, JupyterLab's second copy
+# of itself (for "core mode") and its browser tests, source maps.
+rm -rf /opt/lab/share/jupyterhub/static/components \
+  /opt/lab/lib/python3.11/site-packages/jupyterlab/static /opt/lab/lib/python3.11/site-packages/jupyterlab/galata
+find /opt/lab/share -name '*.map' -delete
+
 cp -R /src/files/. /
 chmod 0755 /usr/local/bin/start-notebook
 # One kernel, by its full path: "python3" alone would be the server's own.
