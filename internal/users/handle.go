@@ -81,11 +81,15 @@ func SuggestHandle(name string) string {
 	if len(handle) < 2 || handle[0] >= '0' && handle[0] <= '9' {
 		handle = "user-" + handle
 	}
-	handle = strings.TrimRight(handle[:min(len(handle), maxHandle)], "-")
-	if isReserved(handle) {
-		handle = "my-" + handle[:min(len(handle), maxHandle-3)]
+	if handle = cut(handle); isReserved(handle) {
+		handle = cut("my-" + handle)
 	}
 	return handle
+}
+
+// cut shortens a handle to the length allowed, where no hyphen may come last.
+func cut(handle string) string {
+	return strings.TrimRight(handle[:min(len(handle), maxHandle)], "-")
 }
 
 // clip cuts a string to at most n characters.
