@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -222,12 +223,21 @@ func TestCacheForgets(t *testing.T) {
 	if err := os.Mkdir(unfinished, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	want := map[string]bool{kept.dir: true, old.dir: false, unfinished: false}
+	for age := range keptArchives + 2 {
+		archive := filepath.Join(w.cache, fmt.Sprintf("%s-%d", archivePart, age))
+		used := time.Now().Add(-time.Duration(age) * time.Hour)
+		if err := errors.Join(os.Mkdir(archive, 0o755), os.Chtimes(archive, used, used)); err != nil {
+			t.Fatal(err)
+		}
+		want[archive] = age < keptArchives
+	}
 	c := w.open()
 	defer c.close()
 	if err := c.prune(time.Now().Add(-unusedAfter)); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]bool{kept.dir: true, old.dir: false, unfinished: false} {
+	for dir, want := range want {
 		if _, err := os.Stat(dir); (err == nil) != want {
 			t.Errorf("%s is there: %v, want %v", dir, err == nil, want)
 		}

@@ -7,17 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
 const (
-	unusedAfter = 30 * 24 * time.Hour // how long a built part is kept for nobody
-	sumsName    = "sums.json"         // in an entry, beside what it lists
-	tempPrefix  = "unfinished-"
+	unusedAfter  = 30 * 24 * time.Hour // how long a built part is kept for nobody
+	keptArchives = 4
+	archivePart  = "archive"   // the archive's name among the parts
+	sumsName     = "sums.json" // in an entry, beside what it lists
+	tempPrefix   = "unfinished-"
 )
 
 // cache keeps what was built, one folder for each part and hash. A run holds
@@ -224,20 +228,39 @@ func (c *cache) store(name, key string, fill func(dir string) (map[string]built,
 
 func (c *cache) place(name, key string) string { return filepath.Join(c.dir, name+"-"+key) }
 
-// prune removes entries that no build has used since the given time.
+// prune removes entries that no build has used since the given time, and all
+// but a few archives: each change to a part makes another large one.
 func (c *cache) prune(since time.Time) error {
 	list, err := os.ReadDir(c.dir)
 	if err != nil {
 		return err
 	}
+	var archives []fs.FileInfo
 	for _, one := range list {
 		info, err := one.Info()
-		if err != nil || !one.IsDir() || info.ModTime().After(since) {
-			continue
+		switch {
+		case err != nil || !one.IsDir():
+		case info.ModTime().Before(since):
+			err = c.remove(info)
+		case strings.HasPrefix(info.Name(), archivePart+"-"):
+			archives = append(archives, info)
 		}
-		if err := os.RemoveAll(filepath.Join(c.dir, one.Name())); err != nil {
-			return fmt.Errorf("clear the cache: %w", err)
+		if err != nil {
+			return err
 		}
+	}
+	slices.SortFunc(archives, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for _, old := range archives[min(len(archives), keptArchives):] {
+		if err := c.remove(old); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cache) remove(e fs.FileInfo) error {
+	if err := os.RemoveAll(filepath.Join(c.dir, e.Name())); err != nil {
+		return fmt.Errorf("clear the cache: %w", err)
 	}
 	return nil
 }

@@ -49,16 +49,16 @@ func (c *cache) pack(ctx context.Context, parts []entry) (entry, error) {
 		return entry{}, err
 	}
 	key := sha256.Sum256(fmt.Appendf(nil, "pack %d, %s\n%s", recipe, compressor(), table))
-	e, err := c.load("archive", hex.EncodeToString(key[:]))
+	e, err := c.load(archivePart, hex.EncodeToString(key[:]))
 	if err == nil {
-		report("archive", "from the cache", begin)
+		report(archivePart, "from the cache", begin)
 		return e, nil
 	}
-	e, err = c.store("archive", hex.EncodeToString(key[:]), func(dir string) (map[string]built, error) {
+	e, err = c.store(archivePart, hex.EncodeToString(key[:]), func(dir string) (map[string]built, error) {
 		return map[string]built{archiveName: {}}, writeArchive(ctx, filepath.Join(dir, archiveName), table, files)
 	})
 	if err == nil {
-		report("archive", "packed, "+megabytes(e.size()), begin)
+		report(archivePart, "packed, "+megabytes(e.size()), begin)
 	}
 	return e, err
 }
