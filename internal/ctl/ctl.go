@@ -33,6 +33,9 @@ type Boot struct {
 	Failed string `json:"failed,omitempty"`
 	// Serving tells one daemon from the next.
 	Serving string `json:"serving"`
+	// Inputs is a digest of what the daemon was started with: its
+	// configuration and the list of container images.
+	Inputs string `json:"inputs"`
 }
 
 // Component is one part of the lab and how it is.

@@ -33,8 +33,8 @@ type ImageSet struct {
 	Images []Image
 }
 
-// OpenImages reads the list of a folder of images.
-func OpenImages(dir string) (ImageSet, error) {
+// OpenImages reads the list of a folder of images, which must hold those named.
+func OpenImages(dir string, names ...string) (ImageSet, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "images.json"))
 	if err != nil {
 		return ImageSet{}, fmt.Errorf("container images: %w", err)
@@ -45,10 +45,14 @@ func OpenImages(dir string) (ImageSet, error) {
 	if err := json.Unmarshal(data, &list); err != nil {
 		return ImageSet{}, fmt.Errorf("%s: %w", filepath.Join(dir, "images.json"), err)
 	}
-	if len(list.Images) == 0 {
-		return ImageSet{}, fmt.Errorf("%s lists no image", filepath.Join(dir, "images.json"))
+	set := ImageSet{Dir: dir, Images: list.Images}
+	refs := set.Refs()
+	for _, n := range names {
+		if refs[n] == "" {
+			return ImageSet{}, fmt.Errorf("the container image %s is missing in %s; build the images again (`go tool task images`) or reinstall the package gpulab-images", n, dir)
+		}
 	}
-	return ImageSet{Dir: dir, Images: list.Images}, nil
+	return set, nil
 }
 
 // Refs maps short names to full references.

@@ -1,0 +1,548 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpulab/gpulab/assets"
+	"github.com/gpulab/gpulab/internal/charts"
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/fleet"
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/oidc"
+	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/tenancy"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/version"
+	"github.com/gpulab/gpulab/internal/webca"
+	"github.com/gpulab/gpulab/internal/webui"
+	"github.com/gpulab/gpulab/packaging/simdriver"
+)
+
+// Names of the stages on the way to a lab that is ready.
+const (
+	stageRuntime    = "runtime"
+	stageDriver     = "driver"
+	stageKubernetes = "kubernetes"
+	stageNode       = "node"
+	stageImages     = "images"
+	stageCharts     = "charts"
+	stageGPUs       = "gpus"
+)
+
+// appliance is the whole lab: every part, wired by hand in this one file.
+//
+// run opens the state, the pages and the control socket first, so that people
+// can watch, and then brings up the rest in bootstrap. Parts that need the
+// cluster exist from the moment its API answers (attach).
+type appliance struct {
+	cfg  Config
+	app  *app
+	boot *boot
+
+	store   *store.Store
+	people  *users.Service
+	certs   *webca.Certs
+	fleet   *fleet.Fleet
+	id      embedk8s.Identity
+	address netip.Addr
+	iface   string
+	images  embedk8s.ImageSet
+	hub     charts.HubSecrets
+
+	cluster  atomic.Pointer[embedk8s.Cluster]
+	client   atomic.Pointer[kubernetes.Clientset]
+	attached atomic.Pointer[attached]
+
+	pages switchHandler // port 443
+	labs  switchHandler // port 8443
+}
+
+// attached are the parts that need the cluster.
+type attached struct {
+	kube      *notebooks.KubeCluster
+	notebooks *notebooks.Service
+	proxy     *notebooks.Proxy
+	monitor   *gpu.Monitor
+	tenancy   *tenancy.Tenancy
+}
+
+func newAppliance(cfg Config, a *app) (*appliance, error) {
+	inputs, err := cfg.inputs()
+	if err != nil {
+		return nil, err
+	}
+	stages := []string{stageRuntime, stageKubernetes, stageNode, stageImages, stageCharts}
+	switch cfg.GPUs {
+	case gpusSimulated:
+		stages = []string{stageRuntime, stageDriver, stageKubernetes, stageNode, stageImages, stageCharts, stageGPUs}
+	case gpusReal:
+		stages = append(stages, stageGPUs)
+	}
+	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
+	return &appliance{cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...)}, nil
+}
+
+// run runs the lab until ctx ends. Pods keep running after it.
+func (l *appliance) run(ctx context.Context) error {
+	if err := l.open(ctx); err != nil {
+		return err
+	}
+	defer l.store.Close()
+	g, ctx := errgroup.WithContext(ctx)
+	if err := l.listen(ctx, g); err != nil {
+		return err
+	}
+	g.Go(func() error { return ctl.Serve(ctx, l.app.socket, l) })
+	g.Go(func() error { return l.people.Run(ctx) })
+	g.Go(func() error { return l.certs.Run(ctx) })
+	g.Go(func() error {
+		err := l.bootstrap(ctx, g)
+		if err != nil && ctx.Err() == nil {
+			slog.Error("the lab did not become ready", "err", err)
+		}
+		l.boot.finish(err)
+		return nil // the pages and the socket stay, to say what is wrong
+	})
+	notify("READY=1")
+	err := g.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// open opens what lies on disk: databases, identity, certificates, secrets.
+func (l *appliance) open(ctx context.Context) (err error) {
+	// Others may pass through to homes, and see nothing.
+	if err := os.MkdirAll(l.cfg.DataDir, 0o711); err != nil {
+		return fmt.Errorf("the data directory: %w", err)
+	}
+	if l.store, err = store.Open(ctx, l.cfg.DataDir); err != nil {
+		return err
+	}
+	l.people = users.New(l.store.DB())
+	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
+		return err
+	}
+	if l.address, l.iface, err = embedk8s.FindAddress(l.cfg.Address); err != nil {
+		return err
+	}
+	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames()); err != nil {
+		return err
+	}
+	if l.hub, err = loadHubSecrets(l.cfg.DataDir); err != nil {
+		return err
+	}
+	dir, err := l.cfg.imagesDir()
+	if err != nil {
+		return err
+	}
+	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "metrics-server", "nvidia-device-plugin", "hub", "notebook")
+	return err
+}
+
+func tlsDir(cfg Config) string { return filepath.Join(cfg.DataDir, "tls") }
+
+// certNames are all names and addresses people and pods reach us by.
+func (l *appliance) certNames() []string {
+	names := []string{l.address.String(), "127.0.0.1", "localhost", "gpulab." + systemNamespace + ".svc", "gpulab." + systemNamespace + ".svc.cluster.local"}
+	if host, err := os.Hostname(); err == nil && host != "localhost" {
+		names = append(names, strings.ToLower(host))
+	}
+	return append(names, l.cfg.Names...)
+}
+
+// allowedHost tells whether a request's host (without port) is one of ours:
+// links and issuers are made from it.
+func (l *appliance) allowedHost(host string) bool {
+	for _, n := range l.certNames() {
+		if strings.EqualFold(n, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// url is where people open the lab.
+func (l *appliance) url() string {
+	host := l.address.String()
+	if len(l.cfg.Names) > 0 {
+		host = l.cfg.Names[0]
+	}
+	if l.cfg.HTTPSPort != 443 {
+		host = net.JoinHostPort(host, strconv.Itoa(l.cfg.HTTPSPort))
+	}
+	return "https://" + host
+}
+
+// bootstrap goes the way from nothing to ready. Everything on it finds out
+// what is there already, so it may be interrupted and run again.
+func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
+	var runtime embedk8s.Runtime
+	err := l.boot.do(stageRuntime, func(st *stage) (err error) {
+		archive, ok := assets.Bundle()
+		if !ok {
+			return embedk8s.ErrNoBundle
+		}
+		var did bool
+		runtime, did, err = embedk8s.Stage(ctx, archive, l.cfg.DataDir, func(done, total int64) {
+			st.say("unpacking, %d %%", 100*done/max(total, 1))
+		})
+		if did {
+			st.changed()
+		}
+		st.say("%s", runtime.Hash)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if l.cfg.GPUs == gpusSimulated {
+		if err := l.startDriver(ctx, g, runtime); err != nil {
+			return err
+		}
+	}
+	client, err := l.startKubernetes(ctx, g, runtime)
+	if err != nil {
+		return err
+	}
+	if err := l.prepareCluster(ctx, client); err != nil {
+		return err
+	}
+	if err := l.attach(ctx, g, client, runtime); err != nil {
+		return err
+	}
+	if err := l.applyCharts(ctx, client); err != nil {
+		return err
+	}
+	if l.cfg.GPUs != gpusNone {
+		return l.checkGPUs(ctx, client)
+	}
+	return nil
+}
+
+// startDriver installs the simulated NVIDIA driver and keeps its readings moving.
+func (l *appliance) startDriver(ctx context.Context, g *errgroup.Group, rt embedk8s.Runtime) error {
+	return l.boot.do(stageDriver, func(st *stage) error {
+		if err := simdriver.Install(ctx, filepath.Join(rt.Dir, "simdriver"), l.simRoot(), l.cfg.SimulatedGPUs); err != nil {
+			return err
+		}
+		st.say("%d simulated GPUs; they compute nothing", l.cfg.SimulatedGPUs)
+		g.Go(func() error { return simdriver.Run(ctx, l.simRoot()) })
+		return nil
+	})
+}
+
+func (l *appliance) simRoot() string { return filepath.Join(l.cfg.DataDir, "simdriver", "root") }
+
+// startKubernetes starts k3s (or takes over a running one) and brings the
+// images in as soon as containerd answers.
+func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt embedk8s.Runtime) (*kubernetes.Clientset, error) {
+	cluster := embedk8s.New(embedk8s.Config{
+		DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: l.address, Interface: l.iface,
+		PauseImage: l.images.Refs()["pause"], KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
+	})
+	l.cluster.Store(cluster)
+	var client *kubernetes.Clientset
+	err := l.boot.do(stageKubernetes, func(st *stage) (err error) {
+		did, err := cluster.Prepare()
+		if err != nil {
+			return err
+		}
+		if did {
+			st.changed()
+		}
+		g.Go(func() error { return cluster.Run(ctx) })
+		client, err = cluster.WaitAPI(ctx, func(why string) { st.say("%s", why) })
+		st.say("the API answers")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.client.Store(client)
+	return client, all(ctx,
+		func(ctx context.Context) error {
+			return l.boot.do(stageNode, func(st *stage) error {
+				err := cluster.WaitNode(ctx, client, func(why string) { st.say("%s", why) })
+				st.say("%s at %s", l.id.NodeName, l.address)
+				return err
+			})
+		},
+		func(ctx context.Context) error {
+			return l.boot.do(stageImages, func(st *stage) error {
+				if err := cluster.WaitContainerd(ctx, func(why string) { st.say("%s", why) }); err != nil {
+					return err
+				}
+				n, err := cluster.ImportImages(ctx, l.images, func(name string, done, total int) {
+					st.say("importing %s (%d of %d)", name, done+1, total)
+				})
+				if n > 0 {
+					st.changed()
+				}
+				st.say("%d images, %d of them new", len(l.images.Images), n)
+				return err
+			})
+		},
+	)
+}
+
+// prepareCluster applies what the charts build on.
+func (l *appliance) prepareCluster(ctx context.Context, client kubernetes.Interface) error {
+	if err := applyObjects(ctx, client, l.certs.CAPEM(), l.address, l.cfg.HTTPSPort); err != nil {
+		return err
+	}
+	present := map[string]*string{"nvidia.com/gpu.present": nil}
+	if l.cfg.GPUs != gpusNone {
+		yes := "true"
+		present["nvidia.com/gpu.present"] = &yes
+	}
+	return labelNode(ctx, client, l.id.NodeName, present)
+}
+
+func (l *appliance) featuresDir() string { return filepath.Join(l.cfg.DataDir, "features") }
+func (l *appliance) hubStateDir() string { return filepath.Join(l.cfg.DataDir, "hub") }
+func (l *appliance) homesDir() string    { return filepath.Join(l.cfg.DataDir, "homes") }
+
+// driverRoot is where the NVIDIA driver's files lie.
+func (l *appliance) driverRoot() string {
+	if l.cfg.GPUs == gpusSimulated {
+		return l.simRoot()
+	}
+	return "/"
+}
+
+// hubUID owns the hub's database; it is the user of the hub's image.
+const hubUID = 1000
+
+func (l *appliance) applyCharts(ctx context.Context, client kubernetes.Interface) error {
+	return l.boot.do(stageCharts, func(st *stage) error {
+		if err := os.MkdirAll(l.hubStateDir(), 0o700); err != nil {
+			return err
+		}
+		if err := os.Chown(l.hubStateDir(), hubUID, hubUID); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(l.featuresDir(), 0o755); err != nil {
+			return err
+		}
+		releases := charts.Plan(charts.Inputs{
+			Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
+			HTTPSPort: l.cfg.HTTPSPort,
+			HasGPU:    l.cfg.GPUs != gpusNone, Simulated: l.cfg.GPUs == gpusSimulated,
+			DriverRoot: l.driverRoot(), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
+			Hub: l.hub, HubStateDir: l.hubStateDir(), FeaturesDir: l.featuresDir(),
+			Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
+		})
+		settled := map[string]bool{}
+		err := l.charts().Apply(ctx, releases, func(e charts.Event) {
+			if e.Phase.Done() {
+				settled[e.Release] = true
+				switch e.Phase {
+				case charts.Unchanged, charts.Failed, charts.Skipped:
+				default:
+					st.changed()
+				}
+			}
+			st.say("%d of %d; %s: %s", len(settled), len(releases), e.Release, strings.TrimSpace(string(e.Phase)+" "+e.Detail))
+		})
+		if err == nil {
+			st.say("%d releases", len(releases))
+		}
+		return err
+	})
+}
+
+func (l *appliance) charts() *charts.Manager {
+	return charts.New(l.cluster.Load().Kubeconfig(), slog.Default())
+}
+
+// checkGPUs waits for the GPUs and proves once per driver and image that a pod
+// can use one.
+func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) error {
+	return l.boot.do(stageGPUs, func(st *stage) error {
+		want := 1
+		if l.cfg.GPUs == gpusSimulated {
+			want = l.cfg.SimulatedGPUs
+		}
+		if err := waitGPUs(ctx, client, l.id.NodeName, want, st); err != nil {
+			return err
+		}
+		snap, _ := l.attached.Load().monitor.Latest()
+		image := l.images.Refs()["notebook"]
+		proof := strings.Join([]string{l.cfg.GPUs, snap.DriverVersion, image}, " ")
+		marker := filepath.Join(l.cfg.DataDir, "gpu-check")
+		if old, err := os.ReadFile(marker); err == nil && string(old) == proof {
+			st.say("%d %s, tested before", want, gpuWord(l.cfg.GPUs))
+			return nil
+		}
+		st.say("a test pod is using one")
+		saw, err := checkGPU(ctx, client, image)
+		if err != nil {
+			return err
+		}
+		st.changed()
+		st.say("a test pod saw %s", saw)
+		return os.WriteFile(marker, []byte(proof), 0o600)
+	})
+}
+
+func gpuWord(mode string) string {
+	if mode == gpusSimulated {
+		return "simulated GPUs"
+	}
+	return "GPUs"
+}
+
+// attach builds the parts that need the cluster and opens the pages.
+func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kubernetes.Clientset, rt embedk8s.Runtime) error {
+	log := slog.Default()
+	kube, err := notebooks.NewKubeCluster(client, systemNamespace, log)
+	if err != nil {
+		return err
+	}
+	parts := &attached{kube: kube}
+	hub := notebooks.NewHub(notebooks.HubConfig{Address: kube.HubAddress, Token: l.hub.ServiceToken})
+	parts.tenancy = tenancy.New(tenancy.Config{HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden()}, client)
+	parts.monitor = gpu.NewMonitor(gpu.MonitorConfig{
+		Node: l.id.NodeName, ProbePath: filepath.Join(rt.Dir, "gpulab-probe"), Library: l.nvml(),
+		Pods: podIndex{kube}, Publish: l.fleet.Update,
+		LogFile: filepath.Join(l.cfg.DataDir, "log", "probe.log"), PIDFile: filepath.Join(l.cfg.DataDir, "probe.pid"),
+	})
+	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
+		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort,
+		AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	l.people.OnSessionsEnded(parts.proxy.EndSessions)
+	parts.notebooks, err = notebooks.New(notebooks.Config{
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log,
+		Devices: l.devices,
+	})
+	if err != nil {
+		return err
+	}
+	l.attached.Store(parts)
+	if err := l.openPages(ctx, g, parts); err != nil {
+		return err
+	}
+	g.Go(func() error { return kube.Run(ctx) })
+	g.Go(func() error { return parts.proxy.Run(ctx) })
+	g.Go(func() error { return parts.notebooks.Run(ctx) })
+	g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
+	if l.cfg.GPUs != gpusNone {
+		g.Go(func() error { return parts.monitor.Run(ctx) })
+	}
+	return nil
+}
+
+// nvml is the library the probe opens; "" leaves finding it to the system.
+func (l *appliance) nvml() string {
+	if l.cfg.GPUs == gpusSimulated {
+		return simdriver.Library(l.simRoot())
+	}
+	return ""
+}
+
+// devices names the GPUs a pod holds, as the kubelet has told.
+func (l *appliance) devices(podUID string) []string {
+	var out []string
+	for _, s := range l.fleet.Snapshots() {
+		for _, g := range s.GPUs {
+			for _, h := range g.Holders {
+				if h.UID == podUID {
+					out = append(out, g.UUID)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// podIndex finds notebooks' pods for the GPU monitor.
+type podIndex struct{ kube *notebooks.KubeCluster }
+
+func podRef(p notebooks.PodInfo) gpu.PodRef {
+	return gpu.PodRef{UID: p.UID, Namespace: p.Namespace, Name: p.Name, User: p.Handle, Notebook: p.Server}
+}
+
+// ByUID implements gpu.Pods.
+func (x podIndex) ByUID(uid string) (gpu.PodRef, bool) {
+	for _, p := range x.kube.Notebooks() {
+		if p.UID == uid {
+			return podRef(p), true
+		}
+	}
+	return gpu.PodRef{}, false
+}
+
+// ByName implements gpu.Pods.
+func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
+	for _, p := range x.kube.Notebooks() {
+		if p.Namespace == namespace && p.Name == name {
+			return podRef(p), p.Started, true
+		}
+	}
+	return gpu.PodRef{}, time.Time{}, false
+}
+
+// forbidden are the networks users' pods may not reach: pods, services, and
+// every address of this machine.
+func (l *appliance) forbidden() []netip.Prefix {
+	out := []netip.Prefix{l.id.ClusterCIDR, l.id.ServiceCIDR}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() {
+			out = append(out, netip.PrefixFrom(p.Addr(), 32))
+		}
+	}
+	return out
+}
+
+// openPages puts the real pages in the place of the "starting" page.
+func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
+	pages, err := webui.New(webui.Config{
+		Users: l.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: statusSource{l},
+		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version,
+		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
+	})
+	if err != nil {
+		return err
+	}
+	provider, err := oidc.New(oidc.Config{
+		ClientID: l.hub.OIDCClientID, ClientSecret: l.hub.OIDCClientSecret,
+		KeyFile: filepath.Join(l.cfg.DataDir, "oidc-key.pem"), HubPort: l.cfg.HubPort,
+		Session: l.sessionUser, User: l.people.ByID, LoginURL: "/login", AllowedHost: l.allowedHost, Log: slog.Default(),
+	})
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/oidc/", provider)
+	mux.Handle("/hub-proxy/", parts.proxy.RoutesAPI())
+	mux.HandleFunc("GET /metrics", l.serveMetrics)
+	mux.Handle("/", pages)
+	l.pages.set(mux)
+	l.labs.set(parts.proxy)
+	g.Go(func() error { return pages.Run(ctx) })
+	return nil
+}

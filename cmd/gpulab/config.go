@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"sigs.k8s.io/yaml"
+)
+
+const defaultConfigPath = "/etc/gpulab/config.yaml"
+
+// GPU modes of Config.GPUs.
+const (
+	gpusReal      = "real"
+	gpusSimulated = "simulated"
+	gpusNone      = "none"
+)
+
+// Config is /etc/gpulab/config.yaml. Every key may be left out.
+type Config struct {
+	// Lab is the lab's name as the page shows it.
+	Lab string `json:"lab,omitempty"`
+	// Address is this machine's address; empty finds the one with the default
+	// route at every start.
+	Address string `json:"address,omitempty"`
+	// Names are further names people reach this machine by.
+	Names []string `json:"names,omitempty"`
+	// HTTPSPort serves pages, HubPort notebooks, HTTPPort redirects to HTTPS
+	// (0 turns it off).
+	HTTPSPort int  `json:"httpsPort,omitempty"`
+	HubPort   int  `json:"hubPort,omitempty"`
+	HTTPPort  *int `json:"httpPort,omitempty"`
+	// GPUs is real, simulated or none; init decides and writes it down.
+	GPUs string `json:"gpus,omitempty"`
+	// SimulatedGPUs is how many GPUs to simulate.
+	SimulatedGPUs int `json:"simulatedGPUs,omitempty"`
+	// DataDir holds all state.
+	DataDir string `json:"dataDir,omitempty"`
+	// ImagesDir holds the container images; empty looks beside the program,
+	// then in /usr/share/gpulab/images.
+	ImagesDir string `json:"imagesDir,omitempty"`
+	// K3s passes further options on.
+	K3s K3sConfig `json:"k3s,omitempty"`
+}
+
+// K3sConfig is for unusual machines.
+type K3sConfig struct {
+	KubeletArgs []string `json:"kubeletArgs,omitempty"`
+}
+
+func (c *Config) setDefaults() {
+	if c.Lab == "" {
+		c.Lab = "GPU lab"
+	}
+	if c.HTTPSPort == 0 {
+		c.HTTPSPort = 443
+	}
+	if c.HubPort == 0 {
+		c.HubPort = 8443
+	}
+	if c.HTTPPort == nil {
+		port := 80
+		c.HTTPPort = &port
+	}
+	if c.SimulatedGPUs == 0 {
+		c.SimulatedGPUs = 2
+	}
+	if c.DataDir == "" {
+		c.DataDir = "/var/lib/gpulab"
+	}
+	if c.GPUs == "" {
+		c.GPUs = gpusNone
+	}
+}
+
+func (c *Config) check() error {
+	for name, port := range map[string]int{"httpsPort": c.HTTPSPort, "hubPort": c.HubPort, "httpPort": *c.HTTPPort} {
+		if port < 0 || port > 65535 {
+			return fmt.Errorf("%s is %d, but ports go from 1 to 65535", name, port)
+		}
+	}
+	if c.HTTPSPort == c.HubPort {
+		return fmt.Errorf("httpsPort and hubPort are both %d, but pages and notebooks need a port each", c.HubPort)
+	}
+	switch c.GPUs {
+	case gpusReal, gpusSimulated, gpusNone:
+	default:
+		return fmt.Errorf("gpus is %q; it may be real, simulated or none", c.GPUs)
+	}
+	if c.SimulatedGPUs < 1 || c.SimulatedGPUs > 16 {
+		return fmt.Errorf("simulatedGPUs is %d; it may be 1 to 16", c.SimulatedGPUs)
+	}
+	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
+		return fmt.Errorf("dataDir is %q, but must be the full path of a folder of its own", c.DataDir)
+	}
+	if len(c.Lab) > 60 || strings.ContainsAny(c.Lab, "\n\r") {
+		return errors.New("lab must be one line of at most 60 characters")
+	}
+	return nil
+}
+
+// loadConfig reads the file; one that is missing is an empty one. Unknown keys
+// are an error: a typing mistake must not go unnoticed.
+func loadConfig(path string) (Config, error) {
+	var c Config
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return c, fmt.Errorf("the configuration: %w", err)
+	}
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		return c, fail(exitUsage, "%s: %v; correct it and try again", path, strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: json: "))
+	}
+	c.setDefaults()
+	if err := c.check(); err != nil {
+		return c, fail(exitUsage, "%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// configTemplate documents every key where people meet it.
+var configTemplate = template.Must(template.New("config").Parse(`# gpulab's configuration. Every key may be left out. After a change: gpulab init
+
+# The lab's name as the page shows it.
+lab: {{printf "%q" .Lab}}
+
+# This machine's address. Empty: the one with the default route, at every start.
+address: {{printf "%q" .Address}}
+
+# Further names by which people reach this machine, for example [gpu.lab.example].
+names: [{{range $i, $n := .Names}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
+
+# Pages, notebooks, and the port that only redirects to pages (0: off).
+httpsPort: {{.HTTPSPort}}
+hubPort: {{.HubPort}}
+httpPort: {{.HTTPPort}}
+
+# real, simulated or none. Simulated GPUs compute nothing; they are for trying
+# gpulab out on a machine without a card.
+gpus: {{.GPUs}}
+simulatedGPUs: {{.SimulatedGPUs}}
+
+# All state: databases, homes, Kubernetes.
+dataDir: {{printf "%q" .DataDir}}
+
+# Container images. Empty: the folder "images" beside the program, then
+# /usr/share/gpulab/images.
+imagesDir: {{printf "%q" .ImagesDir}}
+
+# For unusual machines: further arguments of the kubelet, without "--".
+k3s:
+  kubeletArgs: [{{range $i, $n := .K3s.KubeletArgs}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
+`))
+
+// saveConfig writes the file if its content would differ, in one step.
+func saveConfig(path string, c Config) (changed bool, err error) {
+	var buf bytes.Buffer
+	if err := configTemplate.Execute(&buf, c); err != nil {
+		return false, err
+	}
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, buf.Bytes()) {
+		return false, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, fmt.Errorf("the configuration's folder: %w", err)
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, buf.Bytes(), 0o644); err != nil {
+		return false, fmt.Errorf("the configuration: %w", err)
+	}
+	return true, os.Rename(tmp, path)
+}
+
+// imagesDir finds the folder with the container images.
+func (c *Config) imagesDir() (string, error) {
+	var tried []string
+	candidates := []string{c.ImagesDir}
+	if c.ImagesDir == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		candidates = []string{filepath.Join(filepath.Dir(exe), "images"), "/usr/share/gpulab/images"}
+	}
+	for _, d := range candidates {
+		if _, err := os.Stat(filepath.Join(d, "images.json")); err == nil {
+			return d, nil
+		}
+		tried = append(tried, d)
+	}
+	return "", fmt.Errorf("the container images are in none of %s; build them with `go tool task images`, or install the package gpulab-images", strings.Join(tried, ", "))
+}
+
+// inputs is a digest of what a daemon with this configuration starts from.
+func (c *Config) inputs() (string, error) {
+	dir, err := c.imagesDir()
+	if err != nil {
+		return "", err
+	}
+	list, err := os.ReadFile(filepath.Join(dir, "images.json"))
+	if err != nil {
+		return "", fmt.Errorf("container images: %w", err)
+	}
+	config, err := yaml.Marshal(c)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(append(config, list...))
+	return hex.EncodeToString(sum[:8]), nil
+}

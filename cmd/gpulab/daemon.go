@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/version"
+	"github.com/gpulab/gpulab/internal/webui"
+)
+
+// linkTTL is how long one-time links work.
+const linkTTL = time.Hour
+
+var _ ctl.Daemon = (*appliance)(nil)
+
+// errStarting is what callers hear before the parts they need exist.
+var errStarting = errors.New("the lab is still starting; see `gpulab status`")
+
+// WatchBoot implements ctl.Daemon.
+func (l *appliance) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) error {
+	return l.boot.watch(ctx, fn)
+}
+
+// Status implements ctl.Daemon.
+func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
+	state, _ := l.boot.now()
+	s := ctl.Status{URL: l.url(), Version: version.Version, Lab: l.cfg.Lab, GPUs: l.fleet.Snapshots()}
+	if s.GPUs == nil {
+		s.GPUs = []gpu.Snapshot{}
+	}
+	for _, st := range state.Stages {
+		s.Components = append(s.Components, stageComponent(st))
+	}
+	node := ctl.Node{Name: l.id.NodeName, Address: l.address.String(), Role: "head"}
+	if state.Ready {
+		node.Ready, node.Detail = l.nodeReady(ctx)
+		s.Components = append(s.Components, l.liveComponents(ctx)...)
+	}
+	s.Nodes = []ctl.Node{node}
+	s.Ready = state.Ready && node.Ready
+	for _, c := range s.Components {
+		s.Ready = s.Ready && c.State != "failed" && c.State != "starting"
+	}
+	return s, nil
+}
+
+// stageComponent shows a stage of the start as a component.
+func stageComponent(st ctl.Stage) ctl.Component {
+	c := ctl.Component{Name: st.Name, Detail: st.Detail}
+	switch st.State {
+	case "done":
+		c.State = "ok"
+	case "failed":
+		c.State, c.NextStep = "failed", "mend what the detail says, then run `gpulab init` again"
+	default:
+		c.State = "starting"
+	}
+	return c
+}
+
+func (l *appliance) nodeReady(ctx context.Context) (bool, string) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	n, err := l.client.Load().CoreV1().Nodes().Get(ctx, l.id.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return false, "the Kubernetes API does not answer"
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue, c.Message
+		}
+	}
+	return false, "the node has not reported yet"
+}
+
+// liveComponents looks at what may break after the start.
+func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
+	k3s := ctl.Component{Name: "k3s", State: "ok"}
+	p := l.cluster.Load().Process()
+	switch {
+	case !p.Running:
+		k3s.State, k3s.Detail, k3s.NextStep = "failed", "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
+	default:
+		k3s.Detail = fmt.Sprintf("process %d, up %s, %d restarts", p.PID, time.Since(p.Since).Round(time.Second), p.Restarts)
+	}
+	out := []ctl.Component{k3s}
+	hub := ctl.Component{Name: "hub", State: "ok"}
+	if addr, ok := l.attached.Load().kube.HubAddress(); ok {
+		hub.Detail = "at " + addr
+	} else {
+		hub.State, hub.Detail, hub.NextStep = "starting", "its pod is not ready", "wait a minute; then `gpulab kubectl -n gpulab-system logs deploy/hub`"
+	}
+	out = append(out, hub)
+	if l.cfg.GPUs == gpusNone {
+		return append(out, ctl.Component{Name: "gpu probe", State: "off", Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
+	}
+	probe := ctl.Component{Name: "gpu probe", State: "ok"}
+	snap, ok := l.attached.Load().monitor.Latest()
+	switch {
+	case !ok:
+		probe.State, probe.Detail = "starting", "no reading yet"
+	case snap.Error != "":
+		probe.State, probe.Detail, probe.NextStep = "warning", snap.Error, "see `gpulab logs`"
+	default:
+		probe.Detail = fmt.Sprintf("%d GPUs, driver %s", len(snap.GPUs), snap.DriverVersion)
+		if snap.Simulated {
+			probe.Detail = fmt.Sprintf("%d simulated GPUs, driver %s", len(snap.GPUs), snap.DriverVersion)
+		}
+	}
+	return append(out, probe)
+}
+
+// AdminLink implements ctl.Daemon.
+func (l *appliance) AdminLink(ctx context.Context) (ctl.Link, error) {
+	return l.link(ctx, users.Link{Purpose: users.PurposeAdminSetup}, "/setup")
+}
+
+func (l *appliance) link(ctx context.Context, link users.Link, path string) (ctl.Link, error) {
+	token, err := l.people.CreateLink(ctx, link, linkTTL)
+	if err != nil {
+		return ctl.Link{}, err
+	}
+	return ctl.Link{URL: l.url() + path + "?token=" + token, Expires: time.Now().Add(linkTTL)}, nil
+}
+
+// Charts implements ctl.Daemon.
+func (l *appliance) Charts(ctx context.Context) ([]ctl.Chart, error) {
+	if l.client.Load() == nil {
+		return nil, errStarting
+	}
+	releases, err := l.charts().Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]ctl.Chart, 0, len(releases))
+	for _, r := range releases {
+		out = append(out, ctl.Chart{
+			Name: r.Release, Namespace: r.Namespace, Chart: r.Chart, Version: r.Version, AppVersion: r.AppVersion,
+			State: r.State, Revision: r.Revision, Updated: r.Updated, Detail: r.Detail,
+		})
+	}
+	return out, nil
+}
+
+// Users implements ctl.Daemon.
+func (l *appliance) Users(ctx context.Context) ([]users.User, error) {
+	people, err := l.people.List(ctx)
+	if people == nil {
+		people = []users.User{}
+	}
+	return people, err
+}
+
+// AddUser implements ctl.Daemon.
+func (l *appliance) AddUser(ctx context.Context, u ctl.NewUser) (ctl.UserWithLink, error) {
+	created, err := l.people.Create(ctx, users.NewUser{Handle: u.Handle, Name: u.Name, Email: u.Email, Role: u.Role})
+	if err != nil {
+		return ctl.UserWithLink{}, err
+	}
+	l.audit(ctx, "user.add", created.Handle)
+	return l.withPasswordLink(ctx, created)
+}
+
+// PasswordLink implements ctl.Daemon.
+func (l *appliance) PasswordLink(ctx context.Context, handle string) (ctl.UserWithLink, error) {
+	u, err := l.people.ByHandle(ctx, handle)
+	if err != nil {
+		return ctl.UserWithLink{}, err
+	}
+	l.audit(ctx, "user.password-link", handle)
+	return l.withPasswordLink(ctx, u)
+}
+
+func (l *appliance) withPasswordLink(ctx context.Context, u users.User) (ctl.UserWithLink, error) {
+	link, err := l.link(ctx, users.Link{Purpose: users.PurposePassword, UserID: &u.ID}, "/welcome")
+	return ctl.UserWithLink{User: u, Link: link}, err
+}
+
+// RemoveUser implements ctl.Daemon: sessions and notebooks end with the account.
+func (l *appliance) RemoveUser(ctx context.Context, handle string) error {
+	u, err := l.people.ByHandle(ctx, handle)
+	if err != nil {
+		return err
+	}
+	parts := l.attached.Load()
+	if parts == nil {
+		return errStarting
+	}
+	if err := l.people.Remove(ctx, u.ID); err != nil {
+		return err
+	}
+	l.audit(ctx, "user.remove", handle)
+	return errors.Join(
+		parts.notebooks.StopUser(ctx, u.ID, "The account was removed."),
+		parts.tenancy.Remove(ctx, u),
+	)
+}
+
+func (l *appliance) audit(ctx context.Context, action, target string) {
+	_ = l.people.Audit(ctx, users.Entry{Actor: "root", Action: action, Target: target})
+}
+
+// statusSource shows the same status on the page.
+type statusSource struct{ l *appliance }
+
+// Status implements webui.StatusSource.
+func (s statusSource) Status(ctx context.Context) (webui.Status, error) {
+	st, err := s.l.Status(ctx)
+	if err != nil {
+		return webui.Status{}, err
+	}
+	out := webui.Status{Ready: st.Ready, URL: st.URL, Version: st.Version, Nodes: st.Nodes, GPUs: st.GPUs}
+	for _, c := range st.Components {
+		out.Components = append(out.Components, webui.Component(c))
+	}
+	releases, err := s.l.Charts(ctx)
+	if err != nil {
+		return out, nil //nolint:nilerr // the page shows the rest
+	}
+	for _, r := range releases {
+		out.Charts = append(out.Charts, webui.Chart{Name: r.Name, Version: r.Version, State: r.State})
+	}
+	return out, nil
+}
+
+// sessionUser finds who is signed in.
+func (l *appliance) sessionUser(r *http.Request) (users.User, bool) {
+	s, ok := l.FromRequest(r)
+	return s.User, ok
+}
+
+// FromRequest finds the session of a request's cookie.
+func (l *appliance) FromRequest(r *http.Request) (users.Session, bool) {
+	c, err := r.Cookie("__Host-gpulab")
+	if err != nil {
+		return users.Session{}, false
+	}
+	s, err := l.people.SessionUser(r.Context(), c.Value)
+	return s, err == nil
+}
+
+// serveMetrics answers Prometheus on this machine; from elsewhere it needs an
+// administrator's session.
+func (l *appliance) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	if u, ok := l.sessionUser(r); !ok || u.Role != users.RoleAdmin {
+		http.Error(w, "metrics are for administrators: sign in first", http.StatusForbidden)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_ = gpu.WriteMetrics(w, l.fleet.Snapshots())
+}

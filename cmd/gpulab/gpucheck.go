@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const gpuResource corev1.ResourceName = "nvidia.com/gpu"
+
+// waitGPUs waits until the node offers want GPUs to pods.
+func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, want int, st *stage) error {
+	for end := time.Now().Add(90 * time.Second); ; {
+		n, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err == nil {
+			q := n.Status.Allocatable[gpuResource]
+			if have := int(q.Value()); have >= want && have > 0 {
+				return nil
+			} else {
+				st.say("%d of %d GPUs are offered by the device plugin", have, want)
+			}
+		}
+		if time.Now().After(end) {
+			return errors.New("the device plugin offers no GPU after 90 s; see `gpulab kubectl -n gpulab-system logs ds/nvidia-device-plugin` and `gpulab gpus`")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// checkGPU runs a pod that asks for one GPU, as a user's notebook would, and
+// returns what it saw.
+func checkGPU(ctx context.Context, client kubernetes.Interface, image string) (string, error) {
+	pods := client.CoreV1().Pods(systemNamespace)
+	zero := int64(0)
+	remove := func() {
+		_ = pods.Delete(context.WithoutCancel(ctx), "gpu-check", metav1.DeleteOptions{GracePeriodSeconds: &zero})
+	}
+	remove() // one that an interrupted start left behind
+	defer remove()
+	yes, no, user := true, false, int64(20000)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu-check", Labels: map[string]string{"app.kubernetes.io/name": "gpu-check", "app.kubernetes.io/managed-by": "gpulab"}},
+		Spec: corev1.PodSpec{
+			RestartPolicy:                corev1.RestartPolicyNever,
+			AutomountServiceAccountToken: &no,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "check", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command:   []string{"nvidia-smi", "-L"},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpuResource: resource.MustParse("1")}},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+	for {
+		_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+		if err == nil {
+			break
+		}
+		// The old pod may still be going, and a new namespace has no service
+		// account for a moment.
+		if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) || ctx.Err() != nil {
+			return "", fmt.Errorf("the GPU test: %w", err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	return waitCheck(ctx, client)
+}
+
+// waitCheck waits for the test pod's end and returns its first line of output.
+func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error) {
+	pods := client.CoreV1().Pods(systemNamespace)
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+		p, err := pods.Get(ctx, "gpu-check", metav1.GetOptions{})
+		if err != nil || p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			continue
+		}
+		out := ""
+		if r, err := pods.GetLogs("gpu-check", &corev1.PodLogOptions{}).Stream(ctx); err == nil {
+			data, _ := io.ReadAll(io.LimitReader(r, 4096))
+			_ = r.Close()
+			out, _, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
+		}
+		if p.Status.Phase == corev1.PodFailed {
+			return "", fmt.Errorf("a pod got a GPU but could not use it: %s%s; run `gpulab logs` and `gpulab status`", p.Status.Message, out)
+		}
+		return out, nil
+	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	return "", errors.New("the GPU test pod did not end within 60 s; see `gpulab kubectl -n gpulab-system describe pod gpu-check`")
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+)
+
+func newGPUs(a *app) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "gpus", Short: "Every GPU: what it does and who holds it", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			s, err := a.client().Status(c.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), s.GPUs)
+			}
+			return printGPUs(c.OutOrStdout(), s.GPUs)
+		},
+	}
+	jsonFlag(c, &asJSON)
+	return c
+}
+
+func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
+	rows := [][]string{{"NODE", "GPU", "NAME", "USE", "MEMORY", "POWER", "TEMP", "HELD BY"}}
+	for _, s := range snapshots {
+		if s.Error != "" {
+			fmt.Fprintf(w, "%s: %s\n", s.Node, s.Error)
+		}
+		for _, g := range s.GPUs {
+			name := g.Name
+			if g.Simulated && !strings.Contains(strings.ToLower(name), "simulated") {
+				name += " (simulated)"
+			}
+			held := "–"
+			for i, h := range g.Holders {
+				if i == 0 {
+					held = ""
+				} else {
+					held += ", "
+				}
+				held += strings.Trim(h.User+"/"+h.Notebook, "/")
+			}
+			rows = append(rows, []string{
+				s.Node, fmt.Sprint(g.Index), name,
+				unit(g.Utilization, "%.0f %%"), memory(g.MemoryUsed, g.MemoryTotal),
+				unit(g.Power, "%.0f W"), unit(g.Temperature, "%.0f °C"), held,
+			})
+		}
+	}
+	if len(rows) == 1 {
+		_, err := fmt.Fprintln(w, "No GPU. A machine with an NVIDIA card: `gpulab init --gpus real`; to try gpulab out: `gpulab init --gpus simulated`.")
+		return err
+	}
+	return table(w, rows)
+}
+
+// unit formats a reading; one that is not known is shown as such.
+func unit(v *float64, format string) string {
+	if v == nil {
+		return "?"
+	}
+	return fmt.Sprintf(format, *v)
+}
+
+func memory(used, total *uint64) string {
+	gib := func(b *uint64) string {
+		if b == nil {
+			return "?"
+		}
+		return fmt.Sprintf("%.1f", float64(*b)/(1<<30))
+	}
+	return gib(used) + " / " + gib(total) + " GiB"
+}

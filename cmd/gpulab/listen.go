@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"html"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// switchHandler serves the "starting" page until the real handler is there.
+type switchHandler struct{ handler atomic.Pointer[http.Handler] }
+
+func (s *switchHandler) set(h http.Handler) { s.handler.Store(&h) }
+
+// listen opens the ports. A port that is taken is an error at once, with the
+// next step, and nothing else has begun.
+func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
+	type door struct {
+		what    string
+		port    int
+		tls     bool
+		handler http.Handler
+	}
+	doors := []door{
+		{"pages", l.cfg.HTTPSPort, true, l.starting(&l.pages)},
+		{"notebooks", l.cfg.HubPort, true, l.starting(&l.labs)},
+	}
+	if *l.cfg.HTTPPort != 0 {
+		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect)})
+	}
+	for _, d := range doors {
+		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(d.port)))
+		if err != nil {
+			if !d.tls { // a machine's own web server may keep port 80
+				slog.Warn("no redirect from HTTP", "err", err)
+				continue
+			}
+			return explainListen(d.what, d.port, err)
+		}
+		srv := &http.Server{
+			Handler: d.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+			ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
+		}
+		if d.tls {
+			// HTTP/1.1 only on the notebooks' door: WebSockets need it.
+			srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: l.certs.GetCertificate}
+			if d.what == "notebooks" {
+				srv.TLSConfig.NextProtos = []string{"http/1.1"}
+				srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+			}
+		}
+		g.Go(func() error {
+			var err error
+			if d.tls {
+				err = srv.ServeTLS(ln, "", "")
+			} else {
+				err = srv.Serve(ln)
+			}
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
+			return fmt.Errorf("serving %s: %w", d.what, err)
+		})
+		context.AfterFunc(ctx, func() { _ = srv.Close() })
+	}
+	return nil
+}
+
+// starting answers for a handler that is not there yet.
+func (l *appliance) starting(s *switchHandler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := s.handler.Load(); h != nil {
+			(*h).ServeHTTP(w, r)
+			return
+		}
+		state, _ := l.boot.now()
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		w.Header().Set("Retry-After", "2")
+		w.Header().Set("Refresh", "2")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		var b strings.Builder
+		fmt.Fprintf(&b, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s is starting</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}td{padding:.1rem .8rem .1rem 0;vertical-align:top}</style><h1>%[1]s is starting</h1>`, html.EscapeString(l.cfg.Lab))
+		if state.Failed != "" {
+			fmt.Fprintf(&b, "<p>It could not start: %s</p><p>Next: an administrator runs <code>gpulab status</code> on the machine.</p>", html.EscapeString(state.Failed))
+		} else {
+			b.WriteString("<p>This page comes back by itself.</p>")
+		}
+		b.WriteString("<table>")
+		for _, s := range state.Stages {
+			fmt.Fprintf(&b, "<tr><td>%s<td>%s<td>%s", html.EscapeString(s.Name), s.State, html.EscapeString(s.Detail))
+		}
+		b.WriteString("</table></html>")
+		_, _ = w.Write([]byte(b.String()))
+	})
+}
+
+// redirect sends plain HTTP to HTTPS under the same name, if it is one of ours.
+func (l *appliance) redirect(w http.ResponseWriter, r *http.Request) {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	target := l.url()
+	if l.allowedHost(host) {
+		target = "https://" + host
+		if l.cfg.HTTPSPort != 443 {
+			target = "https://" + net.JoinHostPort(host, strconv.Itoa(l.cfg.HTTPSPort))
+		}
+	}
+	http.Redirect(w, r, target+r.URL.RequestURI(), http.StatusPermanentRedirect)
+}

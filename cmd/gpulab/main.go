@@ -1,0 +1,132 @@
+// Command gpulab turns a lab's GPU machines into one shared, self-service
+// pool. This package holds the flags, the wiring of all parts (appliance.go)
+// and one file per command; what the parts do is in internal/.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/version"
+)
+
+// Exit codes, as documented in `gpulab help exit-codes`.
+const (
+	exitOK         = 0
+	exitFailure    = 1
+	exitUsage      = 2
+	exitNotRoot    = 3
+	exitPreflight  = 4
+	exitNotRunning = 5
+	exitNotReady   = 6
+)
+
+// codedError carries the exit code of an error.
+type codedError struct {
+	code int
+	error
+}
+
+func (e codedError) Unwrap() error { return e.error }
+
+// fail returns an error that ends the program with code.
+func fail(code int, format string, args ...any) error {
+	return codedError{code, fmt.Errorf(format, args...)}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run executes one command line and returns its exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	cmd := newRoot()
+	cmd.SetArgs(args)
+	cmd.SetIn(stdin)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(stderr, "gpulab: "+err.Error())
+	var coded codedError
+	switch {
+	case errors.As(err, &coded):
+		return coded.code
+	case errors.Is(err, ctl.ErrNotRunning):
+		return exitNotRunning
+	}
+	return exitFailure
+}
+
+// app holds what every command shares.
+type app struct {
+	configPath string
+	socket     string
+}
+
+func (a *app) client() *ctl.Client { return ctl.NewClient(a.socket) }
+
+func newRoot() *cobra.Command {
+	a := &app{}
+	root := &cobra.Command{
+		Use:   "gpulab",
+		Short: "One shared, self-service pool out of a lab's GPU machines",
+		Long: `gpulab turns a lab's GPU machines into one shared, self-service pool:
+an embedded Kubernetes with JupyterHub, and a web page for everybody else.`,
+		Example: `  sudo gpulab init          set this machine up; run again, it converges
+  sudo gpulab status        how every part is, and what to do next
+  sudo gpulab admin-link    the one-time link for the first administrator`,
+		Version:       version.Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.PersistentFlags().StringVar(&a.configPath, "config", defaultConfigPath, "configuration file")
+	root.PersistentFlags().StringVar(&a.socket, "socket", ctl.DefaultSocket, "control socket of the running gpulab")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
+	})
+	root.AddCommand(
+		newInit(a), newServe(a), newStatus(a), newReset(a), newAdminLink(a), newUser(a),
+		newCharts(a), newGPUs(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
+	)
+	for _, c := range root.Commands() {
+		wrapArgs(c)
+	}
+	return root
+}
+
+// wrapArgs makes wrong arguments a usage error everywhere.
+func wrapArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		wrapArgs(sub)
+	}
+}
+
+// requireRoot explains who may run the command.
+func requireRoot(c *cobra.Command) error {
+	if os.Geteuid() != 0 {
+		return fail(exitNotRoot, "this needs root; run `sudo %s`", c.CommandPath())
+	}
+	return nil
+}

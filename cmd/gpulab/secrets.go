@@ -1,0 +1,48 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpulab/gpulab/internal/charts"
+)
+
+// loadHubSecrets returns the secrets gpulab and the hub share, making them the
+// first time: they must outlive every pod.
+func loadHubSecrets(dataDir string) (charts.HubSecrets, error) {
+	path := filepath.Join(dataDir, "hub-secrets.json")
+	var s charts.HubSecrets
+	data, err := os.ReadFile(path)
+	if err == nil {
+		if err := json.Unmarshal(data, &s); err != nil {
+			return s, fmt.Errorf("%s is damaged (%w); delete it and run `gpulab init`: everybody signs in again", path, err)
+		}
+		return s, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return s, err
+	}
+	s = charts.HubSecrets{
+		CookieSecret: randomHex(), ProxyToken: randomHex(), ServiceToken: randomHex(),
+		OIDCClientID: "jupyterhub", OIDCClientSecret: randomHex(),
+	}
+	if data, err = json.Marshal(s); err != nil {
+		return s, err
+	}
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return s, err
+	}
+	return s, os.Rename(path+".new", path)
+}
+
+// randomHex returns 256 random bits in hexadecimal.
+func randomHex() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}

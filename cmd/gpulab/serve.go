@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func newServe(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "serve", Short: "Run the lab in the foreground (what the service does)",
+		Long: `Run the lab in the foreground. The service started by gpulab init does this;
+by hand it is useful where there is no systemd. Ending it leaves notebooks
+running; the next start takes them over.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return err
+			}
+			unlock, err := lockDaemon(a.socket + ".pid")
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			slog.SetDefault(slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
+			lab, err := newAppliance(cfg, a)
+			if err != nil {
+				return err
+			}
+			return lab.run(c.Context())
+		},
+	}
+}
+
+// lockDaemon makes sure that one daemon runs per machine: the kernel drops the
+// lock with its holder, however that ends.
+func lockDaemon(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fail(exitFailure, "gpulab already runs on this machine; see `gpulab status`")
+	} else if err != nil {
+		return nil, err
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// notify tells systemd about a change of state (sd_notify(3)); without systemd
+// it does nothing.
+func notify(state string) {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if strings.HasPrefix(path, "@") {
+		path = "\x00" + path[1:]
+	}
+	conn, err := net.Dial("unixgram", path)
+	if err != nil {
+		slog.Warn("systemd could not be told", "err", err)
+		return
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(state))
+}
+
+// explainListen turns a listening error into a sentence with the next step.
+func explainListen(what string, port int, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("port %d is taken by another program, but %s need it; end that program (`ss -ltnp sport = :%d` shows it) or choose another port in the configuration", port, what, port)
+	}
+	return fmt.Errorf("listening on port %d for %s: %w", port, what, err)
+}
+
+// all runs functions side by side until the first error or the end of ctx, and
+// waits for all of them.
+func all(ctx context.Context, fns ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{}, len(fns))
+	for _, fn := range fns {
+		go func() {
+			if err := fn(ctx); err != nil && ctx.Err() == nil {
+				cancel(err)
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range fns {
+		<-done
+	}
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
