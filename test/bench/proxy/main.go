@@ -2,8 +2,8 @@
 // configurable-http-proxy, in one run: requests and WebSocket round trips per
 // second, processor time per request, resident memory.
 //
-// Both route by the same 200 routes, to one backend, under one load generator,
-// in turns. gpulab's proxy does all it does in the lab: it finds the visitor's
+// Both route by the same 200 routes, to the same backends, under one load
+// generator, in turns. gpulab's proxy does all it does in the lab: it finds the visitor's
 // session in gpulab's database, checks the owner, takes the target from the pods
 // and cleans the headers both ways. The stock proxy authorises nobody. Both
 // speak plain HTTP here, so that routing is compared and not TLS libraries.
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string) error {
 	b := bench{}
 	flags.DurationVar(&b.duration, "duration", 6*time.Second, "length of one measurement")
 	flags.IntVar(&b.rounds, "rounds", 3, "measurements of each kind and proxy; the median counts")
-	flags.IntVar(&b.connections, "connections", 32, "connections of the load generator")
+	flags.IntVar(&b.connections, "connections", 40, "connections of the load generator, each one person's")
 	flags.StringVar(&b.lock, "lock", "test/bench/proxy", "folder of package.json and package-lock.json")
 	asJSON := flags.Bool("json", false, "print the figures as JSON")
 	if err := flags.Parse(args); err != nil {
@@ -127,7 +127,7 @@ func (b bench) measure(ctx context.Context) (*Figures, error) {
 	defer stock.stop()
 	figures := &Figures{Processors: runtime.NumCPU(), Node: node, Routes: routeCount}
 	for _, p := range []*process{stock, own} {
-		if err := addRoutes(ctx, p, "http://"+backend.ready.Address); err != nil {
+		if err := addRoutes(ctx, p, backend.ready.Address); err != nil {
 			return nil, err
 		}
 	}

@@ -30,7 +30,7 @@ const answerSize = 600
 // serveBackend is the notebook behind both proxies: as cheap as it can be, so
 // that the processors are the proxy's.
 func serveBackend(ctx context.Context, _ string) error {
-	l, err := announce(ready{})
+	l, err := announce("0.0.0.0:0", ready{})
 	if err != nil {
 		return err
 	}
@@ -44,9 +44,9 @@ func serveBackend(ctx context.Context, _ string) error {
 	}
 }
 
-// announce listens on a free port and says where.
-func announce(r ready) (net.Listener, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// announce listens and says where.
+func announce(address string, r ready) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -113,14 +113,15 @@ func echoFrames(conn net.Conn, in *bufio.Reader) {
 	}
 }
 
-// onePlace is a watch in which every student's pod is at the backend.
-type onePlace struct{ address string }
+// allPods is a watch in which every student has a pod, by handle.
+type allPods map[string]string
 
-func (p onePlace) PodFor(handle, server string) (notebooks.PodInfo, bool) {
-	return notebooks.PodInfo{UID: handle, Handle: handle, Server: server, IP: "127.0.0.1", Ready: true}, true
+func (p allPods) PodFor(handle, server string) (notebooks.PodInfo, bool) {
+	_, ok := p[handle]
+	return notebooks.PodInfo{UID: handle, Handle: handle, Server: server, IP: "127.0.0.1", Ready: true}, ok
 }
-func (p onePlace) PodAddress(string) (string, bool) { return p.address, true }
-func (p onePlace) HubAddress() (string, bool)       { return "", false }
+func (p allPods) PodAddress(uid string) (string, bool) { a, ok := p[uid]; return a, ok }
+func (p allPods) HubAddress() (string, bool)           { return "", false }
 
 // realSessions are gpulab's own, out of its database.
 type realSessions struct{ people *users.Service }
@@ -146,8 +147,9 @@ func serveGpulab(ctx context.Context, file string) error {
 	}
 	defer func() { _ = s.Close() }()
 	people := users.New(s.DB())
-	r := ready{}
+	r, pods := ready{}, allPods{}
 	for i := range routeCount {
+		pods[handle(i)] = podAddress(cfg.Backend, i)
 		u, err := people.Create(ctx, users.NewUser{Handle: handle(i), Name: handle(i), Role: "member"})
 		if err != nil {
 			return err
@@ -159,7 +161,7 @@ func serveGpulab(ctx context.Context, file string) error {
 		r.Cookies = append(r.Cookies, token)
 	}
 	proxy, err := notebooks.NewProxy(notebooks.ProxyConfig{
-		Sessions: realSessions{people}, Pods: onePlace{cfg.Backend}, AuthToken: proxyToken,
+		Sessions: realSessions{people}, Pods: pods, AuthToken: proxyToken,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
@@ -171,7 +173,7 @@ func serveGpulab(ctx context.Context, file string) error {
 	}
 	r.API = api.Addr().String()
 	go func() { _ = (&http.Server{Handler: proxy.RoutesAPI(), ReadHeaderTimeout: time.Minute}).Serve(api) }()
-	l, err := announce(r)
+	l, err := announce("127.0.0.1:0", r)
 	if err != nil {
 		return err
 	}
@@ -230,15 +232,17 @@ func exchange(ctx context.Context, cfg partConfig, c int, begin, end time.Time) 
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(end.Add(5 * time.Second))
 	in := bufio.NewReaderSize(conn, 16<<10)
-	once := func(i int) error { return getOnce(conn, in, cfg, i) }
+	// As a browser's, a connection is one person's; together they use all routes.
+	route := c * routeCount / cfg.Connections % routeCount
+	once := func(int) error { return getOnce(conn, in, cfg, route) }
 	if cfg.WebSocket {
-		if err := upgrade(conn, in, cfg, c); err != nil {
+		if err := upgrade(conn, in, cfg, route); err != nil {
 			return nil, err
 		}
 		once = func(i int) error { return frameOnce(conn, in, i) }
 	}
 	var took []time.Duration
-	for i := c; ; i++ {
+	for i := 0; ; i++ {
 		began := time.Now()
 		if began.After(end) {
 			return took, nil
@@ -252,9 +256,8 @@ func exchange(ctx context.Context, cfg partConfig, c int, begin, end time.Time) 
 	}
 }
 
-func getOnce(conn net.Conn, in *bufio.Reader, cfg partConfig, i int) error {
-	i %= routeCount
-	if _, err := conn.Write(request(cfg, i, "/api/contents?n="+strconv.Itoa(i), "Accept: application/json\r\n")); err != nil {
+func getOnce(conn net.Conn, in *bufio.Reader, cfg partConfig, route int) error {
+	if _, err := conn.Write(request(cfg, route, "/api/contents?n=1", "Accept: application/json\r\n")); err != nil {
 		return err
 	}
 	status, length, err := readHead(in)
@@ -269,11 +272,11 @@ func getOnce(conn net.Conn, in *bufio.Reader, cfg partConfig, i int) error {
 }
 
 // request is what a browser on JupyterLab's page sends.
-func request(cfg partConfig, i int, path, more string) []byte {
+func request(cfg partConfig, route int, path, more string) []byte {
 	return fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36\r\n"+
 		"Accept-Language: en\r\nReferer: https://%s%s/lab\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Site: same-origin\r\n"+
 		"Cookie: __Host-gpulab=%s; _xsrf=2|abcdef01|0123456789abcdef; jupyterhub-user-student=2|1:0|10:1700000000|abcdef\r\n%s\r\n",
-		routePath(i), path, cfg.Address, cfg.Address, routePath(i), cfg.Cookies[i], more)
+		routePath(route), path, cfg.Address, cfg.Address, routePath(route), cfg.Cookies[route], more)
 }
 
 func readHead(in *bufio.Reader) (status, length int, err error) {
@@ -293,9 +296,9 @@ func readHead(in *bufio.Reader) (status, length int, err error) {
 	}
 }
 
-func upgrade(conn net.Conn, in *bufio.Reader, cfg partConfig, c int) error {
+func upgrade(conn net.Conn, in *bufio.Reader, cfg partConfig, route int) error {
 	more := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nOrigin: https://" + cfg.Address + "\r\n"
-	if _, err := conn.Write(request(cfg, c%routeCount, "/api/kernels/1/channels", more)); err != nil {
+	if _, err := conn.Write(request(cfg, route, "/api/kernels/1/channels", more)); err != nil {
 		return err
 	}
 	status, _, err := readHead(in)

@@ -215,10 +215,17 @@ func handle(i int) string { return fmt.Sprintf("student-%d", i) }
 
 func routePath(i int) string { return "/user/" + handle(i) + "/gpu" }
 
+// podAddress gives every student's notebook an address of its own, as pods have;
+// the backend listens on all of them.
+func podAddress(backend string, i int) string {
+	_, port, _ := net.SplitHostPort(backend)
+	return fmt.Sprintf("127.0.1.%d:%s", i+1, port)
+}
+
 // addRoutes tells a proxy of every server, as JupyterHub does.
-func addRoutes(ctx context.Context, p *process, target string) error {
+func addRoutes(ctx context.Context, p *process, backend string) error {
 	for i := range routeCount {
-		body, err := json.Marshal(map[string]any{"target": target, "jupyterhub": true, "user": handle(i), "server_name": "gpu"})
+		body, err := json.Marshal(map[string]any{"target": "http://" + podAddress(backend, i), "jupyterhub": true, "user": handle(i), "server_name": "gpu"})
 		if err != nil {
 			return err
 		}
