@@ -1,5 +1,6 @@
 // Small behaviours of gpulab's pages. Everything here is an extra: without
-// script every page still works through links and forms.
+// script every page still works through links and forms. It runs before htmx
+// starts, so that it hears everything htmx says.
 (() => {
   "use strict";
 

@@ -222,7 +222,7 @@ func TestPagesInABrowser(t *testing.T) {
 				if err := chromedp.Do(ctx, screen(look.width, look.dark)); err != nil {
 					t.Fatal(err)
 				}
-				checkPage(t, ctx, p.name+"-"+look.name)
+				checkPage(ctx, t, p.name+"-"+look.name)
 			}
 			for _, complaint := range wrong.take() {
 				t.Errorf("the browser reports: %s", complaint)
@@ -231,7 +231,7 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 }
 
-func checkPage(t *testing.T, ctx context.Context, name string) {
+func checkPage(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
 	const wider = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".visually-hidden, .nav-box, pre, table.folds thead") && getComputedStyle(e).position !== "absolute").map(e => e.outerHTML.slice(0, 120))`
 	overflow, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](wider))
@@ -273,7 +273,7 @@ func checkPage(t *testing.T, ctx context.Context, name string) {
 }
 
 // eventually waits until an expression is true in the page.
-func eventually(t *testing.T, ctx context.Context, what, expression string) {
+func eventually(ctx context.Context, t *testing.T, what, expression string) {
 	t.Helper()
 	deadline := time.Now().Add(15 * time.Second)
 	for {
@@ -289,7 +289,7 @@ func eventually(t *testing.T, ctx context.Context, what, expression string) {
 	}
 }
 
-func run(t *testing.T, ctx context.Context, script string) {
+func run(ctx context.Context, t *testing.T, script string) {
 	t.Helper()
 	if err := chromedp.Do(ctx, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := chromedp.Evaluate[int]("("+script+", 0)")(ctx, target)
@@ -333,39 +333,39 @@ func TestPagesLive(t *testing.T) {
 
 	t.Run("readings change, and go on after the connection broke", func(t *testing.T) {
 		visit("/gpus")
-		run(t, ctx, `window.before = `+firstGPU+`.innerText, `+firstGPU+`.mark = "same element"`)
-		eventually(t, ctx, "new readings", firstGPU+`.innerText !== window.before`)
-		eventually(t, ctx, "the element was kept", firstGPU+`.mark === "same element"`)
+		run(ctx, t, `window.before = `+firstGPU+`.innerText, `+firstGPU+`.mark = "same element"`)
+		eventually(ctx, t, "new readings", firstGPU+`.innerText !== window.before`)
+		eventually(ctx, t, "the element was kept", firstGPU+`.mark === "same element"`)
 		l.server.CloseClientConnections()
-		run(t, ctx, `window.before = `+firstGPU+`.innerText`)
-		eventually(t, ctx, "readings after a break", firstGPU+`.innerText !== window.before`)
-		eventually(t, ctx, "nothing is said to be lost", `document.getElementById("live-lost").hidden`)
+		run(ctx, t, `window.before = `+firstGPU+`.innerText`)
+		eventually(ctx, t, "readings after a break", firstGPU+`.innerText !== window.before`)
+		eventually(ctx, t, "nothing is said to be lost", `document.getElementById("live-lost").hidden`)
 		wrong.take() // htmx reports the break we made
 	})
 
 	t.Run("what is typed and focused stays while parts change", func(t *testing.T) {
 		visit("/")
-		run(t, ctx, `(f => (f.focus(), f.value = "my title"))(document.querySelector("#profile-gpu-title"))`)
-		run(t, ctx, `window.before = `+firstGPU+`.innerText`)
-		eventually(t, ctx, "new readings", firstGPU+`.innerText !== window.before`)
-		eventually(t, ctx, "focus and text", `document.activeElement.id === "profile-gpu-title" && document.activeElement.value === "my title"`)
+		run(ctx, t, `(f => (f.focus(), f.value = "my title"))(document.querySelector("#profile-gpu-title"))`)
+		run(ctx, t, `window.before = `+firstGPU+`.innerText`)
+		eventually(ctx, t, "new readings", firstGPU+`.innerText !== window.before`)
+		eventually(ctx, t, "focus and text", `document.activeElement.id === "profile-gpu-title" && document.activeElement.value === "my title"`)
 	})
 
 	t.Run("a question before a notebook is stopped", func(t *testing.T) {
 		visit("/")
-		run(t, ctx, `document.querySelector("#row-1 form button").click()`)
-		eventually(t, ctx, "the question", `document.querySelector("#confirm[open]")?.innerText.includes("Stop “protein-folding”?")`)
-		run(t, ctx, `document.querySelector("#confirm [data-no]").click()`)
-		eventually(t, ctx, "the question goes", `!document.querySelector("#confirm[open]")`)
-		run(t, ctx, `document.querySelector("#row-1 form button").click()`)
-		eventually(t, ctx, "the question again", `document.querySelector("#confirm[open]")`)
-		run(t, ctx, `document.querySelector("#confirm [data-yes]").click()`)
-		eventually(t, ctx, "the notebook is gone from the list", `location.pathname === "/" && !document.querySelector("#row-1")`)
+		run(ctx, t, `document.querySelector("#row-1 form button").click()`)
+		eventually(ctx, t, "the question", `document.querySelector("#confirm[open]")?.innerText.includes("Stop “protein-folding”?")`)
+		run(ctx, t, `document.querySelector("#confirm [data-no]").click()`)
+		eventually(ctx, t, "the question goes", `!document.querySelector("#confirm[open]")`)
+		run(ctx, t, `document.querySelector("#row-1 form button").click()`)
+		eventually(ctx, t, "the question again", `document.querySelector("#confirm[open]")`)
+		run(ctx, t, `document.querySelector("#confirm [data-yes]").click()`)
+		eventually(ctx, t, "the notebook is gone from the list", `location.pathname === "/" && !document.querySelector("#row-1")`)
 	})
 
 	t.Run("a notebook opens when it is ready", func(t *testing.T) {
 		visit("/launches/4")
-		eventually(t, ctx, "seconds pass", `document.getElementById("launch-clock").innerText.match(/[5-9] s/)`)
+		eventually(ctx, t, "seconds pass", `document.getElementById("launch-clock").innerText.match(/[5-9] s/)`)
 		l.notebooks.change(func(list *[]notebooks.Launch) {
 			for i := range *list {
 				if (*list)[i].ID == 4 {
@@ -373,35 +373,35 @@ func TestPagesLive(t *testing.T) {
 				}
 			}
 		})
-		eventually(t, ctx, "JupyterLab", `location.pathname === "/user/ada/cpu/lab"`)
+		eventually(ctx, t, "JupyterLab", `location.pathname === "/user/ada/cpu/lab"`)
 	})
 
 	t.Run("colours are chosen and kept", func(t *testing.T) {
 		visit("/")
-		run(t, ctx, `document.querySelector("[data-theme-button]").click()`)
-		run(t, ctx, `document.querySelector("[data-theme-button]").click()`)
-		eventually(t, ctx, "dark", `getComputedStyle(document.documentElement).backgroundColor === "rgb(15, 18, 20)"`)
+		run(ctx, t, `document.querySelector("[data-theme-button]").click()`)
+		run(ctx, t, `document.querySelector("[data-theme-button]").click()`)
+		eventually(ctx, t, "dark", `getComputedStyle(document.documentElement).backgroundColor === "rgb(15, 18, 20)"`)
 		visit("/gpus")
-		eventually(t, ctx, "dark on the next page", `document.documentElement.dataset.theme === "dark"`)
+		eventually(ctx, t, "dark on the next page", `document.documentElement.dataset.theme === "dark"`)
 	})
 
 	t.Run("a sign-in name is suggested and checked", func(t *testing.T) {
 		visit("/users")
-		run(t, ctx, `(f => (f.value = "Łukasz Straße", f.dispatchEvent(new Event("input", {bubbles: true}))))(document.getElementById("name"))`)
-		eventually(t, ctx, "the suggestion", `document.getElementById("handle").value === "lukasz-strasse"`)
-		eventually(t, ctx, "it is free", `document.getElementById("handle-note").innerText === "Free."`)
-		run(t, ctx, `(f => (f.value = "ben", f.dispatchEvent(new Event("input", {bubbles: true}))))(document.getElementById("handle"))`)
-		eventually(t, ctx, "it is taken", `document.getElementById("handle-note").innerText.includes("already")`)
+		run(ctx, t, `(f => (f.value = "Łukasz Straße", f.dispatchEvent(new Event("input", {bubbles: true}))))(document.getElementById("name"))`)
+		eventually(ctx, t, "the suggestion", `document.getElementById("handle").value === "lukasz-strasse"`)
+		eventually(ctx, t, "it is free", `document.getElementById("handle-note").innerText === "Free."`)
+		run(ctx, t, `(f => (f.value = "ben", f.dispatchEvent(new Event("input", {bubbles: true}))))(document.getElementById("handle"))`)
+		eventually(ctx, t, "it is taken", `document.getElementById("handle-note").innerText.includes("already")`)
 	})
 
 	t.Run("a browser that refuses WebSockets is told so", func(t *testing.T) {
 		visit("/")
-		eventually(t, ctx, "WebSockets were found to work", `sessionStorage.getItem("gpulab-websocket-works")`)
+		eventually(ctx, t, "WebSockets were found to work", `sessionStorage.getItem("gpulab-websocket-works")`)
 		l.refuseWebSockets.Store(true)
 		defer l.refuseWebSockets.Store(false)
-		run(t, ctx, `sessionStorage.clear()`)
+		run(ctx, t, `sessionStorage.clear()`)
 		visit("/gpus")
-		eventually(t, ctx, "the banner", `!document.getElementById("ws-refused").hidden`)
+		eventually(ctx, t, "the banner", `!document.getElementById("ws-refused").hidden`)
 	})
 
 	for _, complaint := range wrong.take() {
@@ -413,6 +413,6 @@ func TestPagesLive(t *testing.T) {
 		if err := l.users.EndSession(ctx, token); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, ctx, "sign-in", `location.pathname === "/login"`)
+		eventually(ctx, t, "sign-in", `location.pathname === "/login"`)
 	})
 }

@@ -42,7 +42,24 @@ func loadFiles() (*files, error) {
 		}
 		return f.add(name, content)
 	})
-	return f, err
+	if err != nil {
+		return nil, err
+	}
+	return f, f.addHTMX()
+}
+
+// htmxBundle is htmx and its server-sent-events extension in one file: htmx
+// starts as soon as it is loaded, and would not see an extension that arrives
+// in a file of its own a moment later.
+const htmxBundle = "htmx.js"
+
+func (f *files) addHTMX() error {
+	var bundle bytes.Buffer
+	for _, name := range []string{"vendor/htmx/htmx.min.js", "vendor/htmx/hx-sse.min.js"} {
+		bundle.Write(f.byURL[f.url(name)].plain)
+		bundle.WriteString("\n;\n")
+	}
+	return f.add(htmxBundle, bundle.Bytes())
 }
 
 func (f *files) add(name string, content []byte) error {

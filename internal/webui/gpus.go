@@ -47,6 +47,12 @@ type processView struct{ User, Name, PID, Memory, Use string }
 // free reports whether nobody has the GPU.
 func (g gpuView) free() bool { return len(g.Holders) == 0 && len(g.Outside) == 0 && g.Problem == "" }
 
+// short leaves the maker's name off, where there is little room.
+func (g gpuView) short() gpuView {
+	g.Name = strings.TrimPrefix(g.Name, "NVIDIA ")
+	return g
+}
+
 // machines is the state of every node, in the order of their names. With
 // drawings, readings carry their last two minutes.
 func (s *Server) machines(v visitor, drawings bool) []machineView {

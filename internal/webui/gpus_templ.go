@@ -485,7 +485,7 @@ func gpuCard(g gpuView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = gpuTitle(g).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = gpuTitle(g.short()).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"errors"
 	"net/http"
 	"sort"
 	"strings"
@@ -102,8 +103,8 @@ func (s *Server) recover(next http.Handler) http.Handler {
 			if cause == nil {
 				return
 			}
-			if cause == http.ErrAbortHandler {
-				panic(cause)
+			if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(cause) // how a handler asks for the connection to be cut
 			}
 			s.cfg.Log.Error("page panicked", "method", r.Method, "path", r.URL.Path, "panic", cause)
 			s.fail(w, r, visitor{}, errPanicked)
