@@ -437,12 +437,10 @@ func (p *Proxy) transport() *http.Transport {
 			return dialer.DialContext(ctx, network, address)
 		},
 		DisableCompression:     true, // bodies pass as they are
-		MaxIdleConns:           512,
-		MaxIdleConnsPerHost:    32,
+		MaxIdleConns:           1024,
+		MaxIdleConnsPerHost:    8,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
-		ReadBufferSize:         8 << 10,
-		WriteBufferSize:        8 << 10,
 	}
 }
 

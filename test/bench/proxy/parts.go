@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,6 +161,8 @@ func serveGpulab(ctx context.Context, file string) error {
 		}
 		r.Cookies = append(r.Cookies, token)
 	}
+	debug.FreeOSMemory() // making 200 accounts is not the proxy's doing
+	r.WithoutProxy = resident(os.Getpid())
 	proxy, err := notebooks.NewProxy(notebooks.ProxyConfig{
 		Sessions: realSessions{people}, Pods: pods, AuthToken: proxyToken,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),

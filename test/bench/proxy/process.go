@@ -40,6 +40,8 @@ type ready struct {
 	Address string
 	API     string   `json:",omitempty"`
 	Cookies []string `json:",omitempty"` // one session per route
+	// WithoutProxy is the process's memory in MiB with database and accounts alone.
+	WithoutProxy float64 `json:",omitempty"`
 }
 
 // process is a part that runs.
@@ -101,9 +103,11 @@ func (p *process) stop() {
 	_ = p.cmd.Wait()
 }
 
-// resident is the process's memory in MiB.
-func (p *process) resident() float64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+func (p *process) resident() float64 { return resident(p.cmd.Process.Pid) }
+
+// resident is a process's memory in MiB.
+func resident(pid int) float64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
 	}
