@@ -17,6 +17,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -113,12 +115,16 @@ func ready(o options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("root is needed to unpack Debian packages with their owners; run this as root")
 	}
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("images are built for amd64 only, and compiled where they run; this machine is %s", runtime.GOARCH)
+	}
 	var missing []string
 	for program, pkg := range map[string]string{"mmdebstrap": "mmdebstrap", "ip": "iproute2", "unshare": "util-linux", "chroot": "coreutils", "dpkg-query": "dpkg"} {
 		if !have(program) {
 			missing = append(missing, pkg)
 		}
 	}
+	slices.Sort(missing)
 	if _, err := os.Stat(debianKeyring); err != nil {
 		missing = append(missing, "debian-archive-keyring")
 	}

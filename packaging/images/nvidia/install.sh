@@ -17,6 +17,7 @@ for program in nvidia-device-plugin gpu-feature-discovery config-manager mps-con
     -ldflags "-s -w '-extldflags=$link' -X github.com/NVIDIA/k8s-device-plugin/internal/info.version=$version" \
     -o /out/usr/bin/ "github.com/NVIDIA/k8s-device-plugin/cmd/$program"
 done
+install -D -m 0644 "$(go list -m -f '{{.Dir}}' github.com/NVIDIA/k8s-device-plugin)/LICENSE" /out/licenses/k8s-device-plugin
 
 # The programs and the driver's library need these, and no more.
 for library in ld-linux-x86-64.so.2 libc.so.6 libdl.so.2 libm.so.6 libpthread.so.0 librt.so.1; do
