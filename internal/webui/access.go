@@ -43,6 +43,9 @@ func (s *Server) visitor(r *http.Request) visitor {
 	}
 	session, err := s.cfg.Users.SessionUser(r.Context(), cookie.Value)
 	if err != nil {
+		if !errors.Is(err, users.ErrSignedOut) && r.Context().Err() == nil {
+			s.cfg.Log.Error("session not read", "error", err)
+		}
 		return visitor{}
 	}
 	return visitor{session: session, token: cookie.Value, signedIn: true}

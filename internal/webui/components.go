@@ -65,29 +65,6 @@ func (r reading) spoken() string {
 	return r.Name + " over the last two minutes, now " + r.Value + " " + r.Unit
 }
 
-// An area closes a line of a sparkline down to its base.
-func area(line string) string {
-	first, last := 0, len(line)
-	for i := range line {
-		if line[i] == ',' {
-			first = i
-			break
-		}
-	}
-	start := 0
-	for i := range line {
-		if line[i] == ' ' {
-			start = i + 1
-		}
-	}
-	end := start
-	for end < last && line[end] != ',' {
-		end++
-	}
-	base := "," + strconv.Itoa(sparkUnits)
-	return line[:first] + base + " " + line + " " + line[start:end] + base
-}
-
 func displayName(u users.User) string {
 	if u.Name != "" {
 		return u.Name

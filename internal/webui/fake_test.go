@@ -86,7 +86,7 @@ func (f *fakeUsers) SessionUser(_ context.Context, token string) (users.Session,
 	defer f.mu.Unlock()
 	session, ok := f.sessions[token]
 	if !ok {
-		return users.Session{}, users.ErrNotFound
+		return users.Session{}, users.ErrSignedOut
 	}
 	return session, nil
 }

@@ -105,15 +105,6 @@ func TestHistoryForgetsGPUsThatAreGone(t *testing.T) {
 	}
 }
 
-func TestAreaClosesALine(t *testing.T) {
-	if got, want := area("4,10 8,12 12,3"), "4,40 4,10 8,12 12,3 12,40"; got != want {
-		t.Errorf("area = %q, want %q", got, want)
-	}
-	if got, want := area("4,10"), "4,40 4,10 4,40"; got != want {
-		t.Errorf("area = %q, want %q", got, want)
-	}
-}
-
 func TestUnknownIsNeverZero(t *testing.T) {
 	for _, r := range readingsOf(&gpu.GPU{}) {
 		if r.Value != "" || r.Fraction != nil {

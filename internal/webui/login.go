@@ -60,6 +60,5 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request, v visitor) error
 		}
 	}
 	forgetCookie(w, sessionCookie)
-	w.Header().Set("Clear-Site-Data", `"cache"`)
 	return seeOther("/login?signed-out")
 }
