@@ -31,6 +31,9 @@ func main() {
 	case err == nil:
 	case errors.Is(err, flag.ErrHelp):
 		os.Exit(2)
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "images: stopped; finished layers are kept, so the next run goes on from here")
+		os.Exit(130)
 	default:
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)

@@ -138,6 +138,9 @@ func (b *builder) makeLayer(ctx context.Context, name, key string) (layer, error
 	}
 	defer os.RemoveAll(work)
 	t, drift, err := b.content(ctx, p, below, work, log)
+	if ctx.Err() != nil {
+		return layer{}, ctx.Err()
+	}
 	if err != nil {
 		return layer{}, fmt.Errorf("%s: %w%s", name, err, tail(logFile))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -165,8 +166,8 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {
-		if e, ok := err.(*exec.ExitError); ok {
-			return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(e.Stderr)))
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(exit.Stderr)))
 		}
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
