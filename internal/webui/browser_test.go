@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -141,7 +142,8 @@ func audit(ctx context.Context) ([]violation, error) {
 // screen, and the browser reports no error.
 func TestPagesInABrowser(t *testing.T) {
 	ctx := browser(t)
-	busy, empty, many, none := newLab(t, "ada", "ben"), newLab(t), newLab(t), newLab(t)
+	busy, empty, many, none, cpuOnly := newLab(t, "ada", "ben"), newLab(t), newLab(t), newLab(t), newLab(t)
+	cpuOnly.fleet.publish(gpu.Snapshot{Node: "gpu-box", Time: time.Now()})
 	for n, node := range []string{"gpu-box", "gpu-box-2"} {
 		s := snapshotAt(time.Now(), 8, "ada", "ben", "lea", "somebody-with-a-long-name-of-30", "ada")
 		s.Node = node
@@ -150,7 +152,7 @@ func TestPagesInABrowser(t *testing.T) {
 		}
 		many.fleet.publish(s)
 	}
-	none.fleet.publish(gpu.Snapshot{Node: "cpu-box", Time: time.Now()})
+	none.fleet.forget("gpu-box")
 	for back := 130; back >= 0; back-- {
 		busy.fleet.publish(snapshotAt(time.Now().Add(-time.Duration(back)*time.Second), 2, "ada", "ben"))
 	}
@@ -176,6 +178,8 @@ func TestPagesInABrowser(t *testing.T) {
 		{"gpus", "/gpus", "ben", busy, 200},
 		{"gpus-many", "/gpus", "ben", many, 200},
 		{"gpus-none", "/gpus", "ben", none, 200},
+		{"gpus-cpu-only", "/gpus", "ben", cpuOnly, 200},
+		{"home-cpu-only", "/", "ben", cpuOnly, 200},
 		{"launch-starting", "/launches/4", "ada", busy, 200},
 		{"launch-waiting", "/launches/3", "lea", busy, 200},
 		{"launch-never", "/launches/5", "ada", busy, 200},
@@ -341,6 +345,19 @@ func TestPagesLive(t *testing.T) {
 		eventually(ctx, t, "readings after a break", firstGPU+`.innerText !== window.before`)
 		eventually(ctx, t, "nothing is said to be lost", `document.getElementById("live-lost").hidden`)
 		wrong.take() // htmx reports the break we made
+	})
+
+	t.Run("a hidden page rests", func(t *testing.T) {
+		visit("/gpus")
+		eventually(ctx, t, "it is live", `document.getElementById("live")._htmx?.sse`)
+		const turn = `(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`
+		run(ctx, t, fmt.Sprintf(turn, true))
+		time.Sleep(600 * time.Millisecond) // what is under way arrives
+		run(ctx, t, `window.before = `+firstGPU+`.innerText`)
+		time.Sleep(time.Second)
+		eventually(ctx, t, "readings rest", firstGPU+`.innerText === window.before`)
+		run(ctx, t, fmt.Sprintf(turn, false))
+		eventually(ctx, t, "readings go on", firstGPU+`.innerText !== window.before`)
 	})
 
 	t.Run("what is typed and focused stays while parts change", func(t *testing.T) {

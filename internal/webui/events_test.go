@@ -27,6 +27,8 @@ type stream struct {
 	out       *recorder
 	ended     chan struct{}
 	stop      func()
+	pages     http.Handler
+	request   *http.Request
 }
 
 // recorder is a response that can be read while it is written.
@@ -83,6 +85,7 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	}
 	request := httptest.NewRequestWithContext(ctx, "GET", "https://lab.example/events?"+query, nil)
 	request.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: s.token})
+	s.pages, s.request = pages, request
 	go func() {
 		defer close(s.ended)
 		pages.ServeHTTP(s.out, request)
@@ -218,7 +221,23 @@ func TestStreamOfALaunch(t *testing.T) {
 	})
 }
 
-func TestStreamsOfOthersAndTooMany(t *testing.T) {
+func TestStreamsOfOneSessionAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, "ben", "view=gpus", nil)
+		defer s.stop()
+		for range 30 {
+			out := &recorder{header: http.Header{}}
+			go s.pages.ServeHTTP(out, s.request)
+			synctest.Wait()
+			if out.status == http.StatusTooManyRequests {
+				return
+			}
+		}
+		t.Error("one session keeps 31 streams")
+	})
+}
+
+func TestStreamsOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine := func(s *stream) {
 			s.notebooks.change(func(list *[]notebooks.Launch) {

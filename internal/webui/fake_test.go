@@ -361,6 +361,13 @@ func (f *fakeFleet) publish(s gpu.Snapshot) {
 	}
 }
 
+// forget makes a machine one that never reported.
+func (f *fakeFleet) forget(node string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.snapshots, node)
+}
+
 func (f *fakeFleet) Snapshots() []gpu.Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
