@@ -74,6 +74,7 @@ type PodInfo struct {
 	WaitingReason        string // of the container, such as ErrImagePull
 	WaitingMessage       string
 	ExitReason           string // of the container's last end, such as OOMKilled
+	ExitMessage          string
 	ExitCode             int
 	Exited               bool
 	StatusReason         string // of the pod, such as Evicted
@@ -441,7 +442,8 @@ func (p *PodInfo) containerState(s corev1.ContainerStatus) {
 		ended = s.LastTerminationState.Terminated
 	}
 	if ended != nil {
-		p.Exited, p.ExitCode, p.ExitReason = true, int(ended.ExitCode), ended.Reason
+		p.Exited, p.ExitCode = true, int(ended.ExitCode)
+		p.ExitReason, p.ExitMessage = ended.Reason, ended.Message
 	}
 }
 

@@ -459,11 +459,7 @@ func (s *Service) observe(ctx context.Context, l Launch) (Launch, error) {
 	if found {
 		l.Pod, l.Node = p.Name, p.Node
 		if why := startFailure(p, now, s.patience.unscheduled); why != "" {
-			code := EndFailed
-			if p.Finished || p.Exited {
-				code, _ = endWords(p)
-			}
-			return failed(l, code, why), nil
+			return failed(l, startEnd(p), why), nil
 		}
 		s.with(l.ID, func(t *track) { t.begin(stepOf(p), now) })
 	}
@@ -487,6 +483,17 @@ func (s *Service) observe(ctx context.Context, l Launch) (Launch, error) {
 		s.explainSlow(ctx, l, p)
 	}
 	return s.askHow(ctx, l, t)
+}
+
+// startEnd is the end code of a start whose pod will not come up: a program that
+// ends before it ever answered has failed, whatever its exit code.
+func startEnd(p PodInfo) string {
+	if p.Finished || p.Exited {
+		if code, _ := endWords(p); code != EndExited {
+			return code
+		}
+	}
+	return EndFailed
 }
 
 // stepOf is the step a coming-up pod is in.
@@ -546,8 +553,8 @@ func (s *Service) askHow(ctx context.Context, l Launch, t track) (Launch, error)
 		return l, err
 	}
 	if p, ok := s.podOf(l); ok && (p.Finished || p.Exited) {
-		code, words := endWords(p)
-		return failed(l, code, words), nil
+		_, words := endWords(p)
+		return failed(l, startEnd(p), words), nil
 	}
 	return failed(l, EndFailed, "JupyterHub could not start it: "+detail(message, "it gave no reason; see gpulab logs hub")), nil
 }

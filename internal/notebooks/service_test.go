@@ -245,7 +245,7 @@ func TestHubTrouble(t *testing.T) {
 func TestStartFailsEarlyWithTheReason(t *testing.T) {
 	for _, c := range []struct{ outcome, code, want string }{
 		{"image", EndFailed, "image cannot be loaded: gpulab.local/notebook:abc: not found"},
-		{"crash", EndExited, "exit code 1"},
+		{"crash", EndFailed, "exit code 1"},
 		{"unready", EndFailed, "did not answer"},
 	} {
 		t.Run(c.outcome, func(t *testing.T) {

@@ -34,6 +34,8 @@ func endWords(p PodInfo) (code, words string) {
 		return EndEvicted, "Its machine ran short of memory or disk and had to end it: " + detail(p.StatusMessage, "no details were given")
 	case p.ExitReason == "OOMKilled":
 		return EndOutOfMemory, outOfMemory(p.MemoryLimit)
+	case p.ExitReason == "StartError", p.ExitReason == "ContainerCannotRun":
+		return EndFailed, "Its container cannot be started: " + detail(p.ExitMessage, p.ExitReason)
 	case p.StatusReason == "UnexpectedAdmissionError":
 		return EndFailed, "Its machine could not hand over the GPU: " + detail(p.StatusMessage, "no details were given")
 	case p.StatusReason == "Terminated", p.StatusReason == "NodeShutdown", p.StatusReason == "Shutdown":
