@@ -117,6 +117,8 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		"resolv-conf":              resolvConf,
 		"secrets-encryption":       true,
 		"kubelet-arg":              append(kubelet, c.cfg.KubeletArgs...),
+		// A home's claim that the binder met too early waits this long, not 15 s.
+		"kube-controller-manager-arg": []string{"pvclaimbinder-sync-period=2s"},
 	}
 }
 

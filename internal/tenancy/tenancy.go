@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -104,6 +105,14 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 	if _, err := t.client.CoreV1().PersistentVolumes().Apply(ctx, volume, apply); err != nil {
 		return fmt.Errorf("the home volume of %s: %w", u.Handle, err)
 	}
+	// The binder looks at a claim once and again after its long sync period: a
+	// claim it meets before the volume would keep the first notebook waiting.
+	if err := t.wait(ctx, "volume", func() (bool, error) {
+		v, err := t.client.CoreV1().PersistentVolumes().Get(ctx, *volume.Name, metav1.GetOptions{})
+		return err == nil && v.Status.Phase != "" && v.Status.Phase != corev1.VolumePending, err
+	}); err != nil {
+		return fmt.Errorf("the home volume of %s: %w", u.Handle, err)
+	}
 	claim := corev1ac.PersistentVolumeClaim("home", ns).WithLabels(labels).
 		WithSpec(corev1ac.PersistentVolumeClaimSpec().
 			WithAccessModes(corev1.ReadWriteMany).
@@ -114,7 +123,30 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 	if _, err := t.client.CoreV1().PersistentVolumeClaims(ns).Apply(ctx, claim, apply); err != nil {
 		return fmt.Errorf("the home claim of %s: %w", u.Handle, err)
 	}
+	if err := t.wait(ctx, "claim", func() (bool, error) {
+		c, err := t.client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, "home", metav1.GetOptions{})
+		return err == nil && c.Status.Phase == corev1.ClaimBound, err
+	}); err != nil {
+		return fmt.Errorf("the home claim of %s: %w", u.Handle, err)
+	}
 	return nil
+}
+
+// wait polls until done, at most for half a minute.
+func (t *Tenancy) wait(ctx context.Context, what string, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		ok, err := done()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("Kubernetes has not bound the %s in time; see `gpulab kubectl get pv,pvc -A`", what), err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // Remove deletes the user's namespace and volume. The home folder stays.

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -22,10 +24,39 @@ var ada = users.User{ID: 7, Handle: "ada", UID: 20007}
 func newTenancy(t *testing.T) (*Tenancy, *fake.Clientset) {
 	t.Helper()
 	client := fake.NewClientset()
+	bind(t, client)
 	return New(Config{
 		HomesDir: filepath.Join(t.TempDir(), "homes"), SystemNamespace: "gpulab-system",
 		Forbidden: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.99.0.1/32")},
 	}, client), client
+}
+
+// bind does what Kubernetes' volume binder does, as far as it matters here.
+func bind(t *testing.T, client *fake.Clientset) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			volumes, _ := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+			for _, v := range volumes.Items {
+				if v.Status.Phase == "" {
+					v.Status.Phase = corev1.VolumeAvailable
+					_, _ = client.CoreV1().PersistentVolumes().UpdateStatus(ctx, &v, metav1.UpdateOptions{})
+				}
+			}
+			claims, _ := client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
+			for _, c := range claims.Items {
+				if c.Status.Phase == "" {
+					c.Status.Phase = corev1.ClaimBound
+					_, _ = client.CoreV1().PersistentVolumeClaims(c.Namespace).UpdateStatus(ctx, &c, metav1.UpdateOptions{})
+				}
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() { stop(); <-done })
 }
 
 func TestEnsureMayRunAgain(t *testing.T) {
