@@ -85,6 +85,9 @@ func (j *job) run(ctx context.Context) (Phase, string, error) {
 	if drift != "" {
 		return j.upgrade(ctx, cfg, digest, Repaired, drift)
 	}
+	if j.release.Background {
+		return Unchanged, "", nil
+	}
 	objects, err := client.Build(strings.NewReader(last.Manifest), false)
 	if err != nil {
 		return "", "", fmt.Errorf("reading the stored manifest: %w", err)
@@ -142,7 +145,7 @@ func (j *job) install(ctx context.Context, cfg *action.Configuration, digest str
 	install.DisableHooks = true
 	install.DisableOpenAPIValidation = true // tests hold the charts against the schema
 	install.TakeOwnership = true            // what a lost record left behind becomes ours again
-	install.Wait = true
+	install.Wait = !j.release.Background
 	_, err = install.Run(chart, j.release.Values)
 	err = plain(err)
 	if err == nil {
@@ -188,7 +191,7 @@ func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest str
 	upgrade.TakeOwnership = true
 	upgrade.ResetValues = true
 	upgrade.MaxHistory = keptRevisions
-	upgrade.Wait = true
+	upgrade.Wait = !j.release.Background
 	if why != "" {
 		upgrade.Description = "Repaired: " + why
 	}

@@ -34,6 +34,11 @@ type Release struct {
 	After     []string       // releases that must be ready before this one starts
 	Timeout   time.Duration  // until ready; zero means three minutes
 	Absent    bool           // the release must not exist
+
+	// Background releases are written, but not waited for and not taken back:
+	// nothing needs them, and they would only make everything else wait.
+	// Status tells whether they run.
+	Background bool
 }
 
 // Manager applies releases to one cluster. It holds no connection between

@@ -88,7 +88,9 @@ func metricsServer(in Inputs) Release {
 		Namespace: kubeNamespace,
 		Chart:     "metrics-server",
 		After:     []string{"gpulab-base"},
-		Values:    map[string]any{"image": in.Images["metrics-server"]},
+		// It answers once it has looked at the node twice, ten seconds apart.
+		Background: true,
+		Values:     map[string]any{"image": in.Images["metrics-server"]},
 	}
 }
 
@@ -142,8 +144,8 @@ func featureDiscovery(in Inputs) Release {
 	}
 }
 
-// jupyterhub needs names to resolve before it starts: it gives up on gpulab's
-// proxy API after half a minute.
+// jupyterhub starts beside the cluster's DNS: it takes seconds to load, and then
+// tries for half a minute to reach gpulab's proxy API by name.
 func jupyterhub(in Inputs) Release {
 	hubName, hubTag := splitRef(in.Images["hub"])
 	notebookName, notebookTag := splitRef(in.Images["notebook"])
@@ -173,7 +175,7 @@ func jupyterhub(in Inputs) Release {
 		Name:      "jupyterhub",
 		Namespace: systemNamespace,
 		Chart:     "jupyterhub",
-		After:     []string{"coredns"},
+		After:     []string{"gpulab-base"},
 		Values:    overlay(overlay(defaults, in.HubValues), fixed),
 	}
 }

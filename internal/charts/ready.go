@@ -23,6 +23,11 @@ const (
 
 	// repeatInterval between two events while the reason to wait stays the same.
 	repeatInterval = 2 * time.Second
+
+	// imagePatience is how long an image may be missing. All are imported
+	// before the charts are applied; only one of the lab's own may still come
+	// from a registry.
+	imagePatience = 20 * time.Second
 )
 
 // waitReady returns when every workload among the objects runs as many up to
@@ -31,10 +36,16 @@ const (
 func (j *job) waitReady(ctx context.Context, objects kube.ResourceList) error {
 	waitFor := workloads(objects)
 	said, saidAt := "", time.Time{}
+	lastWithImages := time.Now()
 	for {
 		waiting := j.whatIsNotReady(ctx, waitFor)
 		if waiting == "" {
 			return nil
+		}
+		if !strings.HasSuffix(waiting, imageMissing) {
+			lastWithImages = time.Now()
+		} else if time.Since(lastWithImages) > imagePatience {
+			return errors.New(waiting)
 		}
 		if waiting != said || time.Since(saidAt) >= repeatInterval {
 			said, saidAt = waiting, time.Now()
@@ -191,6 +202,9 @@ func podReason(pod *corev1.Pod) string {
 	return "running, not answering yet"
 }
 
+// imageMissing ends the reason of a pod whose image cannot be had.
+const imageMissing = " is not on the node"
+
 func containerReason(c corev1.ContainerStatus) string {
 	if c.State.Waiting == nil {
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
@@ -202,7 +216,7 @@ func containerReason(c corev1.ContainerStatus) string {
 	case "ContainerCreating", "PodInitializing":
 		return "starting"
 	case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName":
-		return "the image " + c.Image + " is not on the node"
+		return "the image " + c.Image + imageMissing
 	case "CrashLoopBackOff":
 		if t := c.LastTerminationState.Terminated; t != nil {
 			return fmt.Sprintf("ends again and again with exit code %d", t.ExitCode)
