@@ -48,8 +48,8 @@ func NewHub(cfg HubConfig) *Hub {
 	}}
 }
 
-// ErrHubDown: JupyterHub could not be reached or answered with a fault of its
-// own; the same call may succeed later.
+// ErrHubDown says that JupyterHub could not be reached or answered with a fault
+// of its own; the same call may succeed later.
 var ErrHubDown = errors.New("JupyterHub does not answer")
 
 // HubError is an answer of the hub that is not success.
@@ -135,7 +135,7 @@ func (h *Hub) FailureMessage(ctx context.Context, handle, name string) (string, 
 	if err != nil {
 		return "", err
 	}
-	defer drain(res.Body)
+	defer func() { drain(res.Body); _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
 		return "", nil
 	}
@@ -182,7 +182,7 @@ func (h *Hub) call(ctx context.Context, method, path string, body, out any) (int
 	if err != nil {
 		return 0, err
 	}
-	defer drain(res.Body)
+	defer func() { drain(res.Body); _ = res.Body.Close() }()
 	if res.StatusCode >= 300 {
 		return res.StatusCode, hubError(res)
 	}
@@ -251,7 +251,4 @@ func wrapHub(err error, format string, args ...any) error {
 }
 
 // drain reads the little that is left of a body, so that its connection can be used again.
-func drain(body io.ReadCloser) {
-	_, _ = io.CopyN(io.Discard, body, 64<<10)
-	_ = body.Close()
-}
+func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, 64<<10) }

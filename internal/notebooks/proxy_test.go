@@ -167,13 +167,20 @@ func asPage(r *http.Request) {
 	r.Header.Set("Accept", "text/html")
 }
 
-// get sends path exactly as written and returns the answer with its body read.
-func (o *origin) get(path string, changes ...change) (*http.Response, string) {
+// answer is an HTTP response whose body has been read.
+type answer struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+}
+
+// get sends path exactly as written and returns the answer with its body.
+func (o *origin) get(path string, changes ...change) (answer, string) {
 	o.t.Helper()
 	return o.do(http.MethodGet, path, nil, changes...)
 }
 
-func (o *origin) do(method, path string, body io.Reader, changes ...change) (*http.Response, string) {
+func (o *origin) do(method, path string, body io.Reader, changes ...change) (answer, string) {
 	o.t.Helper()
 	req, err := http.NewRequest(method, o.server.URL, body)
 	if err != nil {
@@ -197,17 +204,25 @@ func (o *origin) do(method, path string, body io.Reader, changes ...change) (*ht
 	if err != nil {
 		o.t.Fatalf("%s %s: %v", method, path, err)
 	}
-	return res, string(b)
+	return answer{res.StatusCode, res.Status, res.Header}, string(b)
 }
 
-func (o *origin) dial(ctx context.Context, path string, changes ...change) (*websocket.Conn, *http.Response, error) {
+// dial opens a WebSocket, or returns the status it was refused with.
+func (o *origin) dial(ctx context.Context, path string, changes ...change) (conn *websocket.Conn, status int, err error) {
 	req := &http.Request{Header: http.Header{}}
 	for _, c := range changes {
 		c(req)
 	}
-	return websocket.Dial(ctx, "wss"+strings.TrimPrefix(o.server.URL, "https")+path, &websocket.DialOptions{
+	conn, res, err := websocket.Dial(ctx, "wss"+strings.TrimPrefix(o.server.URL, "https")+path, &websocket.DialOptions{
 		HTTPClient: o.client(), HTTPHeader: req.Header,
 	})
+	if res != nil {
+		status = res.StatusCode
+		if res.Body != nil {
+			_ = res.Body.Close()
+		}
+	}
+	return conn, status, err
 }
 
 func (o *origin) self() change { return header("Origin", o.server.URL) }
@@ -456,7 +471,7 @@ func TestReusedAddressLeaksNothing(t *testing.T) {
 	if res, _ := o.get("/user/alice/gpu/secret", cookie("alice-1")); res.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("request for a pod that is gone: got %d, want 503", res.StatusCode)
 	}
-	if _, res, err := o.dial(t.Context(), "/user/alice/gpu/ws", cookie("alice-1"), o.self()); err == nil || res.StatusCode != http.StatusServiceUnavailable {
+	if _, status, err := o.dial(t.Context(), "/user/alice/gpu/ws", cookie("alice-1"), o.self()); err == nil || status != http.StatusServiceUnavailable {
 		t.Errorf("WebSocket for a pod that is gone: %v", err)
 	}
 	if res, _ := o.get("/user/bob/train/own", cookie("bob-1")); res.StatusCode != http.StatusOK {
@@ -717,7 +732,7 @@ func TestGpulabsOwnPaths(t *testing.T) {
 		t.Errorf("ws-check: %q %v", b, err)
 	}
 	_ = conn.CloseNow()
-	if _, res, err := o.dial(t.Context(), "/gpulab/ws-check", header("Origin", "https://evil.example")); err == nil || res.StatusCode != http.StatusForbidden {
+	if _, status, err := o.dial(t.Context(), "/gpulab/ws-check", header("Origin", "https://evil.example")); err == nil || status != http.StatusForbidden {
 		t.Errorf("ws-check for another site: %v", err)
 	}
 }

@@ -137,7 +137,7 @@ func TestUpstreamProxyTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec %q \"$@\"\n", asProxy, self)
-	if err := os.WriteFile(filepath.Join(bin, "configurable-http-proxy"), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(bin, "configurable-http-proxy"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	config, err := filepath.Abs("testdata/upstream/pytest.ini")
