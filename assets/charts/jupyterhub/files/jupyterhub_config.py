@@ -238,11 +238,14 @@ def uid_of(spawner):
     return uid
 
 
-def name_launch(spawner, pod):
-    """Label the pod with the launch that it belongs to."""
+def finish_pod(spawner, pod):
+    """Label the pod with its launch; give it the node's user IDs where its GPU needs that."""
     launch = spawner.user_options.get("launch")
     if launch is not None:
         pod.metadata.labels["gpulab.dev/launch"] = str(launch)
+    limits = pod.spec.containers[0].resources.limits or {}
+    if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
+        pod.spec.host_users = True
     return pod
 
 
@@ -254,7 +257,7 @@ c.KubeSpawner.storage_pvc_ensure = False
 c.KubeSpawner.delete_pvc = False
 c.KubeSpawner.uid = uid_of
 c.KubeSpawner.gid = uid_of
-c.KubeSpawner.modify_pod_hook = name_launch
+c.KubeSpawner.modify_pod_hook = finish_pod
 c.KubeSpawner.component_label = "notebook"
 c.KubeSpawner.extra_labels = {
     **get_config("singleuser.extraLabels", {}),
