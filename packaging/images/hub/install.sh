@@ -19,5 +19,6 @@ echo 'hub:x:1000:1000:JupyterHub:/srv/jupyterhub:/usr/sbin/nologin' >>/etc/passw
 install -d -o 1000 -g 1000 -m 0750 /srv/jupyterhub
 
 # Compiled by content, not by time: every file of an image has the same time.
-python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/hub/lib
+# All of it (-f): what ran above has left files compiled by time.
+python3 -m compileall -q -f -j 1 --invalidation-mode unchecked-hash /opt/hub/lib
 /opt/hub/bin/python -c 'import jupyterhub.app, kubespawner, oauthenticator.generic'

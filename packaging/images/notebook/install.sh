@@ -45,6 +45,7 @@ ln -s /tmp/.gpulab/passwd /var/lib/extrausers/passwd
 ln -s /tmp/.gpulab/group /var/lib/extrausers/group
 
 # Compiled by content, not by time: every file of an image has the same time.
-python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /opt/lab/lib /usr/local/lib/python3.11
+# All of it (-f): what ran above has left files compiled by time.
+python3 -m compileall -q -f -j 1 --invalidation-mode unchecked-hash /opt/lab/lib /usr/local/lib/python3.11
 /opt/lab/bin/jupyterhub-singleuser --version
 /opt/lab/bin/jupyter lab --version
