@@ -23,11 +23,11 @@ func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, wan
 		n, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err == nil {
 			q := n.Status.Allocatable[gpuResource]
-			if have := int(q.Value()); have >= want && have > 0 {
+			have := int(q.Value())
+			if have >= want && have > 0 {
 				return nil
-			} else {
-				st.say("%d of %d GPUs are offered by the device plugin", have, want)
 			}
+			st.say("%d of %d GPUs are offered by the device plugin", have, want)
 		}
 		if time.Now().After(end) {
 			return errors.New("the device plugin offers no GPU after 90 s; see `gpulab kubectl -n gpulab-system logs ds/nvidia-device-plugin` and `gpulab gpus`")

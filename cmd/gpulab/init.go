@@ -162,12 +162,21 @@ func preflight(ctx context.Context, out io.Writer, cfg Config) error {
 	return nil
 }
 
-// followBoot shows the daemon's stages until the lab is ready.
+// followBoot shows the daemon's stages until the lab is ready, and says
+// whether one of them changed something while it was watched: a daemon that
+// has run for long tells of its own start as well.
 func followBoot(ctx context.Context, a *app, out io.Writer) (changed bool, err error) {
 	view := newStageView(out)
 	defer view.close()
 	var last ctl.Boot
+	var before map[string]bool // stages done when the watching began
 	err = a.client().WatchBoot(ctx, func(b ctl.Boot) error {
+		if before == nil {
+			before = map[string]bool{}
+			for _, s := range b.Stages {
+				before[s.Name] = s.State == "done"
+			}
+		}
 		last = b
 		view.show(b)
 		return nil
@@ -183,7 +192,7 @@ func followBoot(ctx context.Context, a *app, out io.Writer) (changed bool, err e
 		return false, errors.New("gpulab ended while it was starting; see `gpulab logs`, and run `gpulab init` again")
 	}
 	for _, s := range last.Stages {
-		changed = changed || s.Changed
+		changed = changed || s.Changed && !before[s.Name]
 	}
 	return changed, nil
 }

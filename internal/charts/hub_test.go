@@ -90,7 +90,6 @@ func TestNotebookPod(t *testing.T) {
 		"metadata.labels.gpulab.dev/launch":           "7",
 		"spec.automountServiceAccountToken":           false,
 		"spec.enableServiceLinks":                     false,
-		"spec.hostUsers":                              false,
 		"spec.restartPolicy":                          "Never",
 		"spec.priorityClassName":                      "gpulab-notebook",
 		"spec.securityContext.seccompProfile.type":    "RuntimeDefault",
@@ -128,6 +127,26 @@ func TestNotebookPod(t *testing.T) {
 	}
 	if got := at(t, named(t, at(t, s.Pod, "spec", "volumes"), "shm"), "emptyDir", "medium"); got != "Memory" {
 		t.Errorf("/dev/shm lies on %v", got)
+	}
+}
+
+// Every notebook has a user namespace of its own, but for those with simulated
+// GPUs, whose device files lie outside the host's /dev.
+func TestNotebookPodUserNamespace(t *testing.T) {
+	t.Parallel()
+	cpu := map[string]any{"uid": 20001, "profile": "cpu"}
+	gpu := map[string]any{"uid": 20001, "profile": "gpu"}
+	for simulated, wants := range map[bool][]bool{true: {false, true}, false: {false, false}} {
+		in := sampleInputs()
+		in.Simulated = simulated
+		for i, s := range spawn(t, release(t, in, "jupyterhub"), "ada", "n", cpu, gpu) {
+			if s.Error != "" {
+				t.Fatal(s.Error)
+			}
+			if got := dotted(t, s.Pod, "spec.hostUsers"); got != wants[i] {
+				t.Errorf("simulated %t, start %d: spec.hostUsers is %v, want %v", simulated, i, got, wants[i])
+			}
+		}
 	}
 }
 

@@ -143,7 +143,7 @@ func (t *Tenancy) wait(ctx context.Context, what string, done func() (bool, erro
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("Kubernetes has not bound the %s in time; see `gpulab kubectl get pv,pvc -A`", what), err)
+			return errors.Join(fmt.Errorf("the %s was not bound by Kubernetes in time; see `gpulab kubectl get pv,pvc -A`", what), err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -106,7 +106,7 @@ func serveProxy(dir, backend string) error {
 	if err != nil {
 		return err
 	}
-	go proxy.Run(ctx)
+	go func() { _ = proxy.Run(ctx) }()
 	listener, err := announce()
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func serveProxy(dir, backend string) error {
 	if err != nil {
 		return err
 	}
-	go http.Serve(api, proxy.RoutesAPI())
+	go func() { _ = http.Serve(api, proxy.RoutesAPI()) }()
 	return proxy.Server().Serve(listener)
 }
 
@@ -156,7 +156,7 @@ func startChild(t *testing.T, cmd *exec.Cmd) *child {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return &child{cmd, bufio.NewReader(output)}
 }
 
@@ -337,7 +337,7 @@ func addRoutes(t *testing.T, c contender, visitors []person, backend string) {
 	t.Helper()
 	for _, p := range visitors {
 		body := fmt.Sprintf(`{"target": %q, "user": %q, "server_name": "bench"}`, backend, p.handle)
-		r, err := http.NewRequest("POST", c.api+"/api/routes"+p.path(), strings.NewReader(body))
+		r, err := http.NewRequest(http.MethodPost, c.api+"/api/routes"+p.path(), strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -399,7 +399,7 @@ func requestLoad(t *testing.T, c contender, visitors []person, span time.Duratio
 	return load(t, span, func(ctx context.Context, done *atomic.Int64) error {
 		for ctx.Err() == nil {
 			p := visitors[rand.IntN(len(visitors))]
-			r, err := http.NewRequestWithContext(ctx, "GET", c.base+p.path()+"api/kernels", nil)
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+p.path()+"api/kernels", nil)
 			if err != nil {
 				return err
 			}

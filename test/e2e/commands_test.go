@@ -74,8 +74,8 @@ func testPreflight(t *testing.T, a *appliance) {
 				return a.Run(a.ctx, "ss", "-Hltn", "sport = :"+port).Stdout != ""
 			})
 			result := a.Gpulab(a.ctx, "init", "--yes", "--gpus", "simulated")
-			squatter.Cancel()
-			squatter.Wait()
+			_ = squatter.Cancel()
+			_ = squatter.Wait()
 			checkFailure(t, result, exitPreflight, "Port "+port+" is taken by python3")
 		})
 	}
@@ -88,9 +88,9 @@ func testPreflight(t *testing.T, a *appliance) {
 		checkFailure(t, result, exitPreflight, "10 GiB")
 	})
 	t.Run("misspelt configuration", func(t *testing.T) {
-		a.WriteFile("/tmp/wrong.yaml", "adress: 10.99.0.1\n")
+		a.WriteFile("/tmp/wrong.yaml", "adresses: 10.99.0.1\n")
 		defer a.MustRun(a.ctx, "rm", "/tmp/wrong.yaml")
-		checkFailure(t, a.Gpulab(a.ctx, "init", "--config", "/tmp/wrong.yaml"), exitUsage, "/tmp/wrong.yaml", "adress")
+		checkFailure(t, a.Gpulab(a.ctx, "init", "--config", "/tmp/wrong.yaml"), exitUsage, "/tmp/wrong.yaml", "adresses")
 	})
 	if added := a.before.Added(a.Snapshot(a.ctx)); len(added) > 0 {
 		t.Errorf("a refused init left:\n%s", strings.Join(added, "\n"))

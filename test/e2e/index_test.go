@@ -36,7 +36,7 @@ func servePackageIndex(t *testing.T, a *appliance) {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: mux}
-	go server.Serve(listener)
+	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Close() })
 }
 

@@ -75,8 +75,7 @@ func interruptInit(t *testing.T, a *appliance, round int, before map[string]bool
 				continue
 			}
 			if round%2 == 0 {
-				syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
-				a.Kill(a.ctx, "INT", "gpulab")
+				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // as Ctrl-C does
 			} else {
 				a.Kill(a.ctx, "KILL", "gpulab")
 			}

@@ -46,7 +46,7 @@ func testHome(t *testing.T, a *appliance) {
 	for _, profile := range []string{"CPU notebook", "GPU notebook"} {
 		b.WaitText(".launches", profile)
 	}
-	b.WaitText("#mine", "no notebook")
+	b.WaitText("#everyone", "Nobody else")
 	b.Pictures("home-empty")
 }
 
@@ -172,7 +172,10 @@ func testSecondPerson(t *testing.T, a *appliance) {
 	b.Fill("Password once more", guestPassword)
 	b.Click("form", "Set the password")
 	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
-	b.WaitText("#everyone", "First")
+	b.WaitText("#everyone", adminHandle)
+	if strings.Contains(b.Text("#everyone"), "First") {
+		t.Error("the title that a person gave a notebook is shown to others")
+	}
 	launch(b, "gpu", "Second")
 	waitJupyterLab(b, guestHandle)
 
@@ -235,6 +238,11 @@ func testReadings(t *testing.T, a *appliance) {
 	b.Pictures("gpus")
 }
 
+// waitGone waits until the home page lists the person's notebook no more.
+func waitGone(b *lab.Browser, title string) {
+	b.WaitFor(title+" is gone", fmt.Sprintf(`document.querySelector("#machines") && !document.querySelector("#mine")?.innerText.includes(%q)`, title))
+}
+
 // testNextInQueue: a stop frees the GPU within seconds, and who waits gets it.
 func testNextInQueue(t *testing.T, a *appliance) {
 	uuid := holderOf(t, a, guestHandle)
@@ -242,7 +250,7 @@ func testNextInQueue(t *testing.T, a *appliance) {
 	b.Open(pages + "/")
 	b.Click("#mine", "Stop Second")
 	b.Click("dialog[open]", "Stop")
-	b.WaitText("#mine", "no notebook")
+	waitGone(b, "Second")
 	began := time.Now()
 	owner := a.browser.For(t).Tab()
 	owner.Open(a.waiting)
@@ -264,7 +272,7 @@ func testStopAndRelaunch(t *testing.T, a *appliance) {
 		b.Open(pages + "/")
 		b.Click("#mine", "Stop "+title)
 		b.Click("dialog[open]", "Stop")
-		b.WaitFor(title+" is gone", fmt.Sprintf(`!document.querySelector("#mine").innerText.includes(%q)`, title))
+		waitGone(b, title)
 	}
 	a.eventually(t, "both GPUs are free", func() bool {
 		for _, gpu := range a.gpus(t) {

@@ -60,13 +60,24 @@ mount_cgroups() {
   done
 }
 
+# Device files of the host's own: a program that makes or removes some does so
+# here only. NVIDIA's stay outside; the host is one without a card.
+make_devices() {
+  mount -t tmpfs -o mode=0755 tmpfs "$1"
+  tar -C /dev --one-file-system --exclude='./nvidia*' --exclude='./pts/*' --exclude='./shm/*' -cf - . | tar -C "$1" -xf -
+  mkdir -p "$1/pts" "$1/shm"
+  mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,gid=5 devpts "$1/pts"
+  ln -sfn pts/ptmx "$1/ptmx"
+  mount -t tmpfs -o mode=1777 tmpfs "$1/shm"
+}
+
 head() {
   local scratch=$dir/scratch root=$dir/scratch/root
   mount --make-rprivate /
   mount -t overlay -o "lowerdir=/,upperdir=$scratch/upper,workdir=$scratch/work" overlay "$root"
   mount -t proc proc "$root/proc"
   mount -t sysfs sysfs "$root/sys"
-  mount --rbind /dev "$root/dev"
+  make_devices "$root/dev"
   mount -t tmpfs -o mode=0755 tmpfs "$root/run"
   mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
   local folder

@@ -39,7 +39,8 @@ type Lab struct {
 	t       testing.TB
 	name    string
 	dir     string
-	repo    string
+	repo    string    // the root of this repository
+	bin     string    // where gpulab lies, here and on the host
 	stop    io.Closer // closing it ends the host
 	script  *exec.Cmd
 	stderr  *bytes.Buffer
@@ -49,8 +50,8 @@ type Lab struct {
 
 var count atomic.Int32
 
-// New makes a host with an empty /var/lib/gpulab and this repository's bin
-// folder in its place. It ends with the test, which fails when something of
+// New makes a host with an empty /var/lib/gpulab, and gpulab in the folder
+// named by GPULAB_BIN, or else in this repository's bin. It ends with the test, which fails when something of
 // the host is left.
 func New(t testing.TB) *Lab {
 	t.Helper()
@@ -65,6 +66,9 @@ func New(t testing.TB) *Lab {
 		stderr: new(bytes.Buffer),
 	}
 	l.dir = filepath.Join("/var/tmp", l.name)
+	if l.bin = os.Getenv("GPULAB_BIN"); l.bin == "" {
+		l.bin = filepath.Join(l.repo, "bin")
+	}
 	if err := l.start(); err != nil {
 		t.Fatalf("test host: %v\n%s", err, l.stderr)
 	}
@@ -73,8 +77,7 @@ func New(t testing.TB) *Lab {
 }
 
 func (l *Lab) start() error {
-	bin := filepath.Join(l.repo, "bin")
-	for _, folder := range []string{l.dir, bin} {
+	for _, folder := range []string{l.dir, l.bin} {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return err
 		}
@@ -83,7 +86,7 @@ func (l *Lab) start() error {
 	if err := os.WriteFile(path, []byte(hostScript), 0o755); err != nil {
 		return err
 	}
-	l.script = exec.Command("bash", path, l.name, l.dir, bin)
+	l.script = exec.Command("bash", path, l.name, l.dir, l.bin)
 	// A session of its own: Ctrl-C ends the test, and the script then tidies up.
 	l.script.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	l.script.Stderr = l.stderr
@@ -213,7 +216,7 @@ func (l *Lab) MustRun(ctx context.Context, name string, args ...string) string {
 }
 
 // Binary is the path of the gpulab program under test, here and on the host.
-func (l *Lab) Binary() string { return filepath.Join(l.repo, "bin/gpulab") }
+func (l *Lab) Binary() string { return filepath.Join(l.bin, "gpulab") }
 
 // Gpulab runs gpulab on the host, as Run does.
 func (l *Lab) Gpulab(ctx context.Context, args ...string) Result {

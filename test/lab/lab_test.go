@@ -37,7 +37,9 @@ func TestSnapshot(t *testing.T) {
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ready.Read(make([]byte, 1))
+	if _, err := ready.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 
 	added := before.Added(l.Snapshot(ctx))
 	for _, want := range []string{
@@ -51,8 +53,8 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 
-	daemon.Cancel()
-	daemon.Wait()
+	_ = daemon.Cancel()
+	_ = daemon.Wait()
 	l.MustRun(ctx, "sh", "-ec", `
 		rm -r /etc/gl-file /var/lib/gpulab/gl-data /run/gl-run; sed -i '/^y$/d' /etc/hostname
 		umount /mnt; ip link del gl-dummy; ipset destroy gl-set

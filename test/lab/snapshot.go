@@ -31,7 +31,7 @@ var looks = map[string]string{
 	"control groups": `find /sys/fs/cgroup -mindepth 1 -type d`,
 	"namespaces":     `ls /run/netns 2>/dev/null`,
 	"run files":      `find /run -xdev`,
-	"device files":   `find /dev -maxdepth 1 -name 'nvidia*'`,
+	"device files":   `find /dev -xdev`,
 }
 
 // Snapshot records the state of the host. Its files are those that the host
@@ -55,7 +55,7 @@ func (l *Lab) Snapshot(ctx context.Context) Snapshot {
 func (l *Lab) changedFiles() []string {
 	var files []string
 	walk := func(base string, look func(path, upper string, entry fs.DirEntry) string) {
-		filepath.WalkDir(base, func(upper string, entry fs.DirEntry, err error) error {
+		_ = filepath.WalkDir(base, func(upper string, entry fs.DirEntry, err error) error {
 			if err == nil && upper != base {
 				if line := look(strings.TrimPrefix(upper, base), upper, entry); line != "" {
 					files = append(files, line)
