@@ -102,14 +102,17 @@ an embedded Kubernetes with JupyterHub, and a web page for everybody else.`,
 		newInit(a), newServe(a), newStatus(a), newReset(a), newAdminLink(a), newUser(a),
 		newCharts(a), newGPUs(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
 	)
-	for _, c := range root.Commands() {
-		wrapArgs(c)
-	}
+	wrapArgs(root)
 	return root
 }
 
-// wrapArgs makes wrong arguments a usage error everywhere.
+// wrapArgs makes wrong arguments, an unknown command among them, a usage error
+// everywhere.
 func wrapArgs(c *cobra.Command) {
+	if c.HasSubCommands() && c.RunE == nil {
+		c.Args = knownCommand
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
@@ -129,4 +132,18 @@ func requireRoot(c *cobra.Command) error {
 		return fail(exitNotRoot, "this needs root; run `sudo %s`", c.CommandPath())
 	}
 	return nil
+}
+
+// knownCommand refuses the first word after a command that has only commands
+// of its own, and says which one may have been meant.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w; did you mean %q?", err, near[0])
+	}
+	return err
 }

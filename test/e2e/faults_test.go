@@ -47,7 +47,7 @@ func testKillProbe(t *testing.T, a *appliance) {
 
 // testKillGpulab: a killed service, started again, takes over what runs.
 func testKillGpulab(t *testing.T, a *appliance) {
-	pods, kubernetes := a.notebookPods(t), a.Processes(a.ctx, "k3s-server")
+	pods, kubernetes := a.notebookPods(t), a.Processes(a.ctx, "k3s")
 	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
 		t.Fatal("gpulab does not run")
 	}
@@ -56,7 +56,7 @@ func testKillGpulab(t *testing.T, a *appliance) {
 		t.Fatalf("init after kill -9: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
 	t.Logf("ready again after %s", result.Took)
-	if now := a.Processes(a.ctx, "k3s-server"); len(now) != 1 {
+	if now := a.Processes(a.ctx, "k3s"); len(now) != 1 {
 		t.Errorf("Kubernetes was %v and is %v", kubernetes, now)
 	}
 	a.waitReady(t)
@@ -65,8 +65,8 @@ func testKillGpulab(t *testing.T, a *appliance) {
 
 // testKillKubernetes: k3s and containerd killed under running notebooks.
 func testKillKubernetes(t *testing.T, a *appliance) {
-	pods, kubernetes := a.notebookPods(t), a.Processes(a.ctx, "k3s-server")
-	if a.Kill(a.ctx, "KILL", "k3s-server") != 1 {
+	pods, kubernetes := a.notebookPods(t), a.Processes(a.ctx, "k3s")
+	if a.Kill(a.ctx, "KILL", "k3s") != 1 {
 		t.Fatal("k3s does not run")
 	}
 	a.Kill(a.ctx, "KILL", "containerd")
@@ -76,7 +76,7 @@ func testKillKubernetes(t *testing.T, a *appliance) {
 		t.Errorf("without Kubernetes the kernel's variable is %q", got)
 	}
 	a.eventually(t, "Kubernetes runs again", func() bool {
-		now := a.Processes(a.ctx, "k3s-server")
+		now := a.Processes(a.ctx, "k3s")
 		return len(now) == 1 && fmt.Sprint(now) != fmt.Sprint(kubernetes)
 	})
 	a.eventually(t, "the node is ready", func() bool {
