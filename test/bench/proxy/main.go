@@ -3,10 +3,10 @@
 // second, processor time per request, resident memory.
 //
 // Both route by the same 200 routes, to the same backends, under one load
-// generator, in turns. gpulab's proxy does all it does in the lab: it finds the visitor's
-// session in gpulab's database, checks the owner, takes the target from the pods
-// and cleans the headers both ways. The stock proxy authorises nobody. Both
-// speak plain HTTP here, so that routing is compared and not TLS libraries.
+// generator, in turns. gpulab's proxy does all it does in the lab: it finds the
+// visitor's session in gpulab's database, checks the owner, takes the target from
+// the pods and cleans the headers both ways. The stock proxy authorises nobody.
+// Both speak plain HTTP here, so that routing is compared and not TLS libraries.
 //
 // Run it with: go run ./test/bench/proxy. It needs node and npm; the stock proxy
 // is installed into the user's cache folder from the lock file beside this one.
@@ -55,7 +55,6 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&b.duration, "duration", 6*time.Second, "length of one measurement")
 	flags.IntVar(&b.rounds, "rounds", 3, "measurements of each kind and proxy; the median counts")
 	flags.IntVar(&b.connections, "connections", 40, "connections of the load generator, each one person's")
-	flags.StringVar(&b.lock, "lock", "test/bench/proxy", "folder of package.json and package-lock.json")
 	asJSON := flags.Bool("json", false, "print the figures as JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -78,7 +77,6 @@ type bench struct {
 	duration    time.Duration
 	rounds      int
 	connections int
-	lock        string
 }
 
 // Figures are what was measured, medians over the rounds.
@@ -107,7 +105,7 @@ func (b bench) measure(ctx context.Context) (*Figures, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	script, node, err := installStock(ctx, b.lock)
+	script, node, err := installStock(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -134,15 +135,18 @@ func (p *process) cpu() time.Duration {
 	return time.Duration(user+system) * tick
 }
 
+//go:embed package.json package-lock.json
+var lockFiles embed.FS
+
 // installStock puts the stock proxy into the cache folder, once per lock file.
-func installStock(ctx context.Context, lock string) (script, node string, err error) {
-	locked, err := os.ReadFile(filepath.Join(lock, "package-lock.json"))
+func installStock(ctx context.Context) (script, node string, err error) {
+	locked, err := lockFiles.ReadFile("package-lock.json")
 	if err != nil {
 		return "", "", err
 	}
 	version, err := exec.CommandContext(ctx, "node", "--version").Output()
 	if err != nil {
-		return "", "", fmt.Errorf("node is needed: %w", err)
+		return "", "", fmt.Errorf("node and npm are needed (apt-get install npm): %w", err)
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -158,7 +162,7 @@ func installStock(ctx context.Context, lock string) (script, node string, err er
 		return "", "", err
 	}
 	for _, name := range []string{"package.json", "package-lock.json"} {
-		b, err := os.ReadFile(filepath.Join(lock, name))
+		b, err := lockFiles.ReadFile(name)
 		if err != nil {
 			return "", "", err
 		}
