@@ -81,6 +81,7 @@ type attached struct {
 	proxy     *notebooks.Proxy
 	monitor   *gpu.Monitor
 	tenancy   *tenancy.Tenancy
+	people    *people
 }
 
 func newAppliance(cfg Config, a *app) (*appliance, error) {
@@ -441,6 +442,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy}
 	l.attached.Store(parts)
 	if err := l.openPages(ctx, g, parts); err != nil {
 		return err
@@ -448,6 +450,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return kube.Run(ctx) })
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
+	g.Go(func() error { return parts.people.Run(ctx) })
 	g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return parts.monitor.Run(ctx) })
@@ -521,7 +524,7 @@ func (l *appliance) forbidden() []netip.Prefix {
 // openPages puts the real pages in the place of the "starting" page.
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{
-		Users: l.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: statusSource{l},
+		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: statusSource{l},
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

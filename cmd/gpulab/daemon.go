@@ -195,14 +195,11 @@ func (l *appliance) RemoveUser(ctx context.Context, handle string) error {
 	if parts == nil {
 		return errStarting
 	}
-	if err := l.people.Remove(ctx, u.ID); err != nil {
+	if err := parts.people.Remove(ctx, u.ID); err != nil {
 		return err
 	}
 	l.audit(ctx, "user.remove", handle)
-	return errors.Join(
-		parts.notebooks.StopUser(ctx, u.ID, "The account was removed."),
-		parts.tenancy.Remove(ctx, u),
-	)
+	return nil
 }
 
 func (l *appliance) audit(ctx context.Context, action, target string) {

@@ -162,6 +162,44 @@ func (t *Tenancy) Remove(ctx context.Context, u users.User) error {
 	return nil
 }
 
+// Sweep deletes namespaces and volumes whose user is gone, such as what a
+// removal left that the cluster could not follow at the time.
+func (t *Tenancy) Sweep(ctx context.Context, gone func(ctx context.Context, handle string) (bool, error)) error {
+	list := metav1.ListOptions{LabelSelector: UserLabel}
+	namespaces, err := t.client.CoreV1().Namespaces().List(ctx, list)
+	if err != nil {
+		return fmt.Errorf("the users' namespaces: %w", err)
+	}
+	volumes, err := t.client.CoreV1().PersistentVolumes().List(ctx, list)
+	if err != nil {
+		return fmt.Errorf("the users' home volumes: %w", err)
+	}
+	var errs []error
+	for i := range namespaces.Items {
+		errs = append(errs, sweepOne(ctx, &namespaces.Items[i].ObjectMeta, gone, t.client.CoreV1().Namespaces().Delete))
+	}
+	for i := range volumes.Items {
+		errs = append(errs, sweepOne(ctx, &volumes.Items[i].ObjectMeta, gone, t.client.CoreV1().PersistentVolumes().Delete))
+	}
+	return errors.Join(errs...)
+}
+
+func sweepOne(ctx context.Context, object *metav1.ObjectMeta, gone func(context.Context, string) (bool, error),
+	remove func(context.Context, string, metav1.DeleteOptions) error,
+) error {
+	if object.DeletionTimestamp != nil {
+		return nil
+	}
+	yes, err := gone(ctx, object.Labels[UserLabel])
+	if err != nil || !yes {
+		return err
+	}
+	if err := remove(ctx, object.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s of a removed user: %w", object.Name, err)
+	}
+	return nil
+}
+
 // ensureHome makes the folder with the right owner from its first moment: it
 // appears under its name only when it is complete.
 func (t *Tenancy) ensureHome(u users.User) error {

@@ -158,3 +158,35 @@ func TestRemoveKeepsTheHome(t *testing.T) {
 		t.Errorf("the home is gone: %v", err)
 	}
 }
+
+func TestSweepTakesWhatNobodyHas(t *testing.T) {
+	tn, client := newTenancy(t)
+	ctx := context.Background()
+	ben := users.User{ID: 8, Handle: "ben", UID: 20008}
+	for _, u := range []users.User{ada, ben} {
+		if err := tn.Ensure(ctx, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A removal that was cut short: the namespace is gone, the volume is not.
+	if err := client.CoreV1().Namespaces().Delete(ctx, "user-ada", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gone := func(_ context.Context, handle string) (bool, error) { return handle == "ada", nil }
+	for range 2 {
+		if err := tn.Sweep(ctx, gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.CoreV1().PersistentVolumes().Get(ctx, "home-7", metav1.GetOptions{}); err == nil {
+		t.Error("the volume of somebody who is gone is still there")
+	}
+	_, errNamespace := client.CoreV1().Namespaces().Get(ctx, "user-ben", metav1.GetOptions{})
+	_, errVolume := client.CoreV1().PersistentVolumes().Get(ctx, "home-8", metav1.GetOptions{})
+	if errNamespace != nil || errVolume != nil {
+		t.Errorf("what belongs to somebody is gone: %v, %v", errNamespace, errVolume)
+	}
+	if _, err := os.Stat(tn.Home(ada)); err != nil {
+		t.Errorf("the home is gone: %v", err)
+	}
+}
