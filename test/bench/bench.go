@@ -1,5 +1,7 @@
-// Package bench measures gpulab: how long a start and a launch take, what the
-// hub's proxy costs beside npm's, how much memory gpulab adds to Kubernetes.
+// Package bench measures gpulab: how long a start and a launch take, and how
+// much memory gpulab adds to Kubernetes. [test/bench/proxy] does the same for
+// the hub's proxy.
+//
 // Its tests are built with the tag e2e, print figures rather than judge them,
 // and are run by `go tool task bench` on a machine that does nothing else.
 package bench

@@ -5,6 +5,7 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp/kb"
 
@@ -105,6 +106,16 @@ func typeCell(b *lab.Browser, code string) string {
 	})()`)
 	b.Type(code)
 	b.Press(kb.Enter, kb.ModifierShift)
+	// JupyterLab drops what is run before its session is connected, although
+	// it shows an idle kernel: then a person runs the cell once more.
+	for range 20 {
+		time.Sleep(500 * time.Millisecond)
+		if b.Text(".jp-Notebook .jp-InputPrompt") != "[ ]:" {
+			break
+		}
+		lab.Evaluate[bool](b, `async () => { document.querySelector(".jp-Notebook .jp-Cell .cm-content").focus(); return true }`)
+		b.Press(kb.Enter, kb.ModifierShift)
+	}
 	b.WaitFor("the cell's output", `document.querySelector(".jp-Notebook .jp-OutputArea-output")?.innerText.trim()`)
 	return b.Text(".jp-Notebook .jp-OutputArea-output")
 }
