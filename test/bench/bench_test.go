@@ -5,6 +5,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,9 +24,9 @@ import (
 )
 
 // How often each thing is measured; the median counts.
-const (
-	starts   = 3
-	launches = 7
+var (
+	starts   = flag.Int("starts", 3, "starts of a lab, and of k3s alone")
+	launches = flag.Int("launches", 7, "launches of a notebook, each way")
 )
 
 // The person who launches.
@@ -50,29 +51,29 @@ func TestBench(t *testing.T) {
 	var memory []process
 	t.Run("lab", func(t *testing.T) {
 		l := newLab(t)
-		result := l.MustGpulab(ctx, initArgs...)
+		cold, printed := initialise(ctx, t, l)
+		printStages("Start from nothing", []start{cold})
 		keepRuntime(t, l, kept)
-		printStages("Start from nothing", []start{parseStart(t, result)})
-		v := signUp(ctx, t, l, result)
+		v := signUp(ctx, t, l, printed)
 		memory = settledMemory(ctx, t, l)
 		measureLaunches(ctx, t, l, v)
 	})
 	var staged, alone []start
-	for range starts {
+	for range *starts {
 		t.Run("start", func(t *testing.T) { staged = append(staged, startStaged(ctx, t, kept)) })
 		t.Run("k3s alone", func(t *testing.T) {
-			one, processes := startAlone(ctx, t, kept, len(alone) == starts-1)
+			one, processes := startAlone(ctx, t, kept, len(alone) == *starts-1)
 			alone = append(alone, one)
 			if processes != nil {
 				printMemory(memory, processes)
 			}
 		})
 	}
-	if t.Failed() {
+	if t.Failed() || *starts == 0 {
 		return
 	}
-	printStages(fmt.Sprintf("Start with the runtime bundle staged and no image imported, median of %d", starts), staged)
-	printStages(fmt.Sprintf("k3s alone, same program and configuration, until the node is ready, median of %d", starts), alone)
+	printStages(fmt.Sprintf("Start with the runtime bundle staged and no image imported, median of %d", *starts), staged)
+	printStages(fmt.Sprintf("k3s alone, same program and configuration, until the node is ready, median of %d", *starts), alone)
 	fmt.Printf("%-34s %8.1f ×\n", "gpulab / k3s alone", total(staged).Seconds()/total(alone).Seconds())
 }
 

@@ -26,6 +26,16 @@ func (l *Lab) Dial(ctx context.Context, network, address string) (net.Conn, erro
 	return conn, err
 }
 
+// DialHost connects from the host itself, which reaches the addresses of pods.
+func (l *Lab) DialHost(ctx context.Context, network, address string) (net.Conn, error) {
+	var conn net.Conn
+	err := inNetwork(l.head, func() (err error) {
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
 // Listen listens on the visitor's computer, where the host and its pods reach it.
 func (l *Lab) Listen(network, address string) (net.Listener, error) {
 	var listener net.Listener
