@@ -167,23 +167,6 @@
     }, 5000);
   }
 
-  // ---- a notebook opens by itself, once, when it becomes ready before our eyes
-  // or just did
-  const ready = () => document.querySelector("[data-open-when-ready]");
-  let awaited = !ready() || "justReady" in ready().dataset;
-
-  function openWhenReady() {
-    const link = ready();
-    if (!link || !awaited) return;
-    awaited = false;
-    const key = `gpulab-opened-${link.dataset.openWhenReady}`;
-    if (sessionStorage.getItem(key)) return;
-    sessionStorage.setItem(key, "1");
-    location.replace(link.href);
-  }
-  document.addEventListener("htmx:after:swap", openWhenReady);
-  openWhenReady();
-
   // ---- can this browser hold the live connection that notebooks need?
   // Safari loads pages from a certificate it was told to accept, but refuses
   // WebSockets then; Firefox accepts a certificate per port.
@@ -213,14 +196,33 @@
     }
   }
 
-  async function checkWebSocket() {
-    if (!hub || sessionStorage.getItem(remembered)) return;
+  async function notebooksWork() {
+    if (!hub || sessionStorage.getItem(remembered)) return true;
     if (await webSocketWorks()) {
       sessionStorage.setItem(remembered, "1");
-      return;
+      return true;
     }
     const banner = document.getElementById((await pagesWork()) ? "ws-refused" : "hub-unreachable");
     if (banner) banner.hidden = false;
+    return false;
   }
-  checkWebSocket();
+  const usable = notebooksWork();
+
+  // ---- a notebook opens by itself, once, when it becomes ready before our eyes
+  // or just did; not in a browser where its kernel would stay "connecting"
+  const ready = () => document.querySelector("[data-open-when-ready]");
+  let awaited = !ready() || "justReady" in ready().dataset;
+
+  async function openWhenReady() {
+    const link = ready();
+    if (!link || !awaited) return;
+    awaited = false;
+    if (!(await usable)) return;
+    const key = `gpulab-opened-${link.dataset.openWhenReady}`;
+    if (sessionStorage.getItem(key)) return;
+    sessionStorage.setItem(key, "1");
+    location.replace(link.href);
+  }
+  document.addEventListener("htmx:after:swap", openWhenReady);
+  openWhenReady();
 })();

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -414,11 +415,37 @@ func TestPagesLive(t *testing.T) {
 	t.Run("a browser that refuses WebSockets is told so", func(t *testing.T) {
 		visit("/")
 		eventually(ctx, t, "WebSockets were found to work", `sessionStorage.getItem("gpulab-websocket-works")`)
+		for banner, refuse := range map[string]*atomic.Bool{"ws-refused": &l.refuseWebSockets, "hub-unreachable": &l.breakHub} {
+			refuse.Store(true)
+			run(ctx, t, `sessionStorage.clear()`)
+			visit("/gpus")
+			eventually(ctx, t, "the banner "+banner, `!document.getElementById("`+banner+`").hidden`)
+			run(ctx, t, `document.querySelector("#`+banner+` a").click()`)
+			eventually(ctx, t, "the steps for this device", `location.pathname === "/trust" && document.getElementById("yours-title").innerText.includes("Ubuntu")`)
+			refuse.Store(false)
+		}
+	})
+
+	t.Run("a notebook does not open where its kernel would stay connecting", func(t *testing.T) {
+		started := func(state notebooks.State) {
+			l.notebooks.change(func(list *[]notebooks.Launch) {
+				for i := range *list {
+					if n := &(*list)[i]; n.ID == 4 {
+						n.State, n.Started, n.Ready = state, time.Now(), time.Now()
+					}
+				}
+			})
+		}
+		started(notebooks.Starting)
 		l.refuseWebSockets.Store(true)
 		defer l.refuseWebSockets.Store(false)
 		run(ctx, t, `sessionStorage.clear()`)
-		visit("/gpus")
-		eventually(ctx, t, "the banner", `!document.getElementById("ws-refused").hidden`)
+		visit("/launches/4")
+		eventually(ctx, t, "it starts", `document.getElementById("launch-state").innerText.includes("Starting")`)
+		started(notebooks.Running)
+		eventually(ctx, t, "the banner, and the way in for who wants it", `!document.getElementById("ws-refused").hidden && document.querySelector("[data-open-when-ready]")`)
+		time.Sleep(time.Second)
+		eventually(ctx, t, "the page stays", `location.pathname === "/launches/4"`)
 	})
 
 	for _, complaint := range wrong.take() {

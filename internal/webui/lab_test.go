@@ -47,6 +47,9 @@ type lab struct {
 	// refuseWebSockets makes the notebooks' origin answer like a Safari that
 	// does not trust the certificate: pages yes, WebSockets no.
 	refuseWebSockets atomic.Bool
+	// breakHub makes it answer like one whose certificate the browser does not
+	// take at all: every connection ends.
+	breakHub atomic.Bool
 }
 
 // newLab starts a lab with two GPUs, of which heldBy hold the first ones.
@@ -91,7 +94,16 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 		}
 	})
 	mux.Handle("/", pages)
+	mux.HandleFunc("/gpulab/ping", func(w http.ResponseWriter, _ *http.Request) {
+		if l.breakHub.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
 	mux.HandleFunc("/gpulab/ws-check", func(w http.ResponseWriter, r *http.Request) {
+		if l.breakHub.Load() {
+			panic(http.ErrAbortHandler)
+		}
 		if l.refuseWebSockets.Load() {
 			http.Error(w, "refused", http.StatusBadRequest)
 			return

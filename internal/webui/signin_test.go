@@ -149,7 +149,7 @@ func TestTrustPage(t *testing.T) {
 		"Mozilla/5.0 (Windows NT 10.0; Win64; x64) Chrome/140.0 Safari/537.36": "Steps for this device: Windows",
 		"Mozilla/5.0 (Linux; Android 15; Pixel 9) Chrome/140.0 Mobile":         "Steps for this device: Android",
 		"Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Firefox/145.0":              "Steps for this device: Firefox",
-		"curl/8.14": "Steps for this device: Linux",
+		"curl/8.14": "Steps for this device: Debian, Ubuntu",
 	} {
 		c.do("GET", "/trust", nil, func(r *http.Request) { r.Header.Set("User-Agent", agent) }).want(t, http.StatusOK, says, "gpulab web CA (gpu-box)", "gpulab ca")
 	}

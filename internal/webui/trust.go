@@ -50,11 +50,13 @@ var devices = []device{
 		{Text: "Open Settings and search for “CA certificate” (Security & privacy → More security → Encryption & credentials → Install a certificate → CA certificate)."},
 		{Text: "Tap “Install anyway” and choose the downloaded file, then open the lab again."},
 	}},
-	{"linux", "Linux (Chromium, Chrome)", []instruction{
+	{"linux", "Debian, Ubuntu and other Linux (Chromium, Chrome)", []instruction{
 		{Text: "Download the certificate."},
 		{Text: "Open chrome://settings/certificates, choose “Local certificates” (or “Authorities”), import the file under trusted certificates and tick “websites”. Or in a terminal (package libnss3-tools):",
 			Command: `certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n gpulab -i ~/Downloads/gpulab-ca.crt`},
 		{Text: "Close the browser and open the lab again."},
+		{Text: "For other programs, such as curl and Python, add it to the system:",
+			Command: "sudo cp ~/Downloads/gpulab-ca.crt /usr/local/share/ca-certificates/\nsudo update-ca-certificates"},
 	}},
 	{"firefox", "Firefox on any computer", []instruction{
 		{Text: "Download the certificate."},
