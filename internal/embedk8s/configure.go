@@ -156,11 +156,17 @@ func containerdTemplate(extra string) []byte {
 
 // containerdExtra holds what this machine needs beyond k3s's configuration.
 func containerdExtra(canRaisePriority bool) []byte {
-	if canRaisePriority {
-		return []byte("version = 3\n")
-	}
-	return []byte(`version = 3
+	const common = `version = 3
 
+# Nothing here uses containerd's plug-in socket, which other containerds of the
+# machine would have at the same place.
+[plugins.'io.containerd.nri.v1.nri']
+  disable = true
+`
+	if canRaisePriority {
+		return []byte(common)
+	}
+	return []byte(common + `
 # Without CAP_SYS_RESOURCE nobody may lower an OOM score, and every sandbox
 # would fail to start.
 [plugins.'io.containerd.cri.v1.runtime']

@@ -120,7 +120,7 @@ func TestPrepareWritesOnlyWhatChanged(t *testing.T) {
 }
 
 func TestWithoutOurRules(t *testing.T) {
-	saved := "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n-A INPUT -j KUBE-SERVICES\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\nCOMMIT\n"
+	saved := "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n-A INPUT -j KUBE-SERVICES\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\n-A OUTPUT -m comment --comment \"KUBE-ROUTER rule to explicitly ACCEPT traffic\" -m mark --mark 0x20000/0x20000 -j ACCEPT\nCOMMIT\n"
 	got, changed := withoutOurRules(saved)
 	want := "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n"
 	if !changed || got != want {

@@ -54,12 +54,15 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, step func(str
 		for _, e := range entries {
 			err = errors.Join(err, os.RemoveAll(filepath.Join("/run/containerd/s", e.Name())))
 		}
-		_ = os.Remove("/run/containerd/s")
 		_ = os.RemoveAll("/run/containerd/fifo")
-		_ = os.Remove("/run/containerd")
 	}
-	_ = os.Remove("/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json")
-	_ = os.Remove("/var/run/cdi") // only if nobody else keeps a file there
+	// What runc keeps of Kubernetes' containers; others have other folders.
+	err = errors.Join(err, os.RemoveAll("/run/containerd/runc/k8s.io"))
+	_ = os.Remove("/run/cdi/k8s.device-plugin.nvidia.com-gpu.json")
+	// Each only if nobody else keeps something in it.
+	for _, dir := range []string{"/run/containerd/s", "/run/containerd/runc", "/run/containerd", "/run/cdi", "/run/netns", "/run/nvidia/mps/shm", "/run/nvidia/mps", "/run/nvidia"} {
+		_ = os.Remove(dir)
+	}
 	removeCgroups(cgroupRoot)
 	return err
 }
@@ -296,7 +299,7 @@ func withoutOurRules(saved string) (string, bool) {
 	var out strings.Builder
 	changed := false
 	for line := range strings.Lines(saved) {
-		mine := strings.Contains(line, "flanneld") || strings.Contains(line, "kube-router")
+		mine := strings.Contains(line, "flanneld") || strings.Contains(line, "kube-router") || strings.Contains(line, "KUBE-ROUTER")
 		for _, c := range ourChains {
 			mine = mine || strings.Contains(line, " "+c) || strings.HasPrefix(line, ":"+c)
 		}

@@ -43,24 +43,18 @@ const (
 	hub   = "https://" + lab.Address + ":8443"
 )
 
-// TestAppliance is the life of a lab, from a machine that has never seen
-// gpulab until nothing of it is left. When a chapter fails that others build
-// on, the rest is not run.
-func TestAppliance(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute)
-	defer cancel()
-	a := &appliance{Lab: lab.New(t), ctx: ctx}
-	if _, err := os.Stat(a.Binary()); err != nil {
-		t.Fatalf("there is no %s: run `go tool task build`", a.Binary())
-	}
-	a.before = a.Snapshot(ctx)
-	t.Cleanup(func() { a.keepLogs(t) })
+// chapter is one part of a lab's life. When it fails and is vital, because
+// others build on it, the rest is not run.
+type chapter struct {
+	name  string
+	run   func(*testing.T, *appliance)
+	vital bool
+}
 
-	chapters := []struct {
-		name  string
-		run   func(*testing.T, *appliance)
-		vital bool // others build on it
-	}{
+// TestAppliance is the life of a lab, from a machine that has never seen
+// gpulab until nothing of it is left.
+func TestAppliance(t *testing.T) {
+	live(t, []chapter{
 		{"commands without a lab", testCommandsWithoutLab, false},
 		{"preflight", testPreflight, false},
 		{"init interrupted", testInitInterrupted, true},
@@ -80,10 +74,22 @@ func TestAppliance(t *testing.T) {
 		{"forms and sign-in", testFormsAndSignIn, false},
 		{"reset", testReset, true},
 		{"init after reset", testInitAfterReset, false},
+	})
+}
+
+// live makes a test host and runs the chapters on it, in their order.
+func live(t *testing.T, chapters []chapter) {
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute)
+	defer cancel()
+	a := &appliance{Lab: lab.New(t), ctx: ctx}
+	if _, err := os.Stat(a.Binary()); err != nil {
+		t.Fatalf("there is no %s: run `go tool task build`", a.Binary())
 	}
-	for _, chapter := range chapters {
-		if !t.Run(chapter.name, func(t *testing.T) { chapter.run(t, a) }) && chapter.vital {
-			t.Fatalf("the rest builds on %q", chapter.name)
+	a.before = a.Snapshot(ctx)
+	t.Cleanup(func() { a.keepLogs(t) })
+	for _, c := range chapters {
+		if !t.Run(c.name, func(t *testing.T) { c.run(t, a) }) && c.vital {
+			t.Fatalf("the rest builds on %q", c.name)
 		}
 	}
 }
@@ -93,7 +99,7 @@ func (a *appliance) keepLogs(t *testing.T) {
 	if !t.Failed() {
 		return
 	}
-	folder := a.Repository() + "/test/output"
+	folder := a.Repository() + "/test/output/" + t.Name()
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Log(err)
 		return

@@ -223,6 +223,10 @@ func testAllTaken(t *testing.T, a *appliance) {
 
 // testReadings: the GPU page changes every second and names the holders.
 func testReadings(t *testing.T, a *appliance) {
+	k := a.first.in(t)
+	k.run(t, `import subprocess, sys
+work = subprocess.Popen([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)\nwhile True: pass"])`)
+	defer k.run(t, "work.kill()")
 	b := a.browser.For(t).Tab()
 	b.Open(pages + "/gpus")
 	for _, text := range []string{"simulated", "you", guestHandle} {

@@ -1,0 +1,245 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// TestCluster is the life of a lab whose people and machines do not behave:
+// what keeps people apart, and what notebooks live through.
+func TestCluster(t *testing.T) {
+	live(t, []chapter{
+		{"set up", testSetUp, true},
+		{"tutorial pods", testTutorialPods, false},
+		{"two notebooks", testTwoNotebooks, true},
+		{"a notebook's token", testNotebookToken, false},
+		{"what a notebook reaches", testNotebookReaches, false},
+		{"a server of one's own", testOwnServer, false},
+		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},
+		{"hub ended, Kubernetes down", testHubEndsWhileKubernetesIsDown, true},
+		{"hub restarted after Kubernetes", testHubRestartAfterKubernetes, true},
+	})
+}
+
+// testSetUp: a lab with an administrator and one member, both signed in.
+func testSetUp(t *testing.T, a *appliance) {
+	result := a.Gpulab(a.ctx, initArgs...)
+	if result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	checkSummary(t, a, result)
+	a.browser = a.Browser(a.ca)
+	b := a.browser.For(t)
+	b.Open(a.link)
+	b.Fill("Your name", "Ada Lovelace")
+	b.Fill("Sign-in name", adminHandle)
+	b.Fill("Password", adminPassword)
+	b.Fill("Password once more", adminPassword)
+	b.Click("form", "Create the account")
+	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	a.guest = a.welcome(t, guestHandle, "Ben", guestPassword)
+}
+
+// welcome makes an account and signs its owner in, in a browser of their own.
+func (a *appliance) welcome(t *testing.T, handle, name, password string) *lab.Browser {
+	t.Helper()
+	invitation := a.MustGpulab(a.ctx, "user", "add", handle, "--name", name)
+	b := a.browser.Private().For(t)
+	b.Open(strings.TrimSpace(invitation[strings.Index(invitation, "https://"):]))
+	b.Fill("Password", password)
+	b.Fill("Password once more", password)
+	b.Click("form", "Set the password")
+	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	return b
+}
+
+// tutorialPod is the pod of many a tutorial, but for the image: a test host
+// reaches no registry.
+const tutorialPod = `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+spec:
+  restartPolicy: Never%s
+  containers:
+    - name: cuda
+      image: %s
+      imagePullPolicy: IfNotPresent
+      command: [nvidia-smi, -L]
+      resources:
+        limits:
+          nvidia.com/gpu: 1
+`
+
+// testTutorialPods: plain Kubernetes, beside gpulab, gets its GPUs too.
+func testTutorialPods(t *testing.T, a *appliance) {
+	image := a.notebookImage(t)
+	pods := map[string]string{"plain": "", "with-class": "\n  runtimeClassName: nvidia"}
+	seen := map[string]string{}
+	for name, class := range pods {
+		a.apply(t, fmt.Sprintf(tutorialPod, name, class, image))
+	}
+	for name := range pods {
+		a.MustGpulab(a.ctx, "kubectl", "wait", "--timeout=60s", "--for=jsonpath={.status.phase}=Succeeded", "pod/"+name)
+		printed := a.MustGpulab(a.ctx, "kubectl", "logs", name)
+		if strings.Count(printed, "\n") != 1 || !strings.Contains(printed, "GPU 0: Simulated") || seen[printed] != "" {
+			t.Errorf("pod %s printed\n%s", name, printed)
+		}
+		seen[printed] = name
+		a.MustGpulab(a.ctx, "kubectl", "delete", "pod", name, "--grace-period=0", "--wait=false")
+	}
+}
+
+// notebookImage is the notebooks' image, as the hub was told.
+func (a *appliance) notebookImage(t *testing.T) string {
+	t.Helper()
+	for image := range strings.FieldsSeq(a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[*].status.images[*].names[*]}")) {
+		if strings.Contains(image, "/notebook:") {
+			return image
+		}
+	}
+	t.Fatal("the node has no notebook image")
+	return ""
+}
+
+// apply gives a manifest to kubectl.
+func (a *appliance) apply(t *testing.T, manifest string) {
+	t.Helper()
+	cmd := a.Command(a.ctx, a.Binary(), "kubectl", "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(manifest)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl apply: %v\n%s\n%s", err, out, manifest)
+	}
+}
+
+// testTwoNotebooks: one for each person, with something in it to lose.
+func testTwoNotebooks(t *testing.T, a *appliance) {
+	launch(a.browser.For(t), "gpu", "Work")
+	launch(a.guest.For(t), "cpu", "Play")
+	waitJupyterLab(a.browser.For(t), adminHandle)
+	waitJupyterLab(a.guest.For(t), guestHandle)
+	a.first, a.second = newKernel(a.browser.For(t)), newKernel(a.guest.For(t))
+	for _, k := range []*kernel{a.first, a.second} {
+		k.in(t).run(t, "precious = 6 * 7")
+	}
+}
+
+// checkKept checks that both notebooks have lived through it all.
+func (a *appliance) checkKept(t *testing.T, pods string) {
+	t.Helper()
+	if now := a.notebookPods(t); now != pods {
+		t.Fatalf("the notebooks' pods were\n%s\nand are\n%s", pods, now)
+	}
+	for _, k := range []*kernel{a.first, a.second} {
+		if got := k.in(t).run(t, "print(precious)"); got != "42" {
+			t.Errorf("the kernel's variable is %q", got)
+		}
+	}
+}
+
+// podOf is the namespace and name of the person's one notebook pod.
+func (a *appliance) podOf(t *testing.T, handle string) (namespace, name string) {
+	t.Helper()
+	namespace = "user-" + handle
+	name = a.MustGpulab(a.ctx, "kubectl", "-n", namespace, "get", "pods", "-l", "app.kubernetes.io/component=notebook", "-o", "jsonpath={.items[*].metadata.name}")
+	if name == "" || strings.Contains(name, " ") {
+		t.Fatalf("the notebook pods of %s: %q, want one", handle, name)
+	}
+	return namespace, name
+}
+
+// serverProcess is the process on the host of the person's notebook server.
+func (a *appliance) serverProcess(t *testing.T, handle string) string {
+	t.Helper()
+	namespace, name := a.podOf(t, handle)
+	uid := a.MustGpulab(a.ctx, "kubectl", "-n", namespace, "get", "pod", name, "-o", "jsonpath={.metadata.uid}")
+	// The pod's UID is in the paths of its control groups, with _ for - where systemd makes them.
+	pids := strings.Fields(a.MustRun(a.ctx, "sh", "-c", `for p in $(pgrep -f jupyterhub-singleuser); do
+		tr _ - </proc/$p/cgroup | grep -q "pod$0" && echo $p; done; true`, uid))
+	if len(pids) == 0 {
+		t.Fatalf("the notebook server of %s has no process", handle)
+	}
+	return strings.Join(pids, " ")
+}
+
+// hubPod is the UID of the hub's pod, with its restarts.
+func (a *appliance) hubPod(t *testing.T) string {
+	t.Helper()
+	return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "pods", "-l", "app.kubernetes.io/component=hub",
+		"-o", "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{end}")
+}
+
+// waitOtherHub waits until another hub than before is ready.
+func (a *appliance) waitOtherHub(t *testing.T, before string) {
+	t.Helper()
+	a.eventually(t, "another hub answers", func() bool {
+		now := a.Gpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "pods", "-l", "app.kubernetes.io/component=hub",
+			"-o", "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{end} {.items[*].status.conditions[?(@.type=='Ready')].status}")
+		return now.Code == 0 && strings.HasSuffix(now.Stdout, " True") && !strings.HasPrefix(now.Stdout, before)
+	})
+}
+
+// testHubRestartWhileNotebookHangs: a hub that starts asks every server; one
+// that does not answer keeps its pod.
+func testHubRestartWhileNotebookHangs(t *testing.T, a *appliance) {
+	pods, hub := a.notebookPods(t), a.hubPod(t)
+	server := a.serverProcess(t, adminHandle)
+	a.MustRun(a.ctx, "sh", "-c", "kill -STOP "+server)
+	resume := func() { a.Run(a.ctx, "sh", "-c", "kill -CONT "+server) }
+	t.Cleanup(resume)
+	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "app.kubernetes.io/component=hub", "--wait=false")
+	a.waitOtherHub(t, hub)
+	// It has looked at the server that answers, and so at the other as well.
+	if got := a.second.in(t).run(t, "print(precious)"); got != "42" {
+		t.Errorf("the notebook that does not hang says %q", got)
+	}
+	log := a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "logs", "deploy/hub")
+	if !strings.Contains(log, guestHandle+":play") {
+		t.Errorf("the new hub has not looked at the servers yet:\n%s", log)
+	}
+	if now := a.notebookPods(t); now != pods {
+		t.Fatalf("the notebooks' pods were\n%s\nand are\n%s", pods, now)
+	}
+	resume()
+	a.checkKept(t, pods)
+	a.waitReady(t)
+}
+
+// testHubEndsWhileKubernetesIsDown: nothing of gpulab runs for a while but the
+// notebooks, and the hub has ended as well when the rest comes back.
+func testHubEndsWhileKubernetesIsDown(t *testing.T, a *appliance) {
+	pods, hub := a.notebookPods(t), a.hubPod(t)
+	for _, name := range []string{"gpulab", "k3s", "containerd"} {
+		if a.Kill(a.ctx, "KILL", name) == 0 {
+			t.Fatalf("%s does not run", name)
+		}
+	}
+	a.MustRun(a.ctx, "pkill", "-TERM", "-f", "/opt/hub/bin/jupyterhub")
+	a.eventually(t, "the hub has ended", func() bool { return a.Run(a.ctx, "pgrep", "-f", "/opt/hub/bin/jupyterhub").Code != 0 })
+	result := a.Gpulab(a.ctx, initArgs...)
+	if result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	a.waitOtherHub(t, hub)
+	a.checkKept(t, pods)
+}
+
+// testHubRestartAfterKubernetes: both are new, one after the other.
+func testHubRestartAfterKubernetes(t *testing.T, a *appliance) {
+	pods := a.notebookPods(t)
+	if a.Kill(a.ctx, "KILL", "k3s") != 1 {
+		t.Fatal("k3s does not run")
+	}
+	a.waitReady(t)
+	hub := a.hubPod(t)
+	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "app.kubernetes.io/component=hub", "--wait=false")
+	a.waitOtherHub(t, hub)
+	a.checkKept(t, pods)
+	a.waitReady(t)
+}

@@ -1,0 +1,307 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// hubCalls asks the Hub API from inside a notebook, with the token it has.
+const hubCalls = `import json, os, urllib.error, urllib.request
+def call(method, path, body=None):
+    request = urllib.request.Request(os.environ["JUPYTERHUB_API_URL"] + path, method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": "token " + os.environ["JUPYTERHUB_API_TOKEN"]})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+`
+
+// testNotebookToken: what a notebook may ask of the hub is what it needs to
+// know its own visitors, and nothing else.
+func testNotebookToken(t *testing.T, a *appliance) {
+	k := a.second.in(t)
+	k.run(t, hubCalls)
+	if got := k.run(t, `status, body = call("GET", "/user"); print(status, json.loads(body)["name"], adm in body)`, "adm", adminHandle); got != "200 "+guestHandle+" False" {
+		t.Errorf("asked for itself, the hub answers %q", got)
+	}
+	for _, call := range [][2]string{
+		{"POST", "/users/" + guestHandle + "/servers/more"},
+		{"POST", "/users/" + guestHandle + "/server"},
+		{"POST", "/users/" + guestHandle + "/tokens"},
+		{"POST", "/users/" + adminHandle + "/servers/more"},
+		{"POST", "/users/mallory"},
+		{"GET", "/users"},
+		{"GET", "/users/" + adminHandle},
+		{"GET", "/users/" + adminHandle + "/servers/work/progress"},
+		{"DELETE", "/users/" + adminHandle + "/servers/work"},
+		{"DELETE", "/users/" + guestHandle + "/servers/play"},
+		{"PATCH", "/users/" + guestHandle},
+		{"GET", "/services"},
+		{"GET", "/groups"},
+		{"GET", "/proxy"},
+		{"POST", "/proxy"},
+		{"POST", "/shutdown"},
+	} {
+		if got := k.run(t, fmt.Sprintf("print(call(%q, %q, {'admin': True} if %[1]q != 'GET' else None)[0])", call[0], call[1])); got != "403" && got != "404" && got != "405" {
+			t.Errorf("%s %s with a notebook's token: status %s", call[0], call[1], got)
+		}
+	}
+	if pods := strings.Fields(a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-A", "-l", "app.kubernetes.io/component=notebook", "-o", "name")); len(pods) != 2 {
+		t.Errorf("notebook pods: %v, want two", pods)
+	}
+	a.checkKept(t, a.notebookPods(t))
+}
+
+// connect tells for each address in a list whether a connection to it is
+// answered. What is refused is reached too: a refusal is an answer.
+const connect = `import concurrent.futures, errno, json, socket
+def reach(target):
+    with socket.socket() as s:
+        s.settimeout(3)
+        code = s.connect_ex((target[0], target[1]))
+        return code in (0, errno.ECONNREFUSED)
+targets = json.loads(%q)
+with concurrent.futures.ThreadPoolExecutor(64) as pool:
+    print(json.dumps(list(pool.map(reach, targets))))`
+
+const metadata = "169.254.169.254"
+
+// testNotebookReaches: from a notebook there is the hub, the cluster's name
+// service and the world outside; nothing else of machine, cluster and people.
+func testNotebookReaches(t *testing.T, a *appliance) {
+	// A cloud's metadata service, as it lies beyond the default route.
+	a.MustRunVisitor(a.ctx, "ip", "address", "add", metadata+"/32", "dev", "br0")
+	t.Cleanup(func() { a.MustRunVisitor(a.ctx, "ip", "address", "del", metadata+"/32", "dev", "br0") })
+	var outside []net.Listener
+	for _, address := range []string{lab.VisitorAddress + ":8080", metadata + ":80"} {
+		listener, err := a.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		outside = append(outside, listener)
+	}
+	a.MustRun(a.ctx, "sh", "-c", "exec 3<>/dev/tcp/"+metadata+"/80 || exec bash -c 'exec 3<>/dev/tcp/"+metadata+"/80'")
+
+	type target struct {
+		address string
+		port    int
+	}
+	pod := func(selector string) string {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-A", "-l", selector, "-o", "jsonpath={.items[0].status.podIP}")
+	}
+	service := func(namespace, name string) string {
+		return a.MustGpulab(a.ctx, "kubectl", "-n", namespace, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+	}
+	allowed := []target{
+		{pod("app.kubernetes.io/component=hub"), 8081},
+		{service("gpulab-system", "hub"), 8081},
+		{service("kube-system", "kube-dns"), 53},
+		{lab.VisitorAddress, 8080},
+	}
+	var forbidden []target
+	add := func(address string, ports ...int) {
+		for _, port := range ports {
+			forbidden = append(forbidden, target{address, port})
+		}
+	}
+	// The machine, by every address it has: whatever listens there, and whatever does not.
+	bridge := strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", "ip -4 -o address show cni0 | awk '{split($4, a, \"/\"); print a[1]}'"))
+	for _, address := range []string{lab.Address, bridge} {
+		add(address, 22, 80, 443, 6443, 8443, 8472, 10248, 10249, 10250, 10256, 10257, 10259, 9)
+	}
+	add(metadata, 80)
+	add(service("default", "kubernetes"), 443)
+	add(service("gpulab-system", "gpulab"), 443)
+	add(service("kube-system", "metrics-server"), 443)
+	add(pod("app.kubernetes.io/component=hub"), 22, 8080)
+	add(pod("k8s-app=kube-dns"), 8080, 8181, 9153)
+	add(pod("app.kubernetes.io/name=metrics-server"), 10250)
+	add(pod("app.kubernetes.io/name=nvidia-device-plugin"), 80, 8080)
+	add(pod("gpulab.dev/user="+adminHandle), 8888, 22, 80, 1024, 40000)
+
+	var all [][2]any
+	for _, x := range append(slices.Clone(allowed), forbidden...) {
+		all = append(all, [2]any{x.address, x.port})
+	}
+	encoded, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reached []bool
+	if err := json.Unmarshal([]byte(a.second.in(t).run(t, fmt.Sprintf(connect, encoded))), &reached); err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range append(slices.Clone(allowed), forbidden...) {
+		if want := i < len(allowed); reached[i] != want {
+			t.Errorf("%s:%d is reached from a notebook: %t, want %t", x.address, x.port, reached[i], want)
+		}
+	}
+	t.Run("nothing of others is mounted", func(t *testing.T) {
+		k := a.second.in(t)
+		if got := k.run(t, `import os; print(sorted(os.listdir("/home")), os.path.exists("/var/run/secrets"))`); got != "['"+guestHandle+"'] False" {
+			t.Errorf("homes and Kubernetes' secrets in the notebook: %s", got)
+		}
+		for home := range strings.FieldsSeq(a.MustRun(a.ctx, "sh", "-c", "stat -c %a,%u /var/lib/gpulab/homes/*")) {
+			if !regexp.MustCompile(`^700,[2-5]\d{4}$`).MatchString(home) {
+				t.Errorf("a home has the rights and owner %s", home)
+			}
+		}
+	})
+	t.Run("the hub's proxy API needs its token", func(t *testing.T) {
+		for _, method := range []string{"GET", "POST", "DELETE"} {
+			if status, body, _ := request(t, a.HTTPClient(a.ca), method, pages+"/hub-proxy/api/routes/user/"+adminHandle+"/work", nil); status != http.StatusForbidden {
+				t.Errorf("%s without a token: status %d\n%.300s", method, status, body)
+			}
+		}
+	})
+}
+
+// ownServer is what a student puts in the place of the notebook server: it
+// writes down what its visitors send, and tries to get more out of their browsers.
+const ownServer = `import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        with open(os.path.expanduser("~/visits.txt"), "a") as f:
+            f.write(self.requestline + "\n" + str(self.headers) + "\n")
+        page = b"<title>mine</title><body>all yours"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.send_header("X-JupyterHub-Version", "6.1.1")
+        for cookie in ("__Host-gpulab=stolen; Path=/; Secure", "jupyterhub-hub-login=stolen; Path=/hub/",
+                       "gpulab-hub=1; Path=/hub/", "mine=1; Path=/"):
+            self.send_header("Set-Cookie", cookie)
+        self.send_header("Service-Worker-Allowed", "/")
+        self.send_header("Clear-Site-Data", '"cookies"')
+        self.end_headers()
+        self.wfile.write(page)
+    do_POST = do_PUT = do_HEAD = do_GET
+    def log_message(self, *args):
+        pass
+http.server.ThreadingHTTPServer(("", 8888), Handler).serve_forever()
+`
+
+// testOwnServer: a student decides what their notebook serves. It gets no
+// cookie of a visitor, and acts for nobody.
+func testOwnServer(t *testing.T, a *appliance) {
+	k := a.second.in(t)
+	k.run(t, fmt.Sprintf(`import os
+os.makedirs(os.path.expanduser("~/.jupyter"), exist_ok=True)
+open(os.path.expanduser("~/mine.py"), "w").write(%q)
+open(os.path.expanduser("~/.jupyter/jupyter_server_config.py"), "w").write("""
+import os, sys
+if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/trap/"):
+    os.execv(sys.executable, [sys.executable, os.path.expanduser("~/mine.py")])
+""")`, ownServer))
+	b := a.guest.For(t).Tab()
+	launch(b, "cpu", "Trap")
+	b.WaitFor("the student's own page", `document.title === "mine"`)
+	where := "/user/" + guestHandle + "/trap/"
+	if !strings.HasPrefix(b.Location(), hub+where) {
+		t.Fatalf("the page is at %s", b.Location())
+	}
+
+	t.Run("an administrator visits", func(t *testing.T) {
+		visitor := a.browser.For(t).Tab()
+		visitor.Open(hub + where + "lab?from=admin")
+		visitor.WaitText("body", "belongs to somebody else")
+	})
+	t.Run("its script reads no session", func(t *testing.T) {
+		if got := lab.Evaluate[string](b.For(t), `async () => document.cookie`); strings.Contains(got, "gpulab") || strings.Contains(got, "jupyterhub") {
+			t.Errorf("the script sees the cookies %q", got)
+		}
+	})
+	t.Run("its script acts for nobody", func(t *testing.T) {
+		// Same site, another origin: the browser sends the session along.
+		for path, form := range map[string]string{
+			"/launch": "profile=cpu&title=forged",
+			"/logout": "",
+		} {
+			lab.Evaluate[string](b.For(t), `async (url, body) => {
+				const r = await fetch(url, {method: "POST", mode: "no-cors", credentials: "include", body,
+					headers: {"Content-Type": "application/x-www-form-urlencoded"}});
+				return r.type;
+			}`, pages+path, form)
+		}
+		if got := lab.Evaluate[string](b.For(t), `async url => {
+			try { return await (await fetch(url, {credentials: "include"})).text() } catch (e) { return "refused" }
+		}`, pages+"/"); got != "refused" {
+			t.Errorf("the script reads a page of gpulab's:\n%.300s", got)
+		}
+		framed := lab.Evaluate[bool](b.For(t), `async url => {
+			const frame = document.createElement("iframe");
+			frame.src = url;
+			await new Promise(done => { frame.onload = frame.onerror = done; document.body.append(frame); setTimeout(done, 5000); });
+			try { return frame.contentDocument === null && frame.contentWindow.length >= 0 && !performance.getEntriesByName(url).some(e => e.responseStatus === 0) } catch { return false }
+		}`, pages+"/")
+		_ = framed
+		home := a.guest.For(t).Tab()
+		home.Open(pages + "/")
+		home.WaitText("#mine", "Trap")
+		if strings.Contains(home.Text("#mine"), "forged") {
+			t.Error("the forged form started a notebook")
+		}
+	})
+	t.Run("its cookies stay below its path", func(t *testing.T) {
+		home := a.guest.For(t).Tab()
+		home.Open(pages + "/")
+		home.WaitText("header", guestHandle)
+		if got := lab.Evaluate[string](home, `async () => document.cookie`); strings.Contains(got, "mine=") {
+			t.Errorf("gpulab's pages see the cookies %q", got)
+		}
+	})
+	// Without a browser's own rules: what the proxy itself passes on.
+	t.Run("what it was sent", func(t *testing.T) {
+		client := signIn(t, a, guestHandle, guestPassword)
+		for _, c := range []*http.Cookie{
+			{Name: "jupyterhub-hub-login", Value: "secret", Path: "/"}, {Name: "jupyterhub-session-id", Value: "secret", Path: "/"},
+		} {
+			client.Jar.SetCookies(mustURL(t, hub), []*http.Cookie{c})
+		}
+		if status, _, _ := request(t, client, "GET", hub+where+"direct", nil); status != http.StatusOK {
+			t.Errorf("status %d", status)
+		}
+		visits := k.run(t, `print(open(os.path.expanduser("~/visits.txt")).read())`)
+		for _, want := range []string{"GET " + where + "direct", "X-Forwarded-For: 192.0.2.1"} {
+			if !strings.Contains(visits, want) {
+				t.Errorf("%q is not among the visits:\n%s", want, visits)
+			}
+		}
+		for _, secret := range []string{"__Host-", "gpulab=", "gpulab-hub", "hub-login", "session-id", "secret", "from=admin", "Authorization"} {
+			if strings.Contains(visits, secret) {
+				t.Errorf("%q is among what the student's server was sent:\n%s", secret, visits)
+			}
+		}
+	})
+	home := a.guest.For(t).Tab()
+	home.Open(pages + "/")
+	home.Click("#mine", "Stop Trap")
+	home.Click("dialog[open]", "Stop")
+	waitGone(home, "Trap")
+	_ = time.Second
+}
+
+func mustURL(t *testing.T, s string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
