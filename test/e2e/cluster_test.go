@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -96,15 +99,23 @@ func testTutorialPods(t *testing.T, a *appliance) {
 	}
 }
 
-// notebookImage is the notebooks' image, as the hub was told.
+// notebookImage is the notebooks' image.
 func (a *appliance) notebookImage(t *testing.T) string {
 	t.Helper()
-	for image := range strings.FieldsSeq(a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[*].status.images[*].names[*]}")) {
-		if strings.Contains(image, "/notebook:") {
-			return image
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(a.Binary()), "images/images.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Images []struct{ Name, Ref string } }
+	if err := json.Unmarshal(data, &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range list.Images {
+		if image.Name == "notebook" {
+			return image.Ref
 		}
 	}
-	t.Fatal("the node has no notebook image")
+	t.Fatal("there is no notebook image")
 	return ""
 }
 
@@ -195,13 +206,15 @@ func testHubRestartWhileNotebookHangs(t *testing.T, a *appliance) {
 	t.Cleanup(resume)
 	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "app.kubernetes.io/component=hub", "--wait=false")
 	a.waitOtherHub(t, hub)
-	// It has looked at the server that answers, and so at the other as well.
+	a.eventually(t, "the new hub has looked at the servers", func() bool {
+		log := a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "logs", "deploy/hub")
+		if strings.Contains(log, adminHandle+" still running") {
+			t.Fatalf("a server that hangs has answered the hub:\n%s", log)
+		}
+		return strings.Contains(log, guestHandle+" still running")
+	})
 	if got := a.second.in(t).run(t, "print(precious)"); got != "42" {
 		t.Errorf("the notebook that does not hang says %q", got)
-	}
-	log := a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "logs", "deploy/hub")
-	if !strings.Contains(log, guestHandle+":play") {
-		t.Errorf("the new hub has not looked at the servers yet:\n%s", log)
 	}
 	if now := a.notebookPods(t); now != pods {
 		t.Fatalf("the notebooks' pods were\n%s\nand are\n%s", pods, now)

@@ -5,14 +5,11 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpulab/gpulab/test/lab"
 )
@@ -35,7 +32,7 @@ def call(method, path, body=None):
 func testNotebookToken(t *testing.T, a *appliance) {
 	k := a.second.in(t)
 	k.run(t, hubCalls)
-	if got := k.run(t, `status, body = call("GET", "/user"); print(status, json.loads(body)["name"], adm in body)`, "adm", adminHandle); got != "200 "+guestHandle+" False" {
+	if got := k.run(t, `status, body = call("GET", "/user"); print(status, json.loads(body)["name"], "`+adminHandle+`" in body)`); got != "200 "+guestHandle+" False" {
 		t.Errorf("asked for itself, the hub answers %q", got)
 	}
 	for _, call := range [][2]string{
@@ -66,14 +63,12 @@ func testNotebookToken(t *testing.T, a *appliance) {
 	a.checkKept(t, a.notebookPods(t))
 }
 
-// connect tells for each address in a list whether a connection to it is
-// answered. What is refused is reached too: a refusal is an answer.
-const connect = `import concurrent.futures, errno, json, socket
+// connect tells for each address in a list whether a connection to it is made.
+const connect = `import concurrent.futures, json, socket
 def reach(target):
     with socket.socket() as s:
         s.settimeout(3)
-        code = s.connect_ex((target[0], target[1]))
-        return code in (0, errno.ECONNREFUSED)
+        return s.connect_ex(tuple(target)) == 0
 targets = json.loads(%q)
 with concurrent.futures.ThreadPoolExecutor(64) as pool:
     print(json.dumps(list(pool.map(reach, targets))))`
@@ -83,62 +78,60 @@ const metadata = "169.254.169.254"
 // testNotebookReaches: from a notebook there is the hub, the cluster's name
 // service and the world outside; nothing else of machine, cluster and people.
 func testNotebookReaches(t *testing.T, a *appliance) {
-	// A cloud's metadata service, as it lies beyond the default route.
+	// A cloud's metadata service lies beyond the default route.
 	a.MustRunVisitor(a.ctx, "ip", "address", "add", metadata+"/32", "dev", "br0")
 	t.Cleanup(func() { a.MustRunVisitor(a.ctx, "ip", "address", "del", metadata+"/32", "dev", "br0") })
-	var outside []net.Listener
 	for _, address := range []string{lab.VisitorAddress + ":8080", metadata + ":80"} {
 		listener, err := a.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { listener.Close() })
-		outside = append(outside, listener)
 	}
-	a.MustRun(a.ctx, "sh", "-c", "exec 3<>/dev/tcp/"+metadata+"/80 || exec bash -c 'exec 3<>/dev/tcp/"+metadata+"/80'")
-
-	type target struct {
-		address string
-		port    int
-	}
-	pod := func(selector string) string {
+	a.first.in(t).run(t, `import socket; door = socket.create_server(("", 40000))`)
+	ip := func(selector string) string {
 		return a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-A", "-l", selector, "-o", "jsonpath={.items[0].status.podIP}")
 	}
 	service := func(namespace, name string) string {
 		return a.MustGpulab(a.ctx, "kubectl", "-n", namespace, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
 	}
-	allowed := []target{
-		{pod("app.kubernetes.io/component=hub"), 8081},
-		{service("gpulab-system", "hub"), 8081},
-		{service("kube-system", "kube-dns"), 53},
-		{lab.VisitorAddress, 8080},
+	bridge := strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", "ip -4 -o address show cni0 | sed 's|.* inet ||; s|/.*||'"))
+	hubPod, notebook := ip("app.kubernetes.io/component=hub"), ip("gpulab.dev/user="+adminHandle)
+
+	type target struct {
+		address string
+		port    int
+		allowed bool
 	}
-	var forbidden []target
-	add := func(address string, ports ...int) {
-		for _, port := range ports {
-			forbidden = append(forbidden, target{address, port})
+	targets := []target{
+		{hubPod, 8081, true},
+		{service("gpulab-system", "hub"), 8081, true},
+		{service("kube-system", "kube-dns"), 53, true},
+		{lab.VisitorAddress, 8080, true},
+		{metadata, 80, false},
+		{service("default", "kubernetes"), 443, false},
+		{service("gpulab-system", "gpulab"), 443, false},
+		{service("kube-system", "metrics-server"), 443, false},
+		{ip("k8s-app=kube-dns"), 9153, false},
+		{ip("k8s-app=metrics-server"), 10250, false},
+		{notebook, 8888, false},
+		{notebook, 40000, false},
+	}
+	for _, address := range []string{lab.Address, bridge} {
+		for _, port := range []int{80, 443, 6443, 8443, 10250} {
+			targets = append(targets, target{address, port, false})
 		}
 	}
-	// The machine, by every address it has: whatever listens there, and whatever does not.
-	bridge := strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", "ip -4 -o address show cni0 | awk '{split($4, a, \"/\"); print a[1]}'"))
-	for _, address := range []string{lab.Address, bridge} {
-		add(address, 22, 80, 443, 6443, 8443, 8472, 10248, 10249, 10250, 10256, 10257, 10259, 9)
+	var list [][2]any
+	for _, x := range targets {
+		list = append(list, [2]any{x.address, x.port})
+		// What the machine itself does not reach would prove nothing.
+		dial := fmt.Sprintf("exec 3<>/dev/tcp/%s/%d", x.address, x.port)
+		if a.Run(a.ctx, "timeout", "5", "bash", "-c", dial).Code != 0 {
+			t.Errorf("nothing answers at %s:%d", x.address, x.port)
+		}
 	}
-	add(metadata, 80)
-	add(service("default", "kubernetes"), 443)
-	add(service("gpulab-system", "gpulab"), 443)
-	add(service("kube-system", "metrics-server"), 443)
-	add(pod("app.kubernetes.io/component=hub"), 22, 8080)
-	add(pod("k8s-app=kube-dns"), 8080, 8181, 9153)
-	add(pod("app.kubernetes.io/name=metrics-server"), 10250)
-	add(pod("app.kubernetes.io/name=nvidia-device-plugin"), 80, 8080)
-	add(pod("gpulab.dev/user="+adminHandle), 8888, 22, 80, 1024, 40000)
-
-	var all [][2]any
-	for _, x := range append(slices.Clone(allowed), forbidden...) {
-		all = append(all, [2]any{x.address, x.port})
-	}
-	encoded, err := json.Marshal(all)
+	encoded, err := json.Marshal(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,9 +139,9 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 	if err := json.Unmarshal([]byte(a.second.in(t).run(t, fmt.Sprintf(connect, encoded))), &reached); err != nil {
 		t.Fatal(err)
 	}
-	for i, x := range append(slices.Clone(allowed), forbidden...) {
-		if want := i < len(allowed); reached[i] != want {
-			t.Errorf("%s:%d is reached from a notebook: %t, want %t", x.address, x.port, reached[i], want)
+	for i, x := range targets {
+		if reached[i] != x.allowed {
+			t.Errorf("%s:%d is reached from a notebook: %t, want %t", x.address, x.port, reached[i], x.allowed)
 		}
 	}
 	t.Run("nothing of others is mounted", func(t *testing.T) {
@@ -234,9 +227,10 @@ if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/trap/"):
 			"/logout": "",
 		} {
 			lab.Evaluate[string](b.For(t), `async (url, body) => {
-				const r = await fetch(url, {method: "POST", mode: "no-cors", credentials: "include", body,
-					headers: {"Content-Type": "application/x-www-form-urlencoded"}});
-				return r.type;
+				try {
+					return (await fetch(url, {method: "POST", mode: "no-cors", credentials: "include", body,
+						headers: {"Content-Type": "application/x-www-form-urlencoded"}})).type;
+				} catch (e) { return "not shown" } // sent all the same
 			}`, pages+path, form)
 		}
 		if got := lab.Evaluate[string](b.For(t), `async url => {
@@ -244,13 +238,6 @@ if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/trap/"):
 		}`, pages+"/"); got != "refused" {
 			t.Errorf("the script reads a page of gpulab's:\n%.300s", got)
 		}
-		framed := lab.Evaluate[bool](b.For(t), `async url => {
-			const frame = document.createElement("iframe");
-			frame.src = url;
-			await new Promise(done => { frame.onload = frame.onerror = done; document.body.append(frame); setTimeout(done, 5000); });
-			try { return frame.contentDocument === null && frame.contentWindow.length >= 0 && !performance.getEntriesByName(url).some(e => e.responseStatus === 0) } catch { return false }
-		}`, pages+"/")
-		_ = framed
 		home := a.guest.For(t).Tab()
 		home.Open(pages + "/")
 		home.WaitText("#mine", "Trap")
@@ -261,7 +248,7 @@ if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/trap/"):
 	t.Run("its cookies stay below its path", func(t *testing.T) {
 		home := a.guest.For(t).Tab()
 		home.Open(pages + "/")
-		home.WaitText("header", guestHandle)
+		home.WaitText("#mine", "Trap")
 		if got := lab.Evaluate[string](home, `async () => document.cookie`); strings.Contains(got, "mine=") {
 			t.Errorf("gpulab's pages see the cookies %q", got)
 		}
@@ -294,7 +281,6 @@ if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/trap/"):
 	home.Click("#mine", "Stop Trap")
 	home.Click("dialog[open]", "Stop")
 	waitGone(home, "Trap")
-	_ = time.Second
 }
 
 func mustURL(t *testing.T, s string) *url.URL {

@@ -215,6 +215,16 @@ func (l *Lab) MustRun(ctx context.Context, name string, args ...string) string {
 	return result.Stdout
 }
 
+// MustRunVisitor runs a command as root in the network of the visitor's
+// computer; the test ends when it exits with anything but 0.
+func (l *Lab) MustRunVisitor(ctx context.Context, name string, args ...string) {
+	l.t.Helper()
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(l.visitor), "--net", "--", name}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		l.t.Fatalf("visitor: %s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
 // Binary is the path of the gpulab program under test, here and on the host.
 func (l *Lab) Binary() string { return filepath.Join(l.bin, "gpulab") }
 
