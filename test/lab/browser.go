@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -32,12 +33,14 @@ type Browser struct {
 const Patience = 2 * time.Minute
 
 // Browser starts a Chromium that trusts the given authority (PEM), as a
-// person's does after installing it. Pictures are written to the folder named
-// by GPULAB_SCREENSHOTS, or test/output/screenshots.
+// person's does after installing it, or no such one (nil). Pictures are written
+// to the folder named by GPULAB_SCREENSHOTS, or test/output/screenshots.
 func (l *Lab) Browser(authority []byte) *Browser {
 	l.t.Helper()
 	home := l.t.TempDir()
-	trust(l.t, home, authority)
+	if len(authority) > 0 {
+		trust(l.t, home, authority)
+	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
@@ -68,6 +71,7 @@ func (l *Lab) Browser(authority []byte) *Browser {
 	if err := os.MkdirAll(pictures, 0o755); err != nil {
 		l.t.Fatal(err)
 	}
+	acceptDialogs(ctx)
 	return &Browser{t: l.t, ctx: ctx, pictures: pictures}
 }
 
@@ -86,6 +90,7 @@ func (b *Browser) Tab() *Browser {
 	if err := chromedp.Do(ctx); err != nil {
 		b.t.Fatalf("open a tab: %v", err)
 	}
+	acceptDialogs(ctx)
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures}
 }
 
@@ -97,7 +102,22 @@ func (b *Browser) Private() *Browser {
 	if err := chromedp.Do(ctx); err != nil {
 		b.t.Fatalf("open a private window: %v", err)
 	}
+	acceptDialogs(ctx)
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures}
+}
+
+// acceptDialogs answers the page's dialogs, as "Leave site?" of a JupyterLab
+// with unsaved work; the page stands still until somebody does.
+func acceptDialogs(ctx context.Context) {
+	dialogs := chromedp.Events(ctx, page.JavascriptDialogOpening)
+	go func() {
+		for _, err := range dialogs {
+			if err != nil {
+				return
+			}
+			_, _ = chromedp.Call(ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
+		}
+	}()
 }
 
 // trust puts the authority where Chromium looks for a person's own.
@@ -147,15 +167,34 @@ func (b *Browser) Open(url string) {
 	b.do("open "+url, chromedp.Navigate(url))
 }
 
+// OpenDespiteWarning navigates to a page whose certificate the browser does not
+// trust, and chooses what people choose then: to go on to it anyway.
+func (b *Browser) OpenDespiteWarning(url string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, Patience)
+	defer cancel()
+	err := chromedp.Do(ctx, chromedp.Navigate(url))
+	if err == nil || !strings.Contains(err.Error(), "ERR_CERT_AUTHORITY_INVALID") {
+		b.fail("open "+url, fmt.Errorf("the browser does not warn: %w", err))
+	}
+	b.WaitFor("the browser's warning", `document.querySelector("#proceed-link")`)
+	b.Press("thisisunsafe") // what the link does; it heeds no click of a script
+	b.WaitFor("the page behind the warning", `location.protocol === "https:"`)
+}
+
 // Location returns the URL of the page.
 func (b *Browser) Location() string {
-	location, _ := chromedp.Run(b.ctx, chromedp.Location())
+	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+	defer cancel()
+	location, _ := chromedp.Run(ctx, chromedp.Location())
 	return location
 }
 
 // text returns what the page shows, as far as a report of a failure needs it.
 func (b *Browser) text() string {
-	text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 3000)`))
+	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+	defer cancel()
+	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 3000)`))
 	return text
 }
 
@@ -210,8 +249,10 @@ func (b *Browser) WaitText(selector, text string) {
 func (b *Browser) WaitFor(what, expression string) {
 	b.t.Helper()
 	deadline := time.Now().Add(Patience)
+	ctx, cancel := context.WithDeadline(b.ctx, deadline.Add(time.Second))
+	defer cancel()
 	for {
-		found, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
+		found, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
 		if err == nil && found {
 			return
 		}
