@@ -71,7 +71,9 @@ func TestAppliance(t *testing.T) {
 		{"kill Kubernetes", testKillKubernetes, true},
 		{"next in the queue", testNextInQueue, false},
 		{"stop and start again", testStopAndRelaunch, false},
+		{"untrusted certificate", testUntrusted, false},
 		{"forms and sign-in", testFormsAndSignIn, false},
+		{"remove a person", testRemovePerson, false},
 		{"reset", testReset, true},
 		{"init after reset", testInitAfterReset, false},
 	})

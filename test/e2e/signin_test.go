@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,17 +41,99 @@ func testFormsAndSignIn(t *testing.T, a *appliance) {
 			}
 		}
 	})
-	t.Run("wrong password 20 times", func(t *testing.T) {
-		client := a.HTTPClient(a.ca)
-		var status int
-		var body string
-		for range 20 {
-			status, body = tryPassword(t, client, guestHandle, "not the password")
+	t.Run("names that are none", func(t *testing.T) {
+		client := signIn(t, a, adminHandle, adminPassword)
+		before := a.MustGpulab(a.ctx, "user", "list")
+		for _, handle := range hostileHandles {
+			status, body := sendForm(t, client, "/users", "/users", url.Values{"name": {"Eve"}, "handle": {handle}, "role": {"member"}})
+			checkRefusedForm(t, handle, status, body)
 		}
-		if status != http.StatusTooManyRequests {
-			t.Errorf("the 20th wrong password: status %d\n%.500s", status, body)
+		for _, form := range []url.Values{
+			{"name": {strings.Repeat("n", 300)}, "handle": {"eve"}, "role": {"member"}},
+			{"name": {"Eve"}, "handle": {"eve"}, "role": {"emperor"}},
+			{"name": {"Eve"}, "handle": {"eve"}, "role": {"member"}, "email": {"no address"}},
+		} {
+			status, body := sendForm(t, client, "/users", "/users", form)
+			checkRefusedForm(t, form.Encode(), status, body)
+		}
+		if after := a.MustGpulab(a.ctx, "user", "list"); after != before {
+			t.Errorf("the people were\n%s\nand are\n%s", before, after)
 		}
 	})
+	t.Run("wrong password 20 times", func(t *testing.T) { testWrongPasswords(t, a) })
+}
+
+// hostileHandles are names of files, terminals, people and shells; none may
+// become an account. Ada is the administrator in another case.
+var hostileHandles = []string{"../x", "Ä b", "Ada", strings.Repeat("a", 300), "a--b", "-a", "root;id", "root", "<b>x</b>", "a\x00b", "\x1b[2J", ""}
+
+// checkRefusedForm checks that a form came back with one sentence at the field.
+func checkRefusedForm(t *testing.T, what string, status int, body string) {
+	t.Helper()
+	if status != http.StatusUnprocessableEntity || strings.Count(body, `<p class="error">`) != 1 {
+		t.Errorf("%.40q: status %d, want a form with one sentence:\n%.500s", what, status, body)
+	}
+}
+
+// testWrongPasswords: whoever guesses one person's password stops there. It
+// keeps nobody else out, and a new password lets the person in again.
+func testWrongPasswords(t *testing.T, a *appliance) {
+	client := a.HTTPClient(a.ca)
+	for try := range 20 {
+		if status, body := tryPassword(t, client, guestHandle, "not the password"); status == http.StatusSeeOther {
+			t.Fatalf("try %d: a wrong password is taken:\n%.500s", try+1, body)
+		}
+	}
+	form := url.Values{"handle": {guestHandle}, "password": {guestPassword}, "csrf": {formToken(t, client, "/login")}}
+	response := send(t, client, "POST", pages+"/login", form)
+	body, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+	if response.StatusCode != http.StatusTooManyRequests || wait < 600 || wait > 900 || !strings.Contains(string(body), "Too many wrong passwords. Try again in 15 minutes") {
+		t.Errorf("status %d, Retry-After %d s:\n%.500s", response.StatusCode, wait, body)
+	}
+	signIn(t, a, adminHandle, adminPassword)
+	elsewhere := visitFromElsewhere(t, a)
+	signIn(t, a, adminHandle, adminPassword)
+	if status, _ := tryPassword(t, elsewhere, guestHandle, "not the password"); status != http.StatusTooManyRequests {
+		t.Errorf("from another address guessing goes on: status %d", status)
+	}
+
+	invitation := a.MustGpulab(a.ctx, "user", "passwd", guestHandle)
+	link := strings.TrimSpace(invitation[strings.Index(invitation, "https://"):])
+	address, err := url.Parse(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form = url.Values{"token": {address.Query().Get("token")}, "password": {guestPassword}, "again": {guestPassword}}
+	if status, body := sendForm(t, elsewhere, address.RequestURI(), "/welcome", form); status != http.StatusSeeOther {
+		t.Fatalf("the link for a new password: status %d\n%.500s", status, body)
+	}
+	signIn(t, a, guestHandle, guestPassword)
+	// Somebody who finds the link later.
+	form.Set("password", "a password of a thief")
+	form.Set("again", "a password of a thief")
+	if status, body := sendForm(t, a.HTTPClient(a.ca), "/login", "/welcome", form); status != http.StatusGone || !strings.Contains(body, "used already") {
+		t.Errorf("the link a second time: status %d\n%.500s", status, body)
+	}
+	signIn(t, a, guestHandle, guestPassword)
+}
+
+// visitFromElsewhere gives the visitor's computer another address, for this
+// test, and returns a client that uses it.
+func visitFromElsewhere(t *testing.T, a *appliance) *http.Client {
+	t.Helper()
+	const other = "10.99.0.253"
+	a.MustRunVisitor(a.ctx, "ip", "address", "add", other+"/32", "dev", "br0")
+	a.MustRunVisitor(a.ctx, "ip", "route", "replace", lab.Address+"/32", "dev", "br0", "src", other)
+	t.Cleanup(func() {
+		a.MustRunVisitor(a.ctx, "ip", "route", "del", lab.Address+"/32")
+		a.MustRunVisitor(a.ctx, "ip", "address", "del", other+"/32", "dev", "br0")
+	})
+	return a.HTTPClient(a.ca)
 }
 
 // signIn returns a client with a session of its own.
@@ -66,17 +149,42 @@ func signIn(t *testing.T, a *appliance, handle, password string) *http.Client {
 // tryPassword sends the sign-in form as a browser does.
 func tryPassword(t *testing.T, client *http.Client, handle, password string) (int, string) {
 	t.Helper()
-	_, page, _ := request(t, client, "GET", pages+"/login", nil)
-	token := csrfField.FindStringSubmatch(page)
-	if token == nil {
-		t.Fatalf("no CSRF token in the sign-in page:\n%.500s", page)
-	}
-	status, body, _ := request(t, client, "POST", pages+"/login", url.Values{"csrf": {token[1]}, "handle": {handle}, "password": {password}})
+	return sendForm(t, client, "/login", "/login", url.Values{"handle": {handle}, "password": {password}})
+}
+
+// sendForm opens a page and sends its form with the values.
+func sendForm(t *testing.T, client *http.Client, page, action string, form url.Values) (int, string) {
+	t.Helper()
+	form.Set("csrf", formToken(t, client, page))
+	status, body, _ := request(t, client, "POST", pages+action, form)
 	return status, body
+}
+
+// formToken reads the token that a page gives its forms.
+func formToken(t *testing.T, client *http.Client, page string) string {
+	t.Helper()
+	_, body, _ := request(t, client, "GET", pages+page, nil)
+	token := csrfField.FindStringSubmatch(body)
+	if token == nil {
+		t.Fatalf("no CSRF token at %s:\n%.500s", page, body)
+	}
+	return token[1]
 }
 
 // request sends one request and returns status, body and Location.
 func request(t *testing.T, client *http.Client, method, address string, form url.Values) (int, string, string) {
+	t.Helper()
+	response := send(t, client, method, address, form)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body), response.Header.Get("Location")
+}
+
+// send sends one request; the caller closes the response's body.
+func send(t *testing.T, client *http.Client, method, address string, form url.Values) *http.Response {
 	t.Helper()
 	r, err := http.NewRequest(method, address, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -90,10 +198,5 @@ func request(t *testing.T, client *http.Client, method, address string, form url
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(body), response.Header.Get("Location")
+	return response
 }

@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 // testAdminLink: the link of init makes the first account, once.
 func testAdminLink(t *testing.T, a *appliance) {
+	testHostileSetup(t, a)
 	a.browser = a.Browser(a.ca)
 	b := a.browser.For(t)
 	b.Open(a.link)
@@ -34,6 +36,27 @@ func testAdminLink(t *testing.T, a *appliance) {
 	}
 	if result := a.Gpulab(a.ctx, "admin-link"); result.Code == 0 {
 		t.Errorf("there is an administrator, and admin-link still makes links for strangers:\n%s", result.Stdout)
+	}
+}
+
+// testHostileSetup: what is refused leaves the link as it was.
+func testHostileSetup(t *testing.T, a *appliance) {
+	address, err := url.Parse(a.link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := a.HTTPClient(a.ca)
+	for _, handle := range hostileHandles {
+		status, body := sendForm(t, client, address.RequestURI(), "/setup", url.Values{"token": {address.Query().Get("token")},
+			"name": {"Eve"}, "handle": {handle}, "password": {adminPassword}, "again": {adminPassword}})
+		checkRefusedForm(t, handle, status, body)
+	}
+	if status, body := sendForm(t, client, "/login", "/setup", url.Values{"token": {"guessed"},
+		"name": {"Eve"}, "handle": {"eve"}, "password": {adminPassword}, "again": {adminPassword}}); status != http.StatusNotFound {
+		t.Errorf("a guessed link: status %d\n%.500s", status, body)
+	}
+	if people := a.MustGpulab(a.ctx, "user", "list"); !strings.Contains(people, "Nobody yet") {
+		t.Errorf("there are people:\n%s", people)
 	}
 }
 
@@ -154,7 +177,10 @@ func checkPackage(t *testing.T, k *kernel) {
 
 // testSecondPerson: somebody else gets the other GPU, and no further.
 func testSecondPerson(t *testing.T, a *appliance) {
-	for _, handle := range []string{"../x", "Ä b", "Ada", strings.Repeat("a", 300), "a--b", "-a", "root;id"} {
+	for _, handle := range hostileHandles {
+		if strings.Contains(handle, "\x00") {
+			continue // no command line holds one
+		}
 		if result := a.Gpulab(a.ctx, "user", "add", "--", handle); result.Code == 0 || strings.Count(result.Stderr, "\n") != 1 {
 			t.Errorf("gpulab user add %.20q: exit code %d, want a refusal of one line: %s", handle, result.Code, result.Stderr)
 		}

@@ -1,0 +1,37 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// testUntrusted: somebody whose browser does not know the lab's authority is
+// warned, finds the steps for their device without signing in, and learns on
+// the pages whether notebooks will work.
+func testUntrusted(t *testing.T, a *appliance) {
+	b := a.Browser(nil).For(t)
+	b.OpenDespiteWarning(pages + "/login")
+	b.Click("footer", "Browser warnings and certificates")
+	b.WaitText("main", "Steps for this device: Debian, Ubuntu")
+	b.WaitText("main", strings.TrimSpace(a.MustGpulab(a.ctx, "ca", "--fingerprint")))
+	b.Pictures("trust")
+	if got := lab.Evaluate[string](b, `async () => (await fetch(document.querySelector("a[download]").href)).text()`); got != string(a.ca) {
+		t.Errorf("the page offers another certificate than gpulab ca prints:\n%s", got)
+	}
+
+	b.Open(pages + "/login")
+	b.Fill("Sign-in name", guestHandle)
+	b.Fill("Password", guestPassword)
+	b.Click("form", "Sign in")
+	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	// Chromium accepts a certificate for all ports of a host, and for WebSockets
+	// too; browsers that do not are told so (internal/webui).
+	b.WaitFor("the live connection to the notebooks works", `sessionStorage.getItem("gpulab-websocket-works")`)
+	if said := b.Text(".notices"); said != "" {
+		t.Errorf("the page warns in a browser that works: %s", said)
+	}
+}
