@@ -42,6 +42,7 @@ type lab struct {
 	notebooks *fakeNotebooks
 	fleet     *fakeFleet
 	status    *fakeStatus
+	pages     *webui.Server
 	server    *httptest.Server
 	ca        []byte
 	// refuseWebSockets makes the notebooks' origin answer like a Safari that
@@ -93,6 +94,7 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	l.pages = pages
 	mux.Handle("/", pages)
 	mux.HandleFunc("/gpulab/ping", func(w http.ResponseWriter, _ *http.Request) {
 		if l.breakHub.Load() {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,17 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/status", admin},
 		{"GET", "/api/v1/status", admin},
 	}
+	for _, rt := range newLab(t).pages.Routes() {
+		path := samplePath(rt[1])
+		if !slices.ContainsFunc(routes, func(r struct {
+			method, path string
+			allowed      int
+		}) bool {
+			return r.method == rt[0] && strings.SplitN(r.path, "?", 2)[0] == path
+		}) {
+			t.Errorf("%s %s is not in this table", rt[0], path)
+		}
+	}
 	for _, role := range roles {
 		t.Run(role.handle, func(t *testing.T) {
 			l := newLab(t)
@@ -89,6 +101,70 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// samplePath fills a route's pattern in.
+func samplePath(pattern string) string {
+	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{$}", "").Replace(pattern)
+}
+
+// TestEveryFormNeedsItsToken walks all routes that change something, as nobody
+// and as an admin, with forms that no page of the lab sent.
+func TestEveryFormNeedsItsToken(t *testing.T) {
+	for _, handle := range []string{"", "ada"} {
+		l := newLab(t)
+		l.busy()
+		link, err := l.users.CreateLink(t.Context(), users.Link{Purpose: users.PurposePassword, UserID: ptr(int64(4))}, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := l.client(t, handle)
+		page := "/"
+		if handle == "" {
+			page = "/login"
+		}
+		token := c.token(page)
+		stranger := l.client(t, "ben").token("/")
+		people, running, audit := len(l.users.people), len(l.notebooks.filter(notebooks.Launch.Active)), len(l.users.audit)
+		walked := 0
+		for _, rt := range l.pages.Routes() {
+			if rt[0] != http.MethodPost {
+				continue
+			}
+			walked++
+			path := samplePath(rt[1])
+			// Everything that would be right but for the token.
+			form := func(csrf ...string) url.Values {
+				return url.Values{"csrf": csrf, "handle": {"ada"}, "password": {"ada-password"}, "again": {"ada-password"},
+					"token": {link}, "name": {"Eve"}, "role": {"admin"}, "profile": {"cpu"}}
+			}
+			for what, got := range map[string]answer{
+				"no token":              c.do("POST", path, form(), nil),
+				"an empty token":        c.do("POST", path, form(""), nil),
+				"somebody else's token": c.do("POST", path, form(stranger), nil),
+				"the token in the address": c.do("POST", path, form(), func(r *http.Request) {
+					r.URL.RawQuery = url.Values{"csrf": {token}}.Encode()
+				}),
+			} {
+				refused := got.status == http.StatusForbidden && strings.Contains(got.body, "This form was not accepted")
+				if handle == "" && got.status == http.StatusUnauthorized && strings.Contains(got.body, "You are signed out") {
+					refused = true // asked for a session even before the token
+				}
+				if !refused || got.header.Get("Location") != "" {
+					t.Errorf("%s with %s as %q: status %d:\n%s", path, what, handle, got.status, visible(got.body))
+				}
+			}
+		}
+		if walked < 8 {
+			t.Errorf("only %d routes take forms", walked)
+		}
+		if len(l.users.people) != people || len(l.notebooks.filter(notebooks.Launch.Active)) != running || len(l.users.audit) != audit || l.users.links[link].used {
+			t.Error("a form without its token changed something")
+		}
+		if handle != "" {
+			c.get("/").want(t, http.StatusOK) // nor did it sign anybody out
+		}
 	}
 }
 

@@ -1,0 +1,11 @@
+package webui
+
+// Routes lists method and path pattern of every route, for the tests that walk
+// them all.
+func (s *Server) Routes() [][2]string {
+	var list [][2]string
+	for _, rt := range s.table() {
+		list = append(list, [2]string{rt.method, rt.path})
+	}
+	return list
+}
