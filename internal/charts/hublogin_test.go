@@ -274,6 +274,7 @@ func follow(t *testing.T, client *http.Client, address, path string) *url.URL {
 	t.Helper()
 	for range 10 {
 		response := get(t, client, address)
+		response.Body.Close()
 		location := response.Header.Get("Location")
 		to, err := url.Parse(location)
 		if err != nil || location == "" {

@@ -64,8 +64,11 @@ func interruptInit(t *testing.T, a *appliance, round int, before map[string]bool
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // its exit code tells
+	}()
 	for {
 		select {
 		case <-ended:
