@@ -10,7 +10,8 @@
 # Three roles of one script. The outermost tidies up, whatever ends the test;
 # "lan" is a wire with a visitor on it, at 10.99.0.254; "head" is process 1 of
 # the host, at 10.99.0.1. The host's file system is this machine's under an
-# overlay: what it writes lands in DIR/scratch/upper, and is gone with it.
+# overlay: what it writes lands in DIR/scratch/upper, and is gone with it; what
+# is large or lasts lands in DIR/disk.
 set -euo pipefail
 
 controllers() {
@@ -109,8 +110,18 @@ head() {
   done
 }
 
+# A disk of the host's own, empty as a new machine's. It goes in one piece, where
+# a folder's files would go one by one; and ext4 is slow for minutes at making
+# files where many were removed. Where there is no loop device, a folder does.
+make_disk() {
+  mkdir -p "$1"
+  truncate -s 64G "$1.img" && mkfs.ext4 -q -m 0 -E lazy_itable_init=1,lazy_journal_init=1 "$1.img" &&
+    mount -o loop "$1.img" "$1" || rm -f "$1.img"
+}
+
 lan() {
   mount --make-rprivate /
+  make_disk "$dir/disk" 1>&2
   # An overlay's upper folder may not lie within its lower one, hence a file
   # system of its own; large and lasting things have their place on the disk.
   mount -t tmpfs -o mode=0755 tmpfs "$dir/scratch"
