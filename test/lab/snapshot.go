@@ -64,10 +64,11 @@ func (l *Lab) changedFiles() []string {
 			return nil
 		})
 	}
-	walk(filepath.Join("/proc", strconv.Itoa(l.visitor), "root", l.dir, "scratch/upper"), changedFile)
+	seen := filepath.Join("/proc", strconv.Itoa(l.visitor), "root", l.dir)
+	walk(filepath.Join(seen, "scratch/upper"), changedFile)
 	// Below these the host has a disk of its own, which was empty.
-	walk(filepath.Join(l.dir, "disk"), func(path, _ string, entry fs.DirEntry) string {
-		if slices.Contains([]string{"/var", "/var/lib", "/var/lib/gpulab", "/var/lib/kubelet"}, path) {
+	walk(filepath.Join(seen, "disk"), func(path, _ string, entry fs.DirEntry) string {
+		if slices.Contains([]string{"/lost+found", "/var", "/var/lib", "/var/lib/gpulab", "/var/lib/kubelet"}, path) {
 			return ""
 		}
 		return path
