@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -63,6 +64,12 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
+	// Two that open a new database at once would both create its tables.
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	mainDB, err := openOne(ctx, filepath.Join(dir, MainFile), "FULL", mainMigrations, "migrations")
 	if err != nil {
 		return nil, err
@@ -72,6 +79,19 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 		return nil, errors.Join(err, mainDB.Close())
 	}
 	return &Store{main: mainDB, metrics: metricsDB}, nil
+}
+
+// lock makes openers of databases in dir follow one another. It is on the
+// folder: closing any handle of a database's file would drop SQLite's locks.
+func lock(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 // DB is gpulab.db.
@@ -156,7 +176,10 @@ func openOne(ctx context.Context, path, synchronous string, migrations fs.FS, fo
 // ensurePrivate creates the file with mode 0600 before SQLite would with the umask's; SQLite gives
 // the write-ahead log and its index the mode of the database.
 func ensurePrivate(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return os.Chmod(path, 0o600)
+	}
 	if err != nil {
 		return err
 	}
