@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -43,8 +44,13 @@ const (
 	stageNode       = "node"
 	stageImages     = "images"
 	stageCharts     = "charts"
+	stageNotebook   = "notebook"
 	stageGPUs       = "gpus"
 )
+
+// notebookImage is what notebooks start from: by far the largest image, and the
+// one that no part of the lab itself needs.
+const notebookImage = "notebook"
 
 // appliance is the whole lab: every part, wired by hand in this one file.
 //
@@ -65,6 +71,9 @@ type appliance struct {
 	iface   string
 	images  embedk8s.ImageSet
 	hub     charts.HubSecrets
+
+	// canLaunch is set once the image of notebooks is there.
+	canLaunch atomic.Bool
 
 	cluster  atomic.Pointer[embedk8s.Cluster]
 	client   atomic.Pointer[kubernetes.Clientset]
@@ -89,10 +98,10 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 	if err != nil {
 		return nil, err
 	}
-	stages := []string{stageRuntime, stageKubernetes, stageNode, stageImages, stageCharts}
+	stages := []string{stageRuntime, stageKubernetes, stageNode, stageImages, stageCharts, stageNotebook}
 	switch cfg.GPUs {
 	case gpusSimulated:
-		stages = []string{stageRuntime, stageDriver, stageKubernetes, stageNode, stageImages, stageCharts, stageGPUs}
+		stages = append(slices.Insert(stages, 1, stageDriver), stageGPUs)
 	case gpusReal:
 		stages = append(stages, stageGPUs)
 	}
@@ -230,7 +239,19 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 	if err := l.attach(ctx, g, client, runtime); err != nil {
 		return err
 	}
-	if err := l.applyCharts(ctx, client); err != nil {
+	// While the parts of the lab start, there is time for the image that none
+	// of them needs.
+	err = all(ctx,
+		func(ctx context.Context) error { return l.applyCharts(ctx, client) },
+		func(ctx context.Context) error {
+			if err := l.importImages(ctx, stageNotebook, l.images.Only(notebookImage)); err != nil {
+				return err
+			}
+			l.canLaunch.Store(true)
+			l.attached.Load().notebooks.Wake()
+			return nil
+		})
+	if err != nil {
 		return err
 	}
 	if l.cfg.GPUs != gpusNone {
@@ -262,25 +283,25 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 	})
 	l.cluster.Store(cluster)
 	var client *kubernetes.Clientset
-	err := l.boot.do(stageKubernetes, func(st *stage) (err error) {
-		did, err := cluster.Prepare()
-		if err != nil {
-			return err
-		}
-		if did {
-			st.changed()
-		}
-		g.Go(func() error { return cluster.Run(ctx) })
-		client, err = cluster.WaitAPI(ctx, func(why string) { st.say("%s", why) })
-		st.say("the API answers")
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	l.client.Store(client)
-	return client, all(ctx,
+	serving := ctx // k3s runs for longer than what waits for it here
+	err := all(ctx,
 		func(ctx context.Context) error {
+			err := l.boot.do(stageKubernetes, func(st *stage) (err error) {
+				did, err := cluster.Prepare()
+				if err != nil {
+					return err
+				}
+				if did {
+					st.changed()
+				}
+				g.Go(func() error { return cluster.Run(serving) })
+				client, err = cluster.WaitAPI(ctx, func(why string) { st.say("%s", why) })
+				st.say("the API answers")
+				return err
+			})
+			if err != nil {
+				return err
+			}
 			return l.boot.do(stageNode, func(st *stage) error {
 				err := cluster.WaitNode(ctx, client, func(why string) { st.say("%s", why) })
 				st.say("%s at %s", l.id.NodeName, l.address)
@@ -288,21 +309,32 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 			})
 		},
 		func(ctx context.Context) error {
-			return l.boot.do(stageImages, func(st *stage) error {
-				if err := cluster.WaitContainerd(ctx, func(why string) { st.say("%s", why) }); err != nil {
-					return err
-				}
-				n, err := cluster.ImportImages(ctx, l.images, func(name string, done, total int) {
-					st.say("importing %s (%d of %d)", name, done+1, total)
-				})
-				if n > 0 {
-					st.changed()
-				}
-				st.say("%d images, %d of them new", len(l.images.Images), n)
-				return err
-			})
+			return l.importImages(ctx, stageImages, l.images.Without(notebookImage))
 		},
 	)
+	if err != nil {
+		return nil, err
+	}
+	l.client.Store(client)
+	return client, nil
+}
+
+// importImages brings images into containerd as soon as that answers.
+func (l *appliance) importImages(ctx context.Context, name string, set embedk8s.ImageSet) error {
+	return l.boot.do(name, func(st *stage) error {
+		cluster := l.cluster.Load()
+		if err := cluster.WaitContainerd(ctx, func(why string) { st.say("%s", why) }); err != nil {
+			return err
+		}
+		n, err := cluster.ImportImages(ctx, set, func(underWay []string, done, total int) {
+			st.say("importing %s (%d of %d done)", strings.Join(underWay, ", "), done, total)
+		})
+		if n > 0 {
+			st.changed()
+		}
+		st.say("%d new, %d there before", n, len(set.Images)-n)
+		return err
+	})
 }
 
 // prepareCluster applies what the charts build on.
@@ -438,6 +470,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log,
 		Devices: l.devices,
+		Hold:    l.holdLaunches,
 	})
 	if err != nil {
 		return err
@@ -456,6 +489,14 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		g.Go(func() error { return parts.monitor.Run(ctx) })
 	}
 	return nil
+}
+
+// holdLaunches says why no notebook can start yet.
+func (l *appliance) holdLaunches() string {
+	if l.canLaunch.Load() {
+		return ""
+	}
+	return "The lab is still preparing the notebooks' software."
 }
 
 // nvml is the library the probe opens; "" leaves finding it to the system.
@@ -524,7 +565,7 @@ func (l *appliance) forbidden() []netip.Prefix {
 // openPages puts the real pages in the place of the "starting" page.
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{
-		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: statusSource{l},
+		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

@@ -98,6 +98,8 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		fmt.Sprintf("system-reserved=cpu=%dm,memory=%dMi", r.MilliCPU, r.MemoryMiB),
 		"eviction-hard=memory.available<200Mi,nodefs.available<5%,imagefs.available<5%",
 		"pod-max-pids=8192",
+		// How soon a GPU that came, fell ill or got well is seen by the scheduler.
+		"node-status-update-frequency=2s",
 	}
 	return map[string]any{
 		"data-dir":                 c.k3sDir(),

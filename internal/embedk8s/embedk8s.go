@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/supervise"
@@ -46,7 +47,7 @@ type Config struct {
 // Cluster is the embedded Kubernetes of this machine.
 type Cluster struct {
 	cfg   Config
-	child *supervise.Child
+	child atomic.Pointer[supervise.Child] // nil before Run
 }
 
 // New returns a cluster that is not running yet.
@@ -70,7 +71,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		return fmt.Errorf("k3s has no configuration yet: %w", err)
 	}
 	bin := Current(c.cfg.DataDir)
-	c.child = supervise.New(supervise.Spec{
+	child := supervise.New(supervise.Spec{
 		Name:        "k3s",
 		Path:        filepath.Join(bin, "k3s"),
 		Args:        []string{"server", "--config", configFile},
@@ -82,7 +83,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 		Adopt:       true,
 		MinBackoff:  time.Second,
 	})
-	return c.child.Run(ctx)
+	c.child.Store(child)
+	return child.Run(ctx)
 }
 
 // environment is ours without K3S_* (k3s takes options from there), with the
@@ -109,18 +111,20 @@ func (c *Cluster) environment(bin, digest string) []string {
 
 // Process tells what the k3s process is doing.
 func (c *Cluster) Process() supervise.State {
-	if c.child == nil {
+	child := c.child.Load()
+	if child == nil {
 		return supervise.State{}
 	}
-	return c.child.State()
+	return child.State()
 }
 
 // LastLines returns the last n lines of k3s's log.
 func (c *Cluster) LastLines(n int) []string {
-	if c.child == nil {
+	child := c.child.Load()
+	if child == nil {
 		return nil
 	}
-	return c.child.LastLines(n)
+	return child.LastLines(n)
 }
 
 func fileDigest(paths ...string) (string, error) {

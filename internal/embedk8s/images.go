@@ -1,6 +1,7 @@
 package embedk8s
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
@@ -17,6 +21,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 )
 
 // Image is one container image that comes with gpulab.
@@ -64,6 +69,26 @@ func (s ImageSet) Refs() map[string]string {
 	return refs
 }
 
+// Only returns the set's images of those names.
+func (s ImageSet) Only(names ...string) ImageSet {
+	return s.where(func(i Image) bool { return slices.Contains(names, i.Name) })
+}
+
+// Without returns the set's images of all other names.
+func (s ImageSet) Without(names ...string) ImageSet {
+	return s.where(func(i Image) bool { return !slices.Contains(names, i.Name) })
+}
+
+func (s ImageSet) where(wanted func(Image) bool) ImageSet {
+	out := ImageSet{Dir: s.Dir}
+	for _, i := range s.Images {
+		if wanted(i) {
+			out.Images = append(out.Images, i)
+		}
+	}
+	return out
+}
+
 // imageNamespace is where the kubelet's images live in containerd.
 const imageNamespace = "k8s.io"
 
@@ -72,27 +97,45 @@ const pinned = "io.cri-containerd.pinned"
 
 // ImportImages brings the images into containerd, unpacked and pinned, and
 // returns how many were missing. It can be interrupted and run again: a blob
-// that is there is not copied twice. progress is called with the image being
-// imported and the count so far.
-func (c *Cluster) ImportImages(ctx context.Context, set ImageSet, progress func(name string, done, total int)) (imported int, err error) {
+// that is there is not copied twice. Images are unpacked side by side, the
+// largest first: each keeps one core busy. progress is called with the images
+// under way and how many are done.
+func (c *Cluster) ImportImages(ctx context.Context, set ImageSet, progress func(underWay []string, done, total int)) (imported int, err error) {
 	client, err := containerd.New(containerdSocket, containerd.WithDefaultNamespace(imageNamespace))
 	if err != nil {
 		return 0, fmt.Errorf("containerd: %w", err)
 	}
 	defer client.Close()
-	ctx = namespaces.WithNamespace(ctx, imageNamespace)
-	for i, img := range set.Images {
-		progress(img.Name, i, len(set.Images))
-		did, err := importImage(ctx, client, set.Dir, img)
-		if err != nil {
-			return imported, fmt.Errorf("importing image %s: %w", img.Name, err)
-		}
-		if did {
-			imported++
-		}
+	g, ctx := errgroup.WithContext(namespaces.WithNamespace(ctx, imageNamespace))
+	g.SetLimit(max(2, min(runtime.NumCPU(), 4)))
+	var mu sync.Mutex
+	var underWay []string
+	done := 0
+	change := func(update func()) {
+		mu.Lock()
+		defer mu.Unlock()
+		update()
+		progress(slices.Clone(underWay), done, len(set.Images))
 	}
-	progress("", len(set.Images), len(set.Images))
-	return imported, nil
+	for _, img := range slices.SortedFunc(slices.Values(set.Images), func(a, b Image) int { return cmp.Compare(b.Size, a.Size) }) {
+		g.Go(func() error {
+			change(func() { underWay = append(underWay, img.Name) })
+			did, err := importImage(ctx, client, set.Dir, img)
+			if err != nil {
+				return fmt.Errorf("importing image %s: %w", img.Name, err)
+			}
+			change(func() {
+				underWay = slices.DeleteFunc(underWay, func(n string) bool { return n == img.Name })
+				done++
+				if did {
+					imported++
+				}
+			})
+			return nil
+		})
+	}
+	err = g.Wait()
+	return imported, err
 }
 
 func importImage(ctx context.Context, client *containerd.Client, dir string, img Image) (bool, error) {

@@ -31,7 +31,11 @@ func (c *Cluster) RESTConfig() (*rest.Config, error) {
 // called with the reason for the wait whenever that changes.
 func (c *Cluster) WaitAPI(ctx context.Context, what func(string)) (*kubernetes.Clientset, error) {
 	var client *kubernetes.Clientset
-	err := poll(ctx, 250*time.Millisecond, what, func() (string, error) {
+	err := poll(ctx, 200*time.Millisecond, what, func() (string, error) {
+		// Until then, one that a killed gpulab left behind may still be ending.
+		if !c.Process().Running {
+			return "k3s is starting", nil
+		}
 		if _, err := os.Stat(c.Kubeconfig()); err != nil {
 			return "k3s is starting", nil
 		}
@@ -81,9 +85,13 @@ func (c *Cluster) WaitNode(ctx context.Context, client kubernetes.Interface, wha
 	return nil
 }
 
-// WaitContainerd blocks until containerd answers on its socket.
+// WaitContainerd blocks until containerd answers on its socket: seconds before
+// the Kubernetes API does.
 func (c *Cluster) WaitContainerd(ctx context.Context, what func(string)) error {
-	return poll(ctx, 200*time.Millisecond, what, func() (string, error) {
+	return poll(ctx, 100*time.Millisecond, what, func() (string, error) {
+		if !c.Process().Running {
+			return "k3s is starting", nil
+		}
 		conn, err := net.DialTimeout("unix", containerdSocket, time.Second)
 		if err != nil {
 			return "containerd is starting", nil

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -406,6 +407,7 @@ type house struct {
 	proxy   *Proxy
 	service *Service
 	tenants *tenants
+	hold    atomic.Pointer[string] // why no launch may start now
 	alice   users.User
 	bob     users.User
 	end     func()
@@ -479,7 +481,13 @@ func (h *house) open(tune func(*patience)) {
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Profiles: testProfiles,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} },
-		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Hold: func() string {
+			if why := h.hold.Load(); why != nil {
+				return *why
+			}
+			return ""
+		},
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		h.t.Fatal(err)

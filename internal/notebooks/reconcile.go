@@ -92,7 +92,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	}
 	s.forget(list)
 	if !s.cfg.Cluster.Synced() {
-		s.explainUnsynced(list)
+		s.explainWait(list, "The lab's cluster is not answering yet.")
 		s.tell(list)
 		return s.patience.busy
 	}
@@ -110,7 +110,9 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 			s.step(ctx, l)
 		}
 	}
-	if s.admitWaiting(ctx, list, waiting) {
+	if reason := s.hold(); reason != "" {
+		s.explainWait(waiting, reason)
+	} else if s.admitWaiting(ctx, list, waiting) {
 		next = 0
 	}
 	s.removeOrphans(ctx, list)
@@ -133,12 +135,22 @@ func (s *Service) forget(list []Launch) {
 	}
 }
 
-func (s *Service) explainUnsynced(list []Launch) {
+func (s *Service) explainWait(list []Launch, reason string) {
 	for _, l := range list {
 		if l.State == Waiting {
-			s.with(l.ID, func(t *track) { t.reason = "The lab's cluster is not answering yet." })
+			s.with(l.ID, func(t *track) {
+				t.begin(StepQueue, l.Requested)
+				t.reason = reason
+			})
 		}
 	}
+}
+
+func (s *Service) hold() string {
+	if s.cfg.Hold == nil {
+		return ""
+	}
+	return s.cfg.Hold()
 }
 
 // tell notifies subscribers when what they would see has changed.
@@ -367,6 +379,10 @@ func (s *Service) advanceStart(ctx context.Context, l Launch) (Launch, error) {
 		}
 	}
 	if t.asked.IsZero() {
+		if reason := s.hold(); reason != "" {
+			s.with(l.ID, func(t *track) { t.reason = reason })
+			return l, nil
+		}
 		if err := s.ask(ctx, l); err != nil {
 			return l, err
 		}

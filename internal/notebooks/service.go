@@ -62,7 +62,10 @@ type Config struct {
 	MaxActive int
 	// Devices names the GPUs (UUIDs) that a pod holds, nil or empty while unknown.
 	Devices func(podUID string) []string
-	Log     *slog.Logger
+	// Hold says in a sentence why no launch can start now, "" when they can;
+	// launches wait meanwhile. Nil never holds. Call Wake when its answer changes.
+	Hold func() string
+	Log  *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the
@@ -272,6 +275,9 @@ func (s *Service) kick() {
 	s.again()
 	s.notify()
 }
+
+// Wake makes Run look at once whether launches can go on.
+func (s *Service) Wake() { s.again() }
 
 func (s *Service) again() {
 	select {

@@ -82,6 +82,30 @@ func TestWaitsForAGPUAndSaysWhy(t *testing.T) {
 	}
 }
 
+// While the image of notebooks is being imported, launches wait and say so,
+// those too that a restart of gpulab met between admission and the hub.
+func TestHeldLaunchesWait(t *testing.T) {
+	h := newHouse(t, 2)
+	h.tenants.set(errors.New("the disk is busy"))
+	admitted := h.launch(h.bob, "gpu", "")
+	h.until(admitted.ID, "admitted", func(l Launch) bool { return l.State == Starting && l.Reason != "" })
+	why := "The software is being prepared."
+	h.hold.Store(&why)
+	h.tenants.set(nil)
+	h.reopen(nil)
+	h.until(admitted.ID, "held", func(l Launch) bool { return l.State == Starting && l.Reason == why })
+	late := h.launch(h.alice, "cpu", "")
+	h.until(late.ID, "held", func(l Launch) bool { return l.State == Waiting && l.Reason == why })
+	time.Sleep(100 * time.Millisecond)
+	if n := h.hub.called("POST /users/"); n != 0 {
+		t.Errorf("the hub was asked %d times for notebooks whose image is missing", n)
+	}
+	h.hold.Store(nil)
+	h.service.Wake()
+	h.is(admitted.ID, Running)
+	h.is(late.ID, Running)
+}
+
 func TestNeverIsSaid(t *testing.T) {
 	h := newHouse(t, 2)
 	l := h.launch(h.alice, "gpu9", "")
