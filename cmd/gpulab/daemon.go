@@ -14,7 +14,6 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
-	"github.com/gpulab/gpulab/internal/webui"
 )
 
 // linkTTL is how long one-time links work.
@@ -33,7 +32,7 @@ func (l *appliance) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) erro
 // Status implements ctl.Daemon.
 func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	state, _ := l.boot.now()
-	s := ctl.Status{URL: l.url(), Version: version.Version, Lab: l.cfg.Lab, GPUs: l.fleet.Snapshots()}
+	s := ctl.Status{URL: l.url(), Version: version.Version, GPUs: l.fleet.Snapshots()}
 	if s.GPUs == nil {
 		s.GPUs = []gpu.Snapshot{}
 	}
@@ -48,7 +47,7 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	s.Nodes = []ctl.Node{node}
 	s.Ready = state.Ready && node.Ready
 	for _, c := range s.Components {
-		s.Ready = s.Ready && c.State != "failed" && c.State != "starting"
+		s.Ready = s.Ready && c.State != ctl.Failed && c.State != ctl.Starting
 	}
 	return s, nil
 }
@@ -58,11 +57,11 @@ func stageComponent(st ctl.Stage) ctl.Component {
 	c := ctl.Component{Name: st.Name, Detail: st.Detail}
 	switch st.State {
 	case "done":
-		c.State = "ok"
+		c.State = ctl.OK
 	case "failed":
-		c.State, c.NextStep = "failed", "mend what the detail says, then run `gpulab init` again"
+		c.State, c.NextStep = ctl.Failed, "mend what the detail says, then run `gpulab init` again"
 	default:
-		c.State = "starting"
+		c.State = ctl.Starting
 	}
 	return c
 }
@@ -84,32 +83,32 @@ func (l *appliance) nodeReady(ctx context.Context) (bool, string) {
 
 // liveComponents looks at what may break after the start.
 func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
-	k3s := ctl.Component{Name: "k3s", State: "ok"}
+	k3s := ctl.Component{Name: "k3s", State: ctl.OK}
 	p := l.cluster.Load().Process()
 	switch {
 	case !p.Running:
-		k3s.State, k3s.Detail, k3s.NextStep = "failed", "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
+		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
 	default:
 		k3s.Detail = fmt.Sprintf("process %d, up %s, %d restarts", p.PID, time.Since(p.Since).Round(time.Second), p.Restarts)
 	}
 	out := []ctl.Component{k3s}
-	hub := ctl.Component{Name: "hub", State: "ok"}
+	hub := ctl.Component{Name: "hub", State: ctl.OK}
 	if addr, ok := l.attached.Load().kube.HubAddress(); ok {
 		hub.Detail = "at " + addr
 	} else {
-		hub.State, hub.Detail, hub.NextStep = "starting", "its pod is not ready", "wait a minute; then `gpulab kubectl -n gpulab-system logs deploy/hub`"
+		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab kubectl -n gpulab-system logs deploy/hub`"
 	}
 	out = append(out, hub)
 	if l.cfg.GPUs == gpusNone {
-		return append(out, ctl.Component{Name: "gpu probe", State: "off", Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
+		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
 	}
-	probe := ctl.Component{Name: "gpu probe", State: "ok"}
+	probe := ctl.Component{Name: "gpu probe", State: ctl.OK}
 	snap, ok := l.attached.Load().monitor.Latest()
 	switch {
 	case !ok:
-		probe.State, probe.Detail = "starting", "no reading yet"
+		probe.State, probe.Detail = ctl.Starting, "no reading yet"
 	case snap.Error != "":
-		probe.State, probe.Detail, probe.NextStep = "warning", snap.Error, "see `gpulab logs`"
+		probe.State, probe.Detail, probe.NextStep = ctl.Warning, snap.Error, "see `gpulab logs`"
 	default:
 		probe.Detail = fmt.Sprintf("%d GPUs, driver %s", len(snap.GPUs), snap.DriverVersion)
 		if snap.Simulated {
@@ -204,29 +203,6 @@ func (l *appliance) RemoveUser(ctx context.Context, handle string) error {
 
 func (l *appliance) audit(ctx context.Context, action, target string) {
 	_ = l.people.Audit(ctx, users.Entry{Actor: "root", Action: action, Target: target})
-}
-
-// statusSource shows the same status on the page.
-type statusSource struct{ l *appliance }
-
-// Status implements webui.StatusSource.
-func (s statusSource) Status(ctx context.Context) (webui.Status, error) {
-	st, err := s.l.Status(ctx)
-	if err != nil {
-		return webui.Status{}, err
-	}
-	out := webui.Status{Ready: st.Ready, URL: st.URL, Version: st.Version, Nodes: st.Nodes, GPUs: st.GPUs}
-	for _, c := range st.Components {
-		out.Components = append(out.Components, webui.Component(c))
-	}
-	releases, err := s.l.Charts(ctx)
-	if err != nil {
-		return out, nil //nolint:nilerr // the page shows the rest
-	}
-	for _, r := range releases {
-		out.Charts = append(out.Charts, webui.Chart{Name: r.Name, Version: r.Version, State: r.State})
-	}
-	return out, nil
 }
 
 // sessionUser finds who is signed in.

@@ -39,10 +39,10 @@ func newStatus(a *app) *cobra.Command {
 }
 
 func printStatus(w io.Writer, s ctl.Status) error {
-	fmt.Fprintf(w, "%s  %s  gpulab %s\n\n", s.Lab, s.URL, s.Version)
+	fmt.Fprintf(w, "%s  gpulab %s\n\n", s.URL, s.Version)
 	rows := [][]string{{"PART", "STATE", "DETAIL"}}
 	for _, c := range s.Components {
-		rows = append(rows, []string{c.Name, c.State, c.Detail})
+		rows = append(rows, []string{c.Name, string(c.State), c.Detail})
 		if c.NextStep != "" {
 			rows = append(rows, []string{"", "→", c.NextStep})
 		}

@@ -38,11 +38,25 @@ type Boot struct {
 	Inputs string `json:"inputs"`
 }
 
+// State is how a part of the lab is, in the words that command, page and API
+// all show.
+type State string
+
+// The states of a part.
+const (
+	OK       State = "ok"
+	Starting State = "starting" // not there yet; it needs nothing but time
+	Warning  State = "warning"  // the lab works, and somebody should have a look
+	Failed   State = "failed"   // the lab does not work as it should
+	Off      State = "off"      // not wanted on this machine
+)
+
 // Component is one part of the lab and how it is.
 type Component struct {
-	Name     string `json:"name"`
-	State    string `json:"state"` // ok, starting, warning, failed, off
-	Detail   string `json:"detail,omitempty"`
+	Name   string `json:"name"`
+	State  State  `json:"state"`
+	Detail string `json:"detail,omitempty"`
+	// NextStep is a sentence or a command where State is not OK.
 	NextStep string `json:"nextStep,omitempty"`
 }
 
@@ -51,7 +65,6 @@ type Status struct {
 	Ready      bool           `json:"ready"`
 	URL        string         `json:"url"`
 	Version    string         `json:"version"`
-	Lab        string         `json:"lab"`
 	Nodes      []Node         `json:"nodes"`
 	GPUs       []gpu.Snapshot `json:"gpus"`
 	Components []Component    `json:"components"`

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
-	"github.com/gpulab/gpulab/internal/webui"
 )
 
 // fakeUsers keeps people, sessions and links in memory. Every password is the
@@ -393,13 +393,23 @@ func (f *fakeFleet) Subscribe(ctx context.Context) <-chan gpu.Snapshot {
 }
 
 // fakeStatus answers with what a test put in.
-type fakeStatus struct{ status webui.Status }
+type fakeStatus struct {
+	status ctl.Status
+	charts []ctl.Chart
+}
 
-func (f *fakeStatus) Status(context.Context) (webui.Status, error) {
+func (f *fakeStatus) Status(context.Context) (ctl.Status, error) {
 	if f.status.Components == nil {
 		return f.status, errors.New("no status")
 	}
 	return f.status, nil
+}
+
+func (f *fakeStatus) Charts(context.Context) ([]ctl.Chart, error) {
+	if f.charts == nil {
+		return nil, errors.New("the cluster does not answer")
+	}
+	return f.charts, nil
 }
 
 func ptr[T any](value T) *T { return &value }

@@ -112,3 +112,19 @@ func TestUnknownIsNeverZero(t *testing.T) {
 		}
 	}
 }
+
+func TestProseShowsCommands(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "",
+		"It ended; see `gpulab logs <k3s>`.": "It ended; see <code>gpulab logs &lt;k3s&gt;</code>.",
+		"`a`, then `b`":                      "<code>a</code>, then <code>b</code>",
+	} {
+		var b strings.Builder
+		if err := prose(text).Render(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		if b.String() != want {
+			t.Errorf("%q is %q, want %q", text, b.String(), want)
+		}
+	}
+}

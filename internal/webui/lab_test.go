@@ -22,6 +22,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webui"
@@ -62,7 +63,7 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 		listed[i] = u
 	}
 	l := &lab{users: newFakeUsers(listed...), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
-		status: &fakeStatus{status: webui.Status{Ready: true, Version: "0.1.0-test", Components: []webui.Component{{Name: "kubernetes", State: "ok", Detail: "v1.34.1"}}}}}
+		status: &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
 	l.fleet.publish(snapshotAt(time.Now(), 2, heldBy...))
 
 	mux := http.NewServeMux()
@@ -207,14 +208,14 @@ func (l *lab) busy() {
 		}
 	})
 	l.status.status.Ready = false
-	l.status.status.Components = []webui.Component{
-		{Name: "kubernetes", State: "ok", Detail: "k3s v1.34.1, ready for 3 d 4 h"},
-		{Name: "gpu probe", State: "ok", Detail: "2 simulated GPUs, driver 570.86.10"},
-		{Name: "notebooks hub", State: "failed", Detail: "The hub's pod has restarted 4 times in 10 minutes.", NextStep: "gpulab logs hub"},
-		{Name: "disk", State: "degraded", Detail: "11 GiB of 240 GiB free at /var/lib/gpulab.", NextStep: "Remove old images with gpulab images prune, or add space."},
-		{Name: "metrics", State: "starting", Detail: "Waiting for the first sample."},
+	l.status.status.Components = []ctl.Component{
+		{Name: "k3s", State: ctl.OK, Detail: "process 31731, up 3h4m0s, 0 restarts"},
+		{Name: "hub", State: ctl.Failed, Detail: "The hub's pod has restarted 4 times in 10 minutes.", NextStep: "see `gpulab kubectl -n gpulab-system logs deploy/hub`"},
+		{Name: "gpu probe", State: ctl.Warning, Detail: "GPU 1 does not answer.", NextStep: "see `gpulab logs`"},
+		{Name: "charts", State: ctl.Starting, Detail: "4 of 6; jupyterhub: waiting"},
+		{Name: "backup", State: ctl.Off, Detail: "no folder is set"},
 	}
-	l.status.status.Charts = []webui.Chart{{Name: "coredns", Version: "1.43.2", State: "deployed"}, {Name: "jupyterhub", Version: "0.1.0", State: "pending-upgrade"}}
+	l.status.charts = []ctl.Chart{{Name: "coredns", Version: "1.43.2", State: "deployed"}, {Name: "jupyterhub", Version: "0.1.0", State: "pending-upgrade"}}
 }
 
 // testCA makes a certificate authority like the lab's.

@@ -239,9 +239,9 @@ func stepViewOf(step notebooks.Step) stepView {
 	if !known {
 		name = step.Name
 	}
-	view := stepView{State: step.State, Name: name, Text: step.Text}
-	if step.State != "waiting" {
-		view.Took = duration(step.Elapsed)
+	view := stepView{State: step.State, Name: name}
+	if step.State != "waiting" { // what it will do is in its name
+		view.Text, view.Took = step.Text, duration(step.Elapsed)
 	}
 	return view
 }

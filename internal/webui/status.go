@@ -4,17 +4,38 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
+
+	"github.com/gpulab/gpulab/internal/ctl"
 )
 
-func (s *Server) statusPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	status, err := s.cfg.Status.Status(r.Context())
+// A statusView is what the status page shows.
+type statusView struct {
+	ctl.Status
+	Charts []ctl.Chart
+}
+
+func (s *Server) statusView(ctx context.Context) (statusView, error) {
+	status, err := s.cfg.Status.Status(ctx)
 	if err != nil {
-		return fmt.Errorf("read status: %w", err)
+		return statusView{}, fmt.Errorf("read status: %w", err)
 	}
-	s.render(w, r, http.StatusOK, statusPage(s.page(w, r, v, "Status", "view=status"), status))
+	view := statusView{Status: status}
+	// While the cluster does not answer, the page shows the rest.
+	view.Charts, _ = s.cfg.Status.Charts(ctx)
+	return view, nil
+}
+
+func (s *Server) statusPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	view, err := s.statusView(r.Context())
+	if err != nil {
+		return err
+	}
+	s.render(w, r, http.StatusOK, statusPage(s.page(w, r, v, "Status", "view=status"), view))
 	return nil
 }
 
+// apiStatus answers what "gpulab status --json" prints.
 func (s *Server) apiStatus(w http.ResponseWriter, r *http.Request, _ visitor) error {
 	status, err := s.cfg.Status.Status(r.Context())
 	if err != nil {
@@ -25,23 +46,26 @@ func (s *Server) apiStatus(w http.ResponseWriter, r *http.Request, _ visitor) er
 }
 
 // notWell counts the components that need a look.
-func notWell(components []Component) int {
+func notWell(components []ctl.Component) int {
 	n := 0
 	for _, c := range components {
-		if c.State != "ok" {
+		if c.State != ctl.OK && c.State != ctl.Off {
 			n++
 		}
 	}
 	return n
 }
 
-func componentTone(state string) tone {
-	switch state {
-	case "ok", "deployed":
+var stateTones = map[ctl.State]tone{ctl.OK: "ok", ctl.Starting: "info", ctl.Warning: "warn", ctl.Failed: "bad", ctl.Off: ""}
+
+// chartTone colours Helm's words.
+func chartTone(state string) tone {
+	switch {
+	case state == "deployed":
 		return "ok"
-	case "failed":
+	case state == "failed":
 		return "bad"
-	case "starting":
+	case strings.HasPrefix(state, "pending-"):
 		return "info"
 	}
 	return "warn"
@@ -53,11 +77,11 @@ func (s *Server) statusParts() parts {
 	var last []part
 	return func(ctx context.Context, fresh bool) ([]part, error) {
 		if fresh || last == nil {
-			status, err := s.cfg.Status.Status(ctx)
+			view, err := s.statusView(ctx)
 			if err != nil {
-				return nil, fmt.Errorf("read status: %w", err)
+				return nil, err
 			}
-			last = []part{{id: "status", body: statusBody(status)}}
+			last = []part{{id: "status", body: statusBody(view)}}
 		}
 		return last, nil
 	}

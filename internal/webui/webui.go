@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -71,35 +72,9 @@ type Fleet interface {
 
 // StatusSource tells how gpulab itself is.
 type StatusSource interface {
-	Status(ctx context.Context) (Status, error)
-}
-
-// Status is the health of the lab; its JSON is that of "gpulab status --json".
-type Status struct {
-	Ready      bool        `json:"ready"`
-	URL        string      `json:"url"`
-	Version    string      `json:"version"`
-	Nodes      any         `json:"nodes"`
-	GPUs       any         `json:"gpus"`
-	Components []Component `json:"components"`
-	Charts     []Chart     `json:"charts,omitempty"`
-}
-
-// Component is one part of gpulab. State is "ok", "starting", "degraded" or
-// "failed"; NextStep is a sentence or a command where State is not "ok".
-type Component struct {
-	Name     string `json:"name"`
-	State    string `json:"state"`
-	Detail   string `json:"detail,omitempty"`
-	NextStep string `json:"nextStep,omitempty"`
-}
-
-// Chart is one Helm release that gpulab keeps applied. State is Helm's word,
-// such as "deployed".
-type Chart struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
-	State   string `json:"state"`
+	Status(ctx context.Context) (ctl.Status, error)
+	// Charts lists the Helm releases that gpulab keeps applied.
+	Charts(ctx context.Context) ([]ctl.Chart, error)
 }
 
 // Config is what the pages need. Users, Notebooks, Fleet and Status are
