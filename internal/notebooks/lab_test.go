@@ -411,6 +411,8 @@ type house struct {
 	alice   users.User
 	bob     users.User
 	end     func()
+
+	simulated bool // the lab's GPUs are
 }
 
 type tenants struct {
@@ -480,7 +482,7 @@ func (h *house) open(tune func(*patience)) {
 	client := NewHub(HubConfig{Address: func() (string, bool) { return h.hub.server.Listener.Addr().String(), true }, Token: "service-token", Timeout: 2 * time.Second})
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Profiles: testProfiles,
-		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} },
+		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
 		Hold: func() string {
 			if why := h.hold.Load(); why != nil {
 				return *why

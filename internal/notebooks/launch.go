@@ -50,6 +50,7 @@ type Launch struct {
 	Node      string    `json:"node,omitempty"`
 	Pod       string    `json:"pod,omitempty"`
 	GPUUUIDs  []string  `json:"gpuUuids,omitempty"`
+	Simulated bool      `json:"simulated,omitempty"` // its GPUs are: no report counts it
 
 	// While waiting: the place in the queue from 1, who holds GPUs now, and
 	// whether no free GPU could ever be enough.

@@ -48,6 +48,9 @@ const (
 // again by the next Run.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.steps.Wait()
+	if !s.cfg.Simulated {
+		s.endSimulated(ctx)
+	}
 	s.steps.Go(func() { s.restoreRoutes(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -61,6 +64,20 @@ func (s *Service) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		timer.Reset(s.pass(ctx))
+	}
+}
+
+// endSimulated ends what still holds a simulated GPU: the cluster would count
+// it as one of those that the lab has now.
+func (s *Service) endSimulated(ctx context.Context) {
+	list, err := s.rows.active(ctx)
+	for _, l := range list {
+		if l.Simulated {
+			err = errors.Join(err, s.end(ctx, l.ID, EndInterrupted, "It was ended: its GPU was simulated, and the lab simulates none any more."))
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.Error("notebooks with simulated GPUs could not be ended", "error", err)
 	}
 }
 
@@ -224,6 +241,7 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 // start moves a launch from waiting to starting.
 func (s *Service) start(ctx context.Context, l Launch) bool {
 	l.State, l.Started, l.Reason = Starting, s.now(), ""
+	l.Simulated = s.cfg.Simulated && l.GPUs > 0
 	err := s.rows.move(ctx, Waiting, l)
 	if err != nil {
 		if !errors.Is(err, errMoved) {

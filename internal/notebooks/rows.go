@@ -14,7 +14,7 @@ import (
 type rows struct{ db *sql.DB }
 
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
-	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids`
+	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated`
 
 // insert adds a waiting launch under the first free name after stem, unless the
 // user has limit active launches already.
@@ -115,7 +115,7 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		uuids                 string
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
-		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids)
+		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -147,10 +147,10 @@ func (t rows) move(ctx context.Context, from State, l Launch) error {
 		uuids = []byte("[]")
 	}
 	res, err := t.db.ExecContext(ctx, `UPDATE launches SET state = ?, reason = ?, end_code = ?,
-		started_at = ?, ready_at = ?, ended_at = ?, node = ?, pod = ?, gpu_uuids = ?
+		started_at = ?, ready_at = ?, ended_at = ?, node = ?, pod = ?, gpu_uuids = ?, simulated = ?
 		WHERE id = ? AND state = ?`,
 		l.State, l.Reason, l.EndCode, nullMilli(l.Started), nullMilli(l.Ready), nullMilli(l.Ended),
-		l.Node, l.Pod, string(uuids), l.ID, from)
+		l.Node, l.Pod, string(uuids), l.Simulated, l.ID, from)
 	if err != nil {
 		return fmt.Errorf("update launch %d: %w", l.ID, err)
 	}

@@ -58,6 +58,9 @@ type Config struct {
 	Cluster  Cluster
 	Routes   Routes
 	Profiles []Profile // nil = DefaultProfiles
+	// Simulated says that the lab's GPUs are. Launches that get one are marked,
+	// and end when the lab simulates none any more.
+	Simulated bool
 	// MaxActive is how many launches one person may have at a time, 0 = DefaultMaxActive.
 	MaxActive int
 	// Devices names the GPUs (UUIDs) that a pod holds, nil or empty while unknown.

@@ -506,6 +506,28 @@ func TestNothingHappensBeforeTheWatchIsThere(t *testing.T) {
 	h.is(l.ID, Running)
 }
 
+func TestSimulatedGPUsAreMarkedAndEnd(t *testing.T) {
+	h := newHouse(t, 1)
+	h.simulated = true
+	h.reopen(nil)
+	holds := h.running(h.alice, "gpu", "")
+	plain := h.running(h.bob, "cpu", "")
+	waits := h.launch(h.bob, "gpu", "")
+	if !holds.Simulated || plain.Simulated || waits.Simulated {
+		t.Errorf("marked as simulated: with GPU %t, without %t, waiting %t", holds.Simulated, plain.Simulated, waits.Simulated)
+	}
+	h.simulated = false
+	h.reopen(nil)
+	ended := h.is(holds.ID, Ended)
+	if !ended.Simulated || ended.EndCode != EndInterrupted || !strings.Contains(ended.Reason, "simulated") {
+		t.Errorf("simulated %t, ended by %q: %s", ended.Simulated, ended.EndCode, ended.Reason)
+	}
+	if l := h.is(waits.ID, Running); l.Simulated {
+		t.Error("a launch that waited until the GPUs were real is marked as simulated")
+	}
+	h.is(plain.ID, Running)
+}
+
 func TestSubscribers(t *testing.T) {
 	h := newHouse(t, 1)
 	ctx, cancel := context.WithCancel(t.Context())
