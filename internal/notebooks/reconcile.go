@@ -219,7 +219,7 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 	for i, l := range waiting {
 		queue[i] = s.need(l)
 	}
-	now, position, admitted := s.now(), 0, false
+	position, admitted := 0, false
 	for i, v := range admit(room, s.reserved(all), queue) {
 		l := waiting[i]
 		if v.admit {
@@ -232,7 +232,7 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 		s.with(l.ID, func(t *track) {
 			t.begin(StepQueue, l.Requested)
 			t.never, t.holders, t.position = v.never, room.Holders, position
-			t.reason = waitWords(v, room, position, now)
+			t.reason = waitWords(v, room, position)
 		})
 	}
 	return admitted

@@ -78,8 +78,9 @@ func warningWords(warning string) string {
 	}
 }
 
-// waitWords says why a launch waits. position counts from 1.
-func waitWords(v verdict, room Room, position int, now time.Time) string {
+// waitWords says why a launch waits; who holds what it waits for is in the
+// launch itself (Holders). position counts from 1.
+func waitWords(v verdict, room Room, position int) string {
 	_, total := room.GPUs()
 	switch {
 	case len(room.Nodes) == 0:
@@ -90,18 +91,20 @@ func waitWords(v verdict, room Room, position int, now time.Time) string {
 		return fmt.Sprintf("It asks for %s, but no machine of this lab has more than %d. It can never start like this: cancel it, or launch a CPU notebook.",
 			gpuCount(v.need.GPUs), largest(room))
 	}
-	return shortWords(v, room, now) + " " + placeWords(position)
+	return shortWords(v, room) + " " + placeWords(position)
 }
 
-func shortWords(v verdict, room Room, now time.Time) string {
+func shortWords(v verdict, room Room) string {
 	free, total := room.GPUs()
 	switch {
 	case v.short == shortGPU && free > 0:
-		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total) + holderWords(room.Holders, now)
+		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total)
 	case v.short == shortGPU && total == 1:
-		return "The lab's GPU is in use." + holderWords(room.Holders, now)
+		return "The lab's GPU is in use."
+	case v.short == shortGPU && total == 2:
+		return "Both GPUs are in use."
 	case v.short == shortGPU:
-		return fmt.Sprintf("All %d GPUs are in use.", total) + holderWords(room.Holders, now)
+		return fmt.Sprintf("All %d GPUs are in use.", total)
 	case v.short == shortMemory:
 		return fmt.Sprintf("Not enough memory is free: it needs %s on one machine.", bytesWords(v.need.Memory))
 	case v.short == shortCPU:
@@ -109,27 +112,6 @@ func shortWords(v verdict, room Room, now time.Time) string {
 	default:
 		return "It waits its turn."
 	}
-}
-
-// holderWords names who has the GPUs, the longest holder first.
-func holderWords(holders []Holder, now time.Time) string {
-	const most = 6
-	var parts []string
-	for i, h := range holders {
-		if i == most {
-			parts = append(parts, fmt.Sprintf("and %d more", len(holders)-most))
-			break
-		}
-		who := h.Pod
-		if h.Handle != "" {
-			who = h.Handle + " (" + h.Notebook + ")"
-		}
-		parts = append(parts, fmt.Sprintf("%s for %s", who, span(now.Sub(h.Since))))
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " Held by " + strings.Join(parts, ", ") + "."
 }
 
 func placeWords(position int) string {

@@ -31,10 +31,8 @@ func TestStartFailure(t *testing.T) {
 }
 
 func TestWaitWords(t *testing.T) {
-	now := time.Now()
 	room := Room{
-		Nodes:   []NodeRoom{{Total: Amount{GPUs: 2}, Free: Amount{GPUs: 1}}, {Total: Amount{GPUs: 2}, Free: Amount{GPUs: 1}}},
-		Holders: []Holder{{Handle: "ada", Notebook: "train", Since: now.Add(-90 * time.Minute)}, {Pod: "jobs/x", Since: now.Add(-10 * time.Second)}},
+		Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Free: Amount{GPUs: 1}}, {Total: Amount{GPUs: 2}, Free: Amount{GPUs: 1}}},
 	}
 	for _, c := range []struct {
 		name     string
@@ -46,11 +44,11 @@ func TestWaitWords(t *testing.T) {
 		{"no machine", verdict{short: shortGPU}, Room{Waiting: 1}, 1, "No machine of the lab is ready. It starts when one is."},
 		{"never", verdict{never: true, need: Amount{GPUs: 3}}, room, 0, "It asks for 3 GPUs, but no machine of this lab has more than 2. It can never start like this: cancel it, or launch a CPU notebook."},
 		{"no GPU in the lab", verdict{never: true, need: Amount{GPUs: 1}}, Room{Nodes: make([]NodeRoom, 1)}, 0, "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."},
-		{"spread over machines", verdict{short: shortGPU, need: Amount{GPUs: 2}}, room, 1, "It asks for 2 GPUs; 2 of 4 are free, but not on one machine or not yet for it. Held by ada (train) for 1 h 30 min, jobs/x for less than a minute. It is next in line."},
+		{"spread over machines", verdict{short: shortGPU, need: Amount{GPUs: 2}}, room, 1, "It asks for 2 GPUs; 2 of 4 are free, but not on one machine or not yet for it. It is next in line."},
 		{"memory", verdict{short: shortMemory, need: Amount{Memory: 3 << 29}}, room, 2, "Not enough memory is free: it needs 1.5 GiB on one machine. One launch is ahead of it."},
 		{"processor", verdict{short: shortCPU, need: Amount{MilliCPU: 500}}, room, 4, "Not enough processor time is free: it needs 0.5 cores on one machine. 3 launches are ahead of it."},
 	} {
-		if got := waitWords(c.v, c.room, c.position, now); got != c.want {
+		if got := waitWords(c.v, c.room, c.position); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
 		}
 	}

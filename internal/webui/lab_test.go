@@ -186,6 +186,11 @@ func (l *lab) busy() {
 		}
 		return all
 	}
+	waitingSteps := func(reason string) []notebooks.Step {
+		all := steps(0, false)
+		all[0].Text = reason
+		return all
+	}
 	holders := []notebooks.Holder{
 		{Handle: "ada", Pod: "jupyter-ada", Notebook: "gpu", GPUs: 1, Node: "gpu-box", Since: now.Add(-12 * time.Minute)},
 		{Handle: "ben", Pod: "jupyter-ben", Notebook: "gpu", GPUs: 1, Node: "gpu-box", Since: now.Add(-59 * time.Minute)},
@@ -195,7 +200,8 @@ func (l *lab) busy() {
 			add(1, "ada", "gpu", "protein-folding", notebooks.Running, func(n *notebooks.Launch) { n.GPUUUIDs = []string{held.GPUs[0].UUID} }),
 			add(2, "ben", "gpu", "Seminar exercise 3", notebooks.Running, func(n *notebooks.Launch) { n.GPUUUIDs = []string{held.GPUs[1].UUID} }),
 			add(3, "lea", "gpu", "GPU notebook", notebooks.Waiting, func(n *notebooks.Launch) {
-				n.Reason, n.Position, n.Holders = "All 2 GPUs are in use.", 1, holders
+				n.Reason, n.Position, n.Holders = "Both GPUs are in use. It is next in line.", 1, holders
+				n.Detail = waitingSteps(n.Reason)
 			}),
 			add(4, "ada", "cpu", "A rather long title, to see what a table does with a name that somebody wrote in full", notebooks.Starting, func(n *notebooks.Launch) { n.Started, n.Detail = now.Add(-3*time.Second), steps(3, false) }),
 			add(5, "ada", "gpu", "eight-gpus", notebooks.Waiting, func(n *notebooks.Launch) {

@@ -153,6 +153,9 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 		State: string(l.State), Own: l.UserID == v.session.User.ID}
 	_, view.Tone = stateWords(l)
 	for _, step := range l.Detail {
+		if strings.TrimSuffix(step.Text, ".") == strings.TrimSuffix(l.Reason, ".") {
+			step.Text = "" // the headline says it
+		}
 		view.Steps = append(view.Steps, stepViewOf(step))
 	}
 	view.MayCancel = l.State == notebooks.Waiting

@@ -337,10 +337,13 @@ func TestWaitingNotebookCanBecomeAnother(t *testing.T) {
 	l := newLab(t, "ada", "lea")
 	l.notebooks.change(func(list *[]notebooks.Launch) {
 		*list = []notebooks.Launch{{ID: 1, UserID: 2, Handle: "ben", Title: "Mine", Profile: "gpu", GPUs: 1, State: notebooks.Waiting, Requested: time.Now(),
-			Reason: "both GPUs are in use", Position: 2, Holders: []notebooks.Holder{{Handle: "ada", Pod: "jupyter-ada", GPUs: 1, Since: time.Now().Add(-5 * time.Minute)}}}}
+			Reason: "Both GPUs are in use.", Position: 2, Detail: []notebooks.Step{{Name: notebooks.StepQueue, State: "active", Text: "Both GPUs are in use"}}, Holders: []notebooks.Holder{{Handle: "ada", Pod: "jupyter-ada", GPUs: 1, Since: time.Now().Add(-5 * time.Minute)}}}}
 	})
 	c := l.client(t, "ben")
 	c.get("/launches/1").want(t, http.StatusOK, "Waiting for 1 GPU", "Both GPUs are in use.", "It starts by itself", "ada", "5 min", "Start a CPU notebook instead", "Cancel")
+	if body := c.get("/launches/1").body; strings.Count(body, "GPUs are in use") != 1 {
+		t.Errorf("the reason is said more than once:\n%s", visible(body))
+	}
 	got := c.post("/launches/1", "/launch", url.Values{"profile": {"cpu"}, "title": {"Mine"}, "instead": {"1"}})
 	got.want(t, http.StatusSeeOther)
 	c.get("/launches/1").want(t, http.StatusOK, "Cancelled")
