@@ -255,12 +255,13 @@ work = subprocess.Popen([sys.executable, "-c", "import ctypes; ctypes.CDLL('libc
 	defer k.run(t, "work.kill()")
 	b := a.browser.For(t).Tab()
 	b.Open(pages + "/gpus")
-	for _, text := range []string{"simulated", "you", guestHandle} {
+	for _, text := range []string{"simulated", "you", guestHandle, "python3"} {
 		b.WaitText("#machines", text)
 	}
 	seen := map[string]bool{}
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		seen[b.Text("#machines .readings")] = true
+		seen[lab.Evaluate[string](b, `async () => [...document.querySelectorAll("#machines .gpu")]
+			.find(card => card.querySelector(".card-head").innerText.includes("you")).querySelector(".readings").innerText`)] = true
 	}
 	if len(seen) < 4 {
 		t.Errorf("in 6 seconds the readings changed %d times", len(seen)-1)
