@@ -40,8 +40,7 @@ Compare the fingerprint before you trust it.`,
 			case trust:
 				return trustCA(c.OutOrStdout(), cfg)
 			case untrust:
-				untrustCA(cfg)
-				return nil
+				return untrustCA(c.OutOrStdout(), cfg)
 			}
 			pem, err := readCA(cfg)
 			if err != nil {
@@ -86,8 +85,14 @@ func trustCA(out io.Writer, cfg Config) error {
 	return nil
 }
 
-func untrustCA(cfg Config) {
-	if pem, err := readCA(cfg); err == nil {
-		webca.Untrust(pem)
+// untrustCA undoes trustCA, whoever called it.
+func untrustCA(out io.Writer, cfg Config) error {
+	pem, err := readCA(cfg)
+	if err != nil {
+		return err
 	}
+	for _, line := range webca.Untrust(pem) {
+		fmt.Fprintln(out, "  "+line)
+	}
+	return nil
 }

@@ -51,7 +51,7 @@ at any time; run on a running lab it mends what is missing and says what changed
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has)")
 	c.Flags().IntVar(&f.simulated, "simulated-gpus", 0, "how many GPUs to simulate (default 2)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "ask nothing, take the defaults")
-	c.Flags().BoolVar(&f.trust, "trust", false, "trust the lab's web certificates on this machine")
+	c.Flags().BoolVar(&f.trust, "trust", false, "trust the lab's web certificates on this machine (system, Chromium, Firefox)")
 	return c
 }
 
@@ -114,6 +114,9 @@ func applyFlags(c *cobra.Command, a *app, cfg *Config, f *initFlags, first bool)
 		cfg.GPUs = f.gpus
 	case first:
 		cfg.GPUs = chooseGPUs(ask, cfg.SimulatedGPUs)
+	}
+	if first && !ask.silent && !c.Flags().Changed("trust") {
+		f.trust = ask.yes("Shall this machine's browsers and programs trust the lab's web certificates?")
 	}
 	if err := cfg.check(); err != nil {
 		return fail(exitUsage, "%w", err)

@@ -70,6 +70,11 @@ func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
 	if err := embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), step); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
+	step("forgetting the web certificates")
+	if err := untrustCA(out, cfg); err != nil && !errors.As(err, new(codedError)) {
+		return fmt.Errorf("%w; run `gpulab reset` again", err)
+	}
+	step("deleting state")
 	if err := removeState(cfg, keepHomes); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
@@ -90,9 +95,8 @@ func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
 	return nil
 }
 
-// removeState deletes the data directory, trust in the web certificates included.
+// removeState deletes the data directory, on demand without the homes.
 func removeState(cfg Config, keepHomes bool) error {
-	untrustCA(cfg)
 	if !keepHomes {
 		return embedk8s.RemoveFiles(cfg.DataDir)
 	}

@@ -37,7 +37,7 @@ func Trust(caPEM []byte) []string {
 	return thisHost().each(caPEM, host.trustSystem, host.trustChromium, host.trustFirefox)
 }
 
-// Untrust takes back what Trust did and leaves everything else in those places as it is.
+// Untrust takes back what Trust did, whoever called it, and leaves everything else in those places as it is.
 func Untrust(caPEM []byte) []string {
 	return thisHost().each(caPEM, host.untrustFirefox, host.untrustChromium, host.untrustSystem)
 }
@@ -106,6 +106,28 @@ func (h host) each(caPEM []byte, steps ...func(host, mark) string) []string {
 		lines[i] = step(h, m)
 	}
 	return lines
+}
+
+// everybody is the host as each person of it sees it who may have called Trust.
+func (h host) everybody() []host {
+	list := []host{h}
+	accounts, err := os.ReadFile(h.path("/etc/passwd"))
+	if err != nil || os.Geteuid() != 0 {
+		return list
+	}
+	for line := range strings.Lines(string(accounts)) {
+		fields := strings.Split(strings.TrimSpace(line), ":")
+		if len(fields) < 7 || fields[5] == "" {
+			continue
+		}
+		uid, err1 := strconv.Atoi(fields[2])
+		gid, err2 := strconv.Atoi(fields[3])
+		other := host{root: h.root, home: h.path(fields[5]), uid: uid, gid: gid, installed: h.installed}
+		if err1 == nil && err2 == nil && other.home != h.home && slices.ContainsFunc(other.nssStores(), isStore) {
+			list = append(list, other)
+		}
+	}
+	return list
 }
 
 // path is where a path of the machine is for us.
@@ -182,13 +204,23 @@ func (h host) trustChromium(m mark) string {
 	return fmt.Sprintf("Chromium: trusted, by %s. Restart it.", strings.Join(h.nssStores(), " and "))
 }
 
+// storeMark lies in a store that Trust made. Chromium makes its own, and uses one that it finds.
+const storeMark = "made-by-gpulab"
+
+func isStore(dir string) bool { return exists(filepath.Join(dir, "cert9.db")) }
+
 func (h host) trustNSS(dir string, m mark) error {
-	if !exists(filepath.Join(dir, "cert9.db")) {
-		if err := h.asPerson("mkdir", "-p", "-m", "0700", dir); err != nil {
-			return err
-		}
-		if err := h.asPerson("certutil", "-N", "--empty-password", "-d", "sql:"+dir); err != nil {
-			return err
+	if !isStore(dir) {
+		// Each folder of its own: with -p, a mode is the last one's only.
+		for _, args := range [][]string{
+			{"mkdir", "-p", "-m", "0700", filepath.Dir(dir)},
+			{"mkdir", "-p", "-m", "0700", dir},
+			{"certutil", "-N", "--empty-password", "-d", "sql:" + dir},
+			{"touch", filepath.Join(dir, storeMark)},
+		} {
+			if err := h.asPerson(args[0], args[1:]...); err != nil {
+				return err
+			}
 		}
 	}
 	// From standard input: the person need not be able to read our files. C: trusted for web pages only.
@@ -197,19 +229,50 @@ func (h host) trustNSS(dir string, m mark) error {
 
 func (h host) untrustChromium(m mark) string {
 	found := false
-	for _, dir := range h.nssStores() {
-		if !exists(filepath.Join(dir, "cert9.db")) || h.asPerson("certutil", "-L", "-d", "sql:"+dir, "-n", m.nick) != nil {
-			continue
-		}
-		found = true
-		if err := h.asPerson("certutil", "-D", "-d", "sql:"+dir, "-n", m.nick); err != nil {
-			return fmt.Sprintf("Chromium: still trusted (%v). Remove the CA in its settings.", err)
+	for _, person := range h.everybody() {
+		for _, dir := range person.nssStores() {
+			did, err := person.untrustNSS(dir, m)
+			if err != nil {
+				return fmt.Sprintf("Chromium: still trusted by %s (%v). Remove the CA in its settings.", dir, err)
+			}
+			found = found || did
 		}
 	}
 	if !found {
 		return "Chromium: was not trusted."
 	}
 	return "Chromium: forgotten. Restart it."
+}
+
+func (h host) untrustNSS(dir string, m mark) (found bool, err error) {
+	if !isStore(dir) {
+		return false, nil
+	}
+	if h.asPerson("certutil", "-L", "-d", "sql:"+dir, "-n", m.nick) == nil {
+		if err := h.asPerson("certutil", "-D", "-d", "sql:"+dir, "-n", m.nick); err != nil {
+			return true, err
+		}
+		found = true
+	}
+	if !exists(filepath.Join(dir, storeMark)) {
+		return found, nil
+	}
+	// Ours, and as empty as we made it: it goes too. A folder that holds
+	// anything else stays.
+	list, err := output(h.uid, h.gid, "", "certutil", "-L", "-d", "sql:"+dir)
+	if err != nil {
+		return found, err
+	}
+	if strings.Count(strings.TrimSpace(list), "\n") > 1 { // more than the two lines of the heading
+		return found, nil
+	}
+	for _, name := range []string{storeMark, "cert9.db", "key4.db", "pkcs11.txt"} {
+		if err := h.asPerson("rm", "-f", filepath.Join(dir, name)); err != nil {
+			return found, err
+		}
+	}
+	_ = h.asPerson("rmdir", dir, filepath.Dir(dir))
+	return found, nil
 }
 
 func (h host) trustFirefox(m mark) string {
@@ -328,11 +391,17 @@ func (h host) asPerson(name string, args ...string) error {
 	return run(h.uid, h.gid, "", name, args...)
 }
 
-// run runs a helper as the given user (-1: as ourselves); its error is what the helper said last.
 func run(uid, gid int, stdin, name string, args ...string) error {
+	_, err := output(uid, gid, stdin, name, args...)
+	return err
+}
+
+// output runs a helper as the given user (-1: as ourselves) and returns what it said; its error is the
+// last of that.
+func output(uid, gid int, stdin, name string, args ...string) (string, error) {
 	path, err := findCommand(name)
 	if err != nil {
-		return fmt.Errorf("%s is not installed", name)
+		return "", fmt.Errorf("%s is not installed", name)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -349,7 +418,7 @@ func run(uid, gid int, stdin, name string, args ...string) error {
 		if i := strings.LastIndexByte(said, '\n'); i >= 0 {
 			said = said[i+1:]
 		}
-		return fmt.Errorf("%s: %w: %s", name, err, said)
+		return "", fmt.Errorf("%s: %w: %s", name, err, said)
 	}
-	return nil
+	return string(out), nil
 }

@@ -42,14 +42,18 @@ func (h host) untrust(caPEM []byte) string {
 	return strings.Join(h.each(caPEM, host.untrustFirefox, host.untrustChromium, host.untrustSystem), "\n")
 }
 
-// listing is every file and link below the root with its content, but for Chromium's database, whose
-// bytes never repeat.
+// listing is every file and link below the root with its content, but for the bytes of Chromium's
+// database, which never repeat.
 func listing(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
 	must(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.Contains(path, ".pki") {
+		if err != nil || d.IsDir() {
 			return err
+		}
+		if strings.HasSuffix(path, ".db") {
+			b.WriteString(strings.TrimPrefix(path, root) + "\n")
+			return nil
 		}
 		b.WriteString(strings.TrimPrefix(path, root))
 		if d.Type()&os.ModeSymlink != 0 {
@@ -142,13 +146,23 @@ func TestTrustAndBack(t *testing.T) {
 func TestTrustOnAFreshMachineLeavesNothing(t *testing.T) {
 	c := mustEnsure(t, t.TempDir(), names, start)
 	h := fakeRoot(t, "chromium", "firefox", "certutil")
+	other := mustEnsure(t, t.TempDir(), names, start) // a machine trusts somebody
+	must(t, os.WriteFile(h.path(localCertsDir+"/other.crt"), other.CAPEM(), 0o644))
+	must(t, h.updateSystem())
+	before := listing(t, h.root)
 	h.trust(c.CAPEM())
+	if listing(t, h.root) == before {
+		t.Fatal("this test shows nothing")
+	}
 	h.untrust(c.CAPEM())
 	if exists(h.path("/etc/firefox")) {
 		t.Error("/etc/firefox is still there")
 	}
-	if after := listing(t, h.root); strings.Contains(after, "gpulab") {
-		t.Errorf("left:\n%s", after)
+	if after := listing(t, h.root); after != before {
+		t.Errorf("left:\n%s\nwas:\n%s", after, before)
+	}
+	if exists(h.path("/home/ada/.pki")) {
+		t.Error("an empty store of Chromium's is left")
 	}
 }
 
@@ -206,5 +220,31 @@ func TestTrustAfterAnInterruption(t *testing.T) {
 	}
 	if said := h.trust([]byte("junk")); !strings.Contains(said, "Nothing was changed") {
 		t.Errorf("said:\n%s", said)
+	}
+}
+
+// Whoever takes gpulab off the machine may be somebody else than who trusted the CA in their Chromium.
+func TestUntrustForEverybody(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	c := mustEnsure(t, t.TempDir(), names, start)
+	h := fakeRoot(t, "chromium", "certutil")
+	for dir := h.root; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o755)) // the person goes through it
+	}
+	must(t, os.MkdirAll(h.path("/etc"), 0o755))
+	must(t, os.WriteFile(h.path("/etc/passwd"), []byte("root:x:0:0::/root:/bin/sh\nben:x:65534:65534::/home/ben:/bin/sh\nodd line\n"), 0o644))
+	must(t, os.MkdirAll(h.path("/home/ben"), 0o755))
+	must(t, os.Chown(h.path("/home/ben"), 65534, 65534))
+	ben := host{root: h.root, home: h.path("/home/ben"), uid: 65534, gid: 65534, installed: h.installed}
+	if said := ben.trust(c.CAPEM()); !strings.Contains(said, "Chromium: trusted") {
+		t.Fatalf("said:\n%s", said)
+	}
+	if said := h.untrust(c.CAPEM()); !strings.Contains(said, "Chromium: forgotten") {
+		t.Errorf("said:\n%s", said)
+	}
+	if exists(h.path("/home/ben/.pki")) {
+		t.Errorf("ben's store is left:\n%s", nssList(t, ben))
 	}
 }

@@ -56,6 +56,7 @@ type chapter struct {
 func TestAppliance(t *testing.T) {
 	live(t, []chapter{
 		{"commands without a lab", testCommandsWithoutLab, false},
+		{"questions", testQuestions, false},
 		{"preflight", testPreflight, false},
 		{"init interrupted", testInitInterrupted, true},
 		{"init again", testInitAgain, false},
@@ -74,6 +75,7 @@ func TestAppliance(t *testing.T) {
 		{"untrusted certificate", testUntrusted, false},
 		{"forms and sign-in", testFormsAndSignIn, false},
 		{"remove a person", testRemovePerson, false},
+		{"trust on this machine", testTrustHere, false},
 		{"reset", testReset, true},
 		{"init after reset", testInitAfterReset, false},
 	})

@@ -57,6 +57,24 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 	}
 }
 
+// testQuestions: on a terminal init asks what it cannot know, before it does
+// anything.
+func testQuestions(t *testing.T, a *appliance) {
+	const elsewhere = "203.0.113.1" // ends init after its questions
+	answers := "printf 'Kino\\n\\nn\\n' | script -qec '" + a.Binary() + " init --address " + elsewhere + "' /dev/null"
+	result := a.Run(a.ctx, "sh", "-c", answers)
+	checkFailure(t, result, exitPreflight, "What is the lab called?", "no NVIDIA card. Use 2 simulated GPUs",
+		"browsers and programs trust the lab's web certificates?", elsewhere+" is not an address of this machine")
+	result = a.Gpulab(a.ctx, "init", "--address", elsewhere)
+	checkFailure(t, result, exitPreflight, elsewhere)
+	if strings.Contains(result.Stdout, "?") {
+		t.Errorf("without a terminal init asks:\n%s", result.Stdout)
+	}
+	if added := a.before.Added(a.Snapshot(a.ctx)); len(added) > 0 {
+		t.Errorf("questions left:\n%s", strings.Join(added, "\n"))
+	}
+}
+
 // testPreflight: init stops before it has done anything where the machine does
 // not fit, and says what mends it.
 func testPreflight(t *testing.T, a *appliance) {

@@ -15,6 +15,9 @@ func testReset(t *testing.T, a *appliance) {
 		t.Error("no notebook runs, so reset has less to do than it should")
 	}
 	a.checkReset(t)
+	if a.Run(a.ctx, "sh", "-c", "ls -d ~/.pki").Code == 0 {
+		t.Error("a store of Chromium's that gpulab made is left")
+	}
 	if result := a.Gpulab(a.ctx, "reset", "--yes"); result.Code != 0 {
 		t.Errorf("a second reset: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}

@@ -35,3 +35,24 @@ func testUntrusted(t *testing.T, a *appliance) {
 		t.Errorf("the page warns in a browser that works: %s", said)
 	}
 }
+
+// testTrustHere: the machine itself can be made to trust its pages; reset
+// takes that back (testReset).
+func testTrustHere(t *testing.T, a *appliance) {
+	visit := func() lab.Result { return a.Run(a.ctx, "curl", "-sSf", "-o", "/dev/null", pages+"/login") }
+	if result := visit(); result.Code != 60 {
+		t.Fatalf("this machine trusts the lab before it was told to: exit code %d: %s", result.Code, result.Stderr)
+	}
+	for _, want := range []string{"System: trusted, by ", "System: trusted already."} {
+		said := a.MustGpulab(a.ctx, "ca", "--trust")
+		if !strings.Contains(said, want) || !strings.Contains(said, "Chromium: trusted") {
+			t.Errorf("%q is not in\n%s", want, said)
+		}
+	}
+	if result := visit(); result.Code != 0 {
+		t.Errorf("curl: exit code %d: %s", result.Code, result.Stderr)
+	}
+	if list := a.MustRun(a.ctx, "sh", "-c", "certutil -L -d sql:$HOME/.pki/nssdb"); !strings.Contains(list, "gpulab web CA") {
+		t.Errorf("Chromium's list:\n%s", list)
+	}
+}
