@@ -5,6 +5,9 @@ set -eu
 
 python3 -m venv /opt/hub
 /opt/hub/bin/pip install --no-deps --no-compile --require-hashes --only-binary :all: -r /src/requirements.txt
+# jsonschema uses it if it is there, to check the formats "iri" and
+# "iri-reference", which nothing here uses: its grammar takes a second to build.
+/opt/hub/bin/python -m pip --quiet uninstall --yes rfc3987-syntax lark
 # Nothing is installed into a running hub.
 /opt/hub/bin/python -m pip --quiet uninstall --yes pip setuptools
 rm -rf /opt/hub/include

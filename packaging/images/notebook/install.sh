@@ -20,6 +20,10 @@ echo /usr/local/lib/python3.11/dist-packages >/opt/lab/lib/python3.11/site-packa
 /usr/local/bin/pip --python /opt/lab/bin/python install \
   --no-deps --no-compile --require-hashes --only-binary :all: -r /src/lab.txt
 rm -rf /opt/lab/include
+# jsonschema uses it if it is there, to check the formats "iri" and
+# "iri-reference", which nothing here uses: its grammar takes a second to build,
+# at every start of every notebook.
+/usr/local/bin/pip --python /opt/lab/bin/python uninstall --yes rfc3987-syntax lark
 # Commands of shared packages that are about the server run in the server's Python.
 for command in /usr/local/bin/jupyter*; do
   sed '1s|.*|#!/opt/lab/bin/python3|' "$command" >"/opt/lab/bin/${command##*/}"
