@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -216,4 +218,15 @@ func hubConfig(t *testing.T, r Release) map[string]any {
 		t.Fatal(err)
 	}
 	return parsed
+}
+
+// TestHubLooksOften: a server that answers is seen at once, not seconds later.
+func TestHubLooksOften(t *testing.T) {
+	t.Parallel()
+	config, env := hubFiles(t, release(t, sampleInputs(), "jupyterhub"))
+	out := runHubPython(t, env, "testdata/backoff.py", config)
+	pause, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+	if err != nil || pause > 1 {
+		t.Errorf("between two looks pass %s s (%v)", out, err)
+	}
 }

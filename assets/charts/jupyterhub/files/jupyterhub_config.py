@@ -10,8 +10,11 @@ JupyterHub uses. What must hold whatever the values say stands at the end.
 
 # The variable c is JupyterHub's own.
 # ruff: noqa: F821
+import inspect
 import json
 import os
+
+from jupyterhub.utils import exponential_backoff
 
 VALUES = os.environ.get("GPULAB_HUB_VALUES", "/etc/jupyterhub/values.json")
 with open(VALUES, encoding="utf-8") as file:
@@ -185,6 +188,17 @@ if purpose != "ignore":
         c.KubeSpawner.node_affinity_required.append(users)
     else:
         c.KubeSpawner.node_affinity_preferred.append({"weight": 100, "preference": users})
+
+# The hub asks a starting server whether it answers, at first soon, then after
+# pauses of up to 5 s, which is how much later than necessary people would get in.
+# There is no setting for it; these are the defaults of the function's parameters.
+waiting = {
+    name: parameter.default
+    for name, parameter in inspect.signature(exponential_backoff).parameters.items()
+    if parameter.default is not parameter.empty
+}
+if {"start_wait", "max_wait"} <= waiting.keys():
+    exponential_backoff.__defaults__ = tuple({**waiting, "start_wait": 0.1, "max_wait": 0.3}.values())
 
 home = get_config("singleuser.storage.homeMountPath", "/home/{username}")
 home = home.replace("{username}", "{unescaped_username}")
