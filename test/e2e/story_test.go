@@ -245,6 +245,7 @@ func testAllTaken(t *testing.T, a *appliance) {
 	b.WaitText("#launch-actions", "Start a CPU notebook instead")
 	b.Pictures("waiting")
 	a.waiting = b.Location()
+	open(t, a, "home-busy", b, pages+"/", "#everyone", guestHandle)
 }
 
 // testReadings: the GPU page changes every second and names the holders.
