@@ -215,6 +215,7 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 		runtime, did, err = embedk8s.Stage(ctx, archive, l.cfg.DataDir, func(done, total int64) {
 			st.say("unpacking, %d %%", 100*done/max(total, 1))
 		})
+		assets.ReleaseBundle()
 		if did {
 			st.changed()
 		}
