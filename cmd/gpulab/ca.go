@@ -22,6 +22,9 @@ Compare the fingerprint before you trust it.`,
 		Example: "  sudo gpulab ca > gpulab-ca.crt\n  sudo gpulab ca --fingerprint\n  sudo gpulab ca --trust",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if fingerprint && (trust || untrust) || trust && untrust {
+				return fail(exitUsage, "--fingerprint, --trust and --untrust exclude each other; choose one")
+			}
 			if err := requireRoot(c); err != nil {
 				return err
 			}
@@ -53,7 +56,6 @@ Compare the fingerprint before you trust it.`,
 	c.Flags().BoolVar(&fingerprint, "fingerprint", false, "print its SHA-256 fingerprint")
 	c.Flags().BoolVar(&trust, "trust", false, "trust it on this machine (system, Chromium, Firefox)")
 	c.Flags().BoolVar(&untrust, "untrust", false, "undo --trust")
-	c.MarkFlagsMutuallyExclusive("fingerprint", "trust", "untrust")
 	return c
 }
 

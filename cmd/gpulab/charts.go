@@ -9,7 +9,9 @@ import (
 func newCharts(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "charts", Short: "List what gpulab installed in the cluster", Args: cobra.NoArgs,
+		Use: "charts", Short: "List what gpulab installed in the cluster",
+		Example: "  sudo gpulab charts\n  sudo gpulab charts --json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err

@@ -96,7 +96,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	if addr, ok := l.attached.Load().kube.HubAddress(); ok {
 		hub.Detail = "at " + addr
 	} else {
-		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab kubectl -n gpulab-system logs deploy/hub`"
+		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
 	out = append(out, hub)
 	if l.cfg.GPUs == gpusNone {
@@ -108,7 +108,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	case !ok:
 		probe.State, probe.Detail = ctl.Starting, "no reading yet"
 	case snap.Error != "":
-		probe.State, probe.Detail, probe.NextStep = ctl.Warning, snap.Error, "see `gpulab logs`"
+		probe.State, probe.Detail, probe.NextStep = ctl.Warning, snap.Error, "see `gpulab logs probe`"
 	default:
 		probe.Detail = fmt.Sprintf("%d GPUs, driver %s", len(snap.GPUs), snap.DriverVersion)
 		if snap.Simulated {

@@ -13,7 +13,9 @@ import (
 func newGPUs(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "gpus", Short: "Every GPU: what it does and who holds it", Args: cobra.NoArgs,
+		Use: "gpus", Short: "Every GPU: what it does and who holds it",
+		Example: "  sudo gpulab gpus\n  sudo gpulab gpus --json | jq '.[].gpus[].uuid'",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err

@@ -49,6 +49,7 @@ at any time; run on a running lab it mends what is missing and says what changed
 	c.Flags().StringVar(&f.lab, "lab", "", "the lab's name, shown on the page")
 	c.Flags().StringVar(&f.address, "address", "", "this machine's address (default: the one with the default route)")
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has)")
+	completeFlag(c, "gpus", gpusReal, gpusSimulated, gpusNone)
 	c.Flags().IntVar(&f.simulated, "simulated-gpus", 0, "how many GPUs to simulate (default 2)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "ask nothing, take the defaults")
 	c.Flags().BoolVar(&f.trust, "trust", false, "trust the lab's web certificates on this machine (system, Chromium, Firefox)")

@@ -14,6 +14,7 @@ import (
 func newKubectl(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "kubectl ...", Short: "Run kubectl with the lab's credentials",
+		Long:               "Run the kubectl that comes with gpulab, as the cluster's administrator. It ends\nwith kubectl's own exit code.",
 		Example:            "  sudo gpulab kubectl get pods -A",
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -24,20 +25,28 @@ func newKubectl(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			kubeconfig := filepath.Join(cfg.DataDir, "kubeconfig")
-			if _, err := os.Stat(kubeconfig); err != nil {
-				return fail(exitNotRunning, "there is no cluster on this machine yet; start it with `gpulab init`")
-			}
-			cmd := exec.CommandContext(c.Context(), filepath.Join(embedk8s.Current(cfg.DataDir), "kubectl"), args...)
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
-			var exit *exec.ExitError
-			if err := cmd.Run(); errors.As(err, &exit) {
-				return fail(exit.ExitCode(), "kubectl ended with code %d", exit.ExitCode())
-			} else if err != nil {
-				return err
-			}
-			return nil
+			return runKubectl(c, cfg, args)
 		},
 	}
+}
+
+// runKubectl ends with kubectl's own exit code. A signal ends both: that is
+// how one leaves what goes on showing.
+func runKubectl(c *cobra.Command, cfg Config, args []string) error {
+	kubeconfig := filepath.Join(cfg.DataDir, "kubeconfig")
+	if _, err := os.Stat(kubeconfig); err != nil {
+		return fail(exitNotRunning, "there is no cluster on this machine yet; start it with `gpulab init`")
+	}
+	cmd := exec.CommandContext(c.Context(), filepath.Join(embedk8s.Current(cfg.DataDir), "kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case c.Context().Err() != nil:
+		return nil
+	case errors.As(err, &exit):
+		return fail(exit.ExitCode(), "kubectl ended with code %d", exit.ExitCode())
+	}
+	return err
 }

@@ -14,10 +14,10 @@ func newLogs(a *app) *cobra.Command {
 	var follow bool
 	var lines int
 	c := &cobra.Command{
-		Use: "logs [gpulab|k3s]", Short: "Show the log of gpulab or of its Kubernetes",
-		Example:   "  sudo gpulab logs -f\n  sudo gpulab logs k3s -n 500",
+		Use: "logs [gpulab|k3s|hub|probe]", Short: "Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU probe",
+		Example:   "  sudo gpulab logs -f\n  sudo gpulab logs k3s -n 500\n  sudo gpulab logs hub",
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"gpulab", "k3s"},
+		ValidArgs: []string{"gpulab", "k3s", "hub", "probe"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -26,11 +26,20 @@ func newLogs(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			part := "gpulab"
+			if len(args) == 1 {
+				part = args[0]
+			}
+			if part == "hub" {
+				kubectl := []string{"--namespace", systemNamespace, "logs", "deploy/hub", "--tail", strconv.Itoa(lines)}
+				if follow {
+					kubectl = append(kubectl, "--follow")
+				}
+				return runKubectl(c, cfg, kubectl)
+			}
 			command := []string{"tail", "-n", strconv.Itoa(lines)}
-			path := logPath(cfg)
-			if len(args) == 1 && args[0] == "k3s" {
-				path = filepath.Join(cfg.DataDir, "log", "k3s.log")
-			} else if haveSystemd() {
+			path := filepath.Join(cfg.DataDir, "log", part+".log")
+			if part == "gpulab" && haveSystemd() {
 				command, path = []string{"journalctl", "-u", "gpulab", "-o", "cat", "-n", strconv.Itoa(lines)}, ""
 			}
 			if path != "" {

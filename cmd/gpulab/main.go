@@ -18,7 +18,7 @@ import (
 	"github.com/gpulab/gpulab/internal/version"
 )
 
-// Exit codes, as documented in `gpulab help exit-codes`.
+// Exit codes, as documented in `gpulab exit-codes`.
 const (
 	exitOK         = 0
 	exitFailure    = 1
@@ -85,7 +85,9 @@ func newRoot() *cobra.Command {
 		Use:   "gpulab",
 		Short: "One shared, self-service pool out of a lab's GPU machines",
 		Long: `gpulab turns a lab's GPU machines into one shared, self-service pool:
-an embedded Kubernetes with JupyterHub, and a web page for everybody else.`,
+an embedded Kubernetes with JupyterHub, and a web page for everybody else.
+
+What the exit codes mean: gpulab exit-codes.`,
 		Example: `  sudo gpulab init          set this machine up; run again, it converges
   sudo gpulab status        how every part is, and what to do next
   sudo gpulab admin-link    the one-time link for the first administrator`,
@@ -93,8 +95,12 @@ an embedded Kubernetes with JupyterHub, and a web page for everybody else.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.PersistentFlags().StringVar(&a.configPath, "config", defaultConfigPath, "configuration file")
 	root.PersistentFlags().StringVar(&a.socket, "socket", ctl.DefaultSocket, "control socket of the running gpulab")
+	if err := root.MarkPersistentFlagFilename("config", "yaml", "yml"); err != nil {
+		panic(err) // no such flag
+	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
 	})
@@ -124,6 +130,29 @@ func wrapArgs(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		wrapArgs(sub)
 	}
+}
+
+// completeFlag lets the shell complete a flag's values.
+func completeFlag(c *cobra.Command, flag string, values ...string) {
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // no such flag: a mistake in this program
+	}
+}
+
+// completeHandles lets root's shell complete people.
+func (a *app) completeHandles(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	list, err := a.client().Users(c.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var handles []string
+	for _, u := range list {
+		handles = append(handles, u.Handle)
+	}
+	return handles, cobra.ShellCompDirectiveNoFileComp
 }
 
 // requireRoot explains who may run the command.

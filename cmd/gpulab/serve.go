@@ -21,7 +21,8 @@ func newServe(a *app) *cobra.Command {
 		Long: `Run the lab in the foreground. The service started by gpulab init does this;
 by hand it is useful where there is no systemd. Ending it leaves notebooks
 running; the next start takes them over.`,
-		Args: cobra.NoArgs,
+		Example: "  sudo gpulab serve",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -12,7 +13,9 @@ import (
 func newVersion() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version",
+		Example: "  gpulab version\n  gpulab version --json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON {
 				return printJSON(c.OutOrStdout(), map[string]string{"version": version.Version})
@@ -27,9 +30,14 @@ func newVersion() *cobra.Command {
 
 func newManPages() *cobra.Command {
 	return &cobra.Command{
-		Use: "man FOLDER", Short: "Write the manual pages into a folder", Args: cobra.ExactArgs(1),
-		Example: "  gpulab man /usr/local/share/man/man1",
+		Use: "man FOLDER", Short: "Write the manual pages into a folder",
+		Example:           "  gpulab man ./man\n  sudo gpulab man /usr/local/share/man/man1",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeFolders,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return fmt.Errorf("the folder for the manual pages: %w", err)
+			}
 			root := c.Root()
 			root.DisableAutoGenTag = true
 			return doc.GenManTree(root, &doc.GenManHeader{Title: "GPULAB", Section: "1", Source: "gpulab " + version.Version, Manual: "gpulab"}, args[0])
@@ -37,9 +45,15 @@ func newManPages() *cobra.Command {
 	}
 }
 
+func completeFolders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
 func newExitCodes() *cobra.Command {
 	return &cobra.Command{
 		Use: "exit-codes", Short: "What gpulab's exit codes mean",
+		Example: "  gpulab exit-codes",
+		Args:    cobra.NoArgs,
 		Long: `gpulab's exit codes:
 
   0  done
@@ -49,5 +63,9 @@ func newExitCodes() *cobra.Command {
   4  the machine is not ready for gpulab; each reason is shown
   5  gpulab does not run on this machine
   6  gpulab runs, but is not ready (gpulab status)`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), c.Long)
+			return err
+		},
 	}
 }

@@ -26,7 +26,8 @@ func newUserAdd(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "add HANDLE", Short: "Add a person and print the link with which they choose a password",
-		Args: cobra.ExactArgs(1),
+		Example: "  sudo gpulab user add ada --name 'Ada Lovelace' --email ada@example.org\n  sudo gpulab user add ben --role guest",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -42,6 +43,7 @@ func newUserAdd(a *app) *cobra.Command {
 	c.Flags().StringVar(&u.Name, "name", "", "the name others see")
 	c.Flags().StringVar(&u.Email, "email", "", "e-mail address")
 	c.Flags().StringVar(&role, "role", "member", "admin, lead, member or guest")
+	completeFlag(c, "role", "admin", "lead", "member", "guest")
 	jsonFlag(c, &asJSON)
 	return c
 }
@@ -50,7 +52,9 @@ func newUserPasswd(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "passwd HANDLE", Short: "Print a one-time link with which a person chooses a new password",
-		Args: cobra.ExactArgs(1),
+		Example:           "  sudo gpulab user passwd ada",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeHandles,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -77,7 +81,9 @@ func showLink(c *cobra.Command, asJSON bool, u ctl.UserWithLink) error {
 func newUserList(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "list", Short: "List everybody", Args: cobra.NoArgs,
+		Use: "list", Short: "List everybody",
+		Example: "  sudo gpulab user list\n  sudo gpulab user list --json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -108,7 +114,9 @@ func newUserRemove(a *app) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "remove HANDLE", Short: "Remove a person; their home folder stays on disk",
-		Args: cobra.ExactArgs(1),
+		Example:           "  sudo gpulab user remove ada\n  sudo gpulab user remove --yes ada",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeHandles,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err

@@ -72,6 +72,7 @@ func TestAppliance(t *testing.T) {
 		{"kill Kubernetes", testKillKubernetes, true},
 		{"next in the queue", testNextInQueue, false},
 		{"stop and start again", testStopAndRelaunch, false},
+		{"secrets", testSecrets, false},
 		{"untrusted certificate", testUntrusted, false},
 		{"forms and sign-in", testFormsAndSignIn, false},
 		{"remove a person", testRemovePerson, false},

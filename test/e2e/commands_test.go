@@ -9,7 +9,7 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// Exit codes, as `gpulab help exit-codes` lists them.
+// Exit codes, as `gpulab exit-codes` lists them.
 const (
 	exitUsage      = 2
 	exitNotRoot    = 3
@@ -42,9 +42,10 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 		})
 	}
 	t.Run("as nobody", func(t *testing.T) {
-		for _, command := range []string{"init", "status", "reset", "admin-link"} {
-			result := a.Run(a.ctx, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", a.Binary(), command)
-			checkFailure(t, result, exitNotRoot, "sudo")
+		for _, command := range []string{"init", "serve", "status", "reset", "admin-link", "user list", "user add x", "user passwd x",
+			"user remove x", "gpus", "charts", "logs", "logs hub", "kubectl version", "ca", "ca --trust"} {
+			args := append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", a.Binary()}, strings.Fields(command)...)
+			checkFailure(t, a.Run(a.ctx, "setpriv", args...), exitNotRoot, "sudo gpulab "+strings.Fields(command)[0])
 		}
 	})
 	for _, args := range [][]string{{"version"}, {"help"}, {"completion", "bash"}} {

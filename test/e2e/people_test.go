@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"encoding/json"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -46,5 +48,48 @@ func testRemovePerson(t *testing.T, a *appliance) {
 	}
 	if result := a.Gpulab(a.ctx, "user", "add", guestHandle); result.Code == 0 || !strings.Contains(result.Stderr, "belonged to somebody who left") {
 		t.Errorf("the name of a removed person: exit code %d: %s%s", result.Code, result.Stdout, result.Stderr)
+	}
+}
+
+// testSecrets: what opens doors stands in no command line, no log and nothing
+// that a notebook can read.
+func testSecrets(t *testing.T, a *appliance) {
+	var shared map[string]string
+	if err := json.Unmarshal([]byte(a.MustRun(a.ctx, "cat", "/var/lib/gpulab/hub-secrets.json")), &shared); err != nil {
+		t.Fatal(err)
+	}
+	secrets := []string{adminPassword, guestPassword, strings.TrimSpace(a.MustRun(a.ctx, "cat", "/var/lib/gpulab/k3s/server/token"))}
+	for _, value := range shared {
+		if len(value) > 20 { // the client's name is none
+			secrets = append(secrets, value)
+		}
+	}
+	link, err := url.Parse(a.link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets = append(secrets, link.Query().Get("token"))
+	if len(secrets) < 8 {
+		t.Fatalf("only %d secrets are known", len(secrets))
+	}
+	a.WriteFile("/root/secrets", strings.Join(secrets, "\n")+"\n")
+	defer a.MustRun(a.ctx, "rm", "/root/secrets")
+	for what, look := range map[string]string{
+		"command lines":           `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -qaF -f /root/secrets && cat $p/comm; done`,
+		"notebooks' surroundings": `for p in /proc/[0-9]*; do u=$(stat -c %u $p 2>/dev/null) && [ $u -ge 20000 ] && [ $u -lt 60000 ] && tr '\0' '\n' <$p/environ | grep -qaF -f /root/secrets && cat $p/comm; done`,
+		"logs":                    `grep -rlaF -f /root/secrets /var/lib/gpulab/log /var/log/pods`,
+		"homes":                   `grep -rlaF -f /root/secrets /var/lib/gpulab/homes`,
+		"the machine's files":     `grep -rlaF -f /root/secrets /etc/gpulab /run/gpulab /run/systemd 2>/dev/null`,
+	} {
+		if found := a.Run(a.ctx, "sh", "-c", look).Stdout; found != "" {
+			t.Errorf("a secret stands in %s:\n%s", what, found)
+		}
+	}
+	// The look itself finds what there is.
+	if a.Run(a.ctx, "grep", "-qaF", "-f", "/root/secrets", "/var/lib/gpulab/hub-secrets.json").Code != 0 {
+		t.Error("this test finds nothing")
+	}
+	if logs := a.MustGpulab(a.ctx, "logs", "hub"); !strings.Contains(logs, "JupyterHub") {
+		t.Errorf("gpulab logs hub:\n%.500s", logs)
 	}
 }
