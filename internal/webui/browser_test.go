@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -459,4 +460,56 @@ func TestPagesLive(t *testing.T) {
 		}
 		eventually(ctx, t, "sign-in", `location.pathname === "/login"`)
 	})
+}
+
+// TestKeyboard starts and stops a notebook without a mouse: every stop of the
+// Tab key is visible, a question takes the focus and gives it back.
+func TestKeyboard(t *testing.T) {
+	ctx := browser(t)
+	l := newLab(t, "ada", "ben")
+	l.busy()
+	if err := chromedp.Do(ctx, cookie(l, l.session(t, "ada")), screen(1440, false), chromedp.Navigate(l.server.URL+"/")); err != nil {
+		t.Fatal(err)
+	}
+	press := func(key string) {
+		t.Helper()
+		if err := chromedp.Do(ctx, chromedp.KeyEvent(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// tabTo presses Tab until the focus is on what the script finds.
+	tabTo := func(what, script string) {
+		t.Helper()
+		for range 60 {
+			press(kb.Tab)
+			const visible = `(e => { const s = getComputedStyle(e), r = e.getBoundingClientRect(); return r.width > 0 && r.right > 0 && r.bottom > 0 && s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2 })(document.activeElement)`
+			if seen, err := chromedp.Run(ctx, chromedp.Evaluate[bool](visible)); err != nil || !seen {
+				html, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.activeElement.outerHTML.slice(0, 200)`))
+				t.Fatalf("the focus is not to be seen (%v): %s", err, html)
+			}
+			if found, err := chromedp.Run(ctx, chromedp.Evaluate[bool](script)); err == nil && found {
+				return
+			}
+		}
+		t.Fatalf("Tab does not lead to %s", what)
+	}
+	const name = `document.activeElement.textContent.replace(/\s+/g, " ").trim()`
+
+	press(kb.Tab)
+	eventually(ctx, t, "the way past the navigation comes first", `document.activeElement.className === "skip"`)
+	press(kb.Enter)
+	eventually(ctx, t, "the content has the focus", `document.activeElement.id === "main"`)
+
+	tabTo("the button that stops a notebook", name+` === "Stop protein-folding"`)
+	press(kb.Enter)
+	eventually(ctx, t, "the question, with the focus on what does no harm", `document.querySelector("#confirm[open]") && document.activeElement.matches("[data-no]")`)
+	press(kb.Escape)
+	eventually(ctx, t, "the focus is back", `!document.querySelector("#confirm[open]") && `+name+` === "Stop protein-folding"`)
+
+	tabTo("the title of a new notebook", `document.activeElement.id === "profile-cpu-title"`)
+	if err := chromedp.Do(ctx, chromedp.KeyEvent("typed")); err != nil {
+		t.Fatal(err)
+	}
+	press(kb.Enter)
+	eventually(ctx, t, "the new notebook's page", `location.pathname.startsWith("/launches/") && document.querySelector("h1").innerText === "typed"`)
 }
