@@ -241,24 +241,32 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 		return err
 	}
 	// While the parts of the lab start, there is time for the image that none
-	// of them needs.
-	err = all(ctx,
-		func(ctx context.Context) error { return l.applyCharts(ctx, client) },
+	// of them needs, and for trying a GPU with it.
+	offered := make(chan struct{}) // closed once GPUs are offered as this version does
+	return all(ctx,
+		func(ctx context.Context) error {
+			return l.applyCharts(ctx, func(release string) {
+				if release == charts.DevicePlugin {
+					close(offered)
+				}
+			})
+		},
 		func(ctx context.Context) error {
 			if err := l.importImages(ctx, stageNotebook, l.images.Only(notebookImage)); err != nil {
 				return err
 			}
 			l.canLaunch.Store(true)
 			l.attached.Load().notebooks.Wake()
-			return nil
+			if l.cfg.GPUs == gpusNone {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-offered:
+				return l.checkGPUs(ctx, client)
+			}
 		})
-	if err != nil {
-		return err
-	}
-	if l.cfg.GPUs != gpusNone {
-		return l.checkGPUs(ctx, client)
-	}
-	return nil
 }
 
 // startDriver installs the simulated NVIDIA driver and keeps its readings moving.
@@ -366,7 +374,9 @@ func (l *appliance) driverRoot() string {
 // hubUID owns the hub's database; it is the user of the hub's image.
 const hubUID = 1000
 
-func (l *appliance) applyCharts(ctx context.Context, client kubernetes.Interface) error {
+// applyCharts brings the cluster's parts to what this version wants; ready is
+// told each release that is.
+func (l *appliance) applyCharts(ctx context.Context, ready func(release string)) error {
 	return l.boot.do(stageCharts, func(st *stage) error {
 		if err := os.MkdirAll(l.hubStateDir(), 0o700); err != nil {
 			return err
@@ -390,9 +400,12 @@ func (l *appliance) applyCharts(ctx context.Context, client kubernetes.Interface
 			if e.Phase.Done() {
 				settled[e.Release] = true
 				switch e.Phase {
-				case charts.Unchanged, charts.Failed, charts.Skipped:
+				case charts.Failed, charts.Skipped:
+				case charts.Unchanged:
+					ready(e.Release)
 				default:
 					st.changed()
+					ready(e.Release)
 				}
 			}
 			st.say("%d of %d; %s: %s", len(settled), len(releases), e.Release, strings.TrimSpace(string(e.Phase)+" "+e.Detail))

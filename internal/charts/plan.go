@@ -44,6 +44,9 @@ const (
 	kubeNamespace   = "kube-system"
 )
 
+// DevicePlugin is the release that offers GPUs to pods.
+const DevicePlugin = "nvidia-device-plugin"
+
 // Plan lists the releases for a cluster in the order in which they are applied.
 func Plan(in Inputs) []Release {
 	return []Release{
@@ -99,7 +102,7 @@ func metricsServer(in Inputs) Release {
 func devicePlugin(in Inputs) Release {
 	repository, tag := splitRef(in.Images["nvidia-device-plugin"])
 	return Release{
-		Name:      "nvidia-device-plugin",
+		Name:      DevicePlugin,
 		Namespace: systemNamespace,
 		Chart:     "nvidia-device-plugin",
 		After:     []string{"gpulab-base"},
