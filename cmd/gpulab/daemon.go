@@ -89,7 +89,10 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	case !p.Running:
 		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
 	default:
-		k3s.Detail = fmt.Sprintf("process %d, up %s, %d restarts", p.PID, time.Since(p.Since).Round(time.Second), p.Restarts)
+		k3s.Detail = fmt.Sprintf("process %d, up for %s", p.PID, inWords(time.Since(p.Since)))
+		if p.Restarts > 0 {
+			k3s.Detail += fmt.Sprintf(", started again %d times", p.Restarts)
+		}
 	}
 	out := []ctl.Component{k3s}
 	hub := ctl.Component{Name: "hub", State: ctl.OK}
@@ -116,6 +119,19 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 		}
 	}
 	return append(out, probe)
+}
+
+// inWords says how long something lasts, with two units at most.
+func inWords(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
 }
 
 // AdminLink implements ctl.Daemon.

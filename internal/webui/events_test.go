@@ -2,6 +2,8 @@ package webui_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -177,6 +179,48 @@ func TestStreamBeatsAndEndsWithItsSession(t *testing.T) {
 			t.Error("the stream goes on after signing out")
 		}
 	})
+}
+
+// A server's limit for a request to arrive does not end a stream, with either
+// version of HTTP.
+func TestStreamOutlivesTheReadTimeout(t *testing.T) {
+	l := newLab(t)
+	server := httptest.NewUnstartedServer(l.pages)
+	server.Config.ReadTimeout = 200 * time.Millisecond
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ben, err := l.users.ByHandle(t.Context(), "ben")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := l.users.StartSession(t.Context(), ben.ID, users.SessionMeta{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, http2 := range []bool{false, true} {
+		transport := server.Client().Transport.(*http.Transport).Clone()
+		transport.Protocols = new(http.Protocols)
+		transport.Protocols.SetHTTP1(!http2)
+		transport.Protocols.SetHTTP2(http2)
+		client := &http.Client{Transport: transport}
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/events?view=home", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: token})
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.Copy(io.Discard, response.Body)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: the stream ended before its reader did: %v", response.Proto, err)
+		}
+		_ = response.Body.Close()
+		stop()
+	}
 }
 
 // TestStreamNoticesASessionThatExpired has nobody tell the page.

@@ -189,10 +189,13 @@ func since(t, now time.Time) string {
 
 // gpuRoom counts GPUs: all and those nobody has, in the lab and on one machine.
 // A notebook gets all its GPUs from one machine.
-type gpuRoom struct{ total, free, largest, mostFree int }
+type gpuRoom struct {
+	total, free, largest, mostFree int
+	simulated                      bool // all of them
+}
 
 func roomIn(machines []machineView) gpuRoom {
-	var room gpuRoom
+	room := gpuRoom{simulated: true}
 	for _, m := range machines {
 		free := 0
 		for _, g := range m.GPUs {
@@ -200,11 +203,13 @@ func roomIn(machines []machineView) gpuRoom {
 				free++
 			}
 		}
+		room.simulated = room.simulated && (m.Simulated || len(m.GPUs) == 0)
 		room.total += len(m.GPUs)
 		room.free += free
 		room.largest = max(room.largest, len(m.GPUs))
 		room.mostFree = max(room.mostFree, free)
 	}
+	room.simulated = room.simulated && room.total > 0
 	return room
 }
 

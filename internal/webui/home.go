@@ -48,6 +48,7 @@ type launchRow struct {
 	State     string
 	StateTone tone
 	GPU       string
+	Simulated bool
 	For       string
 	Open      string // address of the notebook, when it is ready
 	MayStop   bool
@@ -103,7 +104,7 @@ func (s *Server) home(r *http.Request, v visitor, mine, active []notebooks.Launc
 }
 
 func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int) profileView {
-	view := profileView{ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description, Gets: gets(p)}
+	view := profileView{ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description, Gets: gets(p, room.simulated)}
 	switch {
 	case p.GPUs == 0:
 		view.Now, view.NowTone = "starts at once", "ok"
@@ -132,7 +133,7 @@ func usedUp(room gpuRoom) string {
 }
 
 // gets lists what a profile brings: "4 cores · 8 GiB memory · 1 GPU".
-func gets(p notebooks.Profile) string {
+func gets(p notebooks.Profile, simulated bool) string {
 	var list []string
 	if p.CPUs > 0 {
 		unit := " cores"
@@ -144,7 +145,10 @@ func gets(p notebooks.Profile) string {
 	if p.Memory != "" {
 		list = append(list, quantity(p.Memory)+" memory")
 	}
-	if p.GPUs > 0 {
+	switch {
+	case p.GPUs > 0 && simulated:
+		list = append(list, count(p.GPUs, "simulated GPU", "simulated GPUs"))
+	case p.GPUs > 0:
 		list = append(list, count(p.GPUs, "GPU", "GPUs"))
 	}
 	return strings.Join(list, " · ")
@@ -155,7 +159,8 @@ func gets(p notebooks.Profile) string {
 func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, machines []machineView) launchRow {
 	own := l.UserID == v.session.User.ID
 	manages := v.may(users.ActionManageNotebooks)
-	row := launchRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, User: l.Handle, Reason: l.Reason, GPU: gpuNames(l, machines)}
+	row := launchRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, User: l.Handle, Reason: l.Reason,
+		GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
 	if !own && !manages {
 		row.Title = s.profileTitle(l.Profile)
 	}
@@ -198,6 +203,11 @@ func stateWords(l *notebooks.Launch) (string, tone) {
 		return "failed", "bad"
 	}
 	return "ended", ""
+}
+
+// simulated tells whether the GPUs of a launch are, or would be.
+func simulated(l *notebooks.Launch, machines []machineView) bool {
+	return l.Simulated || l.GPUs > 0 && l.State == notebooks.Waiting && roomIn(machines).simulated
 }
 
 // gpuNames says which GPUs a launch holds: "GPU 0", "node-b GPU 1".

@@ -154,7 +154,7 @@ func (l *lab) busy() {
 			}
 		}
 		if profile == "gpu" {
-			n.GPUs = 1
+			n.GPUs, n.Simulated = 1, state == notebooks.Running
 		}
 		if state == notebooks.Running {
 			n.Started, n.Ready = now.Add(-12*time.Minute-4*time.Second), now.Add(-12*time.Minute)

@@ -25,6 +25,7 @@ type launchView struct {
 	Steps                   []stepView
 	Holders                 []launchHolder
 	Own                     bool
+	Simulated               bool
 	Open                    string // address of the notebook while it runs
 	AutoOpen                bool   // whether it opens even if the page sees it ready at once
 	MayStop, MayCancel      bool
@@ -150,7 +151,8 @@ func (s *Server) endLaunch(r *http.Request, v visitor, end func(context.Context,
 
 func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) launchView {
 	view := launchView{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, ProfileTitle: s.profileTitle(l.Profile),
-		State: string(l.State), Own: l.UserID == v.session.User.ID}
+		State: string(l.State), Own: l.UserID == v.session.User.ID,
+		Simulated: simulated(l, s.machines(v, false))}
 	_, view.Tone = stateWords(l)
 	for _, step := range l.Detail {
 		if strings.TrimSuffix(step.Text, ".") == strings.TrimSuffix(l.Reason, ".") {

@@ -81,6 +81,9 @@ func navFor(v visitor) []navLink {
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, body templ.Component) {
 	var buffer bytes.Buffer
 	if err := body.Render(r.Context(), &buffer); err != nil {
+		if r.Context().Err() != nil {
+			return // nobody waits for the page any more
+		}
 		s.cfg.Log.Error("page did not render", "path", r.URL.Path, "error", err)
 		http.Error(w, "Something went wrong here. Try again.", http.StatusInternalServerError)
 		return

@@ -365,3 +365,28 @@ func TestRunningNotebookIsOpenedOnTheOtherOrigin(t *testing.T) {
 		t.Error("a lead is led into somebody else's notebook")
 	}
 }
+
+// TestSimulatedStandsBesideEveryGPU: nobody takes a simulated GPU for a card.
+func TestSimulatedStandsBesideEveryGPU(t *testing.T) {
+	l := newLab(t, "ada", "ben")
+	l.busy()
+	c := l.client(t, "ada")
+	home := c.get("/").body
+	for _, row := range []string{"protein-folding", "eight-gpus", "Seminar exercise 3"} { // held, wanted, somebody else's
+		at := strings.Index(home, row)
+		if at < 0 || !strings.Contains(home[at:at+strings.Index(home[at:], "</tr>")], ">simulated<") {
+			t.Errorf("the row of %s does not say it", row)
+		}
+	}
+	for _, want := range []string{"1 simulated GPU", `<span class="tag simulated">`} {
+		if !strings.Contains(home, want) {
+			t.Errorf("the home page lacks %q", want)
+		}
+	}
+	for _, page := range []string{"/gpus", "/launches/1", "/launches/5"} {
+		c.get(page).want(t, http.StatusOK, ">simulated<")
+	}
+	if strings.Contains(c.get("/launches/4").body, ">simulated<") {
+		t.Error("a notebook without a GPU is called simulated")
+	}
+}

@@ -184,7 +184,7 @@ func statusBody(status statusView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<div class=\"card flush\"><table class=\"table folds\"><caption class=\"visually-hidden\">Components</caption> <thead><tr><th scope=\"col\">Component</th><th scope=\"col\">State</th><th scope=\"col\">What is seen, and the next step</th></tr></thead> <tbody>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<div class=\"card flush\"><table class=\"table folds parts\"><caption class=\"visually-hidden\">Components</caption> <thead><tr><th scope=\"col\">Component</th><th scope=\"col\">State</th><th scope=\"col\">What is seen, and the next step</th></tr></thead> <tbody>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -210,7 +210,7 @@ func statusBody(status statusView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "</td><td>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "</td><td class=\"whole\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -251,7 +251,7 @@ func statusBody(status statusView) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if len(status.Charts) > 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<section aria-labelledby=\"charts-title\"><div class=\"section-head\"><h2 id=\"charts-title\">Charts</h2></div><div class=\"card flush\"><table class=\"table folds\"><caption class=\"visually-hidden\">Helm releases that gpulab keeps applied</caption> <thead><tr><th scope=\"col\">Release</th><th scope=\"col\">Version</th><th scope=\"col\">State</th></tr></thead> <tbody>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<section aria-labelledby=\"charts-title\"><div class=\"section-head\"><h2 id=\"charts-title\">Charts</h2></div><div class=\"card flush\"><table class=\"table folds parts\"><caption class=\"visually-hidden\">Helm releases that gpulab keeps applied</caption> <thead><tr><th scope=\"col\">Release</th><th scope=\"col\">Version</th><th scope=\"col\">State</th></tr></thead> <tbody>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
