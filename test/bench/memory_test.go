@@ -59,12 +59,14 @@ func partOf(folder string) string {
 		return ""
 	}
 	args := strings.Split(string(bytes.TrimRight(content, "\x00")), "\x00")
-	switch program := filepath.Base(args[0]); {
+	// k3s and containerd write "k3s server" and blanks over what they were started with.
+	name, _, _ := strings.Cut(args[0], " ")
+	switch program := filepath.Base(name); {
 	case program == "gpulab" && len(args) > 1 && args[1] == "serve":
 		return "gpulab"
 	case program == "gpulab-probe":
 		return "probe"
-	case strings.HasPrefix(program, "k3s"), program == "containerd": // k3s writes "k3s server" there
+	case program == "k3s", program == "containerd":
 		return "k3s and containerd"
 	case program == "containerd-shim-runc-v2":
 		return "shims of pods"
