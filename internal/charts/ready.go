@@ -24,10 +24,11 @@ const (
 	// repeatInterval between two events while the reason to wait stays the same.
 	repeatInterval = 2 * time.Second
 
-	// imagePatience is how long an image may be missing. All are imported
-	// before the charts are applied; only one of the lab's own may still come
-	// from a registry.
-	imagePatience = 20 * time.Second
+	// hopelessAfter is how long a container may be one that cannot start: its
+	// image is missing, or has not the program. All images are imported before
+	// the charts are applied; only one of the lab's own may still come from a
+	// registry.
+	hopelessAfter = 20 * time.Second
 )
 
 // waitReady returns when every workload among the objects runs as many up to
@@ -36,15 +37,15 @@ const (
 func (j *job) waitReady(ctx context.Context, objects kube.ResourceList) error {
 	waitFor := workloads(objects)
 	said, saidAt := "", time.Time{}
-	lastWithImages := time.Now()
+	lastWithHope := time.Now()
 	for {
-		waiting := j.whatIsNotReady(ctx, waitFor)
+		waiting, hopeless := j.whatIsNotReady(ctx, waitFor)
 		if waiting == "" {
 			return nil
 		}
-		if !strings.HasSuffix(waiting, imageMissing) {
-			lastWithImages = time.Now()
-		} else if time.Since(lastWithImages) > imagePatience {
+		if !hopeless {
+			lastWithHope = time.Now()
+		} else if time.Since(lastWithHope) > hopelessAfter {
 			return errors.New(waiting)
 		}
 		if waiting != said || time.Since(saidAt) >= repeatInterval {
@@ -62,22 +63,24 @@ func (j *job) waitReady(ctx context.Context, objects kube.ResourceList) error {
 	}
 }
 
-// whatIsNotReady describes the first workload that is not ready, "" if all are.
-func (s *session) whatIsNotReady(ctx context.Context, objects kube.ResourceList) string {
+// whatIsNotReady describes the first workload that is not ready, "" if all are;
+// hopeless if it can only become so by another image.
+func (s *session) whatIsNotReady(ctx context.Context, objects kube.ResourceList) (reason string, hopeless bool) {
 	for _, object := range objects {
 		w, err := readWorkload(ctx, s.client, object)
 		if err != nil {
 			if ctx.Err() != nil {
 				// The caller says why; this only has to be something.
-				return object.Name + ": stopped waiting"
+				return object.Name + ": stopped waiting", false
 			}
-			return fmt.Sprintf("%s: the API server says: %v", object.Name, err)
+			return fmt.Sprintf("%s: the API server says: %v", object.Name, err), false
 		}
 		if !w.isReady() {
-			return w.name + ": " + s.describe(ctx, w)
+			reason, hopeless = s.describe(ctx, w)
+			return w.name + ": " + reason, hopeless
 		}
 	}
-	return ""
+	return "", false
 }
 
 // workload is what a Deployment and a DaemonSet have in common.
@@ -146,84 +149,93 @@ func fromDaemonSet(d *appsv1.DaemonSet) workload {
 }
 
 // describe says why a workload is not ready, from its first pod that is not.
-func (s *session) describe(ctx context.Context, w workload) string {
+func (s *session) describe(ctx context.Context, w workload) (reason string, hopeless bool) {
 	text := fmt.Sprintf("pod %d/%d ready", w.available, w.wanted)
 	if w.problem != "" {
-		return text + ", " + w.problem
+		return text + ", " + w.problem, false
 	}
 	selector, err := metav1.LabelSelectorAsSelector(w.selector)
 	if err != nil {
-		return text
+		return text, false
 	}
 	pods, err := s.client.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {
-		return text
+		return text, false
 	}
 	for _, pod := range pods.Items {
-		reason := podReason(&pod)
+		reason, hopeless := podReason(&pod)
 		if reason == "" {
 			continue
 		}
-		if crashed := crashedContainer(&pod); crashed != "" {
+		if crashed := crashedContainer(&pod); crashed != "" && !hopeless {
 			if line := s.lastWords(ctx, &pod, crashed); line != "" {
 				reason += ": " + line
 			}
 		}
-		return text + ", " + reason
+		return text + ", " + reason, hopeless
 	}
 	if len(pods.Items) == 0 {
-		return text + ", waiting for the pod to be made"
+		return text + ", waiting for the pod to be made", false
 	}
-	return text
+	return text, false
 }
 
 // podReason says in plain words why a pod is not ready, "" if it is.
-func podReason(pod *corev1.Pod) string {
+func podReason(pod *corev1.Pod) (reason string, hopeless bool) {
 	if pod.DeletionTimestamp != nil {
-		return "the old pod is stopping"
+		return "the old pod is stopping", false
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return ""
+			return "", false
 		}
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return "no node for it: " + c.Message
+			return "no node for it: " + c.Message, false
 		}
 	}
 	statuses := append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...)
 	for _, c := range statuses {
-		if reason := containerReason(c); reason != "" {
-			return reason
+		if reason, hopeless = containerReason(c); reason != "" {
+			return reason, hopeless
 		}
 	}
 	if len(statuses) == 0 {
-		return "waiting for the node to take it"
+		return "waiting for the node to take it", false
 	}
-	return "running, not answering yet"
+	return "running, not answering yet", false
 }
 
-// imageMissing ends the reason of a pod whose image cannot be had.
-const imageMissing = " is not on the node"
-
-func containerReason(c corev1.ContainerStatus) string {
-	if c.State.Waiting == nil {
-		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			return fmt.Sprintf("ended with exit code %d", t.ExitCode)
+func containerReason(c corev1.ContainerStatus) (reason string, hopeless bool) {
+	ended := c.State.Terminated
+	if ended == nil && c.State.Waiting != nil {
+		ended = c.LastTerminationState.Terminated
+	}
+	if ended != nil && (ended.Reason == "StartError" || ended.Reason == "ContainerCannotRun") {
+		// What the layers of the runtime say about themselves comes first.
+		_, message, cut := strings.Cut(ended.Message, "unable to start container process: ")
+		if !cut {
+			message = ended.Message
 		}
-		return ""
+		return "cannot be started: " + message, true
+	}
+	if c.State.Waiting == nil {
+		if ended != nil && ended.ExitCode != 0 {
+			return fmt.Sprintf("ended with exit code %d", ended.ExitCode), false
+		}
+		return "", false
 	}
 	switch reason := c.State.Waiting.Reason; reason {
 	case "ContainerCreating", "PodInitializing":
-		return "starting"
+		return "starting", false
 	case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName":
-		return "the image " + c.Image + imageMissing
+		return "the image " + c.Image + " is not on the node", true
 	case "CrashLoopBackOff":
-		if t := c.LastTerminationState.Terminated; t != nil {
-			return fmt.Sprintf("ends again and again with exit code %d", t.ExitCode)
+		if ended != nil {
+			return fmt.Sprintf("ends again and again with exit code %d", ended.ExitCode), false
 		}
-		return "ends again and again"
+		return "ends again and again", false
 	default:
-		return strings.TrimSuffix(reason+": "+c.State.Waiting.Message, ": ")
+		return strings.TrimSuffix(reason+": "+c.State.Waiting.Message, ": "), false
 	}
 }
 

@@ -77,7 +77,7 @@ func (s *session) status(ctx context.Context, r *helmrelease.Release) ReleaseSta
 		state.Detail = err.Error()
 		return state
 	}
-	state.Detail = s.whatIsNotReady(ctx, workloads(objects))
+	state.Detail, _ = s.whatIsNotReady(ctx, workloads(objects))
 	state.Ready = state.Detail == ""
 	return state
 }
