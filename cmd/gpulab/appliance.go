@@ -467,7 +467,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	}
 	parts := &attached{kube: kube}
 	hub := notebooks.NewHub(notebooks.HubConfig{Address: kube.HubAddress, Token: l.hub.ServiceToken})
-	parts.tenancy = tenancy.New(tenancy.Config{HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden()}, client)
+	parts.tenancy = tenancy.New(tenancy.Config{HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden}, client)
 	parts.monitor = gpu.NewMonitor(gpu.MonitorConfig{
 		Node: l.id.NodeName, ProbePath: filepath.Join(rt.Dir, "gpulab-probe"), Library: l.nvml(),
 		Pods: podIndex{kube}, Publish: l.fleet.Update,
@@ -498,6 +498,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
+	g.Go(func() error { return parts.tenancy.Run(ctx) })
 	g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return parts.monitor.Run(ctx) })
@@ -565,15 +566,18 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 
 // forbidden are the networks users' pods may not reach: pods, services, and
 // every address of this machine.
-func (l *appliance) forbidden() []netip.Prefix {
+func (l *appliance) forbidden() ([]netip.Prefix, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
 	out := []netip.Prefix{l.id.ClusterCIDR, l.id.ServiceCIDR}
-	addrs, _ := net.InterfaceAddrs()
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() {
 			out = append(out, netip.PrefixFrom(p.Addr(), 32))
 		}
 	}
-	return out
+	return out, nil
 }
 
 // openPages puts the real pages in the place of the "starting" page.

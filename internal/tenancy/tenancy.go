@@ -10,10 +10,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,15 +49,22 @@ type Config struct {
 	HomesDir string
 	// SystemNamespace is where the hub runs.
 	SystemNamespace string
-	// Forbidden are networks that users' pods may not reach although they may
-	// reach the internet: pods, services, and the machines themselves.
-	Forbidden []netip.Prefix
+	// Forbidden returns the networks that users' pods may not reach although
+	// they may reach the internet: pods, services, and the machines themselves.
+	// It is asked again and again, since a machine's addresses change.
+	Forbidden func() ([]netip.Prefix, error)
 }
+
+// lookEvery is how long an address that a machine has just got may be reached
+// from users' pods.
+const lookEvery = 2 * time.Second
 
 // Tenancy makes users' places in the cluster.
 type Tenancy struct {
 	cfg    Config
 	client kubernetes.Interface
+
+	mu sync.Mutex // from asking for Forbidden until it is applied: an older answer must not win
 }
 
 // New returns a Tenancy that works with the cluster behind client.
@@ -64,6 +74,13 @@ func New(cfg Config, client kubernetes.Interface) *Tenancy {
 
 // Namespace returns the name of the user's namespace.
 func Namespace(handle string) string { return "user-" + handle }
+
+// placeLabels are on everything that belongs to a user's place.
+func placeLabels(handle string) map[string]string {
+	return map[string]string{UserLabel: handle, "app.kubernetes.io/managed-by": "gpulab"}
+}
+
+var applyOptions = metav1.ApplyOptions{FieldManager: "gpulab", Force: true}
 
 // Home returns the user's home folder on this machine.
 func (t *Tenancy) Home(u users.User) string {
@@ -76,20 +93,16 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 	if err := t.ensureHome(u); err != nil {
 		return fmt.Errorf("the home of %s: %w", u.Handle, err)
 	}
-	apply := metav1.ApplyOptions{FieldManager: "gpulab", Force: true}
-	ns := Namespace(u.Handle)
-	labels := map[string]string{UserLabel: u.Handle, "app.kubernetes.io/managed-by": "gpulab"}
+	ns, labels := Namespace(u.Handle), placeLabels(u.Handle)
 
 	namespace := corev1ac.Namespace(ns).WithLabels(labels).WithLabels(map[string]string{
 		"pod-security.kubernetes.io/enforce": "restricted",
 	})
-	if _, err := t.client.CoreV1().Namespaces().Apply(ctx, namespace, apply); err != nil {
+	if _, err := t.client.CoreV1().Namespaces().Apply(ctx, namespace, applyOptions); err != nil {
 		return fmt.Errorf("the namespace of %s: %w", u.Handle, err)
 	}
-	for _, p := range t.policies(ns) {
-		if _, err := t.client.NetworkingV1().NetworkPolicies(ns).Apply(ctx, p.WithLabels(labels), apply); err != nil {
-			return fmt.Errorf("the network policy of %s: %w", u.Handle, err)
-		}
+	if err := t.closeNetwork(ctx, u.Handle); err != nil {
+		return fmt.Errorf("the network policy of %s: %w", u.Handle, err)
 	}
 	// A static volume: the path is the same on every machine, so no object
 	// changes when homes are served to other machines, and a folder that is
@@ -102,7 +115,7 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 			WithStorageClassName("").
 			WithClaimRef(corev1ac.ObjectReference().WithKind("PersistentVolumeClaim").WithAPIVersion("v1").WithNamespace(ns).WithName("home")).
 			WithHostPath(corev1ac.HostPathVolumeSource().WithPath(t.Home(u)).WithType(corev1.HostPathDirectory)))
-	if _, err := t.client.CoreV1().PersistentVolumes().Apply(ctx, volume, apply); err != nil {
+	if _, err := t.client.CoreV1().PersistentVolumes().Apply(ctx, volume, applyOptions); err != nil {
 		return fmt.Errorf("the home volume of %s: %w", u.Handle, err)
 	}
 	// The binder looks at a claim once and again after its long sync period: a
@@ -120,7 +133,7 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 			WithVolumeName(*volume.Name).
 			WithResources(corev1ac.VolumeResourceRequirements().
 				WithRequests(corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")})))
-	if _, err := t.client.CoreV1().PersistentVolumeClaims(ns).Apply(ctx, claim, apply); err != nil {
+	if _, err := t.client.CoreV1().PersistentVolumeClaims(ns).Apply(ctx, claim, applyOptions); err != nil {
 		return fmt.Errorf("the home claim of %s: %w", u.Handle, err)
 	}
 	if err := t.wait(ctx, "claim", func() (bool, error) {
@@ -130,6 +143,73 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 		return fmt.Errorf("the home claim of %s: %w", u.Handle, err)
 	}
 	return nil
+}
+
+// Run keeps the network policies of everybody's namespace up to date with the
+// machines' addresses until ctx ends. Notebooks run on when an address changes.
+func (t *Tenancy) Run(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var applied []netip.Prefix // nothing yet: gpulab may have been away during a change
+	for {
+		forbidden, err := t.forbidden()
+		if err == nil && !slices.Equal(forbidden, applied) {
+			if err = t.closeNetworks(ctx); err == nil {
+				applied = forbidden
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			slog.Warn("notebooks' networks are not up to date; trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *Tenancy) closeNetworks(ctx context.Context) error {
+	namespaces, err := t.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: UserLabel})
+	if err != nil {
+		return fmt.Errorf("the users' namespaces: %w", err)
+	}
+	var errs []error
+	for i := range namespaces.Items {
+		handle := namespaces.Items[i].Labels[UserLabel]
+		if err := t.closeNetwork(ctx, handle); err != nil && namespaces.Items[i].DeletionTimestamp == nil {
+			errs = append(errs, fmt.Errorf("the network policy of %s: %w", handle, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// closeNetwork applies the policies of a user's namespace.
+func (t *Tenancy) closeNetwork(ctx context.Context, handle string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	forbidden, err := t.forbidden()
+	if err != nil {
+		return err
+	}
+	ns := Namespace(handle)
+	for _, p := range t.policies(ns, forbidden) {
+		p.WithLabels(placeLabels(handle))
+		if _, err := t.client.NetworkingV1().NetworkPolicies(ns).Apply(ctx, p, applyOptions); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forbidden is in order, so that two of them can be compared.
+func (t *Tenancy) forbidden() ([]netip.Prefix, error) {
+	list, err := t.cfg.Forbidden()
+	if err != nil {
+		return nil, fmt.Errorf("what notebooks may not reach is not known: %w", err)
+	}
+	list = slices.SortedFunc(slices.Values(list), netip.Prefix.Compare)
+	return slices.Compact(list), nil
 }
 
 // wait polls until done, at most for half a minute.
@@ -233,7 +313,7 @@ func (t *Tenancy) ensureHome(u users.User) error {
 
 // policies are the rules of a user's namespace: nothing in or out but what is
 // listed.
-func (t *Tenancy) policies(ns string) []*networkingv1ac.NetworkPolicyApplyConfiguration {
+func (t *Tenancy) policies(ns string, forbidden []netip.Prefix) []*networkingv1ac.NetworkPolicyApplyConfiguration {
 	both := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
 	tcp, udp := corev1.ProtocolTCP, corev1.ProtocolUDP
 	port := func(p corev1.Protocol, n int) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
@@ -247,11 +327,11 @@ func (t *Tenancy) policies(ns string) []*networkingv1ac.NetworkPolicyApplyConfig
 	hub := pods(t.cfg.SystemNamespace, map[string]string{"app.kubernetes.io/name": "jupyterhub", "app.kubernetes.io/component": "hub"})
 	dns := pods("kube-system", map[string]string{"k8s-app": "kube-dns"})
 
-	forbidden := []string{"169.254.0.0/16"}
-	for _, p := range t.cfg.Forbidden {
-		forbidden = append(forbidden, p.String())
+	except := []string{"169.254.0.0/16"}
+	for _, p := range forbidden {
+		except = append(except, p.String())
 	}
-	world := networkingv1ac.NetworkPolicyPeer().WithIPBlock(networkingv1ac.IPBlock().WithCIDR("0.0.0.0/0").WithExcept(forbidden...))
+	world := networkingv1ac.NetworkPolicyPeer().WithIPBlock(networkingv1ac.IPBlock().WithCIDR("0.0.0.0/0").WithExcept(except...))
 
 	everything := metav1ac.LabelSelector()
 	return []*networkingv1ac.NetworkPolicyApplyConfiguration{

@@ -2,11 +2,13 @@ package tenancy
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +29,9 @@ func newTenancy(t *testing.T) (*Tenancy, *fake.Clientset) {
 	bind(t, client)
 	return New(Config{
 		HomesDir: filepath.Join(t.TempDir(), "homes"), SystemNamespace: "gpulab-system",
-		Forbidden: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.99.0.1/32")},
+		Forbidden: func() ([]netip.Prefix, error) {
+			return []netip.Prefix{netip.MustParsePrefix("10.99.0.1/32"), netip.MustParsePrefix("10.42.0.0/16")}, nil
+		},
 	}, client), client
 }
 
@@ -137,6 +141,57 @@ func TestNetworkIsClosedButForTheHubNamesAndTheWorld(t *testing.T) {
 	}
 	if in != 1 || out != 3 {
 		t.Errorf("%d ways in and %d ways out, want 1 (hub) and 3 (hub, names, world)", in, out)
+	}
+}
+
+// A machine gets addresses while it runs: a cable, a VPN, a bridge of Docker's.
+func TestNetworkFollowsTheMachinesAddresses(t *testing.T) {
+	tn, client := newTenancy(t)
+	ctx, stop := context.WithCancel(context.Background())
+	if err := tn.Ensure(ctx, ada); err != nil {
+		t.Fatal(err)
+	}
+	var answer atomic.Pointer[[]netip.Prefix]
+	tn.cfg.Forbidden = func() ([]netip.Prefix, error) {
+		if list := answer.Load(); list != nil {
+			return *list, nil
+		}
+		return nil, errors.New("no answer")
+	}
+	done := make(chan error, 1)
+	go func() { done <- tn.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	except := func() []string {
+		p, err := client.NetworkingV1().NetworkPolicies("user-ada").Get(ctx, "notebook", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range p.Spec.Egress {
+			for _, to := range rule.To {
+				if to.IPBlock != nil {
+					return to.IPBlock.Except
+				}
+			}
+		}
+		return nil
+	}
+	time.Sleep(50 * time.Millisecond)
+	if got := except(); !slices.Contains(got, "10.99.0.1/32") {
+		t.Errorf("while the addresses are not known, the world excludes only %v", got)
+	}
+	for _, address := range []string{"172.17.0.1/32", "192.168.7.1/32"} {
+		answer.Store(&[]netip.Prefix{netip.MustParsePrefix(address)})
+		deadline := time.Now().Add(3 * lookEvery)
+		for want := []string{"169.254.0.0/16", address}; !slices.Equal(except(), want); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the world excludes %v, want %v", except(), want)
+			}
+		}
 	}
 }
 

@@ -144,6 +144,17 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 			t.Errorf("%s:%d is reached from a notebook: %t, want %t", x.address, x.port, reached[i], x.allowed)
 		}
 	}
+	t.Run("an address that the machine gets later", func(t *testing.T) {
+		const later = "172.17.0.1"
+		a.MustRun(a.ctx, "ip", "address", "add", later+"/16", "dev", "eth0")
+		t.Cleanup(func() { a.MustRun(a.ctx, "ip", "address", "del", later+"/16", "dev", "eth0") })
+		k := a.second.in(t)
+		try := fmt.Sprintf(connect, fmt.Sprintf("[[%q, 443], [%[1]q, 6443], [%[1]q, 10250]]", later))
+		// gpulab looks for addresses every two seconds, and Kubernetes follows.
+		a.eventually(t, "it is closed to notebooks", func() bool {
+			return k.run(t, try) == "[false, false, false]"
+		})
+	})
 	t.Run("nothing of others is mounted", func(t *testing.T) {
 		k := a.second.in(t)
 		if got := k.run(t, `import os; print(sorted(os.listdir("/home")), os.path.exists("/var/run/secrets"))`); got != "['"+guestHandle+"'] False" {
