@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,15 +61,16 @@ type appliance struct {
 	app  *app
 	boot *boot
 
-	store   *store.Store
-	people  *users.Service
-	certs   *webca.Certs
-	fleet   *fleet.Fleet
-	id      embedk8s.Identity
-	address netip.Addr
-	iface   string
-	images  embedk8s.ImageSet
-	hub     charts.HubSecrets
+	store  *store.Store
+	people *users.Service
+	certs  *webca.Certs
+	fleet  *fleet.Fleet
+	id     embedk8s.Identity
+	images embedk8s.ImageSet
+	hub    charts.HubSecrets
+
+	where atomic.Pointer[place] // it may change at any time
+	mend  chan struct{}         // a token when the cluster is to be looked after
 
 	// canLaunch is set once the image of notebooks is there.
 	canLaunch atomic.Bool
@@ -106,7 +106,9 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 		stages = append(stages, stageGPUs)
 	}
 	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
-	return &appliance{cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...)}, nil
+	return &appliance{
+		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: make(chan struct{}, 1),
+	}, nil
 }
 
 // run runs the lab until ctx ends. Pods keep running after it.
@@ -128,6 +130,9 @@ func (l *appliance) run(ctx context.Context) error {
 			slog.Error("the lab did not become ready", "err", err)
 		}
 		l.boot.finish(err)
+		if err == nil {
+			return l.keep(ctx)
+		}
 		return nil // the pages and the socket stay, to say what is wrong
 	})
 	notify("READY=1")
@@ -151,7 +156,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
 		return err
 	}
-	if l.address, l.iface, err = embedk8s.FindAddress(l.cfg.Address); err != nil {
+	if err := l.findPlace(); err != nil {
 		return err
 	}
 	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames()); err != nil {
@@ -170,29 +175,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 
 func tlsDir(cfg Config) string { return filepath.Join(cfg.DataDir, "tls") }
 
-// certNames are all names and addresses people and pods reach us by.
-func (l *appliance) certNames() []string {
-	names := []string{l.address.String(), "127.0.0.1", "localhost", "gpulab." + systemNamespace + ".svc", "gpulab." + systemNamespace + ".svc.cluster.local"}
-	if host, err := os.Hostname(); err == nil && host != "localhost" {
-		names = append(names, strings.ToLower(host))
-	}
-	return append(names, l.cfg.Names...)
-}
-
-// allowedHost tells whether a request's host (without port) is one of ours:
-// links and issuers are made from it.
-func (l *appliance) allowedHost(host string) bool {
-	for _, n := range l.certNames() {
-		if strings.EqualFold(n, host) {
-			return true
-		}
-	}
-	return false
-}
-
 // url is where people open the lab.
 func (l *appliance) url() string {
-	host := l.address.String()
+	host := l.where.Load().address.String()
 	if len(l.cfg.Names) > 0 {
 		host = l.cfg.Names[0]
 	}
@@ -286,8 +271,9 @@ func (l *appliance) simRoot() string { return filepath.Join(l.cfg.DataDir, "simd
 // startKubernetes starts k3s (or takes over a running one) and brings the
 // images in as soon as containerd answers.
 func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt embedk8s.Runtime) (*kubernetes.Clientset, error) {
+	here := l.where.Load()
 	cluster := embedk8s.New(embedk8s.Config{
-		DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: l.address, Interface: l.iface,
+		DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
 		PauseImage: l.images.Refs()["pause"], KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
 	})
 	l.cluster.Store(cluster)
@@ -313,7 +299,7 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 			}
 			return l.boot.do(stageNode, func(st *stage) error {
 				err := cluster.WaitNode(ctx, client, func(why string) { st.say("%s", why) })
-				st.say("%s at %s", l.id.NodeName, l.address)
+				st.say("%s at %s", l.id.NodeName, here.address)
 				return err
 			})
 		},
@@ -348,11 +334,15 @@ func (l *appliance) importImages(ctx context.Context, name string, set embedk8s.
 
 // prepareCluster applies what the charts build on.
 func (l *appliance) prepareCluster(ctx context.Context, client kubernetes.Interface) error {
-	if err := applyObjects(ctx, client, l.certs.CAPEM(), l.address, l.cfg.HTTPSPort); err != nil {
+	if err := applyObjects(ctx, client, l.certs.CAPEM(), l.where.Load().address, l.cfg.HTTPSPort); err != nil {
 		return err
 	}
 	present := map[string]*string{"nvidia.com/gpu.present": nil}
-	if l.cfg.GPUs != gpusNone {
+	if l.cfg.GPUs == gpusNone {
+		if err := labelFeatures(ctx, client, l.id.NodeName, nil); err != nil {
+			return err
+		}
+	} else {
 		yes := "true"
 		present["nvidia.com/gpu.present"] = &yes
 	}
@@ -378,25 +368,12 @@ const hubUID = 1000
 // told each release that is.
 func (l *appliance) applyCharts(ctx context.Context, ready func(release string)) error {
 	return l.boot.do(stageCharts, func(st *stage) error {
-		if err := os.MkdirAll(l.hubStateDir(), 0o700); err != nil {
+		releases, err := l.releases()
+		if err != nil {
 			return err
 		}
-		if err := os.Chown(l.hubStateDir(), hubUID, hubUID); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(l.featuresDir(), 0o755); err != nil {
-			return err
-		}
-		releases := charts.Plan(charts.Inputs{
-			Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
-			HTTPSPort: l.cfg.HTTPSPort,
-			HasGPU:    l.cfg.GPUs != gpusNone, Simulated: l.cfg.GPUs == gpusSimulated,
-			DriverRoot: l.driverRoot(), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
-			Hub: l.hub, HubStateDir: l.hubStateDir(), FeaturesDir: l.featuresDir(),
-			Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
-		})
 		settled := map[string]bool{}
-		err := l.charts().Apply(ctx, releases, func(e charts.Event) {
+		err = l.charts().Apply(ctx, releases, func(e charts.Event) {
 			if e.Phase.Done() {
 				settled[e.Release] = true
 				switch e.Phase {
@@ -410,11 +387,53 @@ func (l *appliance) applyCharts(ctx context.Context, ready func(release string))
 			}
 			st.say("%d of %d; %s: %s", len(settled), len(releases), e.Release, strings.TrimSpace(string(e.Phase)+" "+e.Detail))
 		})
-		if err == nil {
-			st.say("%d releases", len(releases))
+		if err != nil {
+			return err
 		}
-		return err
+		if err := l.waitHub(ctx, st); err != nil {
+			return err
+		}
+		st.say("%d releases", len(releases))
+		return nil
 	})
+}
+
+// waitHub waits until hub and gpulab reach each other. A hub that starts anew
+// does so before it says that it is ready; one that has gone on may be led to
+// an earlier address of this machine for some seconds.
+func (l *appliance) waitHub(ctx context.Context, st *stage) error {
+	for end := time.Now().Add(time.Minute); !l.attached.Load().notebooks.Connected(); {
+		if time.Now().After(end) {
+			return errors.New("JupyterHub and gpulab do not reach each other; see `gpulab logs hub`, and run `gpulab init` again")
+		}
+		st.say("JupyterHub does not reach gpulab yet")
+		if !sleep(ctx, 50*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// releases are the charts as this version and configuration want them, after
+// the folders that they mount.
+func (l *appliance) releases() ([]charts.Release, error) {
+	if err := os.MkdirAll(l.hubStateDir(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chown(l.hubStateDir(), hubUID, hubUID); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(l.featuresDir(), 0o755); err != nil {
+		return nil, err
+	}
+	return charts.Plan(charts.Inputs{
+		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
+		HTTPSPort: l.cfg.HTTPSPort,
+		HasGPU:    l.cfg.GPUs != gpusNone, Simulated: l.cfg.GPUs == gpusSimulated,
+		DriverRoot: l.driverRoot(), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
+		Hub: l.hub, HubStateDir: l.hubStateDir(), FeaturesDir: l.featuresDir(),
+		Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
+	}), nil
 }
 
 func (l *appliance) charts() *charts.Manager {
@@ -482,7 +501,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	}
 	l.people.OnSessionsEnded(parts.proxy.EndSessions)
 	parts.notebooks, err = notebooks.New(notebooks.Config{
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices,
 		Hold:    l.holdLaunches,
 	})
@@ -490,6 +509,10 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy}
+	// Notebooks may run since before this machine's present addresses.
+	if err := parts.tenancy.Refresh(ctx); err != nil {
+		return err
+	}
 	l.attached.Store(parts)
 	if err := l.openPages(ctx, g, parts); err != nil {
 		return err
@@ -498,9 +521,13 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
+<<<<<<< ours
 	g.Go(func() error { return parts.tenancy.Run(ctx) })
 	g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
+=======
+>>>>>>> theirs
 	if l.cfg.GPUs != gpusNone {
+		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 		g.Go(func() error { return parts.monitor.Run(ctx) })
 	}
 	return nil
@@ -564,6 +591,7 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 	return gpu.PodRef{}, time.Time{}, false
 }
 
+<<<<<<< ours
 // forbidden are the networks users' pods may not reach: pods, services, and
 // every address of this machine.
 func (l *appliance) forbidden() ([]netip.Prefix, error) {
@@ -580,6 +608,8 @@ func (l *appliance) forbidden() ([]netip.Prefix, error) {
 	return out, nil
 }
 
+=======
+>>>>>>> theirs
 // openPages puts the real pages in the place of the "starting" page.
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{

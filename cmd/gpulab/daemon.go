@@ -39,7 +39,7 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	for _, st := range state.Stages {
 		s.Components = append(s.Components, stageComponent(st))
 	}
-	node := ctl.Node{Name: l.id.NodeName, Address: l.address.String(), Role: "head"}
+	node := ctl.Node{Name: l.id.NodeName, Address: l.where.Load().address.String(), Role: "head"}
 	if state.Ready {
 		node.Ready, node.Detail = l.nodeReady(ctx)
 		s.Components = append(s.Components, l.liveComponents(ctx)...)
@@ -73,6 +73,11 @@ func (l *appliance) nodeReady(ctx context.Context) (bool, string) {
 	if err != nil {
 		return false, "the Kubernetes API does not answer"
 	}
+	for _, a := range n.Status.Addresses {
+		if here := l.where.Load().address.String(); a.Type == corev1.NodeInternalIP && a.Address != here {
+			return false, "the node is moving from " + a.Address + " to " + here
+		}
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c.Status == corev1.ConditionTrue, c.Message
@@ -96,9 +101,13 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	}
 	out := []ctl.Component{k3s}
 	hub := ctl.Component{Name: "hub", State: ctl.OK}
-	if addr, ok := l.attached.Load().kube.HubAddress(); ok {
+	addr, there := l.attached.Load().kube.HubAddress()
+	switch {
+	case there && l.attached.Load().notebooks.Connected():
 		hub.Detail = "at " + addr
-	} else {
+	case there:
+		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "at "+addr+", but it does not reach gpulab yet", "wait a minute; then `gpulab logs hub`"
+	default:
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
 	out = append(out, hub)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -17,6 +19,8 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpulab/gpulab/internal/tenancy"
 )
 
 // systemNamespace holds everything of gpulab that runs in the cluster.
@@ -29,17 +33,18 @@ var applyOptions = metav1.ApplyOptions{FieldManager: "gpulab", Force: true}
 // Service with which pods reach gpulab.
 func applyObjects(ctx context.Context, client kubernetes.Interface, caPEM []byte, address netip.Addr, httpsPort int) error {
 	ns := corev1ac.Namespace(systemNamespace).WithLabels(map[string]string{
-		"app.kubernetes.io/managed-by":       "gpulab",
+		tenancy.ManagedLabel:                 "gpulab",
 		"pod-security.kubernetes.io/enforce": "privileged",
 	})
 	if _, err := client.CoreV1().Namespaces().Apply(ctx, ns, applyOptions); err != nil {
 		return fmt.Errorf("the system namespace: %w", err)
 	}
-	ca := corev1ac.ConfigMap("gpulab-web-ca", systemNamespace).WithData(map[string]string{"ca.crt": string(caPEM)})
+	ours := map[string]string{tenancy.ManagedLabel: "gpulab"}
+	ca := corev1ac.ConfigMap("gpulab-web-ca", systemNamespace).WithLabels(ours).WithData(map[string]string{"ca.crt": string(caPEM)})
 	if _, err := client.CoreV1().ConfigMaps(systemNamespace).Apply(ctx, ca, applyOptions); err != nil {
 		return fmt.Errorf("the web certificate authority: %w", err)
 	}
-	slice := discoveryv1ac.EndpointSlice("gpulab", systemNamespace).
+	slice := discoveryv1ac.EndpointSlice("gpulab", systemNamespace).WithLabels(ours).
 		WithLabels(map[string]string{discoveryv1.LabelServiceName: "gpulab", discoveryv1.LabelManagedBy: "gpulab"}).
 		WithAddressType(discoveryv1.AddressTypeIPv4).
 		WithEndpoints(discoveryv1ac.Endpoint().WithAddresses(address.String()).
@@ -77,23 +82,43 @@ func readFeatures(dir string) map[string]*string {
 	return out
 }
 
+// featureLabels matches the labels that GPU feature discovery makes.
+var featureLabels = regexp.MustCompile(`^nvidia\.com/(gpu\.(compute|count|family|machine|memory|mode|product|replicas|sharing-strategy)|cuda\.|mig[.-]|mps\.capable|vgpu\.)`)
+
+// labelFeatures makes the node's labels say what features do, and takes away
+// those of a GPU or driver that the node had before.
+func labelFeatures(ctx context.Context, client kubernetes.Interface, node string, features map[string]*string) error {
+	n, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	change := map[string]*string{}
+	for key, value := range features {
+		if old, ok := n.Labels[key]; !ok || old != *value {
+			change[key] = value
+		}
+	}
+	for key := range n.Labels {
+		if features[key] == nil && featureLabels.MatchString(key) {
+			change[key] = nil
+		}
+	}
+	if len(change) == 0 {
+		return nil
+	}
+	return labelNode(ctx, client, node, change)
+}
+
 // keepFeatures carries GPU features to the node's labels whenever they change.
 func keepFeatures(ctx context.Context, client kubernetes.Interface, node, dir string) error {
-	last := ""
 	for {
 		if features := readFeatures(dir); len(features) > 0 {
-			now, err := json.Marshal(features)
-			if err != nil {
-				return err
-			}
-			if string(now) != last && labelNode(ctx, client, node, features) == nil {
-				last = string(now)
+			if err := labelFeatures(ctx, client, node, features); err != nil && ctx.Err() == nil {
+				slog.Debug("the node's GPU labels could not be set", "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, 10*time.Second) {
 			return nil
-		case <-time.After(10 * time.Second):
 		}
 	}
 }

@@ -63,6 +63,8 @@ func (c *Cluster) templateFile() string {
 // Prepare writes k3s's configuration and says whether it differs from what was
 // there.
 func (c *Cluster) Prepare() (changed bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	resolv, err := c.resolvConf()
 	if err != nil {
 		return false, err

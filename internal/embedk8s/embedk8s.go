@@ -4,7 +4,8 @@
 //
 // Lifecycle: Stage unpacks the runtime; LoadIdentity fixes what may never
 // change; New, then Prepare writes the configuration and says whether it
-// changed; Run keeps k3s running until its context ends; WaitAPI and WaitNode
+// changed; Run keeps k3s running until its context ends, through every Move to
+// another address; WaitAPI and WaitNode
 // block until it is usable. Stopping k3s leaves pods running and the next Run
 // adopts them; Reset removes everything.
 package embedk8s
@@ -18,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,12 +48,14 @@ type Config struct {
 
 // Cluster is the embedded Kubernetes of this machine.
 type Cluster struct {
+	mu    sync.Mutex // guards the address in cfg, and the files made of it
 	cfg   Config
 	child atomic.Pointer[supervise.Child] // nil before Run
+	moved chan struct{}
 }
 
 // New returns a cluster that is not running yet.
-func New(cfg Config) *Cluster { return &Cluster{cfg: cfg} }
+func New(cfg Config) *Cluster { return &Cluster{cfg: cfg, moved: make(chan struct{}, 1)} }
 
 // Kubeconfig is the path of the administrator's credentials.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.cfg.DataDir, "kubeconfig") }
@@ -65,13 +69,61 @@ const containerdSocket = "/run/k3s/containerd/containerd.sock"
 // a killed gpulab left behind is adopted when its configuration is the same,
 // and ended in order otherwise.
 func (c *Cluster) Run(ctx context.Context) error {
+	for {
+		child, err := c.newChild()
+		if err != nil {
+			return err
+		}
+		c.child.Store(child)
+		run, stop := context.WithCancel(ctx)
+		go func() {
+			defer stop()
+			select {
+			case <-c.moved:
+			case <-run.Done():
+			}
+		}()
+		err = child.Run(run)
+		stop()
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// Move gives the machine another address, which is on iface. k3s alone is
+// restarted for that; pods stay and keep their own addresses.
+func (c *Cluster) Move(address netip.Addr, iface string) error {
+	c.mu.Lock()
+	c.cfg.Address, c.cfg.Interface = address, iface
+	c.mu.Unlock()
+	if _, err := c.Prepare(); err != nil {
+		return err
+	}
+	select {
+	case c.moved <- struct{}{}:
+	default: // the restart under way is still to read the configuration
+	}
+	return nil
+}
+
+func (c *Cluster) address() netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cfg.Address
+}
+
+// newChild is k3s with the configuration that Prepare has written.
+func (c *Cluster) newChild() (*supervise.Child, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	configFile := c.configFile()
 	digest, err := fileDigest(configFile, c.templateFile())
 	if err != nil {
-		return fmt.Errorf("k3s has no configuration yet: %w", err)
+		return nil, fmt.Errorf("k3s has no configuration yet: %w", err)
 	}
 	bin := Current(c.cfg.DataDir)
-	child := supervise.New(supervise.Spec{
+	return supervise.New(supervise.Spec{
 		Name:        "k3s",
 		Path:        filepath.Join(bin, "k3s"),
 		Args:        []string{"server", "--config", configFile},
@@ -82,9 +134,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		StopTimeout: 30 * time.Second,
 		Adopt:       true,
 		MinBackoff:  time.Second,
-	})
-	c.child.Store(child)
-	return child.Run(ctx)
+	}), nil
 }
 
 // environment is ours without K3S_* (k3s takes options from there), with the

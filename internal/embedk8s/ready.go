@@ -62,12 +62,17 @@ func (c *Cluster) WaitAPI(ctx context.Context, what func(string)) (*kubernetes.C
 	return client, nil
 }
 
-// WaitNode blocks until this machine's node is Ready.
+// WaitNode blocks until this machine's node is Ready, at its present address.
 func (c *Cluster) WaitNode(ctx context.Context, client kubernetes.Interface, what func(string)) error {
 	err := poll(ctx, 250*time.Millisecond, what, func() (string, error) {
 		n, err := client.CoreV1().Nodes().Get(ctx, c.cfg.Identity.NodeName, metav1.GetOptions{})
 		if err != nil {
 			return "the node has not registered yet", nil
+		}
+		for _, a := range n.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP && a.Address != c.address().String() {
+				return "the node still has its old address, " + a.Address, nil
+			}
 		}
 		for _, cond := range n.Status.Conditions {
 			if cond.Type == corev1.NodeReady {

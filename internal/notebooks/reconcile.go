@@ -35,7 +35,7 @@ var usualPatience = patience{
 	look: 2 * time.Second, slow: 3 * time.Second, noRoute: 10 * time.Second,
 	// A pod that is just ending may still hold what was counted as free.
 	unscheduled: 10 * time.Second,
-	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 2 * time.Second,
+	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 300 * time.Millisecond,
 }
 
 const (
@@ -51,7 +51,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if !s.cfg.Simulated {
 		s.endSimulated(ctx)
 	}
-	s.steps.Go(func() { s.restoreRoutes(ctx) })
+	s.steps.Go(func() { s.Reconnect(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -81,11 +81,15 @@ func (s *Service) endSimulated(ctx context.Context) {
 	}
 }
 
-// restoreRoutes makes the hub send its routes once after gpulab's own start.
-func (s *Service) restoreRoutes(ctx context.Context) {
+// Reconnect makes the hub send its routes, as at gpulab's own start: call it
+// when the way between the two has changed. It returns once they have come, or
+// when ctx ends.
+func (s *Service) Reconnect(ctx context.Context) {
+	s.connected.Store(false)
 	for {
 		err := s.cfg.Servers.CheckProxy(ctx)
 		if err == nil {
+			s.connected.Store(true)
 			return
 		}
 		s.log.Debug("hub not ready to send its routes", "error", err)
@@ -96,6 +100,10 @@ func (s *Service) restoreRoutes(ctx context.Context) {
 		}
 	}
 }
+
+// Connected reports whether hub and gpulab reach each other, as far as the last
+// Reconnect has found out.
+func (s *Service) Connected() bool { return s.connected.Load() }
 
 // pass looks at every active launch once and says when to look again.
 func (s *Service) pass(ctx context.Context) time.Duration {

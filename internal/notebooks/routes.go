@@ -215,6 +215,9 @@ type routesAPI struct {
 var tokenPattern = regexp.MustCompile(`token\s+(\S+)`)
 
 func (a *routesAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// A connection that the hub keeps for later leads nowhere once this machine
+	// has another address, and the hub would wait for minutes on it.
+	w.Header().Set("Connection", "close")
 	if !a.authorized(r) {
 		w.WriteHeader(http.StatusForbidden)
 		return

@@ -69,6 +69,13 @@ func TestRoutesAPI(t *testing.T) {
 	}
 }
 
+func TestRoutesAPIKeepsNoConnection(t *testing.T) {
+	_, h := testAPI(t, "")
+	if got := apiCall(h, "GET", "/api/routes", testToken, "").Header().Get("Connection"); got != "close" {
+		t.Errorf("Connection: %q: after a change of address the hub would go on using it", got)
+	}
+}
+
 func TestRoutesKeepWhatTheHubSent(t *testing.T) {
 	_, api := testAPI(t, "")
 	add := func(path, body string) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -81,7 +82,8 @@ type Service struct {
 	now  func() time.Time
 	wake chan struct{}
 
-	patience patience
+	patience  patience
+	connected atomic.Bool // see Connected
 
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/webca"
+)
+
+// place is where this machine is in its network.
+type place struct {
+	address netip.Addr // as pods and other machines reach it
+	iface   string
+	all     []netip.Addr // all but loopback and those that k3s gives it, sorted
+}
+
+func (p *place) same(q *place) bool {
+	return p.address == q.address && p.iface == q.iface && slices.Equal(p.all, q.all)
+}
+
+// findPlace finds the machine's address, and makes the certificates for it.
+func (l *appliance) findPlace() (err error) {
+	here := &place{}
+	if here.address, here.iface, err = embedk8s.FindAddress(l.cfg.Address); err != nil {
+		return err
+	}
+	if here.all, err = ownAddresses(l.id.ClusterCIDR); err != nil {
+		return err
+	}
+	l.where.Store(here)
+	l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames())
+	return err
+}
+
+// ownAddresses lists the IPv4 addresses of this machine but loopback and those
+// in the pods' network.
+func ownAddresses(pods netip.Prefix) ([]netip.Addr, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("this machine's addresses: %w", err)
+	}
+	var out []netip.Addr
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() && !pods.Contains(p.Addr()) {
+			out = append(out, p.Addr())
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
+}
+
+// certNames are all names and addresses people and pods reach us by.
+func (l *appliance) certNames() []string {
+	here := l.where.Load()
+	names := []string{here.address.String(), "127.0.0.1", "localhost", "gpulab." + systemNamespace + ".svc", "gpulab." + systemNamespace + ".svc.cluster.local"}
+	if host, err := os.Hostname(); err == nil && host != "localhost" {
+		names = append(names, strings.ToLower(host))
+	}
+	for _, a := range here.all {
+		if !a.IsLinkLocalUnicast() {
+			names = append(names, a.String())
+		}
+	}
+	return append(names, l.cfg.Names...)
+}
+
+// allowedHost tells whether a request's host (without port) is one of ours:
+// links and issuers are made from it.
+func (l *appliance) allowedHost(host string) bool {
+	return slices.Contains(l.certs.Names(), strings.ToLower(host))
+}
+
+// forbidden are the networks users' pods may not reach: pods, services, and
+// every address of this machine.
+func (l *appliance) forbidden() []netip.Prefix {
+	out := []netip.Prefix{l.id.ClusterCIDR, l.id.ServiceCIDR}
+	for _, a := range l.where.Load().all {
+		out = append(out, netip.PrefixFrom(a, 32))
+	}
+	return out
+}
+
+// placeEvery is how often the machine's addresses are looked at; what has
+// changed must be so twice, because an address that is renewed is gone for a
+// moment.
+const placeEvery = 3 * time.Second
+
+// rulesWritten is how long k3s takes to make rules of changed endpoints and
+// network policies, with a margin.
+const rulesWritten = 3 * time.Second
+
+// keepPlace follows the machine from address to address.
+func (l *appliance) keepPlace(ctx context.Context) error {
+	tick := time.NewTicker(placeEvery)
+	defer tick.Stop()
+	var seen *place
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, err := l.lookForPlace()
+		switch {
+		case err != nil:
+			slog.Warn("staying with the address known last", "err", err)
+			seen = nil
+		case now.same(l.where.Load()):
+			seen = nil
+		case seen == nil || !now.same(seen):
+			seen = now
+		default:
+			seen = nil
+			l.move(ctx, now)
+		}
+	}
+}
+
+func (l *appliance) lookForPlace() (now *place, err error) {
+	was := l.where.Load()
+	now = &place{}
+	if now.address, now.iface, err = embedk8s.FollowAddress(l.cfg.Address, was.address, was.iface); err != nil {
+		return nil, err
+	}
+	now.all, err = ownAddresses(l.id.ClusterCIDR)
+	return now, err
+}
+
+// move makes the lab answer at its new place. Notebooks stay: of all that
+// runs, k3s alone is restarted, and only for another main address.
+func (l *appliance) move(ctx context.Context, now *place) {
+	was := l.where.Swap(now)
+	slog.Info("this machine's addresses changed", "address", now.address, "before", was.address, "all", now.all)
+	if err := l.certs.Renew(l.certNames()); err != nil {
+		slog.Error("the certificate could not be made for the new address", "err", err)
+	}
+	// While the API still answers: a running notebook must not reach the new
+	// address in the meantime.
+	if err := l.mendObjects(ctx); err != nil {
+		slog.Warn("the cluster learns of the new address later", "err", err)
+	}
+	if now.address != was.address || now.iface != was.iface {
+		// What has become rules in the kernel holds while k3s is away.
+		sleep(ctx, rulesWritten)
+		if err := l.cluster.Load().Move(now.address, now.iface); err != nil {
+			slog.Error("k3s could not be given the new address", "err", err)
+		}
+	}
+	l.mendSoon()
+	go l.attached.Load().notebooks.Reconnect(ctx)
+}
