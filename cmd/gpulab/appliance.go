@@ -521,11 +521,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
-<<<<<<< ours
 	g.Go(func() error { return parts.tenancy.Run(ctx) })
-	g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
-=======
->>>>>>> theirs
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 		g.Go(func() error { return parts.monitor.Run(ctx) })
@@ -591,25 +587,6 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 	return gpu.PodRef{}, time.Time{}, false
 }
 
-<<<<<<< ours
-// forbidden are the networks users' pods may not reach: pods, services, and
-// every address of this machine.
-func (l *appliance) forbidden() ([]netip.Prefix, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	out := []netip.Prefix{l.id.ClusterCIDR, l.id.ServiceCIDR}
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() {
-			out = append(out, netip.PrefixFrom(p.Addr(), 32))
-		}
-	}
-	return out, nil
-}
-
-=======
->>>>>>> theirs
 // openPages puts the real pages in the place of the "starting" page.
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{

@@ -80,12 +80,16 @@ func (l *appliance) allowedHost(host string) bool {
 
 // forbidden are the networks users' pods may not reach: pods, services, and
 // every address of this machine.
-func (l *appliance) forbidden() []netip.Prefix {
+func (l *appliance) forbidden() ([]netip.Prefix, error) {
+	all, err := ownAddresses(l.id.ClusterCIDR)
+	if err != nil {
+		return nil, err
+	}
 	out := []netip.Prefix{l.id.ClusterCIDR, l.id.ServiceCIDR}
-	for _, a := range l.where.Load().all {
+	for _, a := range all {
 		out = append(out, netip.PrefixFrom(a, 32))
 	}
-	return out
+	return out, nil
 }
 
 // placeEvery is how often the machine's addresses are looked at; what has

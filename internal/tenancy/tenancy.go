@@ -52,17 +52,10 @@ type Config struct {
 	HomesDir string
 	// SystemNamespace is where the hub runs.
 	SystemNamespace string
-<<<<<<< ours
 	// Forbidden returns the networks that users' pods may not reach although
 	// they may reach the internet: pods, services, and the machines themselves.
 	// It is asked again and again, since a machine's addresses change.
 	Forbidden func() ([]netip.Prefix, error)
-=======
-	// Forbidden are networks that users' pods may not reach although they may
-	// reach the internet: pods, services, and the machines themselves. It is
-	// asked at every use, because a machine's addresses change: Refresh then.
-	Forbidden func() []netip.Prefix
->>>>>>> theirs
 }
 
 // lookEvery is how long an address that a machine has just got may be reached
@@ -87,7 +80,7 @@ func Namespace(handle string) string { return "user-" + handle }
 
 // placeLabels are on everything that belongs to a user's place.
 func placeLabels(handle string) map[string]string {
-	return map[string]string{UserLabel: handle, "app.kubernetes.io/managed-by": "gpulab"}
+	return map[string]string{UserLabel: handle, ManagedLabel: "gpulab"}
 }
 
 var applyOptions = metav1.ApplyOptions{FieldManager: "gpulab", Force: true}
@@ -103,23 +96,10 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 	if err := t.ensureHome(u); err != nil {
 		return fmt.Errorf("the home of %s: %w", u.Handle, err)
 	}
-<<<<<<< ours
-	ns, labels := Namespace(u.Handle), placeLabels(u.Handle)
-
-	namespace := corev1ac.Namespace(ns).WithLabels(labels).WithLabels(map[string]string{
-		"pod-security.kubernetes.io/enforce": "restricted",
-	})
-	if _, err := t.client.CoreV1().Namespaces().Apply(ctx, namespace, applyOptions); err != nil {
-		return fmt.Errorf("the namespace of %s: %w", u.Handle, err)
-	}
-	if err := t.closeNetwork(ctx, u.Handle); err != nil {
-		return fmt.Errorf("the network policy of %s: %w", u.Handle, err)
-=======
 	if err := t.ensureWalls(ctx, u.Handle); err != nil {
 		return err
->>>>>>> theirs
 	}
-	ns, labels := Namespace(u.Handle), labelsOf(u.Handle)
+	ns, labels := Namespace(u.Handle), placeLabels(u.Handle)
 	// A static volume: the path is the same on every machine, so no object
 	// changes when homes are served to other machines, and a folder that is
 	// missing there keeps the pod waiting (type Directory).
@@ -161,7 +141,6 @@ func (t *Tenancy) Ensure(ctx context.Context, u users.User) error {
 	return nil
 }
 
-<<<<<<< ours
 // Run keeps the network policies of everybody's namespace up to date with the
 // machines' addresses until ctx ends. Notebooks run on when an address changes.
 func (t *Tenancy) Run(ctx context.Context) error {
@@ -171,7 +150,7 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	for {
 		forbidden, err := t.forbidden()
 		if err == nil && !slices.Equal(forbidden, applied) {
-			if err = t.closeNetworks(ctx); err == nil {
+			if err = t.Refresh(ctx); err == nil {
 				applied = forbidden
 			}
 		}
@@ -186,19 +165,37 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	}
 }
 
-func (t *Tenancy) closeNetworks(ctx context.Context) error {
+// Refresh brings the namespaces and policies of everybody to what they should
+// be, such as after somebody has changed or deleted some.
+func (t *Tenancy) Refresh(ctx context.Context) error {
 	namespaces, err := t.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: UserLabel})
 	if err != nil {
 		return fmt.Errorf("the users' namespaces: %w", err)
 	}
 	var errs []error
 	for i := range namespaces.Items {
-		handle := namespaces.Items[i].Labels[UserLabel]
-		if err := t.closeNetwork(ctx, handle); err != nil && namespaces.Items[i].DeletionTimestamp == nil {
-			errs = append(errs, fmt.Errorf("the network policy of %s: %w", handle, err))
+		n := &namespaces.Items[i]
+		handle := n.Labels[UserLabel]
+		if n.DeletionTimestamp != nil || n.Name != Namespace(handle) {
+			continue
 		}
+		errs = append(errs, t.ensureWalls(ctx, handle))
 	}
 	return errors.Join(errs...)
+}
+
+// ensureWalls makes the namespace and what keeps its pods apart from others'.
+func (t *Tenancy) ensureWalls(ctx context.Context, handle string) error {
+	namespace := corev1ac.Namespace(Namespace(handle)).WithLabels(placeLabels(handle)).WithLabels(map[string]string{
+		"pod-security.kubernetes.io/enforce": "restricted",
+	})
+	if _, err := t.client.CoreV1().Namespaces().Apply(ctx, namespace, applyOptions); err != nil {
+		return fmt.Errorf("the namespace of %s: %w", handle, err)
+	}
+	if err := t.closeNetwork(ctx, handle); err != nil {
+		return fmt.Errorf("the network policy of %s: %w", handle, err)
+	}
+	return nil
 }
 
 // closeNetwork applies the policies of a user's namespace.
@@ -214,32 +211,11 @@ func (t *Tenancy) closeNetwork(ctx context.Context, handle string) error {
 		p.WithLabels(placeLabels(handle))
 		if _, err := t.client.NetworkingV1().NetworkPolicies(ns).Apply(ctx, p, applyOptions); err != nil {
 			return err
-=======
-var apply = metav1.ApplyOptions{FieldManager: "gpulab", Force: true}
-
-func labelsOf(handle string) map[string]string {
-	return map[string]string{UserLabel: handle, ManagedLabel: "gpulab"}
-}
-
-// ensureWalls makes the namespace and what keeps its pods apart from others.
-func (t *Tenancy) ensureWalls(ctx context.Context, handle string) error {
-	ns, labels := Namespace(handle), labelsOf(handle)
-	namespace := corev1ac.Namespace(ns).WithLabels(labels).WithLabels(map[string]string{
-		"pod-security.kubernetes.io/enforce": "restricted",
-	})
-	if _, err := t.client.CoreV1().Namespaces().Apply(ctx, namespace, apply); err != nil {
-		return fmt.Errorf("the namespace of %s: %w", handle, err)
-	}
-	for _, p := range t.policies(ns) {
-		if _, err := t.client.NetworkingV1().NetworkPolicies(ns).Apply(ctx, p.WithLabels(labels), apply); err != nil {
-			return fmt.Errorf("the network policy of %s: %w", handle, err)
->>>>>>> theirs
 		}
 	}
 	return nil
 }
 
-<<<<<<< ours
 // forbidden is in order, so that two of them can be compared.
 func (t *Tenancy) forbidden() ([]netip.Prefix, error) {
 	list, err := t.cfg.Forbidden()
@@ -248,24 +224,6 @@ func (t *Tenancy) forbidden() ([]netip.Prefix, error) {
 	}
 	list = slices.SortedFunc(slices.Values(list), netip.Prefix.Compare)
 	return slices.Compact(list), nil
-=======
-// Refresh brings the namespaces and policies of all users to what they should
-// be now: notebooks that run already must not reach a machine's new address,
-// nor through a policy that somebody deleted.
-func (t *Tenancy) Refresh(ctx context.Context) error {
-	list, err := t.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: UserLabel})
-	if err != nil {
-		return fmt.Errorf("the users' namespaces: %w", err)
-	}
-	var errs []error
-	for i := range list.Items {
-		n := &list.Items[i]
-		if handle := n.Labels[UserLabel]; n.DeletionTimestamp == nil && n.Name == Namespace(handle) {
-			errs = append(errs, t.ensureWalls(ctx, handle))
-		}
-	}
-	return errors.Join(errs...)
->>>>>>> theirs
 }
 
 // wait polls until done, at most for half a minute.
@@ -383,15 +341,9 @@ func (t *Tenancy) policies(ns string, forbidden []netip.Prefix) []*networkingv1a
 	hub := pods(t.cfg.SystemNamespace, map[string]string{"app.kubernetes.io/name": "jupyterhub", "app.kubernetes.io/component": "hub"})
 	dns := pods("kube-system", map[string]string{"k8s-app": "kube-dns"})
 
-<<<<<<< ours
 	except := []string{"169.254.0.0/16"}
 	for _, p := range forbidden {
 		except = append(except, p.String())
-=======
-	forbidden := []string{"169.254.0.0/16"}
-	for _, p := range t.cfg.Forbidden() {
-		forbidden = append(forbidden, p.String())
->>>>>>> theirs
 	}
 	world := networkingv1ac.NetworkPolicyPeer().WithIPBlock(networkingv1ac.IPBlock().WithCIDR("0.0.0.0/0").WithExcept(except...))
 
