@@ -98,7 +98,9 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		// Kubernetes 1.35 refuses hosts with version 1 control groups unless told.
 		"fail-cgroupv1=false",
 		fmt.Sprintf("system-reserved=cpu=%dm,memory=%dMi", r.MilliCPU, r.MemoryMiB),
-		"eviction-hard=memory.available<200Mi,nodefs.available<5%,imagefs.available<5%",
+		// Not for a full disk: homes fill it, which no eviction frees, and it
+		// would end everybody's notebooks and let nobody in to tidy up.
+		"eviction-hard=memory.available<200Mi",
 		"pod-max-pids=8192",
 		// How soon a GPU that came, fell ill or got well is seen by the scheduler.
 		"node-status-update-frequency=2s",

@@ -67,6 +67,7 @@ func TestAppliance(t *testing.T) {
 		{"second person", testSecondPerson, true},
 		{"all GPUs taken", testAllTaken, true},
 		{"readings", testReadings, false},
+		{"a full disk", testFullDisk, false},
 		{"kill the GPU probe", testKillProbe, false},
 		{"kill gpulab", testKillGpulab, true},
 		{"kill Kubernetes", testKillKubernetes, true},
