@@ -17,6 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// formTimeout is for a whole request to arrive: whoever sends one byte a minute
+// must not keep a connection for ever.
+const formTimeout = 30 * time.Second
+
 // switchHandler serves the "starting" page until the real handler is there.
 type switchHandler struct{ handler atomic.Pointer[http.Handler] }
 
@@ -50,6 +54,11 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 		srv := &http.Server{
 			Handler: d.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 			ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
+		}
+		if d.what != "notebooks" {
+			// Forms are small. Uploads to notebooks may take their time, and
+			// the pages' live streams take this deadline off.
+			srv.ReadTimeout = formTimeout
 		}
 		if d.tls {
 			// HTTP/1.1 only on the notebooks' door: WebSockets need it.

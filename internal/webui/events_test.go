@@ -2,7 +2,6 @@ package webui_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -200,9 +199,10 @@ func TestStreamOutlivesTheReadTimeout(t *testing.T) {
 	}
 	for _, http2 := range []bool{false, true} {
 		transport := server.Client().Transport.(*http.Transport).Clone()
-		transport.Protocols = new(http.Protocols)
-		transport.Protocols.SetHTTP1(!http2)
-		transport.Protocols.SetHTTP2(http2)
+		if !http2 {
+			transport.TLSClientConfig.NextProtos = []string{"http/1.1"}
+			transport.ForceAttemptHTTP2 = false
+		}
 		client := &http.Client{Transport: transport}
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/events?view=home", nil)
@@ -215,7 +215,7 @@ func TestStreamOutlivesTheReadTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = io.Copy(io.Discard, response.Body)
-		if !errors.Is(err, context.DeadlineExceeded) {
+		if ctx.Err() == nil {
 			t.Errorf("%s: the stream ended before its reader did: %v", response.Proto, err)
 		}
 		_ = response.Body.Close()

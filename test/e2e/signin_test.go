@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpulab/gpulab/test/lab"
 )
@@ -58,6 +59,26 @@ func testFormsAndSignIn(t *testing.T, a *appliance) {
 		}
 		if after := a.MustGpulab(a.ctx, "user", "list"); after != before {
 			t.Errorf("the people were\n%s\nand are\n%s", before, after)
+		}
+	})
+	t.Run("a form that never ends", func(t *testing.T) {
+		body, rest := io.Pipe()
+		t.Cleanup(func() { rest.Close() })
+		go rest.Write([]byte("csrf="))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, pages+"/login", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.ContentLength = 1000
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		client := a.HTTPClient(a.ca)
+		client.Timeout = 45 * time.Second
+		began := time.Now()
+		if response, err := client.Do(r); err == nil {
+			response.Body.Close()
+		}
+		if took := time.Since(began); took > 40*time.Second {
+			t.Errorf("after %s it still waits for the rest", took)
 		}
 	})
 	t.Run("wrong password 20 times", func(t *testing.T) { testWrongPasswords(t, a) })
