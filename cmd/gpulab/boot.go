@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -53,6 +54,7 @@ func (b *boot) do(name string, fn func(*stage) error) error {
 		if err != nil {
 			s.State, s.Detail = "failed", err.Error()
 		}
+		slog.Info("start", "stage", name, "state", s.State, "took", s.Elapsed.Round(time.Millisecond), "detail", s.Detail)
 	})
 	return err
 }
@@ -76,6 +78,7 @@ func (b *boot) finish(err error) {
 		b.state.Failed = err.Error()
 	} else {
 		b.state.Ready = true
+		slog.Info("the lab is ready")
 	}
 	b.wake()
 }
