@@ -509,10 +509,6 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy}
-	// Notebooks may run since before this machine's present addresses.
-	if err := parts.tenancy.Refresh(ctx); err != nil {
-		return err
-	}
 	l.attached.Store(parts)
 	if err := l.openPages(ctx, g, parts); err != nil {
 		return err
@@ -525,6 +521,9 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 		g.Go(func() error { return parts.monitor.Run(ctx) })
+	} else {
+		// Nothing reads GPUs, so nothing else would say that there are none.
+		l.fleet.Update(gpu.Snapshot{Node: l.id.NodeName, GPUs: []gpu.GPU{}})
 	}
 	return nil
 }

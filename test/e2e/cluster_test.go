@@ -26,6 +26,10 @@ func TestCluster(t *testing.T) {
 		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},
 		{"hub ended, Kubernetes down", testHubEndsWhileKubernetesIsDown, true},
 		{"hub restarted after Kubernetes", testHubRestartAfterKubernetes, true},
+		{"what was changed by hand", testDrift, false},
+		{"a release that fails", testFailedRelease, true},
+		{"another address", testAnotherAddress, true},
+		{"from simulated GPUs and back", testGPUModes, false},
 	})
 }
 
