@@ -29,7 +29,11 @@ everybody's home folders. It may be interrupted and run again.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			return reset(c, a, yes, keepHomes)
+			err := reset(c, a, yes, keepHomes)
+			if err != nil && c.Context().Err() != nil {
+				return fail(exitFailure, "interrupted; part of gpulab is still on this machine. Run `gpulab reset` again")
+			}
+			return err
 		},
 	}
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")

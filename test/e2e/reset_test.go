@@ -14,6 +14,8 @@ func testReset(t *testing.T, a *appliance) {
 	if a.notebookPods(t) == "" {
 		t.Error("no notebook runs, so reset has less to do than it should")
 	}
+	// Ending the service alone takes longer than this.
+	checkFailure(t, a.Run(a.ctx, "timeout", "--preserve-status", "0.3", a.Binary(), "reset", "--yes"), 1, "Run `gpulab reset` again")
 	a.checkReset(t)
 	if a.Run(a.ctx, "sh", "-c", "ls -d ~/.pki").Code == 0 {
 		t.Error("a store of Chromium's that gpulab made is left")
