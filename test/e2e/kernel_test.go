@@ -99,12 +99,20 @@ func typeCell(b *lab.Browser, code string) string {
 		return card;
 	})()`)
 	b.WaitFor("an idle kernel", `document.querySelector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')`)
-	b.WaitFor("an empty cell", `(() => {
-		const cell = document.querySelector(".jp-Notebook .jp-Cell .cm-content");
-		cell?.focus();
-		return cell && document.activeElement === cell;
-	})()`)
-	b.Type(code)
+	// While the notebook is still being loaded, a cell may be put in the place
+	// of one that somebody types into.
+	for range 10 {
+		b.WaitFor("an empty cell", `(() => {
+			const cell = document.querySelector(".jp-Notebook .jp-Cell .cm-content");
+			cell?.focus();
+			return cell && document.activeElement === cell;
+		})()`)
+		b.Type(code)
+		time.Sleep(500 * time.Millisecond)
+		if b.Text(".jp-Notebook .jp-Cell .cm-content") != "" {
+			break
+		}
+	}
 	b.Press(kb.Enter, kb.ModifierShift)
 	// JupyterLab drops what is run before its session is connected, although
 	// it shows an idle kernel: then a person runs the cell once more.
