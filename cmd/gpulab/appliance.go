@@ -361,8 +361,10 @@ func (l *appliance) driverRoot() string {
 	return "/"
 }
 
-// hubUID owns the hub's database; it is the user of the hub's image.
-const hubUID = 1000
+// hubUID owns the hub's database and is the user of the hub's image: a number
+// below those of people, which no account of the machine has. Its owner could
+// change the hub's database.
+const hubUID = 19999
 
 // applyCharts brings the cluster's parts to what this version wants; ready is
 // told each release that is.

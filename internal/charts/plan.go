@@ -22,7 +22,7 @@ type Inputs struct {
 	HookPath   string // nvidia-cdi-hook on the node
 
 	Hub         HubSecrets
-	HubStateDir string           // folder on the head for the hub's database, owned by UID 1000
+	HubStateDir string           // folder on the head for the hub's database, owned by UID 19999
 	FeaturesDir string           // folder on the node where GPU feature discovery leaves its labels
 	HostUsers   bool             // notebooks share the node's user IDs; needed where homes lie on NFS
 	Profiles    []map[string]any // what a person can launch, in the shape of z2jh's singleuser.profileList

@@ -111,6 +111,17 @@ func at(t *testing.T, object any, path ...any) any {
 	return object
 }
 
+// The hub runs under a number that neither an account of the machine (1000 and
+// up) nor a person of the lab (20000 and up) has: its owner owns its database.
+func TestHubRunsAsNobodyElse(t *testing.T) {
+	hub := mustRender(t, release(t, sampleInputs(), "jupyterhub"))["Deployment hub"]
+	for _, key := range []string{"runAsUser", "runAsGroup"} {
+		if got := at(t, hub, "spec", "template", "spec", "securityContext", key); got != 19999.0 {
+			t.Errorf("%s is %v, want 19999", key, got)
+		}
+	}
+}
+
 // Every object decodes strictly into Kubernetes' own types: a misspelt field
 // would otherwise be dropped by the API server without a word.
 func TestChartsRenderKnownFields(t *testing.T) {

@@ -64,7 +64,7 @@ func testFormsAndSignIn(t *testing.T, a *appliance) {
 	t.Run("a form that never ends", func(t *testing.T) {
 		body, rest := io.Pipe()
 		t.Cleanup(func() { rest.Close() })
-		go rest.Write([]byte("csrf="))
+		go func() { _, _ = rest.Write([]byte("csrf=")) }()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, pages+"/login", body)
 		if err != nil {
 			t.Fatal(err)

@@ -57,7 +57,7 @@ var images = []image{
 		name: "hub", about: "JupyterHub with KubeSpawner",
 		layers: []string{"base", "hub"},
 		config: v1.Config{
-			User:         "1000:1000",
+			User:         "19999:19999",
 			WorkingDir:   "/srv/jupyterhub",
 			Entrypoint:   []string{"/usr/bin/tini", "--"},
 			Cmd:          []string{"/opt/hub/bin/jupyterhub", "--config", "/etc/jupyterhub/jupyterhub_config.py"},

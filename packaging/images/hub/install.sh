@@ -17,9 +17,9 @@ rm -rf $icons/js $icons/metadata $icons/scss $icons/sprites* $icons/svgs*
 find /opt/hub/share -name '*.map' -delete
 
 # A name for the user that the image runs as, and a folder it may write to.
-echo 'hub:x:1000:' >>/etc/group
-echo 'hub:x:1000:1000:JupyterHub:/srv/jupyterhub:/usr/sbin/nologin' >>/etc/passwd
-install -d -o 1000 -g 1000 -m 0750 /srv/jupyterhub
+echo 'hub:x:19999:' >>/etc/group
+echo 'hub:x:19999:19999:JupyterHub:/srv/jupyterhub:/usr/sbin/nologin' >>/etc/passwd
+install -d -o 19999 -g 19999 -m 0750 /srv/jupyterhub
 
 # Compiled by content, not by time: every file of an image has the same time.
 # All of it (-f): what ran above has left files compiled by time.
