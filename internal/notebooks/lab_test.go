@@ -412,7 +412,8 @@ type house struct {
 	bob     users.User
 	end     func()
 
-	simulated bool // the lab's GPUs are
+	simulated bool         // the lab's GPUs are
+	kills     atomic.Int64 // of programs that ran into a memory limit
 }
 
 type tenants struct {
@@ -483,6 +484,7 @@ func (h *house) open(tune func(*patience)) {
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Profiles: testProfiles,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
+		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },
 		Hold: func() string {
 			if why := h.hold.Load(); why != nil {
 				return *why
@@ -499,6 +501,7 @@ func (h *house) open(tune func(*patience)) {
 		answer: 400 * time.Millisecond, start: 2 * time.Second, missing: 100 * time.Millisecond, orphan: 150 * time.Millisecond,
 		hubStop: 150 * time.Millisecond, look: 40 * time.Millisecond, slow: 50 * time.Millisecond, noRoute: 60 * time.Millisecond,
 		unscheduled: 150 * time.Millisecond, retry: 10 * time.Millisecond, stuckPod: 200 * time.Millisecond, restoreRoute: 10 * time.Millisecond,
+		memory: time.Second,
 	}
 	if tune != nil {
 		tune(&service.patience)

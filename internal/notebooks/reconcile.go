@@ -26,6 +26,7 @@ type patience struct {
 	retry        time.Duration // first wait after trouble; it doubles
 	stuckPod     time.Duration // before a pod that does not end is mentioned
 	restoreRoute time.Duration // between tries to get the hub's routes at start
+	memory       time.Duration // for telling that memory ran out
 }
 
 var usualPatience = patience{
@@ -36,6 +37,7 @@ var usualPatience = patience{
 	// A pod that is just ending may still hold what was counted as free.
 	unscheduled: 10 * time.Second,
 	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 300 * time.Millisecond,
+	memory: 30 * time.Minute,
 }
 
 const (
@@ -619,7 +621,7 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	if gpus := s.devices(p); len(gpus) > 0 {
 		l.GPUUUIDs = gpus
 	}
-	reason := ""
+	reason := s.memoryWords(l, p, now)
 	if !p.Ready {
 		reason = "Its machine " + p.Node + " does not answer; the notebook goes on there if the machine runs."
 	}
@@ -632,6 +634,28 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	})
 	s.checkRoute(ctx, l, p, now)
 	return l
+}
+
+// memoryWords tells for a while when a program in a notebook was ended because
+// memory ran out: inside, it only looks as if it had died.
+func (s *Service) memoryWords(l Launch, p PodInfo, now time.Time) (words string) {
+	if s.cfg.MemoryKills == nil {
+		return ""
+	}
+	kills, known := s.cfg.MemoryKills(p.UID)
+	if !known {
+		return ""
+	}
+	s.with(l.ID, func(t *track) {
+		if kills > t.kills {
+			t.killed = now
+		}
+		t.kills = kills
+		if !t.killed.IsZero() && now.Sub(t.killed) < s.patience.memory {
+			words = memoryRanOut(p.MemoryLimit)
+		}
+	})
+	return words
 }
 
 // vanished ends a running launch whose pod has been gone for a moment.

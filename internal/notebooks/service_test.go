@@ -510,6 +510,18 @@ func TestNothingHappensBeforeTheWatchIsThere(t *testing.T) {
 	h.is(l.ID, Running)
 }
 
+func TestMemoryThatRanOutIsTold(t *testing.T) {
+	h := newHouse(t, 0)
+	l := h.running(h.alice, "cpu", "")
+	h.lab.pod(h.podOf(l), func(p *PodInfo) { p.MemoryLimit = 4 << 30 })
+	h.kills.Add(1)
+	h.until(l.ID, "told", func(l Launch) bool { return l.State == Running && strings.Contains(l.Reason, "limit of 4 GiB") })
+	// News for a while only, and told again when it happens again.
+	h.until(l.ID, "quiet", func(l Launch) bool { return l.State == Running && l.Reason == "" })
+	h.kills.Add(1)
+	h.until(l.ID, "told again", func(l Launch) bool { return strings.Contains(l.Reason, "Memory ran out") })
+}
+
 func TestSimulatedGPUsAreMarkedAndEnd(t *testing.T) {
 	h := newHouse(t, 1)
 	h.simulated = true

@@ -17,6 +17,8 @@ type track struct {
 	missing  time.Time // a running launch's pod was first not there
 	noRoute  time.Time // a running launch's route was first not there
 	stopping time.Time
+	kills    int       // processes that ran into the memory limit
+	killed   time.Time // the latest of them was seen
 
 	reason   string // plain words for now, instead of the row's
 	gpus     []string

@@ -164,8 +164,8 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 	if !own && !manages {
 		row.Title = s.profileTitle(l.Profile)
 	}
-	if l.State == notebooks.Running || !own {
-		row.Reason = "" // "it runs" is said already
+	if !own {
+		row.Reason = ""
 	}
 	row.State, row.StateTone = stateWords(l)
 	begin := l.Requested

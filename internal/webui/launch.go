@@ -174,7 +174,8 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 		// What it does at the moment stands beside its step.
 		view.Headline, view.Text = "Starting", "It opens here by itself as soon as it is ready."
 	case notebooks.Running:
-		view.Headline, view.Text = "Running", "It has been ready for "+lasting(now.Sub(l.Ready))+"."
+		view.Headline = "Running"
+		view.Text = strings.TrimSpace("It has been ready for " + lasting(now.Sub(l.Ready)) + ". " + sentence(l.Reason))
 		if view.Own {
 			view.Open = s.notebookURL(r, l)
 			view.AutoOpen = now.Sub(l.Ready) < autoOpenFor
