@@ -130,6 +130,7 @@ func TestNotebookPod(t *testing.T) {
 	if got := at(t, named(t, at(t, s.Pod, "spec", "volumes"), "shm"), "emptyDir", "medium"); got != "Memory" {
 		t.Errorf("/dev/shm lies on %v", got)
 	}
+	holds(t, "tolerations", at(t, s.Pod, "spec", "tolerations"), "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "NoExecute")
 }
 
 // Every notebook has a user namespace of its own, but for those with simulated

@@ -15,6 +15,7 @@ import json
 import os
 
 from jupyterhub.utils import exponential_backoff
+from kubernetes_asyncio.client import V1Toleration
 
 VALUES = os.environ.get("GPULAB_HUB_VALUES", "/etc/jupyterhub/values.json")
 with open(VALUES, encoding="utf-8") as file:
@@ -253,13 +254,25 @@ def uid_of(spawner):
 
 
 def finish_pod(spawner, pod):
-    """Label the pod with its launch; give it the node's user IDs where its GPU needs that."""
+    """Label the pod with its launch and keep it through its node's absences.
+
+    It gets the node's user IDs where its GPU needs that.
+    """
     launch = spawner.user_options.get("launch")
     if launch is not None:
         pod.metadata.labels["gpulab.dev/launch"] = str(launch)
     limits = pod.spec.containers[0].resources.limits or {}
     if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
         pod.spec.host_users = True
+    # Kubernetes would delete it once its node has been away for five minutes,
+    # although it may well go on there.
+    pod.spec.tolerations = [
+        *(pod.spec.tolerations or []),
+        *(
+            V1Toleration(key=f"node.kubernetes.io/{state}", operator="Exists", effect="NoExecute")
+            for state in ("not-ready", "unreachable")
+        ),
+    ]
     return pod
 
 
