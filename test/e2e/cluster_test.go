@@ -27,6 +27,7 @@ func TestCluster(t *testing.T) {
 		{"hub ended, Kubernetes down", testHubEndsWhileKubernetesIsDown, true},
 		{"hub restarted after Kubernetes", testHubRestartAfterKubernetes, true},
 		{"what was changed by hand", testDrift, false},
+		{"a greedy notebook", testGreedyNotebook, false},
 		{"a release that fails", testFailedRelease, true},
 		{"another address", testAnotherAddress, true},
 		{"from simulated GPUs and back", testGPUModes, false},

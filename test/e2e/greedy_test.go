@@ -1,0 +1,100 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testGreedyNotebook: a notebook that takes all the processor time and memory
+// it can get leaves the lab usable, and its owner is told what happened.
+func testGreedyNotebook(t *testing.T, a *appliance) {
+	t.Run("the machine keeps something for itself", func(t *testing.T) {
+		var node struct {
+			Status struct{ Capacity, Allocatable map[string]string }
+		}
+		if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[0]}")), &node); err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range []string{"cpu", "memory"} {
+			have, free := quantity(t, node.Status.Capacity[resource]), quantity(t, node.Status.Allocatable[resource])
+			if free <= 0 || free >= have {
+				t.Errorf("of %s %.0f, pods may have %.0f", resource, have, free)
+			}
+		}
+	})
+	b := a.guest.For(t).Tab()
+	launch(b, "cpu", "Greedy")
+	waitJupyterLab(b, guestHandle)
+	k := newKernel(b)
+	k.run(t, `import subprocess, sys
+burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]`)
+	burning := time.Now()
+	eater := `import subprocess, sys
+def eat():
+    return subprocess.run([sys.executable, "-c", "keep = []\nwhile True: keep.append(b'x' * (64 << 20))"]).returncode
+print(eat())`
+	ended := make(chan error, 1)
+	var got answer
+	go func() {
+		var err error
+		got, err = k.try(eater)
+		ended <- err
+	}()
+	client := signIn(t, a, guestHandle, guestPassword)
+	var took []time.Duration
+	for eating := true; eating || time.Since(burning) < 10*time.Second; {
+		began := time.Now()
+		if status, _, _ := request(t, client, http.MethodGet, pages+"/", nil); status != http.StatusOK {
+			t.Errorf("the home page: status %d", status)
+		}
+		took = append(took, time.Since(began))
+		select {
+		case err := <-ended:
+			eating = false
+			// Where its whole container ends, there is nobody to answer.
+			if err == nil && strings.TrimSpace(got.Output) != "-9" {
+				t.Errorf("who takes all memory ends with %q %s", got.Output, got.Error)
+			}
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
+	t.Logf("%d home pages meanwhile: median %s, slowest %s", len(took), took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+	if slowest := took[len(took)-1]; slowest > 2*time.Second {
+		t.Errorf("a page took %s", slowest)
+	}
+	if result := a.Gpulab(a.ctx, "status"); result.Code != 0 || result.Took > 5*time.Second {
+		t.Errorf("gpulab status after %s: exit code %d\n%s", result.Took, result.Code, result.Stdout)
+	}
+	home := a.guest.For(t).Tab()
+	home.Open(pages + "/")
+	home.WaitFor("words about the memory", `/memory/i.test(document.querySelector("#mine")?.innerText)`)
+	home.Click("#mine", "Stop Greedy")
+	home.Click("dialog[open]", "Stop")
+	waitGone(home, "Greedy")
+}
+
+// quantity reads an amount as Kubernetes writes it.
+func quantity(t *testing.T, s string) float64 {
+	t.Helper()
+	factor := 1.0
+	for suffix, f := range map[string]float64{"m": 1e-3, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30} {
+		if rest, ok := strings.CutSuffix(s, suffix); ok {
+			s, factor = rest, f
+			break
+		}
+	}
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(fmt.Errorf("the amount %q: %w", s, err))
+	}
+	return n * factor
+}
