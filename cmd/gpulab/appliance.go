@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,6 +131,7 @@ func (l *appliance) run(ctx context.Context) error {
 			slog.Error("the lab did not become ready", "err", err)
 		}
 		l.boot.finish(err)
+		debug.FreeOSMemory() // a start takes more than what follows
 		if err == nil {
 			return l.keep(ctx)
 		}
