@@ -105,6 +105,8 @@ func TestNotebookPod(t *testing.T) {
 		"imagePullPolicy":                          "IfNotPresent",
 		"workingDir":                               "/home/ada-l",
 		"resources.limits.nvidia.com/gpu":          "1",
+		"resources.limits.ephemeral-storage":       "20Gi",
+		"resources.requests.ephemeral-storage":     "0",
 		"securityContext.runAsUser":                20001.0,
 		"securityContext.runAsGroup":               20001.0,
 		"securityContext.runAsNonRoot":             true,

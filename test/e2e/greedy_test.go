@@ -30,12 +30,31 @@ func testGreedyNotebook(t *testing.T, a *appliance) {
 			}
 		}
 	})
+	t.Run("a full disk is told", func(t *testing.T) {
+		disk := func() string {
+			for _, c := range a.status(t).Components {
+				if c.Name == "disk" {
+					return c.State
+				}
+			}
+			return ""
+		}
+		if got := disk(); got != "ok" {
+			t.Errorf("the disk is %q", got)
+		}
+		const file = "/var/lib/gpulab/homes/filler"
+		a.MustRun(a.ctx, "sh", "-ec", `fallocate -l $(($(df --output=avail -B1 /var/lib/gpulab | tail -1) - (1 << 30))) `+file)
+		defer a.MustRun(a.ctx, "rm", file)
+		if got := disk(); got != "warning" {
+			t.Errorf("with 1 GiB left, the disk is %q", got)
+		}
+	})
 	b := a.guest.For(t).Tab()
 	launch(b, "cpu", "Greedy")
 	waitJupyterLab(b, guestHandle)
 	k := newKernel(b)
 	k.run(t, `import subprocess, sys
-burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]`)
+burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]`)
 	burning := time.Now()
 	eater := `import subprocess, sys
 def eat():

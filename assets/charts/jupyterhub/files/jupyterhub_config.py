@@ -254,14 +254,19 @@ def uid_of(spawner):
 
 
 def finish_pod(spawner, pod):
-    """Label the pod with its launch and keep it through its node's absences.
+    """Label the pod with its launch, bound its scratch space, keep it through its node's absences.
 
     It gets the node's user IDs where its GPU needs that.
     """
     launch = spawner.user_options.get("launch")
     if launch is not None:
         pod.metadata.labels["gpulab.dev/launch"] = str(launch)
-    limits = pod.spec.containers[0].resources.limits or {}
+    resources = pod.spec.containers[0].resources
+    limits = resources.limits = resources.limits or {}
+    # What it writes beside its home: whoever goes over it ends their own
+    # notebook, and fills nobody's disk. Nothing is set aside for it.
+    limits["ephemeral-storage"] = values["gpulab"]["scratchSize"]
+    resources.requests = {**(resources.requests or {}), "ephemeral-storage": "0"}
     if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
         pod.spec.host_users = True
     # Kubernetes would delete it once its node has been away for five minutes,
