@@ -93,13 +93,14 @@ type Holder struct {
 type Request struct {
 	Profile string // slug, "" = the first profile
 	Title   string // free text, "" = named after the profile
+	Instead int64  // a waiting launch to cancel for this one, 0 = none
 }
 
 // Errors a person can cause; each reads as a sentence.
 var (
 	ErrProfileUnknown = errors.New("this lab has no such notebook profile; choose one from the home page")
 	ErrTooMany        = errors.New("you already have as many notebooks as one person may have; stop one first")
-	ErrTitleInvalid   = errors.New("a title has at most 80 characters and no control characters")
+	ErrTitleInvalid   = errors.New("a title has at most 80 characters, all of them visible")
 	ErrNotFound       = errors.New("there is no such notebook")
 )
 

@@ -191,7 +191,8 @@ func (p *Proxy) Traffic(handle, name string) (t Traffic, ok bool) {
 // ServeHTTP serves the notebooks' origin.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.cfg.AllowedHost != nil && !p.cfg.AllowedHost(hostname(r)) {
-		p.refuse(w, r, http.StatusMisdirectedRequest, "This name does not belong to the lab.")
+		// No page of ours: its link would lead to that name again.
+		http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.", http.StatusMisdirectedRequest)
 		return
 	}
 	where := r.URL.EscapedPath()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,6 +143,18 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	if !validTitle(r.Title) {
 		return Launch{}, ErrTitleInvalid
 	}
+	// Only a request that can be met gives up a place in the queue; what runs by now stays.
+	if r.Instead != 0 {
+		waiting, err := s.rows.get(ctx, r.Instead)
+		if err != nil {
+			return Launch{}, err
+		}
+		if waiting.State == Waiting {
+			if err := s.Cancel(ctx, waiting.ID); err != nil {
+				return Launch{}, err
+			}
+		}
+	}
 	stem, title := slug(r.Title), r.Title
 	if stem == "" {
 		stem = profile.Slug
@@ -266,16 +279,11 @@ func (s *Service) profile(slug string) (Profile, bool) {
 	return Profile{}, false
 }
 
+// validTitle refuses what could make a title look like another one, such as
+// the marks that turn the direction of writing.
 func validTitle(s string) bool {
-	if !utf8.ValidString(s) || utf8.RuneCountInString(s) > maxTitle {
-		return false
-	}
-	for _, r := range s {
-		if unicode.IsControl(r) {
-			return false
-		}
-	}
-	return true
+	return utf8.ValidString(s) && utf8.RuneCountInString(s) <= maxTitle &&
+		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // kick makes the loop look at once and tells subscribers.

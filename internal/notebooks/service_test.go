@@ -451,6 +451,27 @@ func TestEarlierPodOfTheSameName(t *testing.T) {
 	}
 }
 
+func TestInsteadOfAWaitingLaunch(t *testing.T) {
+	h := newHouse(t, 1)
+	running, waiting := h.running(h.alice, "gpu", ""), h.launch(h.bob, "gpu", "")
+	h.is(waiting.ID, Waiting)
+	if _, err := h.service.Launch(t.Context(), h.bob, Request{Profile: "huge", Instead: waiting.ID}); !errors.Is(err, ErrProfileUnknown) {
+		t.Errorf("got %v, want %v", err, ErrProfileUnknown)
+	}
+	h.is(waiting.ID, Waiting)
+	if _, err := h.service.Launch(t.Context(), h.bob, Request{Profile: "cpu", Instead: waiting.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if l := h.is(waiting.ID, Ended); l.EndCode != EndCancelled {
+		t.Errorf("the waiting one ended as %q", l.EndCode)
+	}
+	// A page left open for an hour ends no work.
+	if _, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "cpu", Instead: running.ID}); err != nil {
+		t.Fatal(err)
+	}
+	h.is(running.ID, Running)
+}
+
 func TestLimitsAndBadRequests(t *testing.T) {
 	h := newHouse(t, 1)
 	for _, c := range []struct {
@@ -461,6 +482,7 @@ func TestLimitsAndBadRequests(t *testing.T) {
 		{Request{Profile: "cpu", Title: strings.Repeat("x", 81)}, ErrTitleInvalid},
 		{Request{Profile: "cpu", Title: "a\nb"}, ErrTitleInvalid},
 		{Request{Profile: "cpu", Title: "\xff"}, ErrTitleInvalid},
+		{Request{Profile: "cpu", Title: "invoice\u202egnp.exe"}, ErrTitleInvalid},
 	} {
 		if _, err := h.service.Launch(t.Context(), h.alice, c.request); !errors.Is(err, c.want) {
 			t.Errorf("%+v: got %v, want %v", c.request, err, c.want)

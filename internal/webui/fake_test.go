@@ -256,6 +256,11 @@ func (f *fakeNotebooks) Launch(_ context.Context, u users.User, request notebook
 	if i < 0 {
 		return notebooks.Launch{}, notebooks.ErrProfileUnknown
 	}
+	if request.Instead != 0 {
+		if err := f.finish(request.Instead, notebooks.EndCancelled); err != nil {
+			return notebooks.Launch{}, err
+		}
+	}
 	profile := f.Profiles()[i]
 	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: profile.Slug, Title: request.Title, Profile: profile.Slug,
 		GPUs: profile.GPUs, State: notebooks.Starting, Requested: time.Now(), Started: time.Now()}

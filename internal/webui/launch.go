@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -53,33 +51,18 @@ var stepNames = map[string]string{
 
 func (s *Server) launch(w http.ResponseWriter, r *http.Request, v visitor) error {
 	request := notebooks.Request{Profile: r.PostForm.Get("profile"), Title: strings.TrimSpace(r.PostForm.Get("title"))}
-	if err := checkTitle(request.Title); err != nil {
-		return err
-	}
 	if instead := r.PostForm.Get("instead"); instead != "" {
 		waiting, err := s.launchFor(r.Context(), v, instead)
 		if err != nil {
 			return err
 		}
-		if err := s.cfg.Notebooks.Cancel(r.Context(), waiting.ID); err != nil {
-			return fmt.Errorf("cancel launch %d: %w", waiting.ID, err)
-		}
+		request.Instead = waiting.ID
 	}
 	launched, err := s.cfg.Notebooks.Launch(r.Context(), v.session.User, request)
 	if err != nil {
 		return launchProblem(err)
 	}
 	return seeOther("/launches/" + strconv.FormatInt(launched.ID, 10))
-}
-
-// maxTitle is the longest title in characters.
-const maxTitle = 80
-
-func checkTitle(title string) error {
-	if utf8.RuneCountInString(title) > maxTitle || !utf8.ValidString(title) || strings.ContainsFunc(title, unicode.IsControl) {
-		return launchProblem(notebooks.ErrTitleInvalid)
-	}
-	return nil
 }
 
 // launchProblem turns the refusals of package notebooks into pages.
