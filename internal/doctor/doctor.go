@@ -80,6 +80,7 @@ var probes = []func(host, Options) []Finding{
 	probeCapabilities,
 	probeCommands,
 	probeMemory,
+	probeInotify,
 	probeDisk,
 	probeAddress,
 	probePorts,

@@ -96,6 +96,12 @@ func TestPreflight(t *testing.T) {
 			}
 		}, probe: "commands", state: Fail, says: "apt-get install ipset"},
 		{name: "little memory", spoil: map[string]string{"/proc/meminfo": "MemTotal: 2000000 kB\n"}, probe: "memory", state: Fail, says: "1.9 GiB"},
+		{name: "few inotify instances left", spoil: map[string]string{"/proc/sys/fs/inotify/max_user_instances": "33\n",
+			"/proc/812/fd/3": "->anon_inode:inotify", "/proc/812/fd/4": "->anon_inode:inotify", "/proc/812/fd/5": "->anon_inode:[eventfd]"},
+			host: func(h *host) { h.euid = os.Geteuid() }, probe: "inotify", state: Fail, says: "2 of 33"},
+		{name: "our inotify instances", spoil: map[string]string{"/proc/sys/fs/inotify/max_user_instances": "33\n",
+			"/proc/812/fd/3": "->anon_inode:inotify", "/proc/812/fd/4": "->anon_inode:inotify", "/proc/812/exe": "->/var/lib/gpulab/bin/abc/k3s"},
+			host: func(h *host) { h.euid = os.Geteuid() }, probe: "inotify", state: OK},
 		{name: "little disk", host: func(h *host) { h.freeBytes = func(string) (uint64, error) { return 9 * gib, nil } }, probe: "disk", state: Fail, says: "Only 9 GiB are free for /var/lib/gpulab."},
 		{name: "little disk left by ourselves", spoil: map[string]string{"/var/lib/gpulab/bin/current": "->abc", "/var/lib/gpulab/bin/abc": "x"},
 			host: func(h *host) { h.freeBytes = func(string) (uint64, error) { return 9 * gib, nil } }, probe: "disk", state: OK},
