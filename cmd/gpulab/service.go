@@ -56,10 +56,9 @@ func startService(ctx context.Context, a *app, cfg Config) (bool, error) {
 	if haveSystemd() {
 		return true, startUnit(ctx, a, exe)
 	}
-	if running {
-		if err := stopDaemon(ctx, a); err != nil {
-			return false, err
-		}
+	// One that does not answer may be on its way out.
+	if err := stopDaemon(ctx, a); err != nil {
+		return false, err
 	}
 	return true, startDetached(ctx, a, cfg, exe)
 }
@@ -83,14 +82,20 @@ func daemonState(ctx context.Context, a *app, exe, inputs string) (running, curr
 	return true, err1 == nil && err2 == nil && os.SameFile(mine, theirs)
 }
 
-// daemonPID reads who holds the daemon's lock.
+// daemonPID reads who holds the daemon's lock. A daemon that is ending holds it
+// when its socket is closed already; a number left by one that is gone may be
+// another program's by now.
 func daemonPID(a *app) (int, error) {
-	data, err := os.ReadFile(a.socket + ".pid")
+	f, err := os.Open(a.socket + ".pid")
 	if err != nil {
 		return 0, err
 	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		return 0, errors.New("no daemon runs")
+	}
 	var pid int
-	if _, err := fmt.Sscan(string(data), &pid); err != nil || pid < 2 {
+	if _, err := fmt.Fscan(f, &pid); err != nil || pid < 2 {
 		return 0, errors.New("the daemon's process number is not known")
 	}
 	return pid, nil
@@ -101,10 +106,6 @@ func stopDaemon(ctx context.Context, a *app) error {
 	pid, err := daemonPID(a)
 	if err != nil {
 		return nil //nolint:nilerr // no daemon
-	}
-	name, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil || !strings.HasPrefix(filepath.Base(name), "gpulab") {
-		return nil //nolint:nilerr // that number is somebody else's by now
 	}
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		return nil //nolint:nilerr // it is gone
