@@ -256,6 +256,9 @@ func (f *fakeNotebooks) Launch(_ context.Context, u users.User, request notebook
 	if i < 0 {
 		return notebooks.Launch{}, notebooks.ErrProfileUnknown
 	}
+	if len(request.Title) > 80 {
+		return notebooks.Launch{}, notebooks.ErrTitleInvalid
+	}
 	if request.Instead != 0 {
 		if err := f.finish(request.Instead, notebooks.EndCancelled); err != nil {
 			return notebooks.Launch{}, err
