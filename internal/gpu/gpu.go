@@ -26,6 +26,16 @@ type Device struct {
 	// PowerLimit is the limit in force, in watts.
 	PowerLimit        *float64 `json:"powerLimit,omitempty"`
 	ComputeCapability string   `json:"computeCapability,omitempty"`
+	// SMClockMax and MemoryClockMax are in MHz.
+	SMClockMax     *float64 `json:"smClockMax,omitempty"`
+	MemoryClockMax *float64 `json:"memoryClockMax,omitempty"`
+	// PCIeGenerationMax and PCIeWidthMax (lanes) are what card and slot allow.
+	PCIeGenerationMax *float64 `json:"pcieGenerationMax,omitempty"`
+	PCIeWidthMax      *float64 `json:"pcieWidthMax,omitempty"`
+	// ECC says that memory errors are found and mended.
+	ECC *bool `json:"ecc,omitempty"`
+	// Persistence says that the driver keeps the card ready while nobody uses it.
+	Persistence *bool `json:"persistence,omitempty"`
 	// MIG says that the GPU is split into instances.
 	MIG bool `json:"mig,omitempty"`
 	// Simulated says that this is no hardware.
@@ -47,14 +57,87 @@ type Reading struct {
 	Energy *float64 `json:"energy,omitempty"`
 	// Temperature is in degrees Celsius.
 	Temperature *float64 `json:"temperature,omitempty"`
+	// MemoryTemperature is in degrees Celsius.
+	MemoryTemperature *float64 `json:"memoryTemperature,omitempty"`
+	// Fan is in percent of its full speed.
+	Fan *float64 `json:"fan,omitempty"`
 	// SMClock and MemoryClock are in MHz.
 	SMClock     *float64 `json:"smClock,omitempty"`
 	MemoryClock *float64 `json:"memoryClock,omitempty"`
+	// Throttle is what keeps the clocks down, one of the Throttle constants each.
+	Throttle []string `json:"throttle,omitempty"`
+	// PCIeGeneration and PCIeWidth (lanes) are the link's at this moment;
+	// PCIeReceived and PCIeSent in bytes per second, seen from the GPU.
+	PCIeGeneration *float64 `json:"pcieGeneration,omitempty"`
+	PCIeWidth      *float64 `json:"pcieWidth,omitempty"`
+	PCIeReceived   *float64 `json:"pcieReceived,omitempty"`
+	PCIeSent       *float64 `json:"pcieSent,omitempty"`
+	// Health is what the card says about its own condition.
+	Health Health `json:"health,omitzero"`
+	// Instances are the parts of a GPU in MIG mode.
+	Instances []Instance `json:"instances,omitempty"`
+	// Asleep says that the card has powered itself down and was not woken to
+	// be asked: there are no other readings then.
+	Asleep bool `json:"asleep,omitempty"`
 	// XID is the number of the latest XID error since the probe started.
 	XID       *uint64   `json:"xid,omitempty"`
 	Processes []Process `json:"processes,omitempty"`
 	// Error says, as a sentence for people, why the GPU could not be read.
 	Error string `json:"error,omitempty"`
+}
+
+// What keeps a GPU's clocks down.
+const (
+	ThrottlePowerCap     = "power limit"    // the limit set for the card
+	ThrottlePowerBrake   = "power brake"    // the power supply asks for less
+	ThrottleThermal      = "temperature"    // the driver cools the card
+	ThrottleHardware     = "hardware"       // the card protects itself
+	ThrottleSync         = "sync boost"     // as slow as the others of its group
+	ThrottleApplications = "fixed clocks"   // somebody has set them
+	ThrottleDisplay      = "display clocks" // what a screen needs
+)
+
+// Health is what a card says about its own condition. Counts are since the
+// card was made unless they say otherwise.
+type Health struct {
+	// ECCCorrected and ECCUncorrected count memory errors since the driver was
+	// loaded.
+	ECCCorrected   *uint64 `json:"eccCorrected,omitempty"`
+	ECCUncorrected *uint64 `json:"eccUncorrected,omitempty"`
+	// RemappedCorrectable and RemappedUncorrectable count memory rows that were
+	// replaced by spare ones. RemapPending says that one will be at the next
+	// reset, RemapFailed that no spare row was left.
+	RemappedCorrectable   *uint64 `json:"remappedCorrectable,omitempty"`
+	RemappedUncorrectable *uint64 `json:"remappedUncorrectable,omitempty"`
+	RemapPending          bool    `json:"remapPending,omitempty"`
+	RemapFailed           bool    `json:"remapFailed,omitempty"`
+	// RetiredPages counts pages of memory that are not used any more, on cards
+	// that cannot replace rows. RetirePending says that more will be at the
+	// next reset.
+	RetiredPages  *uint64 `json:"retiredPages,omitempty"`
+	RetirePending bool    `json:"retirePending,omitempty"`
+	// Recovery is what the driver asks for, one of the Recovery constants;
+	// empty where it asks for nothing, or cannot tell.
+	Recovery string `json:"recovery,omitempty"`
+}
+
+// What a driver asks for when a GPU has failed.
+const (
+	RecoveryReset         = "reset"           // reset the GPU
+	RecoveryReboot        = "reboot"          // reboot the machine
+	RecoveryDrain         = "drain"           // end what uses peers of the GPU
+	RecoveryDrainAndReset = "drain and reset" // end what uses it, then reset it
+)
+
+// Instance is a part of a GPU in MIG mode, with memory of its own.
+type Instance struct {
+	UUID string `json:"uuid"` // "MIG-…"
+	// Index is its number on the GPU, Profile its size, such as "1g.10gb".
+	Index   int    `json:"index"`
+	Profile string `json:"profile,omitempty"`
+	// MemoryTotal and MemoryUsed are in bytes.
+	MemoryTotal *uint64 `json:"memoryTotal,omitempty"`
+	MemoryUsed  *uint64 `json:"memoryUsed,omitempty"`
 }
 
 // Process is a process that uses a GPU.
@@ -67,6 +150,8 @@ type Process struct {
 	MemoryUsed *uint64 `json:"memoryUsed,omitempty"`
 	// SMUtilization is its share of the multiprocessors' time, in percent.
 	SMUtilization *float64 `json:"smUtilization,omitempty"`
+	// Graphics says that it draws, as a desktop session does, and does not compute.
+	Graphics bool `json:"graphics,omitempty"`
 	// Pod is the pod it runs in; zero for a process outside the cluster.
 	Pod PodRef `json:"pod,omitzero"`
 	// UnixUser is the host's name, or number, for the user it runs as.
