@@ -104,6 +104,9 @@ func (a Amount) covers(b Amount) bool {
 type NodeRoom struct {
 	Name        string
 	Total, Free Amount
+	// Withheld is how many of the GPUs in Total are given to no new pod now:
+	// they are sick, in use outside gpulab, or their device plugin starts anew.
+	Withheld int
 }
 
 // Room is the pool as admission sees it.
@@ -250,7 +253,10 @@ func (c *KubeCluster) Room() Room {
 		}
 		total := amountOf(n.Status.Allocatable)
 		at[n.Name] = len(room.Nodes)
-		room.Nodes = append(room.Nodes, NodeRoom{Name: n.Name, Total: total, Free: total})
+		node := NodeRoom{Name: n.Name, Total: total, Free: total}
+		node.Total.GPUs = max(total.GPUs, amountOf(n.Status.Capacity).GPUs)
+		node.Withheld = node.Total.GPUs - total.GPUs
+		room.Nodes = append(room.Nodes, node)
 	}
 	for _, o := range c.pods.GetStore().List() {
 		p, ok := o.(*corev1.Pod)

@@ -104,7 +104,15 @@ func waitWords(v verdict, room Room, position int) string {
 
 func shortWords(v verdict, room Room) string {
 	free, total := room.GPUs()
+	withheld := 0
+	for _, n := range room.Nodes {
+		withheld += n.Withheld
+	}
 	switch {
+	case v.short == shortGPU && withheld == total:
+		return "No GPU is lent out now; the GPU page says why. It starts when one is."
+	case v.short == shortGPU && withheld > 0:
+		return fmt.Sprintf("In use: %d of %d GPUs. Not lent out now: %d; the GPU page says why.", total-withheld-free, total, withheld)
 	case v.short == shortGPU && free > 0:
 		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total)
 	case v.short == shortGPU && total == 1:

@@ -45,6 +45,8 @@ func TestWaitWords(t *testing.T) {
 		{"never", verdict{never: true, need: Amount{GPUs: 3}}, room, 0, "It asks for 3 GPUs, but no machine of this lab has more than 2. It can never start like this: cancel it, or launch a CPU notebook."},
 		{"no GPU in the lab", verdict{never: true, need: Amount{GPUs: 1}}, Room{Nodes: make([]NodeRoom, 1)}, 0, "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."},
 		{"spread over machines", verdict{short: shortGPU, need: Amount{GPUs: 2}}, room, 1, "It asks for 2 GPUs; 2 of 4 are free, but not on one machine or not yet for it. It is next in line."},
+		{"one withheld", verdict{short: shortGPU, need: Amount{GPUs: 1}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 1}}}, 1, "In use: 1 of 2 GPUs. Not lent out now: 1; the GPU page says why. It is next in line."},
+		{"all withheld", verdict{short: shortGPU, need: Amount{GPUs: 1}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 2}}}, 1, "No GPU is lent out now; the GPU page says why. It starts when one is. It is next in line."},
 		{"memory", verdict{short: shortMemory, need: Amount{Memory: 3 << 29}}, room, 2, "Not enough memory is free: it needs 1.5 GiB on one machine. One launch is ahead of it."},
 		{"processor", verdict{short: shortCPU, need: Amount{MilliCPU: 500}}, room, 4, "Not enough processor time is free: it needs 0.5 cores on one machine. 3 launches are ahead of it."},
 	} {

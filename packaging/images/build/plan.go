@@ -89,7 +89,9 @@ var images = []image{
 			User:       "0:0",
 			Entrypoint: []string{"/usr/bin/nvidia-device-plugin"},
 			Env: []string{"PATH=/usr/bin", "NVIDIA_DISABLE_REQUIRE=true", "NVIDIA_VISIBLE_DEVICES=all",
-				"NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+				"NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+				// gpulab, in the kubelet's place (internal/deviceplugin).
+				"KUBELET_SOCKET=/var/lib/kubelet/device-plugins/gpulab.sock"},
 		},
 		root: true,
 	},
