@@ -12,6 +12,8 @@ import (
 	"text/template"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
 const defaultConfigPath = "/etc/gpulab/config.yaml"
@@ -46,6 +48,9 @@ type Config struct {
 	// ImagesDir holds the container images; empty looks beside the program,
 	// then in /usr/share/gpulab/images.
 	ImagesDir string `json:"imagesDir,omitempty"`
+	// Profiles are the cards people launch notebooks from, in this order;
+	// empty gives one without a GPU and one with one.
+	Profiles []notebooks.Profile `json:"profiles,omitempty"`
 	// K3s passes further options on.
 	K3s K3sConfig `json:"k3s,omitempty"`
 }
@@ -103,6 +108,9 @@ func (c *Config) check() error {
 	if len(c.Lab) > 60 || strings.ContainsAny(c.Lab, "\n\r") {
 		return errors.New("lab must be one line of at most 60 characters")
 	}
+	if err := notebooks.CheckProfiles(c.Profiles); err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
 	return nil
 }
 
@@ -125,7 +133,10 @@ func loadConfig(path string) (Config, error) {
 }
 
 // configTemplate documents every key where people meet it.
-var configTemplate = template.Must(template.New("config").Parse(`# gpulab's configuration. Every key may be left out. After a change: gpulab init
+var configTemplate = template.Must(template.New("config").Funcs(template.FuncMap{"yaml": func(v any) (string, error) {
+	text, err := yaml.Marshal(v)
+	return strings.TrimSpace(string(text)), err
+}}).Parse(`# gpulab's configuration. Every key may be left out. After a change: gpulab init
 
 # The lab's name as the page shows it.
 lab: {{printf "%q" .Lab}}
@@ -152,6 +163,20 @@ dataDir: {{printf "%q" .DataDir}}
 # Container images. Empty: the folder "images" beside the program, then
 # /usr/share/gpulab/images.
 imagesDir: {{printf "%q" .ImagesDir}}
+
+# The cards people launch notebooks from. None: one without and one with a GPU.
+# cpus and memory are limits; gpuModel and gpuMemory say which GPUs will do, by
+# what "gpulab gpus" shows. A card that no machine can serve is not shown.
+#   - slug: big
+#     title: Large GPU
+#     description: For models that need much memory.
+#     cpus: 8
+#     memory: 32Gi
+#     gpus: 1
+#     gpuModel: NVIDIA A100-SXM4-80GB
+#     gpuMemory: 80Gi
+profiles:{{if .Profiles}}
+{{yaml .Profiles}}{{else}} []{{end}}
 
 # For unusual machines: further arguments of the kubelet, without "--".
 k3s:

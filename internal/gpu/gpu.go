@@ -183,6 +183,8 @@ type GPU struct {
 	Device
 	Reading
 	Holders []Holder `json:"holders,omitempty"`
+	// Withheld says, as a sentence for people, why no new pod gets this GPU.
+	Withheld string `json:"withheld,omitempty"`
 }
 
 // XIDEvent is an error the driver reported about a GPU.

@@ -9,25 +9,40 @@ func TestAdmit(t *testing.T) {
 	node := func(gpus, free int, memory int64) NodeRoom {
 		return NodeRoom{Total: Amount{GPUs: gpus, MilliCPU: 4000, Memory: 8 << 30}, Free: Amount{GPUs: free, MilliCPU: 4000, Memory: memory << 30}}
 	}
-	gpu := func(n int) Amount { return Amount{GPUs: n, MilliCPU: 100, Memory: 1 << 30} }
+	gpu := func(n int) Need { return Need{Amount: Amount{GPUs: n, MilliCPU: 100, Memory: 1 << 30}} }
+	model := func(n NodeRoom, name string, gibibytes int64) NodeRoom {
+		n.GPUModel, n.GPUMemory = name, gibibytes<<30
+		return n
+	}
+	of := func(n Need, name string, gibibytes int64) Need {
+		n.GPUKind = GPUKind{Model: name, MinMemory: gibibytes << 30}
+		return n
+	}
+	mixed := Room{Nodes: []NodeRoom{model(node(2, 0, 8), "A100", 39), model(node(2, 1, 8), "T4", 15)}}
 	for _, c := range []struct {
 		name     string
 		room     Room
-		reserved []Amount
-		queue    []Amount
+		reserved []Need
+		queue    []Need
 		want     string // per launch: a admitted, n never, else what is short
 	}{
-		{"room for all", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Amount{gpu(1), gpu(1)}, "[a a]"},
-		{"the second waits", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Amount{gpu(1), gpu(1)}, "[a gpu]"},
-		{"what is reserved counts", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, []Amount{gpu(1)}, []Amount{gpu(1), gpu(1)}, "[a gpu]"},
-		{"no overtaking with GPUs", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Amount{gpu(2), gpu(1)}, "[gpu gpu]"},
-		{"without GPUs past the waiting", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Amount{gpu(2), gpu(0)}, "[gpu a]"},
-		{"two GPUs on one machine", Room{Nodes: []NodeRoom{node(1, 1, 8), node(2, 1, 8)}}, nil, []Amount{gpu(2)}, "[gpu]"},
-		{"never holds nobody back", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Amount{gpu(3), gpu(1)}, "[n a]"},
-		{"never only when every machine is there", Room{Nodes: []NodeRoom{node(2, 2, 8)}, Waiting: 1}, nil, []Amount{gpu(3)}, "[gpu]"},
-		{"memory holds everybody back", Room{Nodes: []NodeRoom{node(2, 2, 0)}}, nil, []Amount{gpu(0), gpu(1)}, "[memory memory]"},
-		{"no machine ready", Room{Waiting: 1}, nil, []Amount{gpu(1)}, "[]"},
-		{"small ones fill up the fuller machine", Room{Nodes: []NodeRoom{node(4, 4, 8), node(4, 1, 8)}}, nil, []Amount{gpu(1), gpu(4)}, "[a a]"},
+		{"room for all", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Need{gpu(1), gpu(1)}, "[a a]"},
+		{"the second waits", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Need{gpu(1), gpu(1)}, "[a gpu]"},
+		{"what is reserved counts", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, []Need{gpu(1)}, []Need{gpu(1), gpu(1)}, "[a gpu]"},
+		{"no overtaking with GPUs", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Need{gpu(2), gpu(1)}, "[gpu gpu]"},
+		{"without GPUs past the waiting", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Need{gpu(2), gpu(0)}, "[gpu a]"},
+		{"two GPUs on one machine", Room{Nodes: []NodeRoom{node(1, 1, 8), node(2, 1, 8)}}, nil, []Need{gpu(2)}, "[gpu]"},
+		{"never holds nobody back", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Need{gpu(3), gpu(1)}, "[n a]"},
+		{"never only when every machine is there", Room{Nodes: []NodeRoom{node(2, 2, 8)}, Waiting: 1}, nil, []Need{gpu(3)}, "[gpu]"},
+		{"memory holds everybody back", Room{Nodes: []NodeRoom{node(2, 2, 0)}}, nil, []Need{gpu(0), gpu(1)}, "[memory memory]"},
+		{"no machine ready", Room{Waiting: 1}, nil, []Need{gpu(1)}, "[]"},
+		{"the one that was asked for", mixed, nil, []Need{of(gpu(1), "T4", 0), of(gpu(1), "A100", 0)}, "[a gpu]"},
+		{"who waits for another kind holds nobody back", mixed, nil, []Need{of(gpu(1), "A100", 0), gpu(1)}, "[gpu a]"},
+		{"who waits for any kind holds all back", mixed, nil, []Need{gpu(2), of(gpu(1), "T4", 0)}, "[gpu gpu]"},
+		{"no such model", mixed, nil, []Need{of(gpu(1), "H100", 0), of(gpu(0), "H100", 0)}, "[n a]"},
+		{"a card of 40 GiB reports less", mixed, nil, []Need{of(gpu(1), "", 40)}, "[gpu]"},
+		{"too small a memory", mixed, nil, []Need{of(gpu(1), "", 48)}, "[n]"},
+		{"small ones fill up the fuller machine", Room{Nodes: []NodeRoom{node(4, 4, 8), node(4, 1, 8)}}, nil, []Need{gpu(1), gpu(4)}, "[a a]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string

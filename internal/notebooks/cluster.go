@@ -7,6 +7,7 @@ import (
 	"net"
 	"sort"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,6 +82,28 @@ type PodInfo struct {
 	StatusMessage        string
 }
 
+// Need is what one notebook asks of a machine.
+type Need struct {
+	Amount
+	GPUKind
+}
+
+// GPUKind says which GPUs will do; the zero value takes any.
+type GPUKind struct {
+	Model     string // as NVIDIA's label nvidia.com/gpu.product has it, "" = any
+	MinMemory int64  // bytes of each GPU at least, as its maker counts; 0 = any
+}
+
+// Fits reports whether a machine's GPUs will do.
+func (k GPUKind) Fits(n NodeRoom) bool {
+	return (k.Model == "" || k.Model == n.GPUModel) && n.GPUMemory >= k.leastMemory()
+}
+
+// leastMemory is the smallest size that drivers report for a card that is sold
+// with this much: what its ECC and the driver take is missing, up to 7 percent
+// (an A10 of 24 GiB reports 23,028 MiB).
+func (k GPUKind) leastMemory() int64 { return k.MinMemory / 100 * 93 }
+
 // Amount is a quantity of each resource that admission counts.
 type Amount struct {
 	GPUs     int
@@ -107,6 +130,15 @@ type NodeRoom struct {
 	// Withheld is how many of the GPUs in Total are given to no new pod now:
 	// they are sick, in use outside gpulab, or their device plugin starts anew.
 	Withheld int
+	// GPUModel and GPUMemory (bytes of each) are what its GPUs are; a machine's
+	// GPUs are of one kind.
+	GPUModel  string
+	GPUMemory int64
+}
+
+// fits reports whether the machine, empty, could hold it.
+func (n NodeRoom) fits(need Need) bool {
+	return need.GPUs == 0 || n.Total.GPUs >= need.GPUs && need.Fits(n)
 }
 
 // Room is the pool as admission sees it.
@@ -256,6 +288,10 @@ func (c *KubeCluster) Room() Room {
 		node := NodeRoom{Name: n.Name, Total: total, Free: total}
 		node.Total.GPUs = max(total.GPUs, amountOf(n.Status.Capacity).GPUs)
 		node.Withheld = node.Total.GPUs - total.GPUs
+		node.GPUModel = strings.TrimSuffix(n.Labels[labelGPUModel], sharedSuffix)
+		if mebibytes, err := strconv.ParseInt(n.Labels[labelGPUMemory], 10, 64); err == nil {
+			node.GPUMemory = mebibytes << 20
+		}
 		room.Nodes = append(room.Nodes, node)
 	}
 	for _, o := range c.pods.GetStore().List() {

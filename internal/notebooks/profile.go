@@ -3,12 +3,22 @@ package notebooks
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // gpuResource is the name under which NVIDIA's device plugin offers GPUs.
 const gpuResource = "nvidia.com/gpu"
+
+// Labels that NVIDIA's feature discovery gives a node. The model of GPUs that
+// are shared has a suffix.
+const (
+	labelGPUModel  = "nvidia.com/gpu.product"
+	labelGPUMemory = "nvidia.com/gpu.memory" // MiB of each
+	sharedSuffix   = "-SHARED"
+)
 
 // What a notebook is promised when a profile does not say: enough for an idle
 // JupyterLab with one kernel, little enough that many fit on a small machine.
@@ -20,15 +30,17 @@ const (
 // Profile is what a notebook gets. CPUs and Memory are limits; the request
 // fields are what is set aside for it, and what admission counts.
 type Profile struct {
-	Slug        string // stable name, "cpu" or "gpu"; also the stem of server names
-	Title       string
-	Description string
-	CPUs        float64 // cores, 0 = no limit
-	Memory      string  // Kubernetes quantity such as "4Gi", "" = no limit
-	GPUs        int
+	Slug        string  `json:"slug"` // stable name, "cpu" or "gpu"; also the stem of server names
+	Title       string  `json:"title"`
+	Description string  `json:"description,omitempty"`
+	CPUs        float64 `json:"cpus,omitempty"`   // cores, 0 = no limit
+	Memory      string  `json:"memory,omitempty"` // Kubernetes quantity such as "4Gi", "" = no limit
+	GPUs        int     `json:"gpus,omitempty"`
+	GPUModel    string  `json:"gpuModel,omitempty"`  // such as "NVIDIA-GeForce-RTX-4090", "" = any
+	GPUMemory   string  `json:"gpuMemory,omitempty"` // of each GPU at least, as its maker counts: "24Gi", "" = any
 
-	CPURequest    float64 // cores, 0 = a small default
-	MemoryRequest string  // Kubernetes quantity, "" = a small default
+	CPURequest    float64 `json:"cpuRequest,omitempty"`    // cores, 0 = a small default
+	MemoryRequest string  `json:"memoryRequest,omitempty"` // Kubernetes quantity, "" = a small default
 }
 
 // DefaultProfiles are the two launch cards a new lab starts with.
@@ -59,6 +71,9 @@ func ProfileList(profiles []Profile) []map[string]any {
 		}
 		if p.GPUs > 0 {
 			override["extra_resource_limits"] = map[string]any{gpuResource: strconv.Itoa(p.GPUs)}
+			if term := p.GPUKind().nodeTerm(); term != nil {
+				override["node_affinity_required"] = []any{term}
+			}
 		}
 		entry := map[string]any{
 			"slug":                 p.Slug,
@@ -72,6 +87,22 @@ func ProfileList(profiles []Profile) []map[string]any {
 		list = append(list, entry)
 	}
 	return list
+}
+
+// CheckProfiles reports the first profile that cannot be launched, or whose
+// name another one has.
+func CheckProfiles(profiles []Profile) error {
+	seen := map[string]bool{}
+	for _, p := range profiles {
+		if err := p.check(); err != nil {
+			return err
+		}
+		if seen[p.Slug] {
+			return fmt.Errorf("two profiles are called %q", p.Slug)
+		}
+		seen[p.Slug] = true
+	}
+	return nil
 }
 
 func (p Profile) cpuRequest() float64 {
@@ -93,10 +124,19 @@ func (p Profile) check() error {
 	if err := CheckName(p.Slug); err != nil {
 		return fmt.Errorf("profile %q: %w", p.Slug, err)
 	}
+	if p.Title == "" {
+		return fmt.Errorf("profile %q: it needs a title, which is what its card says", p.Slug)
+	}
+	if p.GPUs == 0 && (p.GPUModel != "" || p.GPUMemory != "") {
+		return fmt.Errorf("profile %q: it says which GPU it wants, but asks for none; set gpus", p.Slug)
+	}
+	if wrong := validation.IsValidLabelValue(p.GPUKind().Model); len(wrong) > 0 {
+		return fmt.Errorf("profile %q: gpuModel %q is no model as `gpulab gpus` shows it", p.Slug, p.GPUModel)
+	}
 	if p.GPUs < 0 || p.CPUs < 0 || p.CPURequest < 0 {
 		return fmt.Errorf("profile %q: GPUs and CPUs cannot be negative", p.Slug)
 	}
-	for _, q := range []string{p.Memory, p.MemoryRequest} {
+	for _, q := range []string{p.Memory, p.MemoryRequest, p.GPUMemory} {
 		if q == "" {
 			continue
 		}
@@ -108,12 +148,37 @@ func (p Profile) check() error {
 }
 
 // need is what admission sets aside for one notebook of this profile.
-func (p Profile) need() Amount {
+func (p Profile) need() Need {
 	q, err := resource.ParseQuantity(p.memoryRequest())
 	if err != nil {
 		q = resource.MustParse(defaultMemoryRequest)
 	}
-	return Amount{GPUs: p.GPUs, MilliCPU: int64(p.cpuRequest() * 1000), Memory: q.Value()}
+	return Need{Amount{GPUs: p.GPUs, MilliCPU: int64(p.cpuRequest() * 1000), Memory: q.Value()}, p.GPUKind()}
+}
+
+// GPUKind is which GPUs the profile takes. A model may be written as its maker
+// writes it, or as the label has it.
+func (p Profile) GPUKind() GPUKind {
+	k := GPUKind{Model: strings.ReplaceAll(strings.TrimSpace(p.GPUModel), " ", "-")}
+	if q, err := resource.ParseQuantity(p.GPUMemory); err == nil {
+		k.MinMemory = q.Value()
+	}
+	return k
+}
+
+// nodeTerm is Kubernetes' form of it, nil for any GPU.
+func (k GPUKind) nodeTerm() map[string]any {
+	var wanted []any
+	if k.Model != "" {
+		wanted = append(wanted, map[string]any{"key": labelGPUModel, "operator": "In", "values": []any{k.Model, k.Model + sharedSuffix}})
+	}
+	if k.MinMemory > 0 {
+		wanted = append(wanted, map[string]any{"key": labelGPUMemory, "operator": "Gt", "values": []any{strconv.FormatInt(k.leastMemory()>>20-1, 10)}})
+	}
+	if wanted == nil {
+		return nil
+	}
+	return map[string]any{"matchExpressions": wanted}
 }
 
 // hubQuantity writes a Kubernetes memory quantity the way JupyterHub reads one:

@@ -225,7 +225,7 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 		return false
 	}
 	room := s.cfg.Cluster.Room()
-	queue := make([]Amount, len(waiting))
+	queue := make([]Need, len(waiting))
 	for i, l := range waiting {
 		queue[i] = s.need(l)
 	}
@@ -269,7 +269,7 @@ func (s *Service) start(ctx context.Context, l Launch) bool {
 
 // need is what a launch takes. A profile that is gone from the configuration
 // still counts with the GPUs the launch asked for.
-func (s *Service) need(l Launch) Amount {
+func (s *Service) need(l Launch) Need {
 	p, ok := s.profile(l.Profile)
 	if !ok {
 		p = Profile{}
@@ -280,8 +280,8 @@ func (s *Service) need(l Launch) Amount {
 }
 
 // reserved is what admitted launches will take that the cluster does not count yet.
-func (s *Service) reserved(all []Launch) []Amount {
-	var list []Amount
+func (s *Service) reserved(all []Launch) []Need {
+	var list []Need
 	for _, l := range all {
 		if l.State != Starting {
 			continue

@@ -111,15 +111,8 @@ func New(cfg Config) (*Service, error) {
 	if len(cfg.Profiles) == 0 {
 		return nil, errors.New("a lab needs at least one notebook profile")
 	}
-	seen := map[string]bool{}
-	for _, p := range cfg.Profiles {
-		if err := p.check(); err != nil {
-			return nil, err
-		}
-		if seen[p.Slug] {
-			return nil, fmt.Errorf("two profiles are called %q", p.Slug)
-		}
-		seen[p.Slug] = true
+	if err := CheckProfiles(cfg.Profiles); err != nil {
+		return nil, err
 	}
 	return &Service{
 		cfg: cfg, rows: rows{cfg.DB}, log: cfg.Log, now: time.Now, patience: usualPatience,

@@ -95,6 +95,9 @@ func waitWords(v verdict, room Room, position int) string {
 		return "No machine of the lab is ready. It starts when one is."
 	case v.never && total == 0:
 		return "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."
+	case v.never && v.need.GPUKind != (GPUKind{}):
+		return fmt.Sprintf("It asks for %s%s, and no machine of this lab has that. It can never start like this: cancel it, or launch another notebook.",
+			gpuCount(v.need.GPUs), kindWords(v.need.GPUKind))
 	case v.never:
 		return fmt.Sprintf("It asks for %s, but no machine of this lab has more than %d. It can never start like this: cancel it, or launch a CPU notebook.",
 			gpuCount(v.need.GPUs), largest(room))
@@ -113,6 +116,8 @@ func shortWords(v verdict, room Room) string {
 		return "No GPU is lent out now; the GPU page says why. It starts when one is."
 	case v.short == shortGPU && withheld > 0:
 		return fmt.Sprintf("In use: %d of %d GPUs. Not lent out now: %d; the GPU page says why.", total-withheld-free, total, withheld)
+	case v.short == shortGPU && v.need.GPUKind != (GPUKind{}):
+		return fmt.Sprintf("It asks for %s%s; all of that kind are in use.", gpuCount(v.need.GPUs), kindWords(v.need.GPUKind))
 	case v.short == shortGPU && free > 0:
 		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total)
 	case v.short == shortGPU && total == 1:
@@ -139,6 +144,17 @@ func placeWords(position int) string {
 	default:
 		return fmt.Sprintf("%d launches are ahead of it.", position-1)
 	}
+}
+
+func kindWords(k GPUKind) string {
+	words := ""
+	if k.Model != "" {
+		words += " of the kind " + k.Model
+	}
+	if k.MinMemory > 0 {
+		words += " with " + bytesWords(k.MinMemory) + " each"
+	}
+	return words
 }
 
 func gpuCount(n int) string {

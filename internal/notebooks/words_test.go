@@ -42,13 +42,15 @@ func TestWaitWords(t *testing.T) {
 		want     string
 	}{
 		{"no machine", verdict{short: shortGPU}, Room{Waiting: 1}, 1, "No machine of the lab is ready. It starts when one is."},
-		{"never", verdict{never: true, need: Amount{GPUs: 3}}, room, 0, "It asks for 3 GPUs, but no machine of this lab has more than 2. It can never start like this: cancel it, or launch a CPU notebook."},
-		{"no GPU in the lab", verdict{never: true, need: Amount{GPUs: 1}}, Room{Nodes: make([]NodeRoom, 1)}, 0, "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."},
-		{"spread over machines", verdict{short: shortGPU, need: Amount{GPUs: 2}}, room, 1, "It asks for 2 GPUs; 2 of 4 are free, but not on one machine or not yet for it. It is next in line."},
-		{"one withheld", verdict{short: shortGPU, need: Amount{GPUs: 1}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 1}}}, 1, "In use: 1 of 2 GPUs. Not lent out now: 1; the GPU page says why. It is next in line."},
-		{"all withheld", verdict{short: shortGPU, need: Amount{GPUs: 1}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 2}}}, 1, "No GPU is lent out now; the GPU page says why. It starts when one is. It is next in line."},
-		{"memory", verdict{short: shortMemory, need: Amount{Memory: 3 << 29}}, room, 2, "Not enough memory is free: it needs 1.5 GiB on one machine. One launch is ahead of it."},
-		{"processor", verdict{short: shortCPU, need: Amount{MilliCPU: 500}}, room, 4, "Not enough processor time is free: it needs 0.5 cores on one machine. 3 launches are ahead of it."},
+		{"never", verdict{never: true, need: Need{Amount: Amount{GPUs: 3}}}, room, 0, "It asks for 3 GPUs, but no machine of this lab has more than 2. It can never start like this: cancel it, or launch a CPU notebook."},
+		{"no GPU in the lab", verdict{never: true, need: Need{Amount: Amount{GPUs: 1}}}, Room{Nodes: make([]NodeRoom, 1)}, 0, "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."},
+		{"no such model", verdict{never: true, need: Need{Amount{GPUs: 1}, GPUKind{Model: "H100"}}}, room, 0, "It asks for 1 GPU of the kind H100, and no machine of this lab has that. It can never start like this: cancel it, or launch another notebook."},
+		{"too small", verdict{never: true, need: Need{Amount{GPUs: 2}, GPUKind{MinMemory: 40 << 30}}}, room, 0, "It asks for 2 GPUs with 40 GiB each, and no machine of this lab has that. It can never start like this: cancel it, or launch another notebook."},
+		{"spread over machines", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 2}}}, room, 1, "It asks for 2 GPUs; 2 of 4 are free, but not on one machine or not yet for it. It is next in line."},
+		{"one withheld", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 1}}}, 1, "In use: 1 of 2 GPUs. Not lent out now: 1; the GPU page says why. It is next in line."},
+		{"all withheld", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 2}}}, 1, "No GPU is lent out now; the GPU page says why. It starts when one is. It is next in line."},
+		{"memory", verdict{short: shortMemory, need: Need{Amount: Amount{Memory: 3 << 29}}}, room, 2, "Not enough memory is free: it needs 1.5 GiB on one machine. One launch is ahead of it."},
+		{"processor", verdict{short: shortCPU, need: Need{Amount: Amount{MilliCPU: 500}}}, room, 4, "Not enough processor time is free: it needs 0.5 cores on one machine. 3 launches are ahead of it."},
 	} {
 		if got := waitWords(c.v, c.room, c.position); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
 // staleAfter is the age from which readings are no longer called live.
@@ -37,15 +38,23 @@ type gpuView struct {
 	Outside        []string // people who use it without gpulab
 	Processes      []processView
 	Problem        string
+	Withheld       string // why no new pod gets it
 	LastSeen       string
+	memory         uint64 // bytes, 0 = not known
 }
 
 type holderView struct{ User, Notebook, For string }
 
 type processView struct{ User, Name, PID, Memory, Use string }
 
-// free reports whether nobody has the GPU.
-func (g gpuView) free() bool { return len(g.Holders) == 0 && len(g.Outside) == 0 && g.Problem == "" }
+// free reports whether a new notebook could get the GPU.
+func (g gpuView) free() bool { return len(g.Holders) == 0 && g.Withheld == "" && g.Problem == "" }
+
+// fits reports whether it is a GPU of that kind; a machine is labelled by the
+// same facts.
+func (g gpuView) fits(kind notebooks.GPUKind) bool {
+	return kind.Fits(notebooks.NodeRoom{GPUModel: strings.ReplaceAll(g.Name, " ", "-"), GPUMemory: int64(g.memory)})
+}
 
 // short leaves the maker's name off, where there is little room.
 func (g gpuView) short() gpuView {
@@ -99,7 +108,10 @@ func measureOf(place int) measure { return measure(place) }
 
 func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	view := gpuView{UUID: g.UUID, Name: g.Name, Index: g.Index,
-		Simulated: g.Simulated, Problem: g.Error, Readings: readingsOf(g)}
+		Simulated: g.Simulated, Problem: g.Error, Withheld: g.Withheld, Readings: readingsOf(g)}
+	if g.MemoryTotal != nil {
+		view.memory = *g.MemoryTotal
+	}
 	for _, h := range g.Holders {
 		view.Holders = append(view.Holders, holderView{User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, For: since(h.Since, now)})
 	}
@@ -187,26 +199,30 @@ func since(t, now time.Time) string {
 	return lasting(now.Sub(t))
 }
 
-// gpuRoom counts GPUs: all and those nobody has, in the lab and on one machine.
-// A notebook gets all its GPUs from one machine.
+// gpuRoom counts GPUs of a kind: all and those that are free, in the lab and on
+// one machine. A notebook gets all its GPUs from one machine.
 type gpuRoom struct {
 	total, free, largest, mostFree int
 	simulated                      bool // all of them
 }
 
-func roomIn(machines []machineView) gpuRoom {
+func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
 	room := gpuRoom{simulated: true}
 	for _, m := range machines {
-		free := 0
+		all, free := 0, 0
 		for _, g := range m.GPUs {
+			if !g.fits(kind) {
+				continue
+			}
+			all++
 			if g.free() {
 				free++
 			}
 		}
-		room.simulated = room.simulated && (m.Simulated || len(m.GPUs) == 0)
-		room.total += len(m.GPUs)
+		room.simulated = room.simulated && (m.Simulated || all == 0)
+		room.total += all
 		room.free += free
-		room.largest = max(room.largest, len(m.GPUs))
+		room.largest = max(room.largest, all)
 		room.mostFree = max(room.mostFree, free)
 	}
 	room.simulated = room.simulated && room.total > 0

@@ -29,7 +29,7 @@ type homeView struct {
 const fewGPUs = 4
 
 func (v homeView) startFirst() bool {
-	return roomIn(v.Machines).total > fewGPUs
+	return roomIn(v.Machines, notebooks.GPUKind{}).total > fewGPUs
 }
 
 // A profileView is one launch card.
@@ -85,8 +85,13 @@ func (s *Server) home(r *http.Request, v visitor, mine, active []notebooks.Launc
 			waiting++
 		}
 	}
-	room := roomIn(machines)
 	for _, p := range s.cfg.Notebooks.Profiles() {
+		room := roomIn(machines, p.GPUKind())
+		// A card for GPUs that the lab does not have helps nobody but the one
+		// who wrote it.
+		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && !v.may(users.ActionManageLab) {
+			continue
+		}
 		view.Profiles = append(view.Profiles, profileViewOf(p, room, waiting))
 	}
 	for i := range mine {
@@ -108,6 +113,8 @@ func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int) profileView {
 	switch {
 	case p.GPUs == 0:
 		view.Now, view.NowTone = "starts at once", "ok"
+	case room.total == 0 && p.GPUKind() != (notebooks.GPUKind{}):
+		view.Now, view.NowTone = "cannot start: this lab has no such GPU; others do not see this card", "bad"
 	case room.total == 0:
 		view.Now, view.NowTone = "cannot start: this lab has no GPU now", "bad"
 	case p.GPUs > room.largest:
@@ -150,6 +157,12 @@ func gets(p notebooks.Profile, simulated bool) string {
 		list = append(list, count(p.GPUs, "simulated GPU", "simulated GPUs"))
 	case p.GPUs > 0:
 		list = append(list, count(p.GPUs, "GPU", "GPUs"))
+	}
+	if p.GPUModel != "" {
+		list = append(list, p.GPUModel)
+	}
+	if p.GPUMemory != "" {
+		list = append(list, "at least "+quantity(p.GPUMemory)+" GPU memory")
 	}
 	return strings.Join(list, " · ")
 }
@@ -207,7 +220,7 @@ func stateWords(l *notebooks.Launch) (string, tone) {
 
 // simulated tells whether the GPUs of a launch are, or would be.
 func simulated(l *notebooks.Launch, machines []machineView) bool {
-	return l.Simulated || l.GPUs > 0 && l.State == notebooks.Waiting && roomIn(machines).simulated
+	return l.Simulated || l.GPUs > 0 && l.State == notebooks.Waiting && roomIn(machines, notebooks.GPUKind{}).simulated
 }
 
 // gpuNames says which GPUs a launch holds: "GPU 0", "node-b GPU 1".
