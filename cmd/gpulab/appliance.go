@@ -22,6 +22,7 @@ import (
 	"github.com/gpulab/gpulab/assets"
 	"github.com/gpulab/gpulab/internal/charts"
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/deviceplugin"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -92,6 +93,7 @@ type attached struct {
 	monitor   *gpu.Monitor
 	tenancy   *tenancy.Tenancy
 	people    *people
+	lending   *lending
 }
 
 func newAppliance(cfg Config, a *app) (*appliance, error) {
@@ -491,9 +493,13 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts := &attached{kube: kube}
 	hub := notebooks.NewHub(notebooks.HubConfig{Address: kube.HubAddress, Token: l.hub.ServiceToken})
 	parts.tenancy = tenancy.New(tenancy.Config{HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden}, client)
+	plugins := deviceplugin.New(deviceplugin.Config{Log: log})
+	if parts.lending, err = newLending(ctx, l.store, plugins, l.fleet); err != nil {
+		return err
+	}
 	parts.monitor = gpu.NewMonitor(gpu.MonitorConfig{
 		Node: l.id.NodeName, ProbePath: filepath.Join(rt.Dir, "gpulab-probe"), Library: l.nvml(),
-		Pods: podIndex{kube}, Publish: l.fleet.Update,
+		Pods: podIndex{kube}, Publish: parts.lending.publish,
 		LogFile: filepath.Join(l.cfg.DataDir, "log", "probe.log"), PIDFile: filepath.Join(l.cfg.DataDir, "probe.pid"),
 	})
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
@@ -507,7 +513,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.Profiles,
-		Hold:    l.holdLaunches, MemoryKills: embedk8s.MemoryKills,
+		Hold: l.holdLaunches, MemoryKills: embedk8s.MemoryKills,
 	})
 	if err != nil {
 		return err
@@ -524,6 +530,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return parts.tenancy.Run(ctx) })
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
+		g.Go(func() error { return plugins.Run(ctx) })
 		g.Go(func() error { return parts.monitor.Run(ctx) })
 	} else {
 		// Nothing reads GPUs, so nothing else would say that there are none.

@@ -31,6 +31,7 @@ func newGPUs(a *app) *cobra.Command {
 		},
 	}
 	jsonFlag(c, &asJSON)
+	c.AddCommand(newGPUsLend(a))
 	return c
 }
 

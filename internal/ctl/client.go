@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"syscall"
 
+	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -112,6 +113,11 @@ func (c *Client) PasswordLink(ctx context.Context, handle string) (UserWithLink,
 func (c *Client) RemoveUser(ctx context.Context, handle string) error {
 	_, err := call[struct{}](ctx, c, "DELETE", "/v1/users/"+url.PathEscape(handle), nil)
 	return err
+}
+
+// LendGPU implements Daemon.
+func (c *Client) LendGPU(ctx context.Context, which string, anyway bool) (gpu.GPU, error) {
+	return call[gpu.GPU](ctx, c, "POST", "/v1/gpus/"+url.PathEscape(which)+"/lend", lendGPU{anyway})
 }
 
 // WatchBoot implements Daemon.

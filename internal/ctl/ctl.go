@@ -124,4 +124,7 @@ type Daemon interface {
 	AddUser(ctx context.Context, u NewUser) (UserWithLink, error)
 	PasswordLink(ctx context.Context, handle string) (UserWithLink, error)
 	RemoveUser(ctx context.Context, handle string) error
+	// LendGPU makes a GPU, by number or UUID, be lent out even while somebody
+	// outside gpulab uses it, or no longer.
+	LendGPU(ctx context.Context, which string, anyway bool) (gpu.GPU, error)
 }

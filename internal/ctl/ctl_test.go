@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -50,6 +51,10 @@ func (d *daemon) PasswordLink(_ context.Context, handle string) (UserWithLink, e
 }
 func (d *daemon) RemoveUser(_ context.Context, handle string) error {
 	return errors.New("there is no user called " + handle)
+}
+
+func (d *daemon) LendGPU(_ context.Context, which string, anyway bool) (gpu.GPU, error) {
+	return gpu.GPU{Device: gpu.Device{UUID: which}, LentAnyway: anyway}, nil
 }
 
 func serve(t *testing.T) (string, *Client) {
@@ -93,6 +98,9 @@ func TestRoundTrips(t *testing.T) {
 	// A hostile handle stays one path segment.
 	if err := c.RemoveUser(ctx, "../x y"); err == nil || !strings.HasSuffix(err.Error(), "called ../x y") {
 		t.Errorf("RemoveUser: %v", err)
+	}
+	if g, err := c.LendGPU(ctx, "GPU-a/b", true); err != nil || g.UUID != "GPU-a/b" || !g.LentAnyway {
+		t.Errorf("LendGPU: %+v %v", g, err)
 	}
 	var seen []Boot
 	if err := c.WatchBoot(ctx, func(b Boot) error { seen = append(seen, b); return nil }); err != nil || len(seen) != 2 || !seen[1].Ready {

@@ -79,6 +79,13 @@ func handler(d Daemon) http.Handler {
 	mux.HandleFunc("DELETE /v1/users/{handle}", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.RemoveUser(r.Context(), r.PathValue("handle"))
 	}))
+	mux.HandleFunc("POST /v1/gpus/{gpu}/lend", answer(func(r *http.Request) (any, error) {
+		var in lendGPU
+		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&in); err != nil {
+			return nil, fmt.Errorf("the request could not be read: %w", err)
+		}
+		return d.LendGPU(r.Context(), r.PathValue("gpu"), in.Anyway)
+	}))
 	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {
 		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 		err := d.WatchBoot(r.Context(), func(b Boot) error {
@@ -92,6 +99,11 @@ func handler(d Daemon) http.Handler {
 		}
 	})
 	return mux
+}
+
+// lendGPU is the body of a request to lend a GPU.
+type lendGPU struct {
+	Anyway bool `json:"anyway"`
 }
 
 // answer turns a function into a handler that writes JSON.

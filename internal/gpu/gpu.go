@@ -185,6 +185,8 @@ type GPU struct {
 	Holders []Holder `json:"holders,omitempty"`
 	// Withheld says, as a sentence for people, why no new pod gets this GPU.
 	Withheld string `json:"withheld,omitempty"`
+	// LentAnyway says that new pods get it whoever else uses it.
+	LentAnyway bool `json:"lentAnyway,omitempty"`
 }
 
 // XIDEvent is an error the driver reported about a GPU.

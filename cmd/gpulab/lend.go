@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/deviceplugin"
+	"github.com/gpulab/gpulab/internal/fleet"
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// lentAnywaySetting holds the UUIDs of GPUs that are lent out although somebody
+// outside gpulab uses them, as a JSON list.
+const lentAnywaySetting = "gpus.lent-anyway"
+
+// lending puts into force which GPUs new pods may get.
+type lending struct {
+	store *store.Store
+	proxy *deviceplugin.Proxy
+	fleet *fleet.Fleet
+
+	mu     sync.Mutex
+	policy *gpu.Lending
+	anyway []string
+}
+
+func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, f *fleet.Fleet) (*lending, error) {
+	l := &lending{store: s, proxy: proxy, fleet: f}
+	l.policy = gpu.NewLending(func(uuid string) bool { return slices.Contains(l.anyway, uuid) })
+	text, err := s.Setting(ctx, lentAnywaySetting)
+	if err != nil || text == "" {
+		return l, err
+	}
+	if err := json.Unmarshal([]byte(text), &l.anyway); err != nil {
+		return nil, fmt.Errorf("the setting %s: %w", lentAnywaySetting, err)
+	}
+	return l, nil
+}
+
+// publish decides about a snapshot and passes it on.
+func (l *lending) publish(s gpu.Snapshot) {
+	s.GPUs = slices.Clone(s.GPUs) // others read the monitor's own
+	l.mu.Lock()
+	l.proxy.Withhold(l.policy.Decide(time.Now(), &s))
+	for i := range s.GPUs {
+		s.GPUs[i].LentAnyway = slices.Contains(l.anyway, s.GPUs[i].UUID)
+	}
+	l.mu.Unlock()
+	l.fleet.Update(s)
+}
+
+// set makes a GPU be lent out whoever uses it, or no longer.
+func (l *lending) set(ctx context.Context, uuid string, anyway bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := slices.DeleteFunc(slices.Clone(l.anyway), func(u string) bool { return u == uuid })
+	if anyway {
+		next = append(next, uuid)
+	}
+	text := ""
+	if len(next) > 0 {
+		list, err := json.Marshal(next)
+		if err != nil {
+			return err
+		}
+		text = string(list)
+	}
+	if err := l.store.SetSetting(ctx, lentAnywaySetting, text); err != nil {
+		return err
+	}
+	l.anyway = next
+	return nil
+}
+
+// LendGPU implements ctl.Daemon.
+func (l *appliance) LendGPU(ctx context.Context, which string, anyway bool) (gpu.GPU, error) {
+	g, err := l.lend(ctx, which, anyway)
+	if err != nil {
+		return g, err
+	}
+	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: lendAction(anyway), Target: g.UUID})
+}
+
+func lendAction(anyway bool) string {
+	if anyway {
+		return "gpu.lend-anyway"
+	}
+	return "gpu.lend-when-free"
+}
+
+// lend finds the GPU and changes its setting.
+func (l *appliance) lend(ctx context.Context, which string, anyway bool) (gpu.GPU, error) {
+	parts := l.attached.Load()
+	if parts == nil {
+		return gpu.GPU{}, errStarting
+	}
+	g, err := findGPU(l.fleet.Snapshots(), which)
+	if err != nil {
+		return g, err
+	}
+	return g, parts.lending.set(ctx, g.UUID, anyway)
+}
+
+// findGPU finds a GPU by its number, or by its UUID or the beginning of it.
+func findGPU(snapshots []gpu.Snapshot, which string) (gpu.GPU, error) {
+	var found []gpu.GPU
+	number, err := strconv.Atoi(which)
+	for _, s := range snapshots {
+		for _, g := range s.GPUs {
+			if err == nil && g.Index == number || len(which) >= 8 && strings.HasPrefix(g.UUID, which) {
+				found = append(found, g)
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return gpu.GPU{}, fmt.Errorf("there is no GPU %q; `gpulab gpus` lists them", which)
+	case 1:
+		return found[0], nil
+	}
+	return gpu.GPU{}, fmt.Errorf("%q names %d GPUs; use the UUID that `gpulab gpus --json` shows", which, len(found))
+}
+
+func newGPUsLend(a *app) *cobra.Command {
+	var undo bool
+	c := &cobra.Command{
+		Use: "lend GPU", Short: "Lend a GPU out although somebody outside gpulab uses it",
+		Long: `Lend a GPU out although somebody outside gpulab uses it.
+
+New notebooks do not get a GPU that a process outside gpulab is on: the two
+would share its memory, and one may end the other. This command makes an
+exception for one GPU; --undo takes it back. A desktop session's programs do
+not count, and what runs already is never touched.`,
+		Example: "  sudo gpulab gpus lend 1\n  sudo gpulab gpus lend --undo GPU-51390000-abb0",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			g, err := a.client().LendGPU(c.Context(), args[0], !undo)
+			if err != nil {
+				return err
+			}
+			rule := "is lent out whoever uses it"
+			if undo {
+				rule = "is lent out only while nobody outside gpulab uses it"
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "GPU %d (%s) %s.\n", g.Index, g.UUID, rule)
+			return err
+		},
+	}
+	c.Flags().BoolVar(&undo, "undo", false, "lend it out only while nobody outside gpulab uses it, as before")
+	return c
+}

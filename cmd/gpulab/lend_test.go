@@ -1,0 +1,65 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/deviceplugin"
+	"github.com/gpulab/gpulab/internal/fleet"
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/store"
+)
+
+func TestFindGPU(t *testing.T) {
+	one := func(uuid string, index int) gpu.GPU {
+		return gpu.GPU{Device: gpu.Device{UUID: uuid, Index: index}}
+	}
+	snapshots := []gpu.Snapshot{
+		{Node: "a", GPUs: []gpu.GPU{one("GPU-11112222-a", 0), one("GPU-11113333-b", 1)}},
+		{Node: "b", GPUs: []gpu.GPU{one("GPU-44445555-c", 0)}},
+	}
+	for which, want := range map[string]string{
+		"1": "GPU-11113333-b", "GPU-11112222-a": "GPU-11112222-a", "GPU-4444": "GPU-44445555-c",
+		"0": `"0" names 2 GPUs`, "GPU-1111": "names 2 GPUs", "7": `there is no GPU "7"`, "": "there is no GPU", "GPU-": "there is no GPU",
+	} {
+		g, err := findGPU(snapshots, which)
+		got := g.UUID
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want && !(err != nil && strings.Contains(got, want)) {
+			t.Errorf("%q: got %q, want %q", which, got, want)
+		}
+	}
+}
+
+// What was decided about a GPU holds for the next daemon too, and the monitor's
+// own snapshot is not written to.
+func TestLendingAnyway(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	next := func() (*lending, *fleet.Fleet) {
+		f := fleet.New()
+		l, err := newLending(t.Context(), db, deviceplugin.New(deviceplugin.Config{Dir: t.TempDir()}), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l, f
+	}
+	snapshot := gpu.Snapshot{GPUs: []gpu.GPU{{Device: gpu.Device{UUID: "GPU-a"}}}}
+	for i, want := range []bool{true, true, false} {
+		l, f := next()
+		if i != 1 {
+			if err := l.set(t.Context(), "GPU-a", want); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.publish(snapshot)
+		if got := f.Snapshots()[0].GPUs[0].LentAnyway; got != want || snapshot.GPUs[0].LentAnyway {
+			t.Errorf("step %d: lent anyway %v, want %v", i, got, want)
+		}
+	}
+}
