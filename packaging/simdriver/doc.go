@@ -11,7 +11,8 @@
 //	<root>/usr/bin/nvidia-smi
 //	<root>/dev/                    real character devices nvidia0, nvidiactl, …
 //	<root>/run/simgpu/gpus.conf    the state of the GPUs
-//	<root>/run/simgpu/faults       faults to simulate, see Inject
+//	<root>/run/simgpu/script       what happens when, see Play
+//	<root>/run/simgpu/faults       what happens at once, see Inject
 //	<root>/lib/firmware/nvidia/<version>/gsp_simgpu.bin   the same file as gpus.conf
 //
 // Run is the kernel's side: once a second it looks which processes use which
@@ -25,7 +26,42 @@
 // is enough. It uses those GPUs whose device nodes it has, narrowed by the
 // CUDA_VISIBLE_DEVICES it was started with. The load it makes follows the
 // processor time it takes, so that a notebook that only holds a GPU looks just
-// like one; its GPU memory follows its resident memory.
+// like one; its GPU memory follows its resident memory. A program that is
+// started with the environment variable
+//
+//	GPULAB_SIMULATED_LOAD="sm=70 memory=4GiB"
+//
+// takes exactly that instead, in a pod too.
+//
+// # Scripts
+//
+// A script is a text of one line for each thing that happens, in any order;
+// "#" begins a comment. Its beginning is when its file was written.
+//
+//	[at TIME] init NUMBER                    NVML cannot start: 18 is a library that does not fit, 0 heals
+//	[at TIME] gpu GPU lost                   it has fallen off the bus
+//	[at TIME] gpu GPU hang                   calls about it do not return
+//	[at TIME] gpu GPU removed                it is not counted any more
+//	[at TIME] gpu GPU fail NUMBER            calls about it return this NVML error
+//	[at TIME] gpu GPU xid NUMBER [times N]   an XID error, or a storm of them
+//	[at TIME] gpu GPU ecc KIND N             N more memory errors; KIND is corrected or uncorrected
+//	[at TIME] gpu GPU remapped KIND N [pending] [failed]   N more memory rows replaced
+//	[at TIME] gpu GPU retired N [pending]    an older card, with N pages of memory given up
+//	[at TIME] gpu GPU throttle REASON...     brake, clocks, display, hardware, power, sync, temperature; or none
+//	[at TIME] gpu GPU recovery ACTION        what the driver asks for: none, reset, reboot, drain, drain-and-reset
+//	[at TIME] gpu GPU persistence on|off
+//	[at TIME] gpu GPU mig PROFILE...|off     split into instances such as 1g.6gb; off: it could be
+//	[at TIME] gpu GPU ok                     all of the above is over
+//	[at TIME] gpu GPU use PERCENT [for TIME]
+//	[at TIME] gpu GPU use FROM..TO over TIME [for TIME]    a ramp, then TO
+//	[at TIME] gpu GPU process PID sm PERCENT memory SIZE [graphics] [for TIME]
+//	[at TIME] gpu GPU process PID ends
+//
+// A TIME is written like 5s or 2m, a SIZE like 512MiB or 1.5GiB. Without "at" a
+// line is in force from the beginning, without "for" for good. Of two lines
+// about the same thing the later counts. The GPU's use is the sum of its
+// processes' unless a line says otherwise. The simulation moves once a second,
+// so everything happens up to a second late.
 //
 // A pod sees a GPU only if its device cgroup lets it open the GPU's node, so the
 // isolation between pods is the real one. The nodes bear numbers from the range

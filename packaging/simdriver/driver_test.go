@@ -195,7 +195,7 @@ func TestFaults(t *testing.T) {
 func TestInjectRefusesNonsense(t *testing.T) {
 	t.Parallel()
 	root := simtest.Root(t, 1)
-	for _, line := range []string{"", "gpu", "gpu 0", "gpu x lost", "gpu 0 explode", "gpu 0 xid", "gpu 0 xid many", "lost", "init", "gpu 0 init 18", "init 18 19"} {
+	for _, line := range []string{"", "gpu", "gpu 0", "gpu x lost", "gpu 0 explode", "gpu 0 xid", "gpu 0 xid many", "lost", "init", "gpu 0 init 18", "init 18 19", "at 5s gpu 0 lost", "gpu 0 use 10..20 over 5s", "gpu 0 use 10 for 5s"} {
 		if err := simdriver.Inject(root, line); err == nil {
 			t.Errorf("%q was taken for a fault", line)
 		}

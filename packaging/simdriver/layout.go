@@ -26,6 +26,9 @@ func stateDir(root string) string    { return filepath.Join(root, "run/simgpu") 
 func faultsFile(root string) string  { return filepath.Join(stateDir(root), "faults") }
 func firmwareDir(root string) string { return filepath.Join(root, "lib/firmware/nvidia") }
 
+// ScriptFile is the timeline that Run follows; Play writes it.
+func ScriptFile(root string) string { return filepath.Join(stateDir(root), "script") }
+
 // keptDir holds a link to every libcuda ever installed: processes that loaded
 // an earlier one go on using it, and its inode number must not come to mean
 // another file meanwhile.

@@ -3,6 +3,7 @@ package simdriver
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -12,6 +13,7 @@ type user struct {
 	work     float64 // share of a processor it takes, 0 to 1
 	resident uint64  // bytes
 	gpus     []int
+	exact    *exactLoad // nil: the load follows work and resident
 }
 
 // How fast a reading follows its cause.
@@ -45,15 +47,27 @@ func noise(amplitude float64) float64 { return (2*rand.Float64() - 1) * amplitud
 
 // step advances the GPU by dt under its present users.
 func (m *gpuModel) step(g *gpuState, users []user, dt time.Duration) {
-	var work float64
+	users = append(users, g.scripted.users()...)
+	var work, exact float64
 	for _, u := range users {
-		work += u.work
+		if u.exact != nil {
+			exact += float64(u.exact.sm)
+		} else {
+			work += u.work
+		}
 	}
 	m.load = approach(m.load, min(96*work, 98), dt, loadInertia)
-	g.utilization, g.memoryUtilization = 0, 0
+	var measured float64
 	if m.load >= 1 {
-		g.utilization = clamp(m.load+noise(3), 1, 100)
-		g.memoryUtilization = clamp(0.55*m.load+noise(2), 0, 100)
+		measured = clamp(m.load+noise(3), 1, 100)
+	}
+	g.utilization = min(exact+measured, 100)
+	if g.scripted.use != nil {
+		g.utilization = *g.scripted.use
+	}
+	g.memoryUtilization = 0
+	if g.utilization >= 1 {
+		g.memoryUtilization = clamp(0.55*g.utilization+noise(2), 0, 100)
 	}
 	target := idlePower + (0.92*gpuPowerLimit-idlePower)*g.utilization/100
 	g.power = clamp(approach(g.power, target, dt, powerInertia)+noise(0.4+g.utilization/25), 15, gpuPowerLimit)
@@ -61,29 +75,81 @@ func (m *gpuModel) step(g *gpuState, users []user, dt time.Duration) {
 	g.temperature = clamp(m.heat+noise(0.6), 20, 95)
 	g.energy += g.power * dt.Seconds()
 
-	g.smClock, g.memoryClock = idleSMClock, idleMemoryClock
-	if len(users) > 0 {
-		g.smClock = int(gpuSMClock - 60*g.utilization/100 - rand.Float64()*30)
-		g.memoryClock = gpuMemoryClock
-	}
-	m.stepProcesses(g, users, work, dt)
+	g.memoryTemperature = clamp(m.heat+7+0.05*g.utilization+noise(0.6), 20, 105)
+	g.fan = clamp(idleFan+1.6*(m.heat-45)+noise(1), idleFan, 100)
+
+	working := len(users) > 0 || g.utilization > 0
+	m.stepClocks(g, working)
+	m.stepLink(g, working)
+	m.stepProcesses(g, users, shares{exact: exact, work: work}, dt)
 }
 
-// stepProcesses gives each process its share of load and memory.
-func (m *gpuModel) stepProcesses(g *gpuState, users []user, work float64, dt time.Duration) {
+// users are the processes that scripts have put on the GPU.
+func (l *scripted) users() []user {
+	var users []user
+	for pid, load := range l.processes {
+		users = append(users, user{pid: pid, exact: &load})
+	}
+	slices.SortFunc(users, func(a, b user) int { return a.pid - b.pid })
+	return users
+}
+
+// stepClocks sets the clocks and what keeps them down.
+func (m *gpuModel) stepClocks(g *gpuState, working bool) {
+	const idle, powerCap = 0x1, 0x4 // NVML's bits
+	g.smClock, g.memoryClock, g.throttle = idleSMClock, idleMemoryClock, idle
+	if working {
+		g.smClock = int(gpuSMClock - 60*g.utilization/100 - rand.Float64()*30)
+		g.memoryClock = gpuMemoryClock
+		g.throttle = 0
+	}
+	if g.power > 0.91*gpuPowerLimit {
+		g.throttle |= powerCap
+	}
+	if g.condition.throttle != 0 {
+		g.throttle = g.condition.throttle
+		g.smClock = min(g.smClock, gpuSMClock/2)
+	}
+}
+
+// stepLink sets the PCIe link, which idles in its first generation.
+func (m *gpuModel) stepLink(g *gpuState, working bool) {
+	g.pcieGeneration = idlePCIe
+	if working {
+		g.pcieGeneration = gpuPCIe
+	}
+	g.pcieReceived = max(0, 60+28000*g.utilization+noise(50+3000*g.utilization))
+	g.pcieSent = max(0, 60+7000*g.utilization+noise(50+900*g.utilization))
+}
+
+// shares are the sums over a GPU's users.
+type shares struct{ exact, work float64 }
+
+// stepProcesses gives each process its share of load and memory. Exact loads
+// are as they were asked for while the GPU has room for all of them.
+func (m *gpuModel) stepProcesses(g *gpuState, users []user, total shares, dt time.Duration) {
 	g.processes, g.memoryUsed = g.processes[:0], 0
 	present := make(map[int]float64, len(users))
-	var wanted float64
+	room, wanted := uint64(gpuMemory), 0.0
 	for _, u := range users {
+		if u.exact != nil {
+			room -= min(room, u.exact.memory)
+			continue
+		}
 		present[u.pid] = approach(m.memory[u.pid], contextMemory+float64(u.resident), dt, memoryInertia)
 		wanted += present[u.pid]
 	}
 	// What does not fit on the card is not on the card.
-	fits := min(1, 0.97*gpuMemory/max(wanted, 1))
+	fits := min(1, 0.97*float64(room)/max(wanted, 1))
+	left := max(0, g.utilization-total.exact)
 	for _, u := range users {
 		p := processState{pid: u.pid, memory: uint64(present[u.pid] * fits)}
-		if work > 0 {
-			p.sm = int(math.Round(g.utilization * u.work / work))
+		if u.exact != nil {
+			p.sm = int(math.Round(float64(u.exact.sm) * min(1, 100/max(total.exact, 1))))
+			p.memory = min(u.exact.memory, gpuMemory-g.memoryUsed)
+			p.graphics = u.exact.graphics
+		} else if total.work > 0 {
+			p.sm = int(math.Round(left * u.work / total.work))
 		}
 		g.processes = append(g.processes, p)
 		g.memoryUsed += p.memory

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,6 +47,7 @@ type process struct {
 	usesUs bool
 	opened time.Time // when it was first seen with our libcuda
 	gpus   []int
+	exact  *exactLoad // asked for with loadVariable
 	work   float64
 }
 
@@ -122,7 +124,7 @@ func (s *scanner) scan(now time.Time, dt time.Duration) ([]user, error) {
 			continue
 		}
 		if p := s.look(pid, now, dt, first); p != nil && p.usesUs {
-			users = append(users, user{pid: pid, work: p.work, resident: p.stat.resident, gpus: p.gpus})
+			users = append(users, user{pid: pid, work: p.work, resident: p.stat.resident, gpus: p.gpus, exact: p.exact})
 		}
 	}
 	for pid, p := range s.known {
@@ -170,8 +172,23 @@ func (s *scanner) inspect(pid int, p *process, now time.Time, first bool) {
 		}
 	}
 	p.usesUs = uses
-	if uses {
-		p.gpus = narrow(s.nodesOf(pid), s.uuids, visibleDevices(pid))
+	if !uses {
+		return
+	}
+	env := environment(pid)
+	visible, limited := env["CUDA_VISIBLE_DEVICES"]
+	p.gpus = s.nodesOf(pid)
+	if limited {
+		p.gpus = narrow(p.gpus, s.uuids, visible)
+	}
+	p.exact = nil
+	if asked, ok := env[loadVariable]; ok {
+		load, err := parseLoad(asked)
+		if err != nil {
+			slog.Warn("a process asks for a load that cannot be simulated", "pid", pid, "err", err)
+			return
+		}
+		p.exact = &load
 	}
 }
 
@@ -258,36 +275,35 @@ func (s *scanner) nodesOf(pid int) []int {
 	return nil
 }
 
-// visibleDevices returns the CUDA_VISIBLE_DEVICES the process was started
-// with, nil if it was not set.
-func visibleDevices(pid int) *string {
+// environment returns those of the variables a process was started with that
+// matter here.
+func environment(pid int) map[string]string {
+	found := make(map[string]string)
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
-		return nil
+		return found
 	}
 	defer func() { _ = f.Close() }()
-	environment, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
 	if err != nil {
-		return nil
+		return found
 	}
-	for variable := range bytes.SplitSeq(environment, []byte{0}) {
-		if value, ok := bytes.CutPrefix(variable, []byte("CUDA_VISIBLE_DEVICES=")); ok {
-			text := string(value)
-			return &text
+	for variable := range bytes.SplitSeq(text, []byte{0}) {
+		for _, name := range []string{"CUDA_VISIBLE_DEVICES", loadVariable} {
+			if value, ok := bytes.CutPrefix(variable, []byte(name+"=")); ok {
+				found[name] = string(value)
+			}
 		}
 	}
-	return nil
+	return found
 }
 
 // narrow applies CUDA_VISIBLE_DEVICES as CUDA does: numbers count among the
 // GPUs the process has, UUIDs may be cut short, and the first entry that names
 // no GPU ends the list.
-func narrow(has []int, uuids []string, visible *string) []int {
-	if visible == nil {
-		return has
-	}
+func narrow(has []int, uuids []string, visible string) []int {
 	var chosen []int
-	for entry := range strings.SplitSeq(*visible, ",") {
+	for entry := range strings.SplitSeq(visible, ",") {
 		gpu := -1
 		entry = strings.TrimSpace(entry)
 		if n, err := strconv.Atoi(entry); err == nil && n >= 0 && n < len(has) {

@@ -49,6 +49,7 @@ type kernel struct {
 	state  state
 	models []*gpuModel
 	scan   *scanner
+	script scriptReader
 	last   time.Time
 }
 
@@ -57,7 +58,7 @@ func newKernel(root string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kernel{root: root, last: time.Now()}
+	k := &kernel{root: root, last: time.Now(), script: scriptReader{path: ScriptFile(root)}}
 	if k.state, err = readState(StateFile(root)); err != nil {
 		return nil, fmt.Errorf("%w: install it first", err)
 	}
@@ -78,6 +79,11 @@ func (k *kernel) step(now time.Time) error {
 	dt := min(now.Sub(k.last), 5*time.Second) // a machine that slept has not worked
 	k.last = now
 	users, scanErr := k.scan.scan(now, dt)
+	timeline, scriptErr := k.script.read()
+	faults, faultErr := readFaults(faultsFile(k.root))
+	if faultErr == nil {
+		k.state.replay(timeline, faults, now)
+	}
 	for i, m := range k.models {
 		var on []user
 		for _, u := range users {
@@ -87,11 +93,7 @@ func (k *kernel) step(now time.Time) error {
 		}
 		m.step(&k.state.gpus[i], on, dt)
 	}
-	faults, faultErr := readFaults(faultsFile(k.root))
-	if faultErr == nil {
-		k.state.applyFaults(faults)
-	}
-	return errors.Join(scanErr, faultErr, writeState(StateFile(k.root), k.state))
+	return errors.Join(scanErr, scriptErr, faultErr, writeState(StateFile(k.root), k.state))
 }
 
 // lockRoot makes sure that one process at a time writes the state.

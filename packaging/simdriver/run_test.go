@@ -50,6 +50,24 @@ func TestBusyProcessWorksItsGPUOnly(t *testing.T) {
 	}
 }
 
+// Two load generators share a GPU: nvidia-smi shows what each asked for.
+func TestLoadGenerators(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
+	first := simtest.GPULoad(t, root, "0", "sm=70 memory=4GiB")
+	second := simtest.GPULoad(t, root, "0", "sm=25 memory=512MiB")
+	want := map[string]bool{fmt.Sprintf("%d, 4096", first): true, fmt.Sprintf("%d, 512", second): true}
+	simtest.Eventually(t, 5*time.Second, func() string {
+		apps := must(smi(t, root, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"))
+		lines := strings.Split(strings.TrimSpace(apps), "\n")
+		now := ask(t, root, 0, "utilization.gpu,memory.used")
+		if len(lines) != 2 || !want[lines[0]] || !want[lines[1]] || now[0] != 95 || now[1] != 4608 {
+			return fmt.Sprintf("processes %q, GPU %v", lines, now)
+		}
+		return ""
+	})
+}
+
 // A GPU that a process leaves is free at once.
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()

@@ -10,20 +10,23 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // state is what the simulated driver knows; its text form is read by
 // src/nvml/state.c and, when Run starts again, by readState.
 type state struct {
+	written      int64 // ns since 1970
 	driver       string
 	pidNamespace string // in which the processes' numbers count
 	initError    int    // what nvmlInit returns, 0 = success
 	gpus         []gpuState
 	events       []xidEvent
-	// xidsTold counts the XID lines of the faults file that have become
-	// events, so that a new Run does not repeat them.
-	xidsTold uint64
-	sequence uint64 // of the newest event
+	// faultXIDs and scriptXIDs count the XID lines of faults and script that
+	// have become events, so that a new Run does not repeat them.
+	faultXIDs, scriptXIDs uint64
+	scriptBegan           int64  // of which script those are, ns since 1970
+	sequence              uint64 // of the newest event
 }
 
 // gpuState is one GPU.
@@ -32,23 +35,32 @@ type gpuState struct {
 	busID string
 
 	utilization, memoryUtilization float64 // percent
-	temperature                    float64 // degrees Celsius
+	temperature, memoryTemperature float64 // degrees Celsius
+	fan                            float64 // percent
 	power                          float64 // watts
 	memoryUsed                     uint64  // bytes
 	smClock, memoryClock           int     // MHz
+	throttle                       uint64  // NVML's bits
+	pcieGeneration                 int
+	pcieReceived, pcieSent         float64 // KB/s
 	energy                         float64 // joules
 	processes                      []processState
-	fault                          fault
+
+	condition condition
+	scripted  scripted
 }
 
 type processState struct {
-	pid    int
-	memory uint64 // bytes
-	sm     int    // percent
+	pid      int
+	memory   uint64 // bytes
+	sm       int    // percent
+	graphics bool
 }
 
+// xidEvent stands for a number of equal events that follow each other.
 type xidEvent struct {
-	sequence uint64
+	sequence uint64 // the last one's
+	times    uint64
 	gpu      int
 	xid      uint64
 }
@@ -63,12 +75,16 @@ const (
 	gpuCompute     = "8.9"
 	gpuSMClock     = 2520 // MHz
 	gpuMemoryClock = 10501
+	gpuPCIe        = 4 // generation
+	gpuPCIeWidth   = 16
 	cudaVersion    = 13000
 
 	idlePower       = 21.0 // watts
 	idleTemperature = 33.0
 	idleSMClock     = 210
 	idleMemoryClock = 405
+	idleFan         = 30 // percent
+	idlePCIe        = 1
 )
 
 // uuidPrefix makes simulated GPUs recognisable in every record.
@@ -83,6 +99,7 @@ func (s *state) fit(n int) {
 			busID: fmt.Sprintf("00000000:%02X:00.0", 0x21+i),
 			power: idlePower, temperature: idleTemperature,
 			smClock: idleSMClock, memoryClock: idleMemoryClock,
+			memoryTemperature: idleTemperature, fan: idleFan, pcieGeneration: idlePCIe,
 		})
 	}
 }
@@ -99,10 +116,13 @@ func newUUID() string {
 // encode renders the state with its checksum line.
 func (s *state) encode() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "driver=%s\ncuda=%d\npid_namespace=%s\ninit=%d\nxids_told=%d\nsequence=%d\n",
-		s.driver, cudaVersion, s.pidNamespace, s.initError, s.xidsTold, s.sequence)
+	// Readers tell by the first line whether they know this state already.
+	fmt.Fprintf(&b, "written=%d\ndriver=%s\ncuda=%d\npid_namespace=%s\ninit=%d\n",
+		s.written, s.driver, cudaVersion, s.pidNamespace, s.initError)
+	fmt.Fprintf(&b, "fault_xids=%d\nscript_began=%d\nscript_xids=%d\nsequence=%d\n",
+		s.faultXIDs, s.scriptBegan, s.scriptXIDs, s.sequence)
 	for _, e := range s.events {
-		fmt.Fprintf(&b, "event=%d gpu=%d xid=%d\n", e.sequence, e.gpu, e.xid)
+		fmt.Fprintf(&b, "event=%d count=%d gpu=%d xid=%d\n", e.sequence, e.times, e.gpu, e.xid)
 	}
 	for i := range s.gpus {
 		s.gpus[i].encode(&b, i)
@@ -119,10 +139,25 @@ func (g *gpuState) encode(b *bytes.Buffer, index int) {
 	fmt.Fprintf(b, "utilization=%.0f\nmemory_utilization=%.0f\ntemperature=%.0f\npower_mw=%.0f\nmemory_used=%d\n",
 		g.utilization, g.memoryUtilization, g.temperature, g.power*1000, g.memoryUsed)
 	fmt.Fprintf(b, "sm_mhz=%d\nmemory_mhz=%d\nenergy_mj=%.0f\n", g.smClock, g.memoryClock, g.energy*1000)
-	fmt.Fprintf(b, "lost=%d\nhang=%d\nfail=%d\n", flag(g.fault.lost), flag(g.fault.hang), g.fault.code)
-	for _, p := range g.processes {
-		fmt.Fprintf(b, "process=%d memory=%d sm=%d\n", p.pid, p.memory, p.sm)
+	fmt.Fprintf(b, "memory_temperature=%.0f\nfan=%.0f\nthrottle=%d\n", g.memoryTemperature, g.fan, g.throttle)
+	fmt.Fprintf(b, "pcie_generation_max=%d\npcie_width=%d\npcie_generation=%d\npcie_received_kb=%.0f\npcie_sent_kb=%.0f\n",
+		gpuPCIe, gpuPCIeWidth, g.pcieGeneration, g.pcieReceived, g.pcieSent)
+	g.condition.encode(b)
+	for _, i := range g.instances() {
+		fmt.Fprintf(b, "instance=%s profile=%s memory=%d used=%d\n", i.uuid, i.profile, i.memory, i.used)
 	}
+	for _, p := range g.processes {
+		fmt.Fprintf(b, "process=%d memory=%d sm=%d graphics=%d\n", p.pid, p.memory, p.sm, flag(p.graphics))
+	}
+}
+
+func (c *condition) encode(b *bytes.Buffer) {
+	fmt.Fprintf(b, "lost=%d\nhang=%d\nremoved=%d\nfail=%d\nrecovery=%d\npersistence=%d\n",
+		flag(c.lost), flag(c.hang), flag(c.removed), c.fail, c.recovery, flag(!c.persistenceOff))
+	fmt.Fprintf(b, "ecc_corrected=%d\necc_uncorrected=%d\nremaps_rows=%d\nremapped_correctable=%d\nremapped_uncorrectable=%d\n",
+		c.ecc.corrected, c.ecc.uncorrected, flag(!c.retires), c.remapped.corrected, c.remapped.uncorrected)
+	fmt.Fprintf(b, "remap_pending=%d\nremap_failed=%d\nretired=%d\nretire_pending=%d\nmig_capable=%d\nmig=%d\n",
+		flag(c.remapPending), flag(c.remapFailed), c.retired, flag(c.retirePending), flag(c.migCapable), flag(c.instances != ""))
 }
 
 func flag(on bool) int {
@@ -165,8 +200,12 @@ func decodeState(text []byte) (state, error) {
 		switch key {
 		case "driver":
 			s.driver = value
-		case "xids_told":
-			s.xidsTold = uint64(number)
+		case "fault_xids":
+			s.faultXIDs = uint64(number)
+		case "script_xids":
+			s.scriptXIDs = uint64(number)
+		case "script_began":
+			s.scriptBegan, _ = strconv.ParseInt(value, 10, 64)
 		case "sequence":
 			s.sequence = uint64(number)
 		}
@@ -204,6 +243,7 @@ func writeState(path string, s state) error {
 	if err != nil {
 		return err
 	}
+	s.written = time.Now().UnixNano()
 	text := s.encode()
 	_, err = f.WriteAt(text, 0)
 	if err == nil {

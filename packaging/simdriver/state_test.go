@@ -24,7 +24,9 @@ func exampleState() state {
 
 func TestStateSurvivesARestart(t *testing.T) {
 	s := exampleState()
-	s.applyFaults([]faultLine{{gpu: 0, action: "xid", value: 79}})
+	faults := steps(t, "gpu 0 xid 79")
+	began := script{began: time.Now().Add(-10 * time.Second), steps: steps(t, "at 4s gpu 0 xid 31 times 3", "at 20s gpu 0 xid 31")}
+	s.replay(began, faults, time.Now())
 	got, err := decodeState(s.encode())
 	if err != nil {
 		t.Fatal(err)
@@ -32,10 +34,20 @@ func TestStateSurvivesARestart(t *testing.T) {
 	if got.gpus[0].uuid != s.gpus[0].uuid || got.gpus[0].energy != 1234.5 || got.gpus[1].temperature != 61 || got.gpus[1].busID != s.gpus[1].busID {
 		t.Errorf("%+v became %+v", s, got)
 	}
-	got.applyFaults([]faultLine{{gpu: 0, action: "xid", value: 79}, {gpu: 1, action: "xid", value: 48}})
-	if want := []xidEvent{{2, 1, 48}}; !reflect.DeepEqual(got.events, want) {
+	got.replay(began, append(faults, steps(t, "gpu 1 xid 48")...), time.Now())
+	if want := []xidEvent{{5, 1, 1, 48}}; !reflect.DeepEqual(got.events, want) {
 		t.Errorf("after the restart the events are %v, want only the new one %v", got.events, want)
 	}
+}
+
+// steps parses lines that are right.
+func steps(t *testing.T, lines ...string) []step {
+	t.Helper()
+	parsed, err := parseScript(strings.Join(lines, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
 }
 
 // A reader may meet any mixture of two states.
@@ -107,26 +119,19 @@ func TestLibraryNeverSeesATornState(t *testing.T) {
 
 func TestFaultsReplay(t *testing.T) {
 	s := exampleState()
-	var lines []faultLine
-	for _, text := range []string{"gpu 0 lost", "gpu 1 hang", "gpu 0 ok", "gpu 1 fail 999", "init 18", "gpu 9 lost", "init 0", "gpu 1 xid 31"} {
-		l, err := parseFault(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines = append(lines, l)
-	}
+	lines := steps(t, "gpu 0 lost", "gpu 1 hang", "gpu 0 ok", "gpu 1 fail 999", "init 18", "gpu 9 lost", "init 0", "gpu 1 xid 31")
 	for range 2 { // each tick replays all of them
-		s.applyFaults(lines)
+		s.replay(script{}, lines, time.Now())
 	}
-	if s.gpus[0].fault != (fault{}) || s.gpus[1].fault != (fault{hang: true, code: 999}) || s.initError != 0 {
-		t.Errorf("faults %+v, %+v, init %d", s.gpus[0].fault, s.gpus[1].fault, s.initError)
+	if s.gpus[0].condition != (condition{}) || s.gpus[1].condition != (condition{hang: true, fail: 999}) || s.initError != 0 {
+		t.Errorf("conditions %+v, %+v, init %d", s.gpus[0].condition, s.gpus[1].condition, s.initError)
 	}
-	if want := []xidEvent{{1, 1, 31}}; !reflect.DeepEqual(s.events, want) {
+	if want := []xidEvent{{1, 1, 1, 31}}; !reflect.DeepEqual(s.events, want) {
 		t.Errorf("events %v, want %v", s.events, want)
 	}
-	s.applyFaults(nil) // the file was deleted
-	if s.gpus[1].fault != (fault{}) {
-		t.Errorf("deleting the faults did not heal: %+v", s.gpus[1].fault)
+	s.replay(script{}, nil, time.Now()) // the file was deleted
+	if s.gpus[1].condition != (condition{}) {
+		t.Errorf("deleting the faults did not heal: %+v", s.gpus[1].condition)
 	}
 }
 
@@ -187,12 +192,9 @@ func TestNarrow(t *testing.T) {
 		{[]int{0, 1}, "", nil},
 		{[]int{0, 1}, "-1", nil},
 	} {
-		if got := narrow(c.has, uuids, &c.visible); !slices.Equal(got, c.want) {
+		if got := narrow(c.has, uuids, c.visible); !slices.Equal(got, c.want) {
 			t.Errorf("of %v with CUDA_VISIBLE_DEVICES=%q: %v, want %v", c.has, c.visible, got, c.want)
 		}
-	}
-	if got := narrow([]int{0, 1}, uuids, nil); !slices.Equal(got, []int{0, 1}) {
-		t.Errorf("without CUDA_VISIBLE_DEVICES: %v", got)
 	}
 }
 

@@ -107,20 +107,38 @@ func Inject(t testing.TB, root, fault string) {
 	}
 }
 
+// Play makes text the simulation's script, which begins now.
+func Play(t testing.TB, root, text string) {
+	t.Helper()
+	if err := simdriver.Play(root, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // GPUProcess starts a program that uses the given GPUs ("0", "0,1", a UUID)
 // until the test ends, and returns its PID. It only holds the GPU, or keeps a
 // processor busy too.
 func GPUProcess(t testing.TB, root, gpus string, busy bool) int {
 	t.Helper()
-	code := "import ctypes,sys,time; ctypes.CDLL(sys.argv[1]); print('ready', flush=True)\n"
 	if busy {
-		code += "while True: pass"
-	} else {
-		code += "time.sleep(600)"
+		return start(t, root, gpus, "while True: pass")
 	}
+	return start(t, root, gpus, "time.sleep(600)")
+}
+
+// GPULoad starts a program that takes exactly the load it asks for, such as
+// "sm=70 memory=4GiB", until the test ends, and returns its PID.
+func GPULoad(t testing.TB, root, gpus, load string) int {
+	t.Helper()
+	return start(t, root, gpus, "time.sleep(600)", "GPULAB_SIMULATED_LOAD="+load)
+}
+
+func start(t testing.TB, root, gpus, code string, env ...string) int {
+	t.Helper()
+	code = "import ctypes,sys,time; ctypes.CDLL(sys.argv[1]); print('ready', flush=True)\n" + code
 	cuda := filepath.Join(filepath.Dir(simdriver.Library(root)), "libcuda.so.1")
 	cmd := exec.Command("python3", "-c", code, cuda)
-	cmd.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+gpus)
+	cmd.Env = append(append(os.Environ(), "CUDA_VISIBLE_DEVICES="+gpus), env...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -9,33 +9,33 @@ struct nvmlEventSet_st {
   unsigned long long mask[MAX_GPUS];
 };
 
-static unsigned long long newest(const struct state *s) {
-  unsigned long long sequence = 0;
-  for (unsigned int i = 0; i < s->event_count; i++)
-    if (s->events[i].sequence > sequence) sequence = s->events[i].sequence;
-  return sequence;
-}
-
-// next returns the oldest event the set has asked for and not been told of.
-static const struct xid_event *next(const struct state *s, nvmlEventSet_t set) {
+// next returns the oldest event the set has asked for and not been told of,
+// and its sequence number.
+static const struct xid_event *next(const struct xid_event *events, unsigned int count, nvmlEventSet_t set,
+                                    unsigned long long *sequence) {
   const struct xid_event *found = NULL;
-  for (unsigned int i = 0; i < s->event_count; i++) {
-    const struct xid_event *e = &s->events[i];
-    if (e->sequence <= set->seen || e->gpu >= s->gpu_count) continue;
-    if (!(set->mask[e->gpu] & nvmlEventTypeXidCriticalError)) continue;
-    if (!found || e->sequence < found->sequence) found = e;
+  for (unsigned int i = 0; i < count; i++) {
+    const struct xid_event *e = &events[i];
+    if (e->sequence <= set->seen || !(set->mask[e->gpu] & nvmlEventTypeXidCriticalError)) continue;
+    const unsigned long long first = e->sequence - e->count + 1;
+    const unsigned long long own = first > set->seen ? first : set->seen + 1;
+    if (found && own >= *sequence) continue;
+    found = e;
+    *sequence = own;
   }
   return found;
 }
 
 EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
-  struct state s;
+  struct xid_event events[MAX_EVENTS];
+  unsigned int count;
   if (!set) return NVML_ERROR_INVALID_ARGUMENT;
-  const nvmlReturn_t result = sim_snapshot(&s);
+  const nvmlReturn_t result = sim_events(events, &count);
   if (result != NVML_SUCCESS) return result;
   *set = calloc(1, sizeof **set);
   if (!*set) return NVML_ERROR_MEMORY;
-  (*set)->seen = newest(&s);  // what happened before is not told
+  for (unsigned int i = 0; i < count; i++)  // what happened before is not told
+    if (events[i].sequence > (*set)->seen) (*set)->seen = events[i].sequence;
   return NVML_SUCCESS;
 }
 
@@ -58,20 +58,22 @@ EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long 
 }
 
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms) {
-  enum { STEP_MS = 100 };
+  enum { STEP_MS = 250 };  // the state changes once a second
   if (!set || !data) return NVML_ERROR_INVALID_ARGUMENT;
   for (unsigned int waited = 0;; waited += STEP_MS) {
-    struct state s;
-    const nvmlReturn_t result = sim_snapshot(&s);
+    struct xid_event events[MAX_EVENTS];
+    unsigned int count;
+    unsigned long long sequence = 0;
+    const nvmlReturn_t result = sim_events(events, &count);
     if (result != NVML_SUCCESS) return result;
-    const struct xid_event *e = next(&s, set);
+    const struct xid_event *e = next(events, count, set, &sequence);
     if (e) {
       memset(data, 0, sizeof *data);
       data->device = sim_handle(e->gpu);
       data->eventType = nvmlEventTypeXidCriticalError;
       data->eventData = e->xid;
       data->gpuInstanceId = data->computeInstanceId = ~0u;
-      set->seen = e->sequence;
+      set->seen = sequence;
       return NVML_SUCCESS;
     }
     if (waited >= timeout_ms) return NVML_ERROR_TIMEOUT;

@@ -61,11 +61,30 @@ __attribute__((constructor)) static void locate(void) {
 
 bool sim_state_file_exists(void) { return access(state_path, F_OK) == 0; }
 
+// read_up_to fills buffer from the file's present place, as a string.
+static bool read_up_to(int fd, char *buffer, size_t size) {
+  size_t used = 0;
+  ssize_t n = 0;
+  while (used < size - 1 && (n = read(fd, buffer + used, size - 1 - used)) > 0) used += (size_t)n;
+  buffer[used] = 0;
+  return n >= 0;
+}
+
+// is_state says whether text begins as the state that was written then does.
+static bool is_state(const char *text, const char *written) {
+  static const char key[] = "written=";
+  const size_t length = strlen(written);
+  return length && !strncmp(text, key, sizeof key - 1) && !strncmp(text + sizeof key - 1, written, length) &&
+         text[sizeof key - 1 + length] == '\n';
+}
+
 // sim_read_state_file reads the state into buffer, as a string. The file is
-// small and rewritten in place every second, so it is read afresh at most
-// every 20 ms; in between *changed is false and the buffer untouched. The
-// caller holds the session's lock.
-bool sim_read_state_file(char *buffer, size_t size, bool *changed) {
+// rewritten in place every second, so it is looked at afresh at most every
+// 20 ms, and only its first line unless that differs from the state written
+// at known; *changed says whether there is a new text in buffer. The caller
+// holds the session's lock.
+bool sim_read_state_file(char *buffer, size_t size, const char *known, bool *changed) {
+  enum { HEAD = 64 };
   static struct timespec last;
   static bool have_last;
   struct timespec now;
@@ -76,15 +95,16 @@ bool sim_read_state_file(char *buffer, size_t size, bool *changed) {
 
   const int fd = open(state_path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
-  size_t used = 0;
-  ssize_t n = 0;
-  while (used < size - 1 && (n = read(fd, buffer + used, size - 1 - used)) > 0) used += (size_t)n;
+  bool done = read_up_to(fd, buffer, HEAD);
+  if (done && !is_state(buffer, known)) {
+    const size_t head = strlen(buffer);
+    done = read_up_to(fd, buffer + head, size - head);
+    *changed = done;
+  }
   close(fd);
-  buffer[used] = 0;
-  if (n < 0) return false;
+  if (!done) return false;
   last = now;
   have_last = true;
-  *changed = true;
   return true;
 }
 
@@ -116,11 +136,17 @@ bool sim_gpu_node_usable(unsigned int minor) {
 }
 
 // sim_in_pid_namespace says whether this process counts processes as the
-// namespace called name ("pid:[4026531836]") does.
+// namespace called name ("pid:[4026531836]") does. A process never changes its
+// own namespace; a fork may be in another one. The caller holds the session's
+// lock.
 bool sim_in_pid_namespace(const char *name) {
-  char own[64];
-  const ssize_t n = readlink("/proc/self/ns/pid", own, sizeof own - 1);
-  if (n <= 0) return false;
-  own[n] = 0;
-  return !strcmp(own, name);
+  static char own[64];
+  static pid_t asked_by;
+  const pid_t self = getpid();
+  if (asked_by != self) {
+    const ssize_t n = readlink("/proc/self/ns/pid", own, sizeof own - 1);
+    own[n > 0 ? n : 0] = 0;
+    asked_by = self;
+  }
+  return *own && !strcmp(own, name);
 }

@@ -55,13 +55,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
-  READ_GPU(device, g, name);
-  return sim_copy_string(name, length, g.name);
+  READ_PART(device, g, part, name);
+  char full[sizeof g.name + sizeof part->profile + 8];
+  snprintf(full, sizeof full, part ? "%s MIG %s" : "%s", g.name, part ? part->profile : "");
+  return sim_copy_string(name, length, full);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
-  READ_GPU(device, g, uuid);
-  return sim_copy_string(uuid, length, g.uuid);
+  READ_PART(device, g, part, uuid);
+  return sim_copy_string(uuid, length, part ? part->uuid : g.uuid);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand) {
@@ -151,18 +153,5 @@ EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevi
   if (result != NVML_SUCCESS) return result;
   if (!level) return NVML_ERROR_INVALID_ARGUMENT;
   *level = a == b ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_HOSTBRIDGE;
-  return NVML_SUCCESS;
-}
-
-// MIG: not simulated, and answered as on a card that lacks it.
-EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_mig) {
-  READ_GPU(device, g, is_mig);
-  *is_mig = 0;
-  return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count) {
-  READ_GPU(device, g, count);
-  *count = 0;
   return NVML_SUCCESS;
 }

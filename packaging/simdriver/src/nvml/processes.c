@@ -5,27 +5,25 @@
 #include <string.h>
 #include <time.h>
 
-// hidden says whether this process lives in another PID namespace than the
-// one the state's process numbers come from.
-static bool hidden(void) {
-  struct state s;
-  return sim_snapshot(&s) != NVML_SUCCESS || !sim_in_pid_namespace(s.pid_namespace);
-}
-
-// list copies the compute processes into an array whose elements are size
+// list copies the processes of one kind into an array whose elements are size
 // bytes long: the older versions of the structure are prefixes of the newest.
-static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *out, size_t size) {
+static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *out, size_t size, bool graphics) {
   READ_GPU(device, g, count);
-  const unsigned int n = hidden() ? 0 : g.process_count;
   const unsigned int room = *count;
+  unsigned int n = 0;
+  if (sim_sees_processes())
+    for (unsigned int i = 0; i < g.process_count; i++) n += !g.processes[i].graphics == !graphics;
   *count = n;
   if (n > room || (n && !out)) return NVML_ERROR_INSUFFICIENT_SIZE;
-  for (unsigned int i = 0; i < n; i++) {
+  char *next = out;
+  for (unsigned int i = 0; n && i < g.process_count; i++) {
+    if (!g.processes[i].graphics != !graphics) continue;
     const nvmlProcessInfo_t info = {.pid = g.processes[i].pid,
                                     .usedGpuMemory = g.processes[i].memory,
                                     .gpuInstanceId = ~0u,
                                     .computeInstanceId = ~0u};
-    memcpy((char *)out + i * size, &info, size);
+    memcpy(next, &info, size);
+    next += size;
   }
   return NVML_SUCCESS;
 }
@@ -38,26 +36,23 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count) {
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_v1_t *out) {
-  return list(d, n, out, sizeof *out);
+  return list(d, n, out, sizeof *out, false);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_v2_t *out) {
-  return list(d, n, out, sizeof *out);
+  return list(d, n, out, sizeof *out, false);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *out) {
-  return list(d, n, out, sizeof *out);
+  return list(d, n, out, sizeof *out, false);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_v1_t *out) {
-  (void)out;
-  return none(d, n);
+  return list(d, n, out, sizeof *out, true);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_v2_t *out) {
-  (void)out;
-  return none(d, n);
+  return list(d, n, out, sizeof *out, true);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *out) {
-  (void)out;
-  return none(d, n);
+  return list(d, n, out, sizeof *out, true);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_v1_t *out) {
@@ -78,25 +73,23 @@ EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t d, u
 // last; none of them is "not found", as with NVIDIA's library.
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
                                                     unsigned int *count, unsigned long long last) {
-  (void)last;
   READ_GPU(device, g, count);
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  const unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000ull + (unsigned long long)now.tv_nsec / 1000ull;
   const unsigned int room = *count;
   unsigned int n = 0;
-  if (!hidden())
+  if (stamp > last && sim_sees_processes())
     for (unsigned int i = 0; i < g.process_count; i++) n += g.processes[i].sm > 0;
   if (n == 0) return NVML_ERROR_NOT_FOUND;
   *count = n;
   if (!out || n > room) return NVML_ERROR_INSUFFICIENT_SIZE;
 
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
   n = 0;
   for (unsigned int i = 0; i < g.process_count; i++) {
     if (g.processes[i].sm == 0) continue;
     out[n++] = (nvmlProcessUtilizationSample_t){
-        .pid = g.processes[i].pid,
-        .timeStamp = (unsigned long long)now.tv_sec * 1000000ull + (unsigned long long)now.tv_nsec / 1000ull,
-        .smUtil = g.processes[i].sm};
+        .pid = g.processes[i].pid, .timeStamp = stamp, .smUtil = g.processes[i].sm};
   }
   return NVML_SUCCESS;
 }

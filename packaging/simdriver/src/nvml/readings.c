@@ -24,20 +24,20 @@ EXPORT nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigne
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out) {
-  READ_GPU(device, g, out);
-  out->total = g.memory_total;
-  out->used = g.memory_used;
-  out->free = g.memory_total - g.memory_used;
+  READ_PART(device, g, part, out);
+  out->total = part ? part->memory_total : g.memory_total;
+  out->used = part ? part->memory_used : g.memory_used;
+  out->free = out->total - out->used;
   return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out) {
-  READ_GPU(device, g, out);
+  READ_PART(device, g, part, out);
   if (out->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  out->total = g.memory_total;
+  out->total = part ? part->memory_total : g.memory_total;
   out->reserved = 0;
-  out->used = g.memory_used;
-  out->free = g.memory_total - g.memory_used;
+  out->used = part ? part->memory_used : g.memory_used;
+  out->free = out->total - out->used;
   return NVML_SUCCESS;
 }
 
@@ -105,7 +105,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstat
 
 EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *out) {
   READ_GPU(device, g, out);
-  *out = g.utilization ? nvmlClocksEventReasonNone : nvmlClocksEventReasonGpuIdle;
+  *out = g.throttle;
   return NVML_SUCCESS;
 }
 
@@ -113,9 +113,19 @@ EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t devic
   return nvmlDeviceGetCurrentClocksEventReasons(device, out);
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *out) {
+EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *out) {
   READ_GPU(device, g, out);
-  *out = NVML_FEATURE_ENABLED;
+  *out = g.fan;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int *out) {
+  return fan == 0 ? nvmlDeviceGetFanSpeed(device, out) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned int *out) {
+  READ_GPU(device, g, out);
+  *out = 1;
   return NVML_SUCCESS;
 }
 

@@ -14,6 +14,7 @@ static struct state states[2];
 static struct state *current;
 
 static struct nvmlDevice_st handles[MAX_GPUS];
+static struct nvmlDevice_st instances[MAX_GPUS][MAX_INSTANCES];
 static unsigned int visible[MAX_GPUS];
 static unsigned int visible_count;
 
@@ -22,9 +23,9 @@ EXPORT const char gpulab_simulated_driver[] = DRIVER_VERSION;
 
 // refresh reads the state file. The lock is held.
 static bool refresh(void) {
-  static char text[1 << 16];
+  static char text[1 << 18];
   bool changed;
-  if (!sim_read_state_file(text, sizeof text, &changed)) return current != NULL;
+  if (!sim_read_state_file(text, sizeof text, current ? current->written : "", &changed)) return current != NULL;
   if (changed) {
     struct state *next = current == &states[0] ? &states[1] : &states[0];
     if (sim_parse_state(text, next)) current = next;
@@ -39,7 +40,8 @@ static nvmlReturn_t find_visible(void) {
   if (result != NVML_SUCCESS) return result;
   visible_count = 0;
   for (unsigned int i = 0; i < current->gpu_count; i++) {
-    handles[i].gpu = i;
+    handles[i] = (struct nvmlDevice_st){.gpu = i, .instance = WHOLE};
+    for (int k = 0; k < MAX_INSTANCES; k++) instances[i][k] = (struct nvmlDevice_st){.gpu = i, .instance = k};
     if (sim_gpu_node_usable(current->gpus[i].minor)) visible[visible_count++] = i;
   }
   return NVML_SUCCESS;
@@ -111,6 +113,28 @@ nvmlReturn_t sim_snapshot(struct state *out) {
   return result;
 }
 
+// sim_events copies the XID events, room for MAX_EVENTS.
+nvmlReturn_t sim_events(struct xid_event *out, unsigned int *count) {
+  nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+  pthread_mutex_lock(&lock);
+  if (users && refresh()) {
+    *count = 0;
+    for (unsigned int i = 0; i < current->event_count; i++)
+      if (current->events[i].gpu < current->gpu_count) out[(*count)++] = current->events[i];
+    result = NVML_SUCCESS;
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+// sim_sees_processes says whether this process counts processes as the state does.
+bool sim_sees_processes(void) {
+  pthread_mutex_lock(&lock);
+  const bool same = users && refresh() && sim_in_pid_namespace(current->pid_namespace);
+  pthread_mutex_unlock(&lock);
+  return same;
+}
+
 // copy_gpu copies one GPU's state without waiting for a hanging GPU.
 static nvmlReturn_t copy_gpu(unsigned int index, struct gpu *out) {
   nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
@@ -119,42 +143,75 @@ static nvmlReturn_t copy_gpu(unsigned int index, struct gpu *out) {
     result = NVML_ERROR_INVALID_ARGUMENT;
     if (index < current->gpu_count) {
       *out = current->gpus[index];
-      result = out->lost ? NVML_ERROR_GPU_IS_LOST : out->fail;
+      result = out->lost || out->removed ? NVML_ERROR_GPU_IS_LOST : (nvmlReturn_t)out->fail;
     }
   }
   pthread_mutex_unlock(&lock);
   return result;
 }
 
-// sim_read_gpu copies the device's state. It blocks while the GPU hangs, like
-// the real driver, and holds no lock meanwhile.
+// read_gpu blocks while the GPU hangs, like the real driver, and holds no lock
+// meanwhile.
+static nvmlReturn_t read_gpu(unsigned int index, struct gpu *out) {
+  nvmlReturn_t result;
+  while ((result = copy_gpu(index, out)) == NVML_SUCCESS && out->hang) sim_sleep_ms(100);
+  return result;
+}
+
+// sim_read_gpu copies the state of a whole GPU.
 nvmlReturn_t sim_read_gpu(nvmlDevice_t device, struct gpu *out) {
   if (device < handles || device >= handles + MAX_GPUS) return NVML_ERROR_INVALID_ARGUMENT;
-  nvmlReturn_t result;
-  while ((result = copy_gpu(device->gpu, out)) == NVML_SUCCESS && out->hang) sim_sleep_ms(100);
-  return result;
+  return read_gpu(device->gpu, out);
+}
+
+// sim_read_part copies the state of a GPU; *part is the MIG instance that the
+// handle stands for, null if it stands for the whole GPU.
+nvmlReturn_t sim_read_part(nvmlDevice_t device, struct gpu *out, const struct instance **part) {
+  *part = NULL;
+  if (device < instances[0] || device >= instances[0] + MAX_GPUS * MAX_INSTANCES) return sim_read_gpu(device, out);
+  const nvmlReturn_t result = read_gpu(device->gpu, out);
+  if (result != NVML_SUCCESS) return result;
+  if (!out->mig || (unsigned int)device->instance >= out->instance_count) return NVML_ERROR_NOT_FOUND;
+  *part = &out->instances[device->instance];
+  return NVML_SUCCESS;
+}
+
+// present counts the GPUs this process may use, without those that have been
+// taken out of the machine, and returns the handle of the index-th. Lock held.
+static nvmlDevice_t present(unsigned int index, unsigned int *count) {
+  nvmlDevice_t found = NULL;
+  *count = 0;
+  refresh();
+  for (unsigned int i = 0; i < visible_count; i++) {
+    if (visible[i] >= current->gpu_count || current->gpus[visible[i]].removed) continue;
+    if ((*count)++ == index) found = &handles[visible[i]];
+  }
+  return found;
 }
 
 nvmlReturn_t sim_visible_count(unsigned int *count) {
   if (!count) return NVML_ERROR_INVALID_ARGUMENT;
   pthread_mutex_lock(&lock);
   const nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-  if (users) *count = visible_count;
+  if (users) present(~0u, count);
   pthread_mutex_unlock(&lock);
   return result;
 }
 
 // sim_visible_at finds the index-th GPU this process may use.
 nvmlReturn_t sim_visible_at(unsigned int index, nvmlDevice_t *device, struct gpu *out) {
+  if (!device) return NVML_ERROR_INVALID_ARGUMENT;
+  pthread_mutex_lock(&lock);
+  nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
   unsigned int count;
-  const nvmlReturn_t result = sim_visible_count(&count);
-  if (result != NVML_SUCCESS) return result;
-  if (!device || index >= count) return NVML_ERROR_INVALID_ARGUMENT;
-  *device = &handles[visible[index]];
-  return sim_read_gpu(*device, out);
+  if (users && !(*device = present(index, &count))) result = NVML_ERROR_INVALID_ARGUMENT;
+  pthread_mutex_unlock(&lock);
+  return result == NVML_SUCCESS ? sim_read_gpu(*device, out) : result;
 }
 
 nvmlDevice_t sim_handle(unsigned int gpu) { return &handles[gpu]; }
+
+nvmlDevice_t sim_instance_handle(unsigned int gpu, unsigned int instance) { return &instances[gpu][instance]; }
 
 nvmlReturn_t sim_copy_string(char *out, unsigned int size, const char *text) {
   if (!out) return NVML_ERROR_INVALID_ARGUMENT;
