@@ -4,7 +4,7 @@
 // cmd/gpulab-probe, asks it and writes one Snapshot a second, so that a driver
 // that crashes or hangs cannot take gpulab down. Monitor keeps that process
 // running, adds which pod and person each process and each GPU belongs to, and
-// publishes the result. WriteMetrics renders it for Prometheus.
+// publishes the result.
 //
 // The types are what the whole product speaks about GPUs; every reading is
 // optional, because hardware may not have it: nil is unknown, never 0.
@@ -64,8 +64,9 @@ type Reading struct {
 	// SMClock and MemoryClock are in MHz.
 	SMClock     *float64 `json:"smClock,omitempty"`
 	MemoryClock *float64 `json:"memoryClock,omitempty"`
-	// Throttle is what keeps the clocks down, one of the Throttle constants each.
-	Throttle []string `json:"throttle,omitempty"`
+	// Throttle is what keeps the clocks down, one of the Throttle constants each:
+	// empty if nothing does, nil if that is not known.
+	Throttle []string `json:"throttle,omitzero"`
 	// PCIeGeneration and PCIeWidth (lanes) are the link's at this moment;
 	// PCIeReceived and PCIeSent in bytes per second, seen from the GPU.
 	PCIeGeneration *float64 `json:"pcieGeneration,omitempty"`
