@@ -26,6 +26,7 @@ import (
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/store"
@@ -70,6 +71,7 @@ type appliance struct {
 	id     embedk8s.Identity
 	images embedk8s.ImageSet
 	hub    charts.HubSecrets
+	host   *hoststat.Host
 
 	where atomic.Pointer[place] // it may change at any time
 	mend  chan struct{}         // a token when the cluster is to be looked after
@@ -167,6 +169,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	if l.hub, err = loadHubSecrets(l.cfg.DataDir); err != nil {
+		return err
+	}
+	if l.host, err = hoststat.New(); err != nil {
 		return err
 	}
 	dir, err := l.cfg.imagesDir()
@@ -618,7 +623,9 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	mux := http.NewServeMux()
 	mux.Handle("/oidc/", provider)
 	mux.Handle("/hub-proxy/", parts.proxy.RoutesAPI())
-	mux.HandleFunc("GET /metrics", l.serveMetrics)
+	if err := l.metricsRoutes(mux); err != nil {
+		return err
+	}
 	mux.Handle("/", pages)
 	l.pages.set(mux)
 	l.labs.set(parts.proxy)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,8 +52,40 @@ type Config struct {
 	// Profiles are the cards people launch notebooks from, in this order;
 	// empty gives one without a GPU and one with one.
 	Profiles []notebooks.Profile `json:"profiles,omitempty"`
+	// Metrics says who may read /metrics.
+	Metrics MetricsConfig `json:"metrics,omitzero"`
 	// K3s passes further options on.
 	K3s K3sConfig `json:"k3s,omitempty"`
+}
+
+// MetricsConfig says who may read the metrics besides whoever has the token.
+type MetricsConfig struct {
+	// Enabled false takes /metrics away.
+	Enabled *bool `json:"enabled,omitempty"`
+	// Networks may read without the token: "10.1.2.0/24", or one address.
+	Networks []string `json:"networks,omitempty"`
+}
+
+// On tells whether there are metrics.
+func (m MetricsConfig) On() bool { return *m.Enabled }
+
+func (m MetricsConfig) networks() ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range m.Networks {
+		if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("metrics.networks holds %q, but a network is written as 10.1.2.0/24, and one machine as 10.1.2.3", text)
+		}
+		if p != p.Masked() {
+			return nil, fmt.Errorf("metrics.networks holds %s, which is a machine and a network at once; write %s or %s", p, p.Masked(), p.Addr())
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // K3sConfig is for unusual machines.
@@ -73,6 +106,10 @@ func (c *Config) setDefaults() {
 	if c.HTTPPort == nil {
 		port := 80
 		c.HTTPPort = &port
+	}
+	if c.Metrics.Enabled == nil {
+		on := true
+		c.Metrics.Enabled = &on
 	}
 	if c.SimulatedGPUs == 0 {
 		c.SimulatedGPUs = 2
@@ -107,6 +144,9 @@ func (c *Config) check() error {
 	}
 	if len(c.Lab) > 60 || strings.ContainsAny(c.Lab, "\n\r") {
 		return errors.New("lab must be one line of at most 60 characters")
+	}
+	if _, err := c.Metrics.networks(); err != nil {
+		return err
 	}
 	if err := notebooks.CheckProfiles(c.Profiles); err != nil {
 		return fmt.Errorf("profiles: %w", err)
@@ -177,6 +217,14 @@ imagesDir: {{printf "%q" .ImagesDir}}
 #     gpuMemory: 80Gi
 profiles:{{if .Profiles}}
 {{yaml .Profiles}}{{else}} []{{end}}
+
+# Who may read https://LAB/metrics: administrators, Prometheus with the token in
+# dataDir/metrics-token ("gpulab metrics --scrape-config" prints its job), and
+# these networks without it, for example [10.1.2.0/24]. enabled: false takes
+# /metrics away.
+metrics:
+  enabled: {{.Metrics.On}}
+  networks: [{{range $i, $n := .Metrics.Networks}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
 
 # For unusual machines: further arguments of the kubelet, without "--".
 k3s:

@@ -245,14 +245,3 @@ func (l *appliance) FromRequest(r *http.Request) (users.Session, bool) {
 	s, err := l.people.SessionUser(r.Context(), c.Value)
 	return s, err == nil
 }
-
-// serveMetrics answers Prometheus on this machine; from elsewhere it needs an
-// administrator's session.
-func (l *appliance) serveMetrics(w http.ResponseWriter, r *http.Request) {
-	if u, ok := l.sessionUser(r); !ok || u.Role != users.RoleAdmin {
-		http.Error(w, "metrics are for administrators: sign in first", http.StatusForbidden)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_ = gpu.WriteMetrics(w, l.fleet.Snapshots())
-}

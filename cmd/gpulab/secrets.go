@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/gpulab/gpulab/internal/charts"
 )
@@ -38,6 +39,29 @@ func loadHubSecrets(dataDir string) (charts.HubSecrets, error) {
 		return s, err
 	}
 	return s, os.Rename(path+".new", path)
+}
+
+func metricsTokenPath(dataDir string) string { return filepath.Join(dataDir, "metrics-token") }
+
+// loadMetricsToken returns what Prometheus must know, making it the first time.
+func loadMetricsToken(dataDir string) (string, error) {
+	path := metricsTokenPath(dataDir)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		token := randomHex()
+		if err := os.WriteFile(path+".new", []byte(token+"\n"), 0o600); err != nil {
+			return "", fmt.Errorf("the token of the metrics: %w", err)
+		}
+		return token, os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the token of the metrics: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if len(token) < 16 {
+		return "", fmt.Errorf("%s holds no token of at least 16 characters; delete it and run `gpulab init`", path)
+	}
+	return token, nil
 }
 
 // randomHex returns 256 random bits in hexadecimal.

@@ -84,6 +84,19 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, "GET", "/v1/status", nil)
 }
 
+// Metrics implements Daemon.
+func (c *Client) Metrics(ctx context.Context, w io.Writer) error {
+	resp, err := c.do(ctx, "GET", "/v1/metrics", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("gpulab's answer could not be read: %w", err)
+	}
+	return nil
+}
+
 // Charts implements Daemon.
 func (c *Client) Charts(ctx context.Context) ([]Chart, error) {
 	return call[[]Chart](ctx, c, "GET", "/v1/charts", nil)

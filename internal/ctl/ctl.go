@@ -5,6 +5,7 @@ package ctl
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -115,6 +116,8 @@ type UserWithLink struct {
 // Daemon is what the socket offers; the running gpulab implements it.
 type Daemon interface {
 	Status(ctx context.Context) (Status, error)
+	// Metrics writes what Prometheus reads.
+	Metrics(ctx context.Context, w io.Writer) error
 	// WatchBoot calls fn with the current state and every later one until ctx
 	// ends, fn fails, or the way is at its end.
 	WatchBoot(ctx context.Context, fn func(Boot) error) error

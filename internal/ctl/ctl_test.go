@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +20,14 @@ type daemon struct{ people []users.User }
 
 func (d *daemon) Status(context.Context) (Status, error) {
 	return Status{Ready: true, URL: "https://lab"}, nil
+}
+
+func (d *daemon) Metrics(_ context.Context, w io.Writer) error {
+	if len(d.people) == 0 {
+		return errors.New("there is nothing to tell yet")
+	}
+	_, err := io.WriteString(w, "gpulab_up 1\n")
+	return err
 }
 
 func (d *daemon) WatchBoot(_ context.Context, fn func(Boot) error) error {
@@ -86,6 +95,9 @@ func TestRoundTrips(t *testing.T) {
 	if s, err := c.Status(ctx); err != nil || !s.Ready || s.URL != "https://lab" {
 		t.Errorf("Status: %+v %v", s, err)
 	}
+	if err := c.Metrics(ctx, io.Discard); err == nil || err.Error() != "there is nothing to tell yet" {
+		t.Errorf("metrics that fail: %v", err)
+	}
 	if u, err := c.AddUser(ctx, NewUser{Handle: "ada"}); err != nil || u.User.Handle != "ada" {
 		t.Errorf("AddUser: %+v %v", u, err)
 	}
@@ -101,6 +113,10 @@ func TestRoundTrips(t *testing.T) {
 	}
 	if g, err := c.LendGPU(ctx, "GPU-a/b", true); err != nil || g.UUID != "GPU-a/b" || !g.LentAnyway {
 		t.Errorf("LendGPU: %+v %v", g, err)
+	}
+	var text strings.Builder
+	if err := c.Metrics(ctx, &text); err != nil || text.String() != "gpulab_up 1\n" {
+		t.Errorf("Metrics: %q %v", text.String(), err)
 	}
 	var seen []Boot
 	if err := c.WatchBoot(ctx, func(b Boot) error { seen = append(seen, b); return nil }); err != nil || len(seen) != 2 || !seen[1].Ready {

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,6 +64,16 @@ func listen(socket string) (net.Listener, error) {
 func handler(d Daemon) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", answer(func(r *http.Request) (any, error) { return d.Status(r.Context()) }))
+	mux.HandleFunc("GET /v1/metrics", func(w http.ResponseWriter, r *http.Request) {
+		var text bytes.Buffer
+		if err := d.Metrics(r.Context(), &text); err != nil {
+			answer(func(*http.Request) (any, error) { return nil, err })(w, r)
+			return
+		}
+		if _, err := text.WriteTo(w); err != nil {
+			slog.Debug("the control client went away", "err", err)
+		}
+	})
 	mux.HandleFunc("GET /v1/charts", answer(func(r *http.Request) (any, error) { return d.Charts(r.Context()) }))
 	mux.HandleFunc("GET /v1/users", answer(func(r *http.Request) (any, error) { return d.Users(r.Context()) }))
 	mux.HandleFunc("POST /v1/admin-link", answer(func(r *http.Request) (any, error) { return d.AdminLink(r.Context()) }))
