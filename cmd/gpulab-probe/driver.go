@@ -21,6 +21,7 @@ type driver struct {
 	cuda      string
 	simulated bool
 	count     int
+	known     map[string]bool // those of optionalSymbols that the library has
 }
 
 // openDriver loads the library and initialises it. The error is a sentence
@@ -48,13 +49,18 @@ func initialise(library string) (*driver, error) {
 	if ret := lib.Init(); ret != nvml.SUCCESS {
 		return nil, initError(library, ret)
 	}
-	d := &driver{nvml: lib}
+	d := &driver{nvml: lib, known: make(map[string]bool)}
+	for _, symbol := range optionalSymbols {
+		d.known[symbol] = lib.Extensions().LookupSymbol(symbol) == nil
+	}
 	d.simulated = lib.Extensions().LookupSymbol("gpulab_simulated_driver") == nil
 	if v, ret := lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
 		d.version = v
 	}
-	if v, ret := lib.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS {
-		d.cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+	if d.known["nvmlSystemGetCudaDriverVersion"] {
+		if v, ret := lib.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS {
+			d.cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+		}
 	}
 	n, ret := lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
@@ -62,6 +68,41 @@ func initialise(library string) (*driver, error) {
 	}
 	d.count = n
 	return d, nil
+}
+
+// optionalSymbols are the functions that this program calls only if the
+// library has them: calling one that is missing would end it. All others have
+// been there since before CUDA 8.
+var optionalSymbols = []string{
+	"nvmlSystemGetCudaDriverVersion",
+	"nvmlDeviceGetCudaComputeCapability",
+	"nvmlDeviceGetCurrPcieLinkGeneration",
+	"nvmlDeviceGetCurrPcieLinkWidth",
+	"nvmlDeviceGetCurrentClocksEventReasons",
+	"nvmlDeviceGetCurrentClocksThrottleReasons",
+	"nvmlDeviceGetDecoderUtilization",
+	"nvmlDeviceGetEccMode",
+	"nvmlDeviceGetEncoderUtilization",
+	"nvmlDeviceGetEnforcedPowerLimit",
+	"nvmlDeviceGetFanSpeed",
+	"nvmlDeviceGetFieldValues",
+	"nvmlDeviceGetGraphicsRunningProcesses",
+	"nvmlDeviceGetMPSComputeRunningProcesses",
+	"nvmlDeviceGetMaxClockInfo",
+	"nvmlDeviceGetMaxMigDeviceCount",
+	"nvmlDeviceGetMaxPcieLinkGeneration",
+	"nvmlDeviceGetMaxPcieLinkWidth",
+	"nvmlDeviceGetMemoryInfo_v2",
+	"nvmlDeviceGetMigDeviceHandleByIndex",
+	"nvmlDeviceGetMigMode",
+	"nvmlDeviceGetPcieThroughput",
+	"nvmlDeviceGetPersistenceMode",
+	"nvmlDeviceGetProcessUtilization",
+	"nvmlDeviceGetRemappedRows",
+	"nvmlDeviceGetRetiredPages",
+	"nvmlDeviceGetRetiredPagesPendingStatus",
+	"nvmlDeviceGetTotalEccErrors",
+	"nvmlDeviceGetTotalEnergyConsumption",
 }
 
 // initError says what a failed start of the library means.

@@ -32,6 +32,7 @@ const (
 	exitFailed = 1 // said on standard error
 	exitUsage  = 2
 	exitDriver = 3 // no driver, or one that cannot be asked
+	exitOthers = 4 // there are other GPUs now than at the start
 )
 
 func main() {
@@ -43,8 +44,9 @@ func main() {
 // options are the flags.
 type options struct {
 	library  string
-	interval time.Duration
+	pace     pace
 	patience time.Duration
+	sysfs    string
 	once     bool
 }
 
@@ -53,14 +55,18 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f := flag.NewFlagSet("gpulab-probe", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.library, "lib", "libnvidia-ml.so.1", "NVIDIA's management library, a name or a `path`")
-	f.DurationVar(&o.interval, "interval", time.Second, "`time` between two samples")
+	f.DurationVar(&o.pace.interval, "interval", time.Second, "`time` between two samples")
+	f.DurationVar(&o.pace.slow, "slow", 10*time.Second, "`time` between two readings of what hardly changes")
+	f.DurationVar(&o.pace.restAfter, "rest-after", 30*time.Second, "`time` without work after which a card that may power itself down is left alone")
+	f.DurationVar(&o.pace.rest, "rest", 20*time.Second, "`time` for which it is then left alone")
+	f.StringVar(&o.sysfs, "sysfs", "", "`folder` of the kernel's view of devices; default /sys, and none for simulated GPUs")
 	f.DurationVar(&o.patience, "patience", 3*time.Second, "`time` after which a GPU that does not answer is reported")
 	f.BoolVar(&o.once, "once", false, "write one sample, indented, and end")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	if f.NArg() > 0 || o.interval < 50*time.Millisecond || o.patience <= 0 {
-		err := errors.New("gpulab-probe: no arguments besides flags, and an interval of at least 50ms")
+	if f.NArg() > 0 || o.pace.interval < 50*time.Millisecond || o.pace.slow < o.pace.interval || o.patience <= 0 {
+		err := errors.New("gpulab-probe: no arguments besides flags, an interval of at least 50ms, and slow at least the interval")
 		fmt.Fprintln(stderr, err)
 		return o, err
 	}
@@ -81,26 +87,35 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.W
 		fmt.Fprintln(stderr, "gpulab-probe:", err)
 		return exitDriver
 	}
-	p := newProbe(d, o.patience)
+	p := newProbe(d, o)
 	if o.once {
-		err = writeOnce(ctx, p, o.patience, stdout)
+		err = writeOnce(ctx, p, stdout)
 	} else {
-		err = writeSamples(endWith(ctx, stdin), p, o.interval, stdout)
+		err = writeSamples(endWith(ctx, stdin), p, stdout)
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "gpulab-probe:", err)
-		return exitFailed
+	if err == nil {
+		return 0
 	}
-	return 0
+	fmt.Fprintln(stderr, "gpulab-probe:", err)
+	if errors.As(err, new(otherGPUs)) {
+		return exitOthers
+	}
+	return exitFailed
 }
 
+// otherGPUs is the reason to end when there are other GPUs than at the start.
+type otherGPUs struct{ error }
+
 // writeSamples writes a line for each interval until ctx ends, or nobody reads.
-func writeSamples(ctx context.Context, p *probe, interval time.Duration, stdout io.Writer) error {
-	p.start(interval)
+func writeSamples(ctx context.Context, p *probe, stdout io.Writer) error {
+	p.start()
+	// The driver may hang, so it is never asked by the one who writes.
+	others := make(chan error, 1)
+	go func() { others <- p.awaitChange(ctx) }()
 	lines := json.NewEncoder(stdout)
-	tick := time.NewTicker(interval)
+	tick := time.NewTicker(p.pace.interval)
 	defer tick.Stop()
-	p.awaitFirst(ctx, interval)
+	p.awaitFirst(ctx, p.pace.interval)
 	for {
 		if err := lines.Encode(p.snapshot(time.Now())); errors.Is(err, syscall.EPIPE) {
 			return nil // the reader has gone
@@ -110,15 +125,20 @@ func writeSamples(ctx context.Context, p *probe, interval time.Duration, stdout 
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-others:
+			if err == nil {
+				return nil
+			}
+			return otherGPUs{err}
 		case <-tick.C:
 		}
 	}
 }
 
 // writeOnce writes one sample for a person to read.
-func writeOnce(ctx context.Context, p *probe, patience time.Duration, stdout io.Writer) error {
-	p.start(time.Hour)
-	p.awaitFirst(ctx, patience)
+func writeOnce(ctx context.Context, p *probe, stdout io.Writer) error {
+	p.start()
+	p.awaitFirst(ctx, p.patience)
 	out := json.NewEncoder(stdout)
 	out.SetIndent("", "  ")
 	return out.Encode(p.snapshot(time.Now()))

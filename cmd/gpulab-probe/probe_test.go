@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,17 +33,19 @@ type running struct {
 	stdin io.Closer
 	ended chan struct{}
 
-	mu     sync.Mutex
-	last   gpu.Snapshot
-	count  int
-	events []gpu.XIDEvent
+	mu      sync.Mutex
+	last    gpu.Snapshot
+	count   int
+	events  []gpu.XIDEvent
+	dropped int
+	longest int // bytes of a line
 }
 
 // start runs the probe on a library at ten samples a second.
 func start(t *testing.T, library string, args ...string) *running {
 	t.Helper()
 	p := &running{ended: make(chan struct{})}
-	p.cmd = exec.Command(simtest.Probe(t), append([]string{"-lib", library, "-interval", "100ms", "-patience", "1s"}, args...)...)
+	p.cmd = exec.Command(simtest.Probe(t), append([]string{"-lib", library, "-interval", "100ms", "-patience", "1s", "-slow", "200ms"}, args...)...)
 	stdout, err := p.cmd.StdoutPipe()
 	if err == nil {
 		p.stdin, err = p.cmd.StdinPipe()
@@ -55,7 +59,9 @@ func start(t *testing.T, library string, args ...string) *running {
 	}
 	go func() {
 		defer close(p.ended)
-		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		lines := bufio.NewScanner(stdout)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
 			p.take(t, lines.Bytes())
 		}
 		_ = p.cmd.Wait()
@@ -76,12 +82,24 @@ func (p *running) take(t *testing.T, line []byte) {
 	p.last = s
 	p.count++
 	p.events = append(p.events, s.Events...)
+	p.dropped += s.EventsDropped
+	p.longest = max(p.longest, len(line))
 }
 
 func (p *running) snapshot() (gpu.Snapshot, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.last, p.count
+}
+
+func (p *running) gpu(index int) gpu.GPU {
+	s, _ := p.snapshot()
+	return s.GPUs[index]
+}
+
+func dump(g gpu.GPU) string {
+	text, _ := json.Marshal(g)
+	return string(text)
 }
 
 // gpuReads waits until the numbered GPU satisfies ok, which returns what is
@@ -220,10 +238,9 @@ func TestXIDEvents(t *testing.T) {
 	}
 }
 
-// A driver too old for the newer functions: their names are overwritten.
-func TestOlderDriver(t *testing.T) {
-	t.Parallel()
-	root := simtest.Start(t, 1)
+// older returns a library that lacks functions: their names are overwritten.
+func older(t *testing.T, root string, without ...string) string {
+	t.Helper()
 	library, err := filepath.EvalSymlinks(simdriver.Library(root))
 	if err != nil {
 		t.Fatal(err)
@@ -232,18 +249,25 @@ func TestOlderDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMPSComputeRunningProcesses"} {
-		if !bytes.Contains(content, []byte(name+"\x00")) {
+	for _, name := range without {
+		if !bytes.Contains(content, []byte("\x00"+name+"\x00")) {
 			t.Fatalf("%s is not there to be removed", name)
 		}
-		content = bytes.ReplaceAll(content, []byte(name+"\x00"), []byte(strings.Replace(name, "nvml", "gone", 1)+"\x00"))
+		content = bytes.ReplaceAll(content, []byte("\x00"+name+"\x00"), []byte("\x00"+strings.Replace(name, "nvml", "gone", 1)+"\x00"))
 	}
 	old := filepath.Join(filepath.Dir(library), "libnvidia-ml-old.so")
 	if err := os.WriteFile(old, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return old
+}
+
+// A driver too old for every function that is looked up before it is called.
+func TestOlderDriver(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
 	pid := simtest.GPUProcess(t, root, "0", false)
-	p := start(t, old)
+	p := start(t, older(t, root, optionalSymbols...))
 	p.gpuReads(t, 0, func(g gpu.GPU) string {
 		if w := well(g); w != "" {
 			return w
@@ -251,8 +275,31 @@ func TestOlderDriver(t *testing.T) {
 		if g.MemoryUsed == nil || len(g.Processes) != 1 || g.Processes[0].PID != pid {
 			return fmt.Sprintf("memory %v, processes %+v", g.MemoryUsed, g.Processes)
 		}
-		if g.Processes[0].SMUtilization != nil {
-			return "a share of time that nobody measured"
+		return ""
+	})
+	g := p.gpu(0)
+	want := gpu.GPU{
+		Device: gpu.Device{UUID: g.UUID, Name: g.Name, PCIBusID: g.PCIBusID, MemoryTotal: g.MemoryTotal, Simulated: true},
+		Reading: gpu.Reading{
+			Utilization: g.Utilization, MemoryUtilization: g.MemoryUtilization, MemoryUsed: g.MemoryUsed, Power: g.Power,
+			Temperature: g.Temperature, SMClock: g.SMClock, MemoryClock: g.MemoryClock,
+			Processes: []gpu.Process{{PID: pid, MemoryUsed: g.Processes[0].MemoryUsed}},
+		},
+	}
+	if !reflect.DeepEqual(g, want) {
+		t.Errorf("what nobody could know: %s\nwant %s", dump(g), dump(want))
+	}
+}
+
+// Drivers before 535 have the reasons for low clocks under another name.
+func TestOlderNameOfThrottleReasons(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
+	simtest.Inject(t, root, "gpu 0 throttle temperature")
+	p := start(t, older(t, root, "nvmlDeviceGetCurrentClocksEventReasons"))
+	p.gpuReads(t, 0, func(g gpu.GPU) string {
+		if !slices.Equal(g.Throttle, []string{gpu.ThrottleThermal}) {
+			return fmt.Sprintf("throttled by %q", g.Throttle)
 		}
 		return ""
 	})
@@ -342,7 +389,7 @@ func TestOnce(t *testing.T) {
 
 func TestWrongFlags(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"-nonsense"}, {"-interval", "1ms"}, {"argument"}, {"-patience", "0s"}} {
+	for _, args := range [][]string{{"-nonsense"}, {"-interval", "1ms"}, {"-slow", "1ms"}, {"argument"}, {"-patience", "0s"}} {
 		cmd := exec.Command(simtest.Probe(t), args...)
 		out, _ := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != exitUsage || len(out) == 0 {

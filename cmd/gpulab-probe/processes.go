@@ -4,6 +4,7 @@ package main
 
 import (
 	"slices"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -18,24 +19,21 @@ const notKnown = ^uint64(0)
 // counts, not the sum.
 func (r *reader) processes() []gpu.Process {
 	byPID := make(map[int]*gpu.Process)
-	for _, list := range []struct {
-		symbol string
-		call   func() ([]nvml.ProcessInfo, nvml.Return)
-	}{
-		{"nvmlDeviceGetComputeRunningProcesses", r.handle.GetComputeRunningProcesses},
-		{"nvmlDeviceGetGraphicsRunningProcesses", r.handle.GetGraphicsRunningProcesses},
-		{"nvmlDeviceGetMPSComputeRunningProcesses", r.handle.GetMPSComputeRunningProcesses},
-	} {
-		if !r.has(list.symbol) {
-			continue
+	take := func(graphics bool) func([]nvml.ProcessInfo, nvml.Return) {
+		return func(infos []nvml.ProcessInfo, ret nvml.Return) {
+			for _, info := range infos {
+				if ret == nvml.SUCCESS {
+					merge(byPID, info, graphics)
+				}
+			}
 		}
-		infos, ret := list.call()
-		if ret != nvml.SUCCESS {
-			continue
-		}
-		for _, info := range infos {
-			merge(byPID, info)
-		}
+	}
+	take(false)(r.handle.GetComputeRunningProcesses())
+	if r.driver.known["nvmlDeviceGetMPSComputeRunningProcesses"] {
+		take(false)(r.handle.GetMPSComputeRunningProcesses())
+	}
+	if r.driver.known["nvmlDeviceGetGraphicsRunningProcesses"] {
+		take(true)(r.handle.GetGraphicsRunningProcesses())
 	}
 	r.addShares(byPID)
 	var out []gpu.Process
@@ -46,11 +44,13 @@ func (r *reader) processes() []gpu.Process {
 	return out
 }
 
-func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo) {
+// merge adds an entry of one of the driver's lists, of which that of graphics
+// comes last: only who is in no other merely draws.
+func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo, graphics bool) {
 	pid := int(info.Pid)
 	p := byPID[pid]
 	if p == nil {
-		p = &gpu.Process{PID: pid}
+		p = &gpu.Process{PID: pid, Graphics: graphics}
 		byPID[pid] = p
 	}
 	if used := info.UsedGpuMemory; used != notKnown && (p.MemoryUsed == nil || *p.MemoryUsed < used) {
@@ -62,9 +62,10 @@ func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo) {
 // only processes that have worked since the last call, and "not found" when
 // none has: the others had no share.
 func (r *reader) addShares(byPID map[int]*gpu.Process) {
-	if len(byPID) == 0 || !r.has("nvmlDeviceGetProcessUtilization") {
+	if len(byPID) == 0 || !r.driver.known["nvmlDeviceGetProcessUtilization"] {
 		return
 	}
+	r.utilSince = notInFuture(r.utilSince, time.Now())
 	samples, ret := r.handle.GetProcessUtilization(r.utilSince)
 	idle := ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INSUFFICIENT_SIZE && len(samples) == 0
 	if ret != nvml.SUCCESS && !idle {
@@ -88,13 +89,12 @@ func (r *reader) addShares(byPID map[int]*gpu.Process) {
 	}
 }
 
-// has says whether the driver's library knows a function or any newer version
-// of it: calling one that is missing would end this program.
-func (r *reader) has(symbol string) bool {
-	missing, asked := r.missing[symbol]
-	if !asked {
-		missing = r.driver.nvml.Extensions().LookupSymbol(symbol) != nil
-		r.missing[symbol] = missing
+// notInFuture is the time, in µs, after which samples are wanted. When the clock
+// has been set back, the newest one seen is in the future, and nothing would
+// come until then.
+func notInFuture(since uint64, now time.Time) uint64 {
+	if since > uint64(now.UnixMicro()) {
+		return 0
 	}
-	return !missing
+	return since
 }

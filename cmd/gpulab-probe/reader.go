@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -12,10 +13,20 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 )
 
+// pace is how often a GPU is asked.
+type pace struct {
+	interval  time.Duration // between two readings
+	slow      time.Duration // between two looks at what hardly changes
+	restAfter time.Duration // how long a card that may sleep has no work before it is left alone,
+	rest      time.Duration // and for how long it then is
+}
+
 // reader reads one GPU.
 type reader struct {
 	driver *driver
 	index  int
+	pace   pace
+	tree   pciTree
 	first  chan struct{} // closed after the first read
 
 	mu    sync.Mutex
@@ -26,38 +37,55 @@ type reader struct {
 	// handle is written once, before found is closed.
 	handle nvml.Device
 	found  chan struct{}
+	// alarmed says that an error was reported, so that all is to be read anew.
+	alarmed atomic.Bool
 
 	// Only the reading goroutine touches these.
 	identified bool
-	utilSince  uint64          // newest sample of process utilisation, µs
-	missing    map[string]bool // functions that were looked up
+	slow       slowly
+	utilSince  uint64 // newest sample of process utilisation, µs
+	idleSince  time.Time
+	restUntil  time.Time
 }
 
-func newReader(d *driver, index int) *reader {
+func newReader(d *driver, index int, p pace, tree pciTree) *reader {
 	return &reader{
-		driver: d, index: index, first: make(chan struct{}), found: make(chan struct{}), missing: make(map[string]bool),
+		driver: d, index: index, pace: p, tree: tree, first: make(chan struct{}), found: make(chan struct{}),
 		last: gpu.GPU{Device: gpu.Device{Index: index, Simulated: d.simulated}},
 	}
 }
 
 // run reads the GPU again and again.
-func (r *reader) run(interval time.Duration) {
+func (r *reader) run() {
 	for n := 0; ; n++ {
-		r.mu.Lock()
-		r.began = time.Now()
-		r.mu.Unlock()
-
-		g := r.read()
-
-		r.mu.Lock()
-		pause := interval - time.Since(r.began)
-		r.last, r.began = g, time.Time{}
-		r.mu.Unlock()
+		began := time.Now()
+		r.begin(began)
+		g := r.read(began)
+		r.end(g)
 		if n == 0 {
 			close(r.first)
 		}
-		time.Sleep(max(pause, interval/10))
+		if g.Error == "" && !g.Asleep && began.After(r.restUntil) {
+			// Only after the sample: it takes its time.
+			r.begin(time.Now())
+			r.readThroughput(began)
+			r.end(g)
+		}
+		time.Sleep(max(r.pace.interval-time.Since(began), r.pace.interval/10))
 	}
+}
+
+// begin notes that the driver is being asked, and may never answer.
+func (r *reader) begin(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.began = now
+}
+
+func (r *reader) end(g gpu.GPU) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last, r.began = g, time.Time{}
 }
 
 // latest returns the newest reading, or what the GPU is and since when it has
@@ -73,20 +101,36 @@ func (r *reader) latest(now time.Time, patience time.Duration) gpu.GPU {
 	return g
 }
 
-// read asks everything once.
-func (r *reader) read() gpu.GPU {
+// read asks for one sample.
+func (r *reader) read(now time.Time) gpu.GPU {
 	g := gpu.GPU{Device: r.last.Device}
+	if r.asleep(&g.Device) {
+		g.Asleep = true
+		r.idleSince, r.restUntil = time.Time{}, time.Time{}
+		return g
+	}
+	if now.Before(r.restUntil) {
+		return r.last
+	}
 	if g.Error = r.identify(&g.Device); g.Error != "" {
 		return g
 	}
-	readLoad(r.handle, &g.Reading)
-	readMemory(r.driver, r.handle, &g)
-	readPower(r.handle, &g)
+	r.readSlowly(&g.Device, now)
+	g.Health, g.Instances = r.slow.health, r.instancesNow()
+	r.driver.readLoad(r.handle, &g.Reading)
+	r.driver.readBody(r.handle, &g.Reading)
+	if r.slow.throughputDue.IsZero() { // the very first sample waits for it
+		r.readThroughput(now)
+	}
+	g.PCIeReceived, g.PCIeSent = r.slow.received, r.slow.sent
+	g.MemoryTotal, g.MemoryUsed = r.driver.memory(r.handle)
 	if gone := r.checkAlive(); gone != "" {
-		g.Reading = gpu.Reading{Error: gone}
+		g = gpu.GPU{Device: r.last.Device, Reading: gpu.Reading{Error: gone}}
+		r.slow.due = time.Time{} // once it is back
 		return g
 	}
 	g.Processes = r.processes()
+	r.rest(&g, now)
 	return g
 }
 
@@ -109,13 +153,12 @@ func (r *reader) identify(d *gpu.Device) string {
 		d.Name = name
 	}
 	if pci, ret := h.GetPciInfo(); ret == nvml.SUCCESS {
-		d.PCIBusID = fmt.Sprintf("%08X:%02X:%02X.0", pci.Domain, pci.Bus, pci.Device)
+		d.PCIBusID = busID(pci.Domain, pci.Bus, pci.Device)
 	}
-	if major, minor, ret := h.GetCudaComputeCapability(); ret == nvml.SUCCESS {
-		d.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
-	}
-	if mode, _, ret := h.GetMigMode(); ret == nvml.SUCCESS {
-		d.MIG = mode == nvml.DEVICE_MIG_ENABLE
+	if r.driver.known["nvmlDeviceGetCudaComputeCapability"] {
+		if major, minor, ret := h.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+			d.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
+		}
 	}
 	r.handle = h
 	r.identified = true

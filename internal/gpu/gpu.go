@@ -91,7 +91,7 @@ type Reading struct {
 const (
 	ThrottlePowerCap     = "power limit"    // the limit set for the card
 	ThrottlePowerBrake   = "power brake"    // the power supply asks for less
-	ThrottleThermal      = "temperature"    // the driver cools the card
+	ThrottleThermal      = "temperature"    // the card is too hot
 	ThrottleHardware     = "hardware"       // the card protects itself
 	ThrottleSync         = "sync boost"     // as slow as the others of its group
 	ThrottleApplications = "fixed clocks"   // somebody has set them
@@ -118,7 +118,8 @@ type Health struct {
 	RetiredPages  *uint64 `json:"retiredPages,omitempty"`
 	RetirePending bool    `json:"retirePending,omitempty"`
 	// Recovery is what the driver asks for, one of the Recovery constants;
-	// empty where it asks for nothing, or cannot tell.
+	// empty where it asks for nothing, or cannot tell; "action 9" where gpulab
+	// knows only the number.
 	Recovery string `json:"recovery,omitempty"`
 }
 
@@ -128,6 +129,7 @@ const (
 	RecoveryReboot        = "reboot"          // reboot the machine
 	RecoveryDrain         = "drain"           // end what uses peers of the GPU
 	RecoveryDrainAndReset = "drain and reset" // end what uses it, then reset it
+	RecoveryBusReset      = "bus reset"       // reset its PCIe slot; a cold start of the machine does
 )
 
 // Instance is a part of a GPU in MIG mode, with memory of its own.
@@ -210,8 +212,10 @@ type Snapshot struct {
 	CUDAVersion string `json:"cudaVersion,omitempty"`
 	Simulated   bool   `json:"simulated,omitempty"`
 	GPUs        []GPU  `json:"gpus"`
-	// Events are the XID errors since the snapshot before.
-	Events []XIDEvent `json:"events,omitempty"`
+	// Events are the XID errors since the snapshot before. Of equal errors of a
+	// GPU there are only the first few; EventsDropped counts those left out.
+	Events        []XIDEvent `json:"events,omitempty"`
+	EventsDropped int        `json:"eventsDropped,omitempty"`
 	// Error says, as a sentence for people, why there are no present readings.
 	Error string `json:"error,omitempty"`
 }
