@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Pods tells which pods run on this node. The one who watches the cluster
@@ -50,23 +52,113 @@ func podUIDs(cgroup []byte) []string {
 	return uids
 }
 
-// attribute adds to each process its name, its user and its pod. A process
-// that has ended meanwhile keeps what the driver said about it.
-func attribute(procRoot string, pods Pods, processes []Process) {
-	for i := range processes {
-		p := &processes[i]
-		dir := filepath.Join(procRoot, strconv.Itoa(p.PID))
-		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil {
-			p.Name = strings.TrimSpace(string(comm))
+// attribution leads processes back to who started them. What it has read about
+// a process it keeps as long as a GPU is used by it: reading anew which of a
+// hundred processes is whose, every second, would cost more than all the rest.
+// It is for one goroutine.
+type attribution struct {
+	procRoot string
+	pods     Pods
+	known    map[int]*origin // by PID
+	round    uint64
+	buffer   [1024]byte
+}
+
+// origin is what is known about a process.
+type origin struct {
+	start string // when it began, in the kernel's unit: a PID is used again
+	name  string
+	user  string
+	uids  []string
+	asked time.Time // when user and uids were read
+	round uint64    // in which it was last seen
+}
+
+// askAgain is how long what /proc says about a running process is believed.
+// Few change their user or control group while they run.
+const askAgain = time.Minute
+
+func newAttribution(procRoot string, pods Pods) *attribution {
+	return &attribution{procRoot: procRoot, pods: pods, known: make(map[int]*origin)}
+}
+
+// complete adds to each process of the GPUs its name, its user and its pod. A
+// process that has ended meanwhile keeps what was known about it.
+func (a *attribution) complete(gpus []GPU, now time.Time) {
+	a.round++
+	for i := range gpus {
+		for k := range gpus[i].Processes {
+			p := &gpus[i].Processes[k]
+			if o := a.origin(p.PID, now); o != nil {
+				p.Name, p.UnixUser, p.Pod = o.name, o.user, podOf(a.pods, o.uids)
+			}
 		}
-		if status, err := os.ReadFile(filepath.Join(dir, "status")); err == nil {
-			p.UnixUser = unixUser(status)
+	}
+	for pid, o := range a.known {
+		if o.round != a.round {
+			delete(a.known, pid)
 		}
-		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
-		if err != nil {
-			continue
+	}
+}
+
+// origin returns what is known about a process, nil for one nothing is known about.
+func (a *attribution) origin(pid int, now time.Time) *origin {
+	o := a.known[pid]
+	if o != nil && o.round == a.round {
+		return o // it uses another GPU too
+	}
+	dir := filepath.Join(a.procRoot, strconv.Itoa(pid))
+	start, name, ok := a.stat(dir)
+	if ok && (o == nil || o.start != start) {
+		o = &origin{start: start}
+		a.known[pid] = o
+	}
+	if o == nil {
+		return nil
+	}
+	o.round = a.round
+	if age := now.Sub(o.asked); ok && (o.name != name || age >= askAgain || age < 0) {
+		o.name, o.asked = name, now
+		o.ask(dir)
+	}
+	return o
+}
+
+// stat reads when a process began, and the name of its program, from
+// proc_pid_stat(5): "PID (NAME) S …", where the name may hold anything.
+func (a *attribution) stat(dir string) (start, name string, ok bool) {
+	fd, err := unix.Open(dir+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", "", false
+	}
+	n, err := unix.Read(fd, a.buffer[:])
+	_ = unix.Close(fd)
+	if err != nil || n <= 0 {
+		return "", "", false
+	}
+	line := a.buffer[:n]
+	open, end := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
+	if open < 0 || end < open {
+		return "", "", false
+	}
+	const startField = 22 - 3 // counted from the first after the name, the third
+	i := 0
+	for field := range bytes.FieldsSeq(line[end+1:]) {
+		if i == startField {
+			return string(field), string(line[open+1 : end]), true
 		}
-		p.Pod = podOf(pods, podUIDs(cgroup))
+		i++
+	}
+	return "", "", false
+}
+
+// ask reads user and control groups. What cannot be read stays as it was.
+func (o *origin) ask(dir string) {
+	if status, err := os.ReadFile(filepath.Join(dir, "status")); err == nil {
+		o.user = unixUser(status)
+	}
+	if cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
+		o.uids = podUIDs(cgroup)
 	}
 }
 

@@ -53,33 +53,91 @@ var annasPod = PodRef{
 	UID: "1b4e28ba-2fa1-41d2-883f-0016d3cca427", Namespace: "user-anna", Name: "jupyter-anna--work", User: "anna", Notebook: "work",
 }
 
-func TestAttribute(t *testing.T) {
-	proc := t.TempDir()
-	for pid, cgroup := range map[string]string{
-		"100": "0::/kubepods/burstable/pod" + annasPod.UID + "/3f\n",
-		"101": "0::/kubepods/burstable/podaaaaaaaa-2fa1-41d2-883f-0016d3cca427/3f\n",
-		"102": "0::/user.slice/user-1000.slice/session-2.scope\n",
+// process writes what /proc shows about a process.
+func process(t *testing.T, proc, pid, start, name, uid, cgroup string) {
+	t.Helper()
+	dir := filepath.Join(proc, pid)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for file, content := range map[string]string{
+		"cgroup": cgroup, "status": "Name:\tx\nUid:\t1\t" + uid + "\t1\t1\n",
+		"stat": pid + " (" + name + ") S 1 2 3 4 -1 6 7 8 9 10 11 12 13 14 15 16 17 0 " + start + " 1048576 25 0\n",
 	} {
-		dir := filepath.Join(proc, pid)
-		for name, content := range map[string]string{"cgroup": cgroup, "comm": "python3\n", "status": "Name:\tpython3\nUid:\t1\t0\t1\t1\n"} {
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	processes := []Process{{PID: 100}, {PID: 101}, {PID: 102}, {PID: 103}}
-	attribute(proc, onePod{ref: annasPod}, processes)
+}
+
+const (
+	inAnnasPod = "0::/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f\n"
+	inNoPod    = "0::/user.slice/user-1000.slice/session-2.scope\n"
+)
+
+func TestAttribution(t *testing.T) {
+	proc := t.TempDir()
+	process(t, proc, "100", "1", "python3", "0", inAnnasPod)
+	process(t, proc, "101", "1", "a ) (b", "0", "0::/kubepods/burstable/podaaaaaaaa-2fa1-41d2-883f-0016d3cca427/3f\n")
+	process(t, proc, "102", "1", "python3", "54321", inNoPod)
+	a := newAttribution(proc, onePod{ref: annasPod})
+	look := func() []Process {
+		gpus := []GPU{{Reading: Reading{Processes: []Process{{PID: 100}, {PID: 101}, {PID: 102}, {PID: 103}}}}, {Reading: Reading{Processes: []Process{{PID: 100}}}}}
+		a.complete(gpus, time.Now())
+		return slices.Concat(gpus[0].Processes, gpus[1].Processes)
+	}
 	want := []Process{
 		{PID: 100, Name: "python3", UnixUser: "root", Pod: annasPod},
-		{PID: 101, Name: "python3", UnixUser: "root", Pod: PodRef{UID: "aaaaaaaa-2fa1-41d2-883f-0016d3cca427"}}, // not known yet
-		{PID: 102, Name: "python3", UnixUser: "root"},
-		{PID: 103}, // has ended meanwhile
+		{PID: 101, Name: "a ) (b", UnixUser: "root", Pod: PodRef{UID: "aaaaaaaa-2fa1-41d2-883f-0016d3cca427"}}, // not known yet
+		{PID: 102, Name: "python3", UnixUser: "54321"},
+		{PID: 103}, // had ended before it was ever looked at
+		{PID: 100, Name: "python3", UnixUser: "root", Pod: annasPod},
 	}
-	if !slices.Equal(processes, want) {
-		t.Errorf("got  %+v\nwant %+v", processes, want)
+	if got := look(); !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if err := os.RemoveAll(filepath.Join(proc, "100")); err != nil {
+		t.Fatal(err)
+	}
+	if got := look(); !slices.Equal(got, want) {
+		t.Errorf("after one has ended: got %+v\nwant %+v", got, want)
+	}
+}
+
+// A process is read once, and anew when it is another one under its number,
+// runs another program, or has been believed for long.
+func TestAttributionRemembers(t *testing.T) {
+	proc, now := t.TempDir(), time.Unix(1e9, 0)
+	a := newAttribution(proc, onePod{ref: annasPod})
+	look := func(after time.Duration) Process {
+		now = now.Add(after)
+		gpus := []GPU{{Reading: Reading{Processes: []Process{{PID: 100}}}}}
+		a.complete(gpus, now)
+		return gpus[0].Processes[0]
+	}
+	mine := Process{PID: 100, Name: "python3", UnixUser: "54321"}
+	annas := mine
+	annas.Pod = annasPod
+	for i, step := range []struct {
+		start, name, cgroup string
+		after               time.Duration
+		want                Process
+	}{
+		{"1", "python3", inNoPod, 0, mine},
+		{"1", "python3", inAnnasPod, 59 * time.Second, mine},
+		{"1", "python3", inAnnasPod, time.Second, annas},
+		{"2", "python3", inNoPod, time.Second, mine}, // another process
+		{"2", "python3", inAnnasPod, time.Second, mine},
+		{"2", "python3", inAnnasPod, -time.Hour, annas}, // the clock was set back
+		{"2", "sh", inNoPod, time.Second, Process{PID: 100, Name: "sh", UnixUser: "54321"}},
+	} {
+		process(t, proc, "100", step.start, step.name, "54321", step.cgroup)
+		if got := look(step.after); got != step.want {
+			t.Errorf("step %d: got %+v, want %+v", i, got, step.want)
+		}
+	}
+	if a.complete([]GPU{{}}, now); len(a.known) != 0 {
+		t.Errorf("%d processes are remembered though no GPU is used", len(a.known))
 	}
 }
 

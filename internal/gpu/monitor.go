@@ -1,11 +1,13 @@
 package gpu
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -45,13 +47,15 @@ type Monitor struct {
 	cfg     MonitorConfig
 	child   *supervise.Child
 	holders *holders
+	owners  *attribution // used by the goroutine that reads the probe's output
 
-	mu      sync.Mutex
-	latest  Snapshot
-	have    bool
-	started time.Time
-	heard   time.Time // when the probe last wrote a sample
-	devices map[int]Device
+	mu       sync.Mutex
+	latest   Snapshot
+	have     bool
+	started  time.Time
+	heard    time.Time // when the probe last wrote a sample
+	nonsense string    // what it has written since instead
+	devices  map[string]Device
 }
 
 // NewMonitor returns a monitor that does nothing until Run.
@@ -69,8 +73,9 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 		cfg.Publish = func(Snapshot) {}
 	}
 	m := &Monitor{
-		cfg: cfg, devices: make(map[int]Device),
+		cfg: cfg, devices: make(map[string]Device),
 		holders: &holders{socket: cfg.PodResourcesSocket, pods: cfg.Pods},
+		owners:  newAttribution("/proc", cfg.Pods),
 	}
 	args := []string{"-interval", cfg.Interval.String()}
 	if cfg.Library != "" {
@@ -118,55 +123,76 @@ func (m *Monitor) Restart() { m.child.Restart() }
 // sample takes one line of the probe's output.
 func (m *Monitor) sample(line []byte) {
 	var s Snapshot
-	if err := json.Unmarshal(bytes.TrimSpace(line), &s); err != nil {
-		slog.Warn("the GPU probe wrote a line that is no sample", "err", err)
+	err := json.Unmarshal(line, &s)
+	if err == nil && s.Time.IsZero() {
+		err = errors.New("it has no time")
+	}
+	if err != nil {
+		m.refuse(line, err)
 		return
 	}
 	s.Node = m.cfg.Node
 	m.mu.Lock()
-	m.heard = time.Now()
+	m.heard, m.nonsense = time.Now(), ""
 	m.identify(&s)
 	m.mu.Unlock()
-	m.complete(&s)
+	m.owners.complete(s.GPUs, time.Now())
+	for i := range s.GPUs {
+		s.GPUs[i].Holders = m.holders.of(s.GPUs[i].UUID)
+	}
 	m.publish(s)
+}
+
+// refuse notes a line that is no sample, and logs the first of several.
+func (m *Monitor) refuse(line []byte, err error) {
+	const enough = 40
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.nonsense == "" {
+		slog.Warn("the GPU probe wrote a line that is no sample", "err", err, "bytes", len(line), "begins", string(line[:min(len(line), enough)]))
+	}
+	m.nonsense = fmt.Sprintf("the GPU probe writes what is no sample, last a line of %d bytes", len(line))
 }
 
 // identify fills in what a GPU is where the probe could not ask it, and keeps
 // showing a GPU that the driver has ceased to report. m.mu is held.
 func (m *Monitor) identify(s *Snapshot) {
 	reported := make(map[string]bool)
+	for _, g := range s.GPUs {
+		reported[g.UUID] = true
+	}
 	for i := range s.GPUs {
 		d := &s.GPUs[i].Device
-		if known, ok := m.devices[d.Index]; ok && d.UUID == "" {
-			*d = known
+		if d.UUID == "" {
+			m.recall(d, reported)
+			reported[d.UUID] = true
 		}
-		reported[d.UUID] = true
-	}
-	for _, g := range s.GPUs {
-		if g.UUID != "" {
-			m.devices[g.Index] = g.Device
+		if d.UUID != "" {
+			m.devices[d.UUID] = *d
 		}
 	}
-	for index, d := range m.devices {
-		if reported[d.UUID] {
-			continue
+	for _, uuid := range slices.Sorted(maps.Keys(m.devices)) {
+		if d := m.devices[uuid]; !reported[uuid] {
+			s.GPUs = append(s.GPUs, GPU{Device: d, Reading: Reading{
+				Error: fmt.Sprintf("GPU %d is no longer reported by the driver.", d.Index),
+			}})
 		}
-		if slices.ContainsFunc(s.GPUs, func(g GPU) bool { return g.Index == index && g.UUID == "" }) {
-			continue // it is that one
-		}
-		s.GPUs = append(s.GPUs, GPU{Device: d, Reading: Reading{
-			Error: fmt.Sprintf("GPU %d is no longer reported by the driver.", d.Index),
-		}})
 	}
-	slices.SortStableFunc(s.GPUs, func(a, b GPU) int { return a.Index - b.Index })
+	// The others may have got new numbers: those that are there come first.
+	slices.SortStableFunc(s.GPUs, func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
 }
 
-// complete adds pods and people to a sample.
-func (m *Monitor) complete(s *Snapshot) {
-	for i := range s.GPUs {
-		g := &s.GPUs[i]
-		attribute("/proc", m.cfg.Pods, g.Processes)
-		g.Holders = m.holders.of(g.UUID)
+// recall finds the GPU that a nameless one was, by its place in the machine or,
+// where not even that is known, by its number.
+func (m *Monitor) recall(d *Device, reported map[string]bool) {
+	for _, uuid := range slices.Sorted(maps.Keys(m.devices)) {
+		known := m.devices[uuid]
+		if reported[uuid] || d.PCIBusID != "" && d.PCIBusID != known.PCIBusID || d.PCIBusID == "" && d.Index != known.Index {
+			continue
+		}
+		known.Index = d.Index
+		*d = known
+		return
 	}
 }
 
@@ -197,7 +223,7 @@ func (m *Monitor) watchSilence(ctx context.Context) {
 func (m *Monitor) silent(now time.Time) (Snapshot, bool) {
 	patience := max(3*m.cfg.Interval, 3*time.Second)
 	m.mu.Lock()
-	heard, s := m.heard, m.latest
+	heard, s, nonsense := m.heard, m.latest, m.nonsense
 	since := heard
 	if since.IsZero() {
 		since = m.started
@@ -209,10 +235,13 @@ func (m *Monitor) silent(now time.Time) (Snapshot, bool) {
 	if now.Sub(since) < patience && (reason == "" || !heard.IsZero()) {
 		return Snapshot{}, false
 	}
+	if reason == "" && nonsense != "" {
+		reason = sentence(nonsense)
+	}
 	if reason == "" {
 		reason = fmt.Sprintf("The GPU probe has been silent for %d s.", int(now.Sub(since).Seconds()))
 	}
-	s.Node, s.Error, s.Events = m.cfg.Node, reason, nil
+	s.Node, s.Error, s.Events, s.EventsDropped = m.cfg.Node, reason, nil, 0
 	s.GPUs = slices.Clone(s.GPUs)
 	for i := range s.GPUs {
 		s.GPUs[i].Holders = m.holders.of(s.GPUs[i].UUID)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +22,10 @@ func TestMain(m *testing.M) { simtest.Main(m) }
 // watch runs a monitor over a simulated driver until the test ends.
 func watch(t *testing.T, cfg gpu.MonitorConfig) *gpu.Monitor {
 	t.Helper()
-	cfg.Node, cfg.ProbePath = "head", simtest.Probe(t)
+	cfg.Node = "head"
+	if cfg.ProbePath == "" {
+		cfg.ProbePath = simtest.Probe(t)
+	}
 	if cfg.Interval == 0 {
 		cfg.Interval = 200 * time.Millisecond
 	}
@@ -204,4 +208,102 @@ func TestMonitorRemembersALostGPU(t *testing.T) {
 	if s.GPUs[1].UUID != before.GPUs[1].UUID || s.GPUs[1].Name == "" || s.GPUs[0].Error != "" {
 		t.Errorf("before %+v, after %+v", before.GPUs, s.GPUs)
 	}
+}
+
+// scripted is a probe that is a shell script.
+func scripted(t *testing.T, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpulab-probe")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// line is a sample with one GPU.
+func line(at time.Time, watts int) string {
+	return fmt.Sprintf(`{"time":%q,"gpus":[{"uuid":"GPU-1","index":0,"power":%d}]}`, at.Format(time.RFC3339Nano), watts)
+}
+
+func TestMonitorSurvivesNonsense(t *testing.T) {
+	t.Parallel()
+	gate := filepath.Join(t.TempDir(), "open")
+	m := watch(t, gpu.MonitorConfig{ProbePath: scripted(t, `
+echo "Segmentation fault? Not yet."
+printf '\000\377\n\n{}\nnull\n[]\n{"time":1}\n{"gpus":[{"index":"none"}]}\n'
+head -c 10000000 /dev/zero | tr '\000' x; echo
+while [ ! -e `+gate+` ]; do sleep 0.1; done
+while sleep 0.1; do echo '`+line(time.Now(), 42)+`'; done`)})
+	latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if s.Error != "The GPU probe writes what is no sample, last a line of 4194304 bytes." || !s.Time.IsZero() {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	pid := m.Probe().PID
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if s.Error != "" {
+			return "still: " + s.Error
+		}
+		return ""
+	})
+	if len(s.GPUs) != 1 || *s.GPUs[0].Power != 42 || m.Probe().PID != pid {
+		t.Errorf("afterwards: %+v", s)
+	}
+}
+
+// The clock is set back by an hour under a running probe: nothing is silent,
+// and every sample is passed on as it is.
+func TestMonitorWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var mu sync.Mutex
+	var powers []float64
+	watch(t, gpu.MonitorConfig{
+		ProbePath: scripted(t, "for l in '"+line(now, 1)+"' '"+line(now.Add(time.Second), 2)+"' '"+line(now.Add(-time.Hour), 3)+"' '"+line(now.Add(-time.Hour+time.Second), 4)+`'; do echo "$l"; sleep 0.2; done; sleep 60`),
+		Publish: func(s gpu.Snapshot) {
+			mu.Lock()
+			defer mu.Unlock()
+			if s.Error == "" {
+				powers = append(powers, *s.GPUs[0].Power)
+			}
+		},
+	})
+	simtest.Eventually(t, 5*time.Second, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(powers, []float64{1, 2, 3, 4}) {
+			return fmt.Sprintf("published %v", powers)
+		}
+		return ""
+	})
+}
+
+// The first of two GPUs is taken out, so that the second gets its number.
+func TestMonitorFollowsAGPUThatIsTakenOut(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 2)
+	// The probe looks whether there are other GPUs every 10 s.
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root)})
+	before := latest(t, m, 9*time.Second, healthy)
+	simtest.Inject(t, root, "gpu 0 removed")
+	s := latest(t, m, 25*time.Second, func(s gpu.Snapshot) string {
+		if s.Error != "" || len(s.GPUs) != 2 || s.GPUs[0].UUID != before.GPUs[1].UUID || s.GPUs[0].Error != "" {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	if gone := s.GPUs[1]; gone.UUID != before.GPUs[0].UUID || gone.Error != "GPU 0 is no longer reported by the driver." || gone.Power != nil {
+		t.Errorf("the GPU that was taken out: %+v", gone)
+	}
+	simtest.Inject(t, root, "gpu 0 ok")
+	latest(t, m, 25*time.Second, func(s gpu.Snapshot) string {
+		if len(s.GPUs) != 2 || s.GPUs[0].UUID != before.GPUs[0].UUID || s.GPUs[0].Error != "" || s.GPUs[1].Error != "" {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
 }

@@ -15,6 +15,7 @@ package supervise
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -280,15 +281,32 @@ func (c *Child) output() (*os.File, error) {
 	return w, nil
 }
 
-// scanLines calls fn with each line of r until r ends. A line longer than
-// 4 MiB ends the scan but not the reading: a child must never block on us.
+// maxLine is how much of a line is passed on, in bytes.
+const maxLine = 4 << 20
+
+// scanLines calls fn with each line of r until r ends. Of a line longer than
+// maxLine it passes the beginning: a child must neither fill our memory nor
+// block on us.
 func scanLines(r io.Reader, fn func([]byte)) {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 64<<10), 4<<20)
-	for s.Scan() {
-		fn(s.Bytes())
+	in := bufio.NewReaderSize(r, 64<<10)
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		line = append(line, part[:min(len(part), maxLine-len(line))]...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if err == nil || len(line) > 0 {
+			fn(bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")))
+		}
+		if err != nil {
+			return
+		}
+		line = line[:0]
+		if cap(line) > 1<<20 {
+			line = nil
+		}
 	}
-	_, _ = io.Copy(io.Discard, r)
 }
 
 // ring keeps the last size lines.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,6 +92,17 @@ func TestKeepsTheLastLinesAndPassesStdoutOn(t *testing.T) {
 		}
 	}
 	eventually(t, "the last log lines", func() bool { return strings.Join(c.LastLines(2), ",") == "err 2,err 3" })
+}
+
+func TestLinesOfAnyLength(t *testing.T) {
+	huge := strings.Repeat("x", maxLine+70000)
+	var lengths []int
+	scanLines(strings.NewReader("a\r\n\n"+huge+"\nbc\n"+huge[:100000]+"\nlast"), func(line []byte) {
+		lengths = append(lengths, len(line))
+	})
+	if want := []int{1, 0, maxLine, 2, 100000, 4}; !slices.Equal(lengths, want) {
+		t.Errorf("lines of %d bytes, want %d", lengths, want)
+	}
 }
 
 func TestBackoffGrows(t *testing.T) {
