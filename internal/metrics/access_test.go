@@ -40,7 +40,7 @@ func TestAccess(t *testing.T) {
 		{"no address", "", "", nil, 401},
 		{"an administrator's browser", far, "", map[string]string{"Cookie": "admin=1"}, 200},
 	} {
-		r := httptest.NewRequest("GET", "/metrics", nil)
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		r.RemoteAddr = c.from
 		if c.authorization != "" {
 			r.Header.Set("Authorization", c.authorization)
@@ -68,7 +68,7 @@ func TestAccess(t *testing.T) {
 // A lab whose token could not be read lets nobody in with an empty one.
 func TestNoTokenIsNoEntrance(t *testing.T) {
 	for _, header := range []string{"Bearer ", "Bearer", "Bearer x", ""} {
-		r := httptest.NewRequest("GET", "/metrics", nil)
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		r.Header.Set("Authorization", header)
 		w := httptest.NewRecorder()
 		Access{}.Guard(http.NotFoundHandler()).ServeHTTP(w, r)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/hoststat"
+	"github.com/gpulab/gpulab/internal/metrics/promtest"
 )
 
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -384,7 +385,7 @@ func TestOneCamel(t *testing.T) {
 // lint has Debian's promtool check a scrape.
 func lint(t *testing.T, text string) {
 	t.Helper()
-	cmd := exec.Command(debian(t, "promtool"), "check", "metrics")
+	cmd := exec.Command(promtest.Program(t, "promtool"), "check", "metrics")
 	cmd.Stdin = strings.NewReader(text)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -409,7 +410,7 @@ func TestPromtool(t *testing.T) {
 func TestPromtoolIsHeard(t *testing.T) {
 	text, _ := render(t, rich(t))
 	for _, wrong := range []string{"bad{ 1\n", "gpulab_gpu_up 1\ngpulab_gpu_up 2\n# TYPE x counter\nx{y=\"1\"} nothing\n"} {
-		cmd := exec.Command(debian(t, "promtool"), "check", "metrics")
+		cmd := exec.Command(promtest.Program(t, "promtool"), "check", "metrics")
 		cmd.Stdin = strings.NewReader(text + wrong)
 		var exit *exec.ExitError
 		if out, err := cmd.CombinedOutput(); !errors.As(err, &exit) || exit.ExitCode() == 3 {
