@@ -61,9 +61,9 @@ func deviceFamilies() []family {
 		reading("DCGM_FI_DEV_FAN_SPEED", gauge, "%", "Fan speed (in % of its full speed).", asks, func(g *gpu.GPU) *float64 { return g.Fan }),
 		reading("DCGM_FI_DEV_POWER_USAGE", gauge, "W", "Power draw (in W).", asks, func(g *gpu.GPU) *float64 { return g.Power }),
 		reading("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", gauge, "W", "Power limit in force (in W).", asks, func(g *gpu.GPU) *float64 { return g.PowerLimit }),
-		reading("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "mJ", "Total energy consumption since boot (in mJ).", asks, func(g *gpu.GPU) *float64 { return scale(g.Energy, 1000) }),
-		reading("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", gauge, "kB/s", "What the GPU sends over PCIe (in KB per second).", asks, func(g *gpu.GPU) *float64 { return scale(g.PCIeSent, 1./1000) }),
-		reading("DCGM_FI_DEV_PCIE_RX_THROUGHPUT", gauge, "kB/s", "What the GPU receives over PCIe (in KB per second).", asks, func(g *gpu.GPU) *float64 { return scale(g.PCIeReceived, 1./1000) }),
+		reading("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "mJ", "Total energy consumption since boot (in mJ).", asks, millijoules),
+		reading("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", gauge, "kB/s", "What the GPU sends over PCIe (in KB per second).", asks, func(g *gpu.GPU) *float64 { return per(g.PCIeSent, 1000) }),
+		reading("DCGM_FI_DEV_PCIE_RX_THROUGHPUT", gauge, "kB/s", "What the GPU receives over PCIe (in KB per second).", asks, func(g *gpu.GPU) *float64 { return per(g.PCIeReceived, 1000) }),
 		reading("DCGM_FI_DEV_PCIE_LINK_GEN", gauge, "generation", "PCIe generation of the link at this moment.", asks, func(g *gpu.GPU) *float64 { return g.PCIeGeneration }),
 		reading("DCGM_FI_DEV_PCIE_LINK_WIDTH", gauge, "lanes", "PCIe lanes of the link at this moment.", asks, func(g *gpu.GPU) *float64 { return g.PCIeWidth }),
 		reading("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", gauge, "generation", "PCIe generation that card and slot allow.", asks, func(g *gpu.GPU) *float64 { return g.PCIeGenerationMax }),
@@ -141,6 +141,14 @@ func parted(name, help, source string, whole func(*gpu.GPU) *float64, part func(
 	}
 }
 
+func millijoules(g *gpu.GPU) *float64 {
+	if g.Energy == nil {
+		return nil
+	}
+	v := *g.Energy * 1000
+	return &v
+}
+
 // lastXID is 0 while there has been none, as dcgm-exporter has it.
 func lastXID(g *gpu.GPU) *float64 {
 	if g.XID == nil {
@@ -182,11 +190,12 @@ func recovery(g *gpu.GPU) *float64 {
 	return &v
 }
 
-func scale(x *float64, by float64) *float64 {
+// per is x in a larger unit.
+func per(x *float64, unit float64) *float64 {
 	if x == nil {
 		return nil
 	}
-	v := *x * by
+	v := *x / unit
 	return &v
 }
 
@@ -200,7 +209,7 @@ func whole(x *uint64) *float64 {
 
 const mebibyte = 1 << 20
 
-func mebibytes(x *uint64) *float64 { return scale(whole(x), 1./mebibyte) }
+func mebibytes(x *uint64) *float64 { return per(whole(x), mebibyte) }
 
 func free(used, total *uint64) *float64 {
 	if used == nil || total == nil || *used > *total {

@@ -70,52 +70,53 @@ type share struct {
 }
 
 // shares splits a GPU among its users and the processes outside the lab. It
-// does not guess: a figure that is missing for one process is missing for all,
-// unless the GPU is one user's alone.
+// does not guess: where a figure is missing for one of an owner's processes,
+// the owner has none, unless the GPU is one user's alone.
 func shares(g *gpu.GPU) []share {
+	processes := map[owner][]gpu.Process{}
 	found := map[owner]*share{}
-	of := func(o owner) *share {
-		if found[o] == nil {
-			found[o] = &share{owner: o}
-		}
-		return found[o]
-	}
-	for _, h := range g.Holders {
-		if h.User != "" {
-			add(&of(owner{name: h.User}).held, 1/float64(len(g.Holders)))
-		}
-	}
-	busy, sized, timed := 0.0, len(g.Processes) > 0, len(g.Processes) > 0
+	busy := 0.0
 	for _, p := range g.Processes {
-		of(ownerOf(p))
-		sized = sized && p.MemoryUsed != nil
-		if timed = timed && p.SMUtilization != nil; timed {
+		o := ownerOf(p)
+		processes[o] = append(processes[o], p)
+		found[o] = &share{owner: o}
+		if p.SMUtilization != nil {
 			busy += *p.SMUtilization
 		}
 	}
-	for _, s := range found {
-		if timed || len(g.Processes) == 0 && g.Utilization != nil && *g.Utilization == 0 {
+	for _, h := range g.Holders {
+		if h.User == "" {
+			continue
+		}
+		o := owner{name: h.User}
+		if found[o] == nil {
+			found[o] = &share{owner: o}
+		}
+		if found[o].held == nil {
+			found[o].held = new(float64)
+		}
+		*found[o].held += 1 / float64(len(g.Holders))
+	}
+	idle := len(g.Processes) == 0 && g.Utilization != nil && *g.Utilization == 0
+	for o, s := range found {
+		if idle || len(g.Processes) > 0 {
 			s.utilization = new(float64)
 		}
-		if sized {
+		if len(g.Processes) > 0 {
 			s.memory = new(float64)
 		}
-	}
-	for _, p := range g.Processes {
-		s := of(ownerOf(p))
-		if timed {
+		for _, p := range processes[o] {
 			// Programs that run side by side may take more than all of the time.
-			add(&s.utilization, *p.SMUtilization/max(100, busy))
+			s.utilization = plus(s.utilization, per(p.SMUtilization, max(100, busy)))
+			s.memory = plus(s.memory, whole(p.MemoryUsed))
 		}
-		if sized {
-			add(&s.memory, float64(*p.MemoryUsed))
+		if !alone(g, o) {
+			continue
 		}
-	}
-	if s := alone(g, found); s != nil {
 		if s.utilization == nil {
-			s.utilization = scale(g.Utilization, 1./100)
+			s.utilization = rest(g, o)
 		}
-		if s.memory == nil && len(g.Processes) > 0 {
+		if s.memory == nil && len(processes[o]) > 0 {
 			s.memory = whole(g.MemoryUsed)
 		}
 	}
@@ -129,22 +130,34 @@ func shares(g *gpu.GPU) []share {
 	return list
 }
 
-// alone returns the one user who holds the GPU and has every process on it.
-func alone(g *gpu.GPU, found map[owner]*share) *share {
-	if len(found) != 1 || slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool { return h.User == "" }) {
-		return nil
-	}
-	for _, s := range found {
-		if s.held != nil {
-			return s
-		}
-	}
-	return nil
+// alone tells whether a user is the only one who holds the GPU and computes
+// on it. A desktop may draw on it.
+func alone(g *gpu.GPU, o owner) bool {
+	return len(g.Holders) > 0 &&
+		!slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool { return owner{name: h.User} != o }) &&
+		!slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return !p.Graphics && ownerOf(p) != o })
 }
 
-func add(sum **float64, x float64) {
-	if *sum == nil {
-		*sum = new(float64)
+// rest is the GPU's use but for what processes of others are known to take, a
+// desktop for example.
+func rest(g *gpu.GPU, o owner) *float64 {
+	if g.Utilization == nil {
+		return nil
 	}
-	**sum += x
+	left := *g.Utilization
+	for _, p := range g.Processes {
+		if p.SMUtilization != nil && ownerOf(p) != o {
+			left = max(0, left-*p.SMUtilization)
+		}
+	}
+	return per(&left, 100)
+}
+
+// plus is a sum, unknown if one part of it is.
+func plus(a, b *float64) *float64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	v := *a + *b
+	return &v
 }

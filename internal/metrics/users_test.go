@@ -16,6 +16,8 @@ func TestShares(t *testing.T) {
 		gib     = 1 << 30
 	)
 	nobody := gpu.Holder{PodRef: gpu.PodRef{UID: "test", Namespace: "gpulab", Name: "gpu-check"}}
+	draws := process("unix:gdm", 2.0, gib/4)
+	draws.Graphics = true
 	for _, c := range []struct {
 		name      string
 		holders   []gpu.Holder
@@ -27,14 +29,16 @@ func TestShares(t *testing.T) {
 		{"free, and busy with a desktop", nil, []gpu.Process{process("unix:gdm", 4.0, gib)}, new(4.0), []string{"(gdm) ? 0.04 1"}},
 		{"one user, measured", []gpu.Holder{holder("anna", "x")}, []gpu.Process{process("anna", 30.0, gib), process("anna", 20.0, gib)}, new(55.0), []string{"anna 1 0.5 2"}},
 		{"one user, no figures for processes", []gpu.Holder{holder("anna", "x")}, []gpu.Process{process("anna", nil, nil)}, new(55.0), []string{"anna 1 0.55 1.5"}},
+		{"one user, one figure missing", []gpu.Holder{holder("anna", "x")}, []gpu.Process{process("anna", 30.0, gib), process("anna", nil, nil)}, new(55.0), []string{"anna 1 0.55 1.5"}},
 		{"one user, nothing runs", []gpu.Holder{holder("anna", "x")}, nil, new(0.0), []string{"anna 1 0 ?"}},
 		{"one user, nothing is known", []gpu.Holder{holder("anna", "x")}, nil, nil, []string{"anna 1 ? ?"}},
 		{"one user, and another process that is not measured", []gpu.Holder{holder("anna", "x")}, []gpu.Process{process("anna", nil, gib), process("unix:root", nil, gib)}, new(55.0), []string{"anna 1 ? 1", "(root) ? ? 1"}},
+		{"one user, not measured, on a card that draws a desktop", []gpu.Holder{holder("anna", "x")}, []gpu.Process{process("anna", nil, gib), draws}, new(55.0), []string{"anna 1 0.53 1", "(gdm) ? 0.02 0.25"}},
 		{"one user beside a pod that is nobody's", []gpu.Holder{holder("anna", "x"), nobody}, nil, new(55.0), []string{"anna 0.5 ? ?"}},
 		{"one user in two notebooks", []gpu.Holder{holder("anna", "x"), holder("anna", "y")}, []gpu.Process{process("anna", 30.0, gib), process("anna", 20.0, gib)}, new(50.0), []string{"anna 1 0.5 2"}},
 		{"three notebooks of two users", []gpu.Holder{holder("anna", "x"), holder("anna", "y"), holder("ben", "z")}, []gpu.Process{process("ben", 9.0, gib)}, new(9.0), []string{"anna 0.6666666666666666 0 0", "ben 0.3333333333333333 0.09 1"}},
 		{"two users, one without a process", []gpu.Holder{holder("anna", "x"), holder("ben", "y")}, []gpu.Process{process("anna", 70.0, gib)}, new(70.0), []string{"anna 0.5 0.7 1", "ben 0.5 0 0"}},
-		{"two users, one figure missing", []gpu.Holder{holder("anna", "x"), holder("ben", "y")}, []gpu.Process{process("anna", 70.0, gib), process("ben", nil, gib)}, new(90.0), []string{"anna 0.5 ? 1", "ben 0.5 ? 1"}},
+		{"two users, one figure missing", []gpu.Holder{holder("anna", "x"), holder("ben", "y")}, []gpu.Process{process("anna", 70.0, gib), process("ben", nil, gib)}, new(90.0), []string{"anna 0.5 0.7 1", "ben 0.5 ? 1"}},
 		{"two users, busy without a process", []gpu.Holder{holder("anna", "x"), holder("ben", "y")}, nil, new(90.0), []string{"anna 0.5 ? ?", "ben 0.5 ? ?"}},
 		{"two users, idle", []gpu.Holder{holder("anna", "x"), holder("ben", "y")}, nil, new(0.0), []string{"anna 0.5 0 ?", "ben 0.5 0 ?"}},
 		{"programs side by side", []gpu.Holder{holder("anna", "x"), holder("ben", "y")}, []gpu.Process{process("anna", 100.0, gib), process("ben", 60.0, gib)}, new(100.0), []string{"anna 0.5 0.625 1", "ben 0.5 0.375 1"}},
