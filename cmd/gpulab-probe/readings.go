@@ -83,7 +83,7 @@ func throttleWords(bits uint64) []string {
 	if bits&known != 0 {
 		bits &^= nvml.ClocksThrottleReasonHwSlowdown
 	}
-	var words []string
+	words := []string{} // it is known that there is nothing else
 	for _, t := range throttles {
 		if bits&t.bits != 0 {
 			words = append(words, t.word)

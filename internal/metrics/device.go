@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -94,7 +95,7 @@ func deviceFamilies() []family {
 			return ifKnown(g.Health.RetiredPages, g.Health.RetirePending)
 		}),
 		reading("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", gauge, "bits", "What keeps the clocks down, in the bits of NVIDIA's library.", asks+"; see gpulab_gpu_throttled", throttleBits),
-		reading("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", gauge, "action", "What the driver asks for: 1 reset, 2 reboot, 3 drain, 4 drain and reset.", asks+"; absent where it asks for nothing", recovery),
+		reading("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", gauge, "action", "What the driver asks for: 1 reset, 2 reboot, 3 drain, 4 drain and reset, 6 bus reset.", asks+"; absent where it asks for nothing", recovery),
 		reading("DCGM_FI_DEV_PERSISTENCE_MODE", gauge, "0 or 1", "Whether the driver keeps an unused card ready.", asks, func(g *gpu.GPU) *float64 { return yes(g.Persistence) }),
 		reading("DCGM_FI_DEV_MIG_MODE", gauge, "0 or 1", "Whether the GPU is split into parts.", asks, func(g *gpu.GPU) *float64 { return yes(&g.MIG) }),
 	}
@@ -157,8 +158,8 @@ func lastXID(g *gpu.GPU) *float64 {
 	return whole(g.XID)
 }
 
-// throttled are the reasons with their bits in NVIDIA's library. It tells the
-// driver's cooling from the card's own; here both are "temperature".
+// throttled are the reasons with a bit each of NVIDIA's library. That has more
+// than one bit for what is "temperature" or "hardware" here.
 var throttled = []struct {
 	reason string
 	bit    int
@@ -181,13 +182,17 @@ func throttleBits(g *gpu.GPU) *float64 {
 	return &v
 }
 
+// recovery is NVIDIA's number of what the driver asks for.
 func recovery(g *gpu.GPU) *float64 {
-	i := slices.Index([]string{gpu.RecoveryReset, gpu.RecoveryReboot, gpu.RecoveryDrain, gpu.RecoveryDrainAndReset}, g.Health.Recovery)
-	if i < 0 {
-		return nil
+	number := map[string]float64{
+		gpu.RecoveryReset: 1, gpu.RecoveryReboot: 2, gpu.RecoveryDrain: 3, gpu.RecoveryDrainAndReset: 4, gpu.RecoveryBusReset: 6,
+	}[g.Health.Recovery]
+	if number == 0 {
+		if _, err := fmt.Sscanf(g.Health.Recovery, "action %v", &number); err != nil {
+			return nil
+		}
 	}
-	v := float64(i + 1)
-	return &v
+	return &number
 }
 
 // per is x in a larger unit.

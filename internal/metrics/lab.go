@@ -81,6 +81,10 @@ func labFamilies() []family {
 				}
 			},
 		},
+		reading("gpulab_gpu_withheld", gauge, "0 or 1", "1 while no new pod gets the GPU.", "gpulab", func(g *gpu.GPU) *float64 {
+			withheld := g.Withheld != ""
+			return yes(&withheld)
+		}),
 		{
 			name: "gpulab_launches", kind: gauge, unit: "launches", help: "Notebooks that were asked for and have not ended, by state.",
 			labels: []string{"state"}, source: "gpulab's queue",

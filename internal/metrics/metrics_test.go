@@ -216,6 +216,20 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
+func TestRecovery(t *testing.T) {
+	for word, want := range map[string]string{"": "", gpu.RecoveryReset: " 1", gpu.RecoveryBusReset: " 6", "action 9": " 9", "something": ""} {
+		lab := rich(t)
+		lab.Snapshots[0].GPUs = lab.Snapshots[0].GPUs[3:]
+		lab.Snapshots[0].GPUs[0].Health.Recovery = word
+		text, _ := render(t, lab)
+		if want != "" {
+			expect(t, text, "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "{"+names3+"}"+want)
+		} else {
+			expect(t, text, "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION")
+		}
+	}
+}
+
 func TestLab(t *testing.T) {
 	text, _ := render(t, rich(t))
 	expect(t, text, "gpulab_build_info", `{version="1.2.3"} 1`)
@@ -239,7 +253,7 @@ func TestUnknownReadings(t *testing.T) {
 	expect(t, text, "gpulab_sample_age_seconds", `{Hostname="head"} 0`)
 	want := []string{
 		"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MIG_MODE", "DCGM_FI_DEV_XID_ERRORS", "gpulab_build_info", "gpulab_gpu_asleep",
-		"gpulab_gpu_holders", "gpulab_gpu_info", "gpulab_gpu_up", "gpulab_probe_up", "gpulab_sample_age_seconds",
+		"gpulab_gpu_holders", "gpulab_gpu_info", "gpulab_gpu_up", "gpulab_gpu_withheld", "gpulab_probe_up", "gpulab_sample_age_seconds",
 	}
 	if got := slices.Sorted(maps.Keys(parsed)); !slices.Equal(got, want) {
 		t.Errorf("there are %v, want %v", got, want)

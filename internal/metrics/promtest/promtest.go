@@ -51,8 +51,12 @@ func Start(t testing.TB, config string) *Server {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	var end error // once ended is closed
+	go func() {
+		end = cmd.Wait()
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
@@ -66,11 +70,10 @@ func Start(t testing.TB, config string) *Server {
 		}
 	})
 	s := &Server{url: "http://" + address}
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(50 * time.Millisecond) {
 		select {
-		case err := <-ended:
-			ended <- err
-			t.Fatalf("Prometheus ended: %v", err)
+		case <-ended:
+			t.Fatalf("Prometheus ended: %v", end)
 		default:
 		}
 		if resp, err := http.Get(s.url + "/-/ready"); err == nil {
@@ -176,10 +179,10 @@ func (s *Server) get(ctx context.Context, path string, query url.Values, into an
 		Data   json.RawMessage `json:"data"`
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		return fmt.Errorf("Prometheus answered %s: %w", resp.Status, err)
+		return fmt.Errorf("the answer %s: %w", resp.Status, err)
 	}
 	if answer.Status != "success" {
-		return fmt.Errorf("Prometheus refuses: %s", answer.Error)
+		return fmt.Errorf("refused: %s", answer.Error)
 	}
 	return json.Unmarshal(answer.Data, into)
 }
