@@ -58,7 +58,8 @@ func (f *Fleet) sorted() []gpu.Snapshot {
 
 // Subscribe returns a channel that first brings the latest snapshot of each
 // node and then every new one, until ctx ends; then it is closed. A slow
-// reader misses snapshots, but always gets the newest of every node.
+// reader misses snapshots, but always gets the newest of every node, and with
+// it the events of those it missed (mostEvents of them at most).
 func (f *Fleet) Subscribe(ctx context.Context) <-chan gpu.Snapshot {
 	sub := &subscriber{wake: make(chan struct{}, 1), pending: make(map[string]gpu.Snapshot)}
 	f.mu.Lock()
@@ -89,10 +90,18 @@ type subscriber struct {
 	pending map[string]gpu.Snapshot
 }
 
+// mostEvents bounds what a reader that never comes back costs.
+const mostEvents = 10_000
+
 func (s *subscriber) offer(snapshot gpu.Snapshot) {
 	s.mu.Lock()
-	if _, waits := s.pending[snapshot.Node]; !waits {
+	missed, waits := s.pending[snapshot.Node]
+	if !waits {
 		s.order = append(s.order, snapshot.Node)
+	}
+	if len(missed.Events) > 0 {
+		events := slices.Concat(missed.Events, snapshot.Events)
+		snapshot.Events = events[max(len(events)-mostEvents, 0):]
 	}
 	s.pending[snapshot.Node] = snapshot
 	s.mu.Unlock()

@@ -82,6 +82,48 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
+// Events happen once: they outlast the snapshots that a reader misses, within
+// bounds, and other readers' snapshots are left alone.
+func TestSlowReaderMissesNoEvent(t *testing.T) {
+	f := New()
+	c := f.Subscribe(t.Context())
+	for n := range 100 {
+		s := snapshot("a", n)
+		s.Events = []gpu.XIDEvent{{XID: uint64(n)}}
+		f.Update(s)
+	}
+	var xids []uint64
+	for len(xids) < 100 {
+		for _, e := range next(t, c).Events {
+			xids = append(xids, e.XID)
+		}
+	}
+	for n, xid := range xids {
+		if xid != uint64(n) {
+			t.Fatalf("event %d is %d", n, xid)
+		}
+	}
+	if got := f.Snapshots()[0].Events; len(got) != 1 {
+		t.Errorf("the latest snapshot has %d events of its own", len(got))
+	}
+	f.Update(snapshot("a", 0))
+	next(t, c)
+	storm := make([]gpu.XIDEvent, 7000)
+	for n := range 10 {
+		s := snapshot("a", n)
+		s.Events = storm
+		f.Update(s)
+	}
+	for s := next(t, c); ; s = next(t, c) {
+		if len(s.Events) > mostEvents {
+			t.Errorf("%d events wait", len(s.Events))
+		}
+		if s.Time.Unix() == 9 {
+			break
+		}
+	}
+}
+
 func TestSubscriptionEnds(t *testing.T) {
 	f := New()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,7 +1,8 @@
 // Package store opens gpulab's two SQLite databases and brings them to the schema this binary knows:
 //
 //   - gpulab.db: people, sessions, launches, the audit log. Small, precious, synced at every commit.
-//   - metrics.db: history of readings. Large and replaceable, synced at checkpoints only.
+//   - metrics.db: history of readings. Large and replaceable, synced at checkpoints only. One that is found damaged is
+//     set aside as metrics.db.damaged and begun anew; gpulab.db never is.
 //
 // It is the only home of the SQLite driver and holds every migration, one ordered list per database.
 // Packages that own tables (users, notebooks, …) get a *sql.DB and keep their queries to themselves.
@@ -18,6 +19,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +33,8 @@ import (
 const (
 	MainFile    = "gpulab.db"
 	MetricsFile = "metrics.db"
+	// DamagedMetricsFile is where a metrics.db that could not be read was set aside.
+	DamagedMetricsFile = "metrics.db.damaged"
 )
 
 // busyTimeout is how long a statement waits for another writer before it fails.
@@ -54,8 +59,12 @@ var metricsMigrations embed.FS
 // before it writes cannot fail half-way because somebody else wrote in between. Single queries
 // outside a transaction read without any lock.
 type Store struct {
+	dir     string
 	main    *sql.DB
-	metrics *sql.DB
+	metrics atomic.Pointer[sql.DB]
+
+	mu       sync.Mutex // held while metrics.db is replaced
+	setAside atomic.Bool
 }
 
 // Open opens, or creates with mode 0600, both databases in dir and applies outstanding migrations.
@@ -74,11 +83,66 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	metricsDB, err := openOne(ctx, filepath.Join(dir, MetricsFile), "NORMAL", metricsMigrations, "metrics")
+	s := &Store{dir: dir, main: mainDB}
+	err = s.openMetrics(ctx)
+	if errors.Is(err, ErrDamaged) {
+		if err = s.moveMetricsAside(); err == nil {
+			err = s.openMetrics(ctx)
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, mainDB.Close())
 	}
-	return &Store{main: mainDB, metrics: metricsDB}, nil
+	return s, nil
+}
+
+func (s *Store) openMetrics(ctx context.Context) error {
+	db, err := openOne(ctx, filepath.Join(s.dir, MetricsFile), "NORMAL", metricsMigrations, "metrics")
+	if err == nil {
+		s.metrics.Store(db)
+	}
+	return err
+}
+
+// ReplaceMetrics sets metrics.db aside and begins it anew, for one that turned out to be damaged while it was in
+// use (Damaged says so of an error). Whoever still uses the old handle gets errors; Metrics returns the new one.
+func (s *Store) ReplaceMetrics(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unlock, err := lock(s.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_ = s.Metrics().Close() // what it could not write is lost with the file
+	if err := s.moveMetricsAside(); err != nil {
+		return err
+	}
+	return s.openMetrics(ctx)
+}
+
+// moveMetricsAside renames metrics.db; one that was set aside before goes, so that they do not pile up. Without its
+// write-ahead log a file cannot be examined, and the log must not meet the new file.
+func (s *Store) moveMetricsAside() error {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		from, to := filepath.Join(s.dir, MetricsFile+suffix), filepath.Join(s.dir, DamagedMetricsFile+suffix)
+		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("set the damaged history aside: %w", err)
+		}
+		if err := os.Rename(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("set the damaged history aside: %w", err)
+		}
+	}
+	s.setAside.Store(true)
+	return nil
+}
+
+// MetricsSetAside is the path of the damaged metrics.db that was set aside since Open, "" if none was.
+func (s *Store) MetricsSetAside() string {
+	if !s.setAside.Load() {
+		return ""
+	}
+	return filepath.Join(s.dir, DamagedMetricsFile)
 }
 
 // lock makes openers of databases in dir follow one another. It is on the
@@ -97,12 +161,12 @@ func lock(dir string) (unlock func(), err error) {
 // DB is gpulab.db.
 func (s *Store) DB() *sql.DB { return s.main }
 
-// Metrics is metrics.db.
-func (s *Store) Metrics() *sql.DB { return s.metrics }
+// Metrics is metrics.db. Ask for it anew for each piece of work: it may be replaced.
+func (s *Store) Metrics() *sql.DB { return s.metrics.Load() }
 
 // Close closes both databases; the last connection folds the write-ahead log into the file.
 func (s *Store) Close() error {
-	return errors.Join(s.main.Close(), s.metrics.Close())
+	return errors.Join(s.main.Close(), s.Metrics().Close())
 }
 
 // Backup writes a compact, consistent copy of gpulab.db to path (mode 0600) while gpulab runs.
@@ -239,13 +303,30 @@ func explain(path string, err error) error {
 	if errors.As(err, &newer) {
 		return newer
 	}
-	var se *sqlite.Error
-	if errors.As(err, &se) {
-		switch se.Code() & 0xff {
-		case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
-			return fmt.Errorf("%w: %s cannot be read (%s); stop gpulab, move the file away and put back a backup",
-				ErrDamaged, path, strings.TrimSpace(se.Error()))
-		}
+	if Damaged(err) {
+		return fmt.Errorf("%w: %s cannot be read (%s); stop gpulab, move the file away and put back a backup",
+			ErrDamaged, path, strings.TrimSpace(err.Error()))
 	}
 	return fmt.Errorf("open %s: %w", path, err)
+}
+
+// Damaged says whether an error of a query means that the database's file is damaged, or is no database.
+func Damaged(err error) bool {
+	code, ok := primaryCode(err)
+	return ok && (code == sqlite3.SQLITE_NOTADB || code == sqlite3.SQLITE_CORRUPT)
+}
+
+// Full says whether an error of a query means that the disk is full.
+func Full(err error) bool {
+	code, ok := primaryCode(err)
+	return ok && code == sqlite3.SQLITE_FULL
+}
+
+// primaryCode is SQLite's result code without its details.
+func primaryCode(err error) (int, bool) {
+	var se *sqlite.Error
+	if !errors.As(err, &se) {
+		return 0, false
+	}
+	return se.Code() & 0xff, true
 }

@@ -1,0 +1,284 @@
+package history
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+)
+
+const (
+	// BusyShare is from what share of a GPU's time, in percent, somebody counts
+	// as busy: the smallest that NVIDIA's driver reports.
+	BusyShare = 1
+	// DesktopShare is from what share, in percent, a process that only draws
+	// counts as use. Below it belongs to a desktop session, which is nobody's
+	// use of the pool.
+	DesktopShare = 10
+)
+
+// Kind says what sort of somebody has used a GPU.
+type Kind string
+
+// The kinds of users.
+const (
+	KindUser         Kind = "user"         // a person of the lab, by handle
+	KindUnix         Kind = "unix"         // a user of the machine, outside gpulab
+	KindPod          Kind = "pod"          // a pod that is nobody's, as namespace/name
+	KindUnattributed Kind = "unattributed" // what cannot be told
+	kindCard         Kind = "card"         // the card itself
+)
+
+// who is somebody who uses GPUs.
+type who struct {
+	kind Kind
+	name string
+}
+
+// claim is what somebody has of a GPU at one moment.
+type claim struct {
+	who
+	// processes counts those that are use; compute and memory are their sums,
+	// and partial says that one of them is missing.
+	processes                     int
+	compute, memory               float64
+	computePartial, memoryPartial bool
+}
+
+// share is how a stretch of a GPU's time is divided.
+type share struct {
+	card         amounts
+	claims       map[who]amounts
+	unattributed amounts
+}
+
+// spent is a GPU's energy since it was last known, and over how many seconds
+// that was. late says that these reach further back than the stretch.
+type spent struct {
+	joules, seconds float64
+	late            bool
+}
+
+// claimsOf lists who holds a GPU or has processes on it. While the GPU cannot
+// be read, its processes are not known.
+func claimsOf(g *gpu.GPU, readable bool) []claim {
+	var out []claim
+	at := func(w who) *claim {
+		i := slices.IndexFunc(out, func(c claim) bool { return c.who == w })
+		if i < 0 {
+			i = len(out)
+			out = append(out, claim{who: w})
+		}
+		return &out[i]
+	}
+	for _, h := range g.Holders {
+		at(podOwner(h.PodRef))
+	}
+	if !readable {
+		return out
+	}
+	for i := range g.Processes {
+		p := &g.Processes[i]
+		sm := sane(p.SMUtilization, mostPercent)
+		if p.Graphics && (sm == nil || *sm < DesktopShare) {
+			continue
+		}
+		c := at(owner(p))
+		c.processes++
+		if sm == nil {
+			c.computePartial = true
+		} else {
+			c.compute = min(c.compute+*sm, mostPercent)
+		}
+		if p.MemoryUsed == nil || *p.MemoryUsed > mostMemory {
+			c.memoryPartial = true
+		} else {
+			c.memory += float64(*p.MemoryUsed)
+		}
+	}
+	return out
+}
+
+func podOwner(p gpu.PodRef) who {
+	switch {
+	case p.User != "":
+		return named(KindUser, p.User)
+	case p.Name != "":
+		return named(KindPod, p.Namespace+"/"+p.Name)
+	}
+	return who{kind: KindUnattributed} // a pod the cluster does not know, yet or any more
+}
+
+func owner(p *gpu.Process) who {
+	if p.Pod != (gpu.PodRef{}) {
+		return podOwner(p.Pod)
+	}
+	return named(KindUnix, p.UnixUser)
+}
+
+func named(k Kind, name string) who {
+	if name = tidy(name); name == "" {
+		return who{kind: KindUnattributed}
+	}
+	return who{k, name}
+}
+
+// share is the claim's part of the GPU's time in percent, nil if it cannot be
+// told. lists says that the driver is known to list processes; alone that
+// nobody else has a claim.
+func (c *claim) share(g *gpu.GPU, readable, lists, alone bool) *float64 {
+	use := sane(g.Utilization, mostPercent)
+	idle := g.Asleep || use != nil && *use < BusyShare
+	switch {
+	case !readable:
+		return nil
+	case c.processes > 0 && !c.computePartial:
+		return &c.compute
+	case idle, c.processes == 0 && lists:
+		return new(float64)
+	case alone:
+		return use
+	}
+	return nil
+}
+
+// bytes is the claim's part of the GPU's memory, nil if it cannot be told.
+func (c *claim) bytes(g *gpu.GPU, readable, lists, alone bool) *float64 {
+	switch {
+	case !readable:
+		return nil
+	case c.processes > 0 && !c.memoryPartial:
+		return &c.memory
+	case c.processes == 0 && lists:
+		return new(float64)
+	case alone:
+		return usedMemory(g)
+	}
+	return nil
+}
+
+func usedMemory(g *gpu.GPU) *float64 {
+	if g.MemoryUsed == nil || *g.MemoryUsed > mostMemory {
+		return nil
+	}
+	v := float64(*g.MemoryUsed)
+	return &v
+}
+
+// divide says who had what of a GPU in the seconds before a snapshot.
+func divide(g *gpu.GPU, readable, lists bool, seconds float64, e spent) share {
+	claims := claimsOf(g, readable)
+	lists = lists || len(g.Processes) > 0
+	out := share{claims: make(map[who]amounts, len(claims))}
+	parts := make([]*float64, len(claims)) // percent
+	var memory float64
+	anyBusy, anyUnknown := false, false
+	for i := range claims {
+		c := &claims[i]
+		parts[i] = c.share(g, readable, lists, len(claims) == 1)
+		a := amounts{held: seconds}
+		a.use(parts[i], seconds)
+		if b := c.bytes(g, readable, lists, len(claims) == 1); b != nil {
+			a.memory, a.memoryFor = *b*seconds, seconds
+			memory += *b
+		}
+		anyBusy, anyUnknown = anyBusy || a.busy > 0, anyUnknown || a.unknown > 0
+		out.claims[c.who] = a
+	}
+	out.card = cardAmounts(g, readable, seconds, len(claims) > 0, anyBusy, anyUnknown)
+	if used := usedMemory(g); readable {
+		switch {
+		case used != nil:
+			rest := max(*used-memory, 0)
+			out.unattributed.memory, out.unattributed.memoryFor = rest*seconds, seconds
+			out.card.memory, out.card.memoryFor = (memory+rest)*seconds, seconds
+		case memory > 0:
+			out.card.memory, out.card.memoryFor = memory*seconds, seconds
+		}
+	}
+	out.divideEnergy(claims, parts, e)
+	return out
+}
+
+// cardAmounts is what the whole card did: it is busy if anybody is, or by its
+// own word.
+func cardAmounts(g *gpu.GPU, readable bool, seconds float64, held, anyBusy, anyUnknown bool) amounts {
+	a := amounts{watched: seconds}
+	var use *float64
+	if readable {
+		use = sane(g.Utilization, mostPercent)
+	}
+	if use != nil {
+		a.compute, a.computeFor = *use/100*seconds, seconds
+	}
+	if !held {
+		return a
+	}
+	a.held = seconds
+	switch {
+	case anyBusy, use != nil && *use >= BusyShare:
+		a.busy = seconds
+	case anyUnknown && use == nil:
+		a.unknown = seconds
+	}
+	return a
+}
+
+// divideEnergy splits energy by the measured shares of the GPU's time; among
+// people who are all idle, evenly; what was spent before, by nobody in sight,
+// or by several whose shares are not known, is nobody's.
+func (s *share) divideEnergy(claims []claim, parts []*float64, e spent) {
+	if e.seconds == 0 {
+		return
+	}
+	s.card.energy, s.card.energyFor = e.joules, e.seconds
+	nobodys := e.late || len(claims) == 0
+	var total float64
+	for _, p := range parts {
+		if p == nil {
+			nobodys = nobodys || len(claims) > 1
+			continue
+		}
+		total += *p
+	}
+	if nobodys {
+		s.unattributed.energy, s.unattributed.energyFor = e.joules, e.seconds
+		return
+	}
+	for i := range claims {
+		fraction := 1 / float64(len(claims))
+		if total > 0 && parts[i] != nil {
+			fraction = *parts[i] / total
+		}
+		a := s.claims[claims[i].who]
+		a.energy, a.energyFor = e.joules*fraction, e.seconds
+		s.claims[claims[i].who] = a
+	}
+}
+
+// spent returns the energy since the last time it was known: the difference of
+// the card's counter, or power times time where it has none or it began anew.
+func (st *gpuState) spent(g *gpu.GPU, readable bool, passed, running, limit time.Duration) spent {
+	if !readable {
+		return spent{}
+	}
+	var e spent
+	counts := passed > 0 && passed <= limit
+	counter := sane(g.Energy, 1e15)
+	if counter != nil && st.energy != nil {
+		since := running - st.energyAt
+		joules := *counter - *st.energy
+		// A counter that jumps by more than any card can draw has not counted.
+		if joules >= 0 && joules <= mostPower*max(since.Seconds(), 1) {
+			e = spent{joules: joules, seconds: since.Seconds(), late: since > passed || !counts}
+		}
+	}
+	if power := sane(g.Power, mostPower); e.seconds == 0 && power != nil && counts {
+		e = spent{joules: *power * passed.Seconds(), seconds: passed.Seconds()}
+	}
+	if counter != nil {
+		st.energy, st.energyAt = new(float64), running
+		*st.energy = *counter
+	}
+	return e
+}

@@ -1,0 +1,2 @@
+// Package history keeps what the lab's GPUs did and who used them.
+package history
