@@ -26,6 +26,7 @@ import (
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
@@ -64,14 +65,15 @@ type appliance struct {
 	app  *app
 	boot *boot
 
-	store  *store.Store
-	people *users.Service
-	certs  *webca.Certs
-	fleet  *fleet.Fleet
-	id     embedk8s.Identity
-	images embedk8s.ImageSet
-	hub    charts.HubSecrets
-	host   *hoststat.Host
+	store   *store.Store
+	people  *users.Service
+	certs   *webca.Certs
+	fleet   *fleet.Fleet
+	history *history.Recorder
+	id      embedk8s.Identity
+	images  embedk8s.ImageSet
+	hub     charts.HubSecrets
+	host    *hoststat.Host
 
 	where atomic.Pointer[place] // it may change at any time
 	mend  chan struct{}         // a token when the cluster is to be looked after
@@ -129,6 +131,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return ctl.Serve(ctx, l.app.socket, l) })
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
+	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
 		err := l.bootstrap(ctx, g)
 		if err != nil && ctx.Err() == nil {
@@ -159,6 +162,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people = users.New(l.store.DB())
+	l.history = history.New(history.Config{Store: l.store})
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func newGPUs(a *app) *cobra.Command {
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newGPUsLend(a))
+	c.AddCommand(newGPUsHistory(a), newGPUsLend(a))
 	return c
 }
 
@@ -42,10 +42,7 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 			fmt.Fprintf(w, "%s: %s\n", s.Node, s.Error)
 		}
 		for _, g := range s.GPUs {
-			name := g.Name
-			if g.Simulated && !strings.Contains(strings.ToLower(name), "simulated") {
-				name += " (simulated)"
-			}
+			name := gpuName(g.Name, g.Simulated)
 			held := "–"
 			for i, h := range g.Holders {
 				if i == 0 {
@@ -67,6 +64,14 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 		return err
 	}
 	return table(w, rows)
+}
+
+// gpuName is a product's name that says so where there is no hardware.
+func gpuName(name string, simulated bool) string {
+	if simulated && !strings.Contains(strings.ToLower(name), "simulated") {
+		return name + " (simulated)"
+	}
+	return name
 }
 
 // unit formats a reading; one that is not known is shown as such.

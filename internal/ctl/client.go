@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -131,6 +132,11 @@ func (c *Client) RemoveUser(ctx context.Context, handle string) error {
 // LendGPU implements Daemon.
 func (c *Client) LendGPU(ctx context.Context, which string, anyway bool) (gpu.GPU, error) {
 	return call[gpu.GPU](ctx, c, "POST", "/v1/gpus/"+url.PathEscape(which)+"/lend", lendGPU{anyway})
+}
+
+// Usage implements Daemon.
+func (c *Client) Usage(ctx context.Context, f history.Filter, by history.By) ([]history.Usage, error) {
+	return call[[]history.Usage](ctx, c, "POST", "/v1/usage", usageQuestion{f, by})
 }
 
 // WatchBoot implements Daemon.

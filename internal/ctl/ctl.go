@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -127,6 +128,8 @@ type Daemon interface {
 	AddUser(ctx context.Context, u NewUser) (UserWithLink, error)
 	PasswordLink(ctx context.Context, handle string) (UserWithLink, error)
 	RemoveUser(ctx context.Context, handle string) error
+	// Usage reads the ledger of use.
+	Usage(ctx context.Context, f history.Filter, by history.By) ([]history.Usage, error)
 	// LendGPU makes a GPU, by number or UUID, be lent out even while somebody
 	// outside gpulab uses it, or no longer.
 	LendGPU(ctx context.Context, which string, anyway bool) (gpu.GPU, error)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -66,6 +67,13 @@ func (d *daemon) LendGPU(_ context.Context, which string, anyway bool) (gpu.GPU,
 	return gpu.GPU{Device: gpu.Device{UUID: which}, LentAnyway: anyway}, nil
 }
 
+func (d *daemon) Usage(_ context.Context, f history.Filter, by history.By) ([]history.Usage, error) {
+	if f.GPU == "9" {
+		return nil, &history.WrongError{}
+	}
+	return []history.Usage{{Name: f.User, Kind: history.Kind(by), Hour: f.From}}, nil
+}
+
 func serve(t *testing.T) (string, *Client) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "run", "gpulab.sock")
@@ -113,6 +121,17 @@ func TestRoundTrips(t *testing.T) {
 	}
 	if g, err := c.LendGPU(ctx, "GPU-a/b", true); err != nil || g.UUID != "GPU-a/b" || !g.LentAnyway {
 		t.Errorf("LendGPU: %+v %v", g, err)
+	}
+	asked := history.Filter{From: time.Unix(1e9, 0).UTC(), User: `a"b/c`}
+	if u, err := c.Usage(ctx, asked, history.ByHour); err != nil || len(u) != 1 || u[0].Name != `a"b/c` || u[0].Kind != "hour" || !u[0].Hour.Equal(asked.From) {
+		t.Errorf("Usage: %+v %v", u, err)
+	}
+	var problem *Problem
+	if _, err := c.Usage(ctx, history.Filter{GPU: "9"}, history.ByUser); !errors.As(err, &problem) || !problem.Wrong {
+		t.Errorf("a wrong question: %v", err)
+	}
+	if _, err := c.AddUser(ctx, NewUser{Handle: "ada"}); !errors.As(err, &problem) || problem.Wrong {
+		t.Errorf("a refusal: %+v", problem)
 	}
 	var text strings.Builder
 	if err := c.Metrics(ctx, &text); err != nil || text.String() != "gpulab_up 1\n" {

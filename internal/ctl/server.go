@@ -14,11 +14,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/internal/history"
 )
 
 // Problem is an error on the wire: one sentence for the person at the terminal.
 type Problem struct {
 	Message string `json:"error"`
+	// Wrong says that the question could not be answered because of how it was
+	// asked.
+	Wrong bool `json:"wrong,omitempty"`
 }
 
 func (p *Problem) Error() string { return p.Message }
@@ -97,6 +102,14 @@ func handler(d Daemon) http.Handler {
 		}
 		return d.LendGPU(r.Context(), r.PathValue("gpu"), in.Anyway)
 	}))
+	// A question, asked by POST because of its length.
+	mux.HandleFunc("POST /v1/usage", answer(func(r *http.Request) (any, error) {
+		var q usageQuestion
+		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&q); err != nil {
+			return nil, fmt.Errorf("the request could not be read: %w", err)
+		}
+		return d.Usage(r.Context(), q.Filter, q.By)
+	}))
 	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {
 		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 		err := d.WatchBoot(r.Context(), func(b Boot) error {
@@ -112,6 +125,12 @@ func handler(d Daemon) http.Handler {
 	return mux
 }
 
+// usageQuestion is the body of a question to the ledger of use.
+type usageQuestion struct {
+	history.Filter
+	By history.By `json:"by"`
+}
+
 // lendGPU is the body of a request to lend a GPU.
 type lendGPU struct {
 	Anyway bool `json:"anyway"`
@@ -124,7 +143,8 @@ func answer(fn func(*http.Request) (any, error)) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/json")
 		if err != nil {
 			w.WriteHeader(http.StatusBadRequest)
-			v = Problem{err.Error()}
+			var wrong *history.WrongError
+			v = Problem{Message: err.Error(), Wrong: errors.As(err, &wrong)}
 		}
 		if err := json.NewEncoder(w).Encode(v); err != nil {
 			slog.Debug("the control client went away", "err", err)

@@ -101,7 +101,9 @@ func (s *subscriber) offer(snapshot gpu.Snapshot) {
 	}
 	if len(missed.Events) > 0 {
 		events := slices.Concat(missed.Events, snapshot.Events)
-		snapshot.Events = events[max(len(events)-mostEvents, 0):]
+		surplus := max(len(events)-mostEvents, 0)
+		snapshot.Events = events[surplus:]
+		snapshot.EventsDropped += missed.EventsDropped + surplus
 	}
 	s.pending[snapshot.Node] = snapshot
 	s.mu.Unlock()

@@ -111,16 +111,21 @@ func TestSlowReaderMissesNoEvent(t *testing.T) {
 	storm := make([]gpu.XIDEvent, 7000)
 	for n := range 10 {
 		s := snapshot("a", n)
-		s.Events = storm
+		s.Events, s.EventsDropped = storm, 3
 		f.Update(s)
 	}
+	total := 0
 	for s := next(t, c); ; s = next(t, c) {
 		if len(s.Events) > mostEvents {
 			t.Errorf("%d events wait", len(s.Events))
 		}
+		total += len(s.Events) + s.EventsDropped
 		if s.Time.Unix() == 9 {
 			break
 		}
+	}
+	if total != 10*7003 {
+		t.Errorf("%d events are told or counted", total)
 	}
 }
 

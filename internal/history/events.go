@@ -34,7 +34,7 @@ type Event struct {
 	// XID is the error's number, for EventXID; gpu.ExplainXID tells what it means.
 	XID uint64 `json:"xid,omitempty"`
 	// First and Last are when it happened first and last in that minute, Count
-	// how often.
+	// how often: in a storm of different errors at once about how often.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	Count int64     `json:"count"`
@@ -107,7 +107,8 @@ func (r *Recorder) noteNode(n *node, s *gpu.Snapshot, wall time.Time) {
 		}
 		r.pending.events.add(e)
 	}
-	for _, x := range s.Events {
+	left := leftOut(s)
+	for i, x := range s.Events {
 		at := x.Time
 		// A machine's clock may be wrong; the head's is the one that all is told by.
 		if d := wall.Sub(at); d > time.Minute || d < -time.Minute {
@@ -115,9 +116,34 @@ func (r *Recorder) noteNode(n *node, s *gpu.Snapshot, wall time.Time) {
 		}
 		number := x.Index
 		r.pending.events.add(Event{
-			Node: name, UUID: tidy(x.UUID), Number: &number, Kind: EventXID, XID: min(x.XID, math.MaxInt64), First: at, Last: at, Count: 1,
+			Node: name, UUID: tidy(x.UUID), Number: &number, Kind: EventXID, XID: min(x.XID, math.MaxInt64), First: at, Last: at,
+			Count: 1 + left[i],
 		})
 	}
+}
+
+// leftOut says for each event of a snapshot how many like it the probe counted
+// and did not pass on: they are taken to be of the kind that there is most of,
+// since only equal ones are left out.
+func leftOut(s *gpu.Snapshot) []int64 {
+	extra := make([]int64, len(s.Events))
+	type kind struct {
+		uuid string
+		xid  uint64
+	}
+	count := map[kind]int{}
+	most := -1
+	for i, x := range s.Events {
+		k := kind{x.UUID, x.XID}
+		count[k]++
+		if most < 0 || count[k] > count[kind{s.Events[most].UUID, s.Events[most].XID}] {
+			most = i
+		}
+	}
+	if most >= 0 && s.EventsDropped > 0 {
+		extra[most] = int64(s.EventsDropped)
+	}
+	return extra
 }
 
 // noteGPU notes that a GPU was lost or is back.

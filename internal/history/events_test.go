@@ -44,6 +44,25 @@ func TestXIDStorm(t *testing.T) {
 	}
 }
 
+// What the probe counted but did not pass on is of the kind there is most of.
+func TestEventsLeftOut(t *testing.T) {
+	l := newLab(t)
+	s := snap(idle())
+	for _, xid := range []uint64{31, 79, 79, 79, 79} {
+		s.Events = append(s.Events, gpu.XIDEvent{Time: l.wall, UUID: "GPU-a", XID: xid})
+	}
+	s.EventsDropped = 9_996
+	l.Add(s)
+	l.flush()
+	counts := map[uint64]int64{}
+	for _, e := range l.events(EventFilter{}) {
+		counts[e.XID] = e.Count
+	}
+	if len(counts) != 2 || counts[31] != 1 || counts[79] != 10_000 {
+		t.Errorf("%v", counts)
+	}
+}
+
 func TestEventsAreBounded(t *testing.T) {
 	l := newLab(t)
 	s := snap(idle())

@@ -84,9 +84,10 @@ func (u Usage) IdleShare() *float64 {
 }
 
 // keys are the columns of a grouping, what makes its groups beside simulated,
-// and how they are sorted.
+// and how they are sorted. The signs keep SQLite from reading the whole ledger
+// in the order of people, to save sorting them, rather than the hours asked for.
 var keys = map[By]struct{ columns, group, order string }{
-	ByUser:  {"kind, usage.name, '', '', 0, '', 0", "kind, usage.name, ", "sum(held) DESC, kind, usage.name"},
+	ByUser:  {"kind, usage.name, '', '', 0, '', 0", "+kind, +usage.name, ", "sum(held) DESC, kind, usage.name"},
 	ByGPU:   {"'', '', uuid, node, number, usage_gpus.name, 0", "uuid, node, ", "node, number, uuid"},
 	ByHour:  {"'', '', '', '', 0, '', hour", "hour, ", "hour"},
 	ByTotal: {"'', '', '', '', 0, '', 0", "", "simulated"},
@@ -108,7 +109,7 @@ func usageQuery(f Filter, by By, cards []int64) (query string, args []any, err e
 	case f.User != "":
 		and("kind = ? AND usage.name = ?", KindUser, f.User)
 	case by == ByUser:
-		and("kind <> ?", kindCard)
+		and("+kind <> ?", kindCard)
 	default:
 		and("kind = ? AND usage.name = ''", kindCard)
 	}

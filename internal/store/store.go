@@ -1,6 +1,6 @@
 // Package store opens gpulab's two SQLite databases and brings them to the schema this binary knows:
 //
-//   - gpulab.db: people, sessions, launches, the audit log. Small, precious, synced at every commit.
+//   - gpulab.db: people, sessions, launches, the audit log, the ledger of use. Small, precious, synced at every commit.
 //   - metrics.db: history of readings. Large and replaceable, synced at checkpoints only. One that is found damaged is
 //     set aside as metrics.db.damaged and begun anew; gpulab.db never is.
 //
