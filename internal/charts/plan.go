@@ -20,6 +20,7 @@ type Inputs struct {
 	Simulated  bool   // the driver is gpulab's own
 	DriverRoot string // folder on the node below which the NVIDIA driver lies; "/" for a real one
 	HookPath   string // nvidia-cdi-hook on the node
+	Sharing    int    // how many pods take turns on each GPU; 0 and 1: none
 
 	Hub         HubSecrets
 	HubStateDir string           // folder on the head for the hub's database, owned by UID 19999
@@ -101,7 +102,7 @@ func metricsServer(in Inputs) Release {
 // runtime: the plugin then has to be privileged to see the devices itself.
 func devicePlugin(in Inputs) Release {
 	repository, tag := splitRef(in.Images["nvidia-device-plugin"])
-	return Release{
+	release := Release{
 		Name:      DevicePlugin,
 		Namespace: systemNamespace,
 		Chart:     "nvidia-device-plugin",
@@ -129,7 +130,21 @@ func devicePlugin(in Inputs) Release {
 			},
 		},
 	}
+	if in.Sharing > 1 {
+		release.Values["config"] = map[string]any{"map": map[string]any{"default": fmt.Sprintf(timeSlicing, in.Sharing)}}
+	}
+	return release
 }
+
+// timeSlicing is the plugin's configuration for GPUs on which several pods take
+// turns; they share its memory, and none is kept from taking all of it.
+const timeSlicing = `version: v1
+sharing:
+  timeSlicing:
+    resources:
+      - name: nvidia.com/gpu
+        replicas: %d
+`
 
 func featureDiscovery(in Inputs) Release {
 	return Release{

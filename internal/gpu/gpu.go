@@ -36,6 +36,8 @@ type Device struct {
 	ECC *bool `json:"ecc,omitempty"`
 	// Persistence says that the driver keeps the card ready while nobody uses it.
 	Persistence *bool `json:"persistence,omitempty"`
+	// Slots is how many pods may hold it at a time; 0 is one.
+	Slots int `json:"slots,omitempty"`
 	// MIG says that the GPU is split into instances.
 	MIG bool `json:"mig,omitempty"`
 	// Simulated says that this is no hardware.

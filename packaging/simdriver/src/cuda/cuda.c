@@ -6,6 +6,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+// gpulab_simulated_driver lets a program tell this library from NVIDIA's.
+EXPORT const char gpulab_simulated_driver[] = "simulated";
+
 enum { SUCCESS = 0, INVALID_VALUE = 1, NO_DEVICE = 100, NOT_FOUND = 500 };
 
 EXPORT int cuInit(unsigned int flags) {
