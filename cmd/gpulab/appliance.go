@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -80,6 +81,8 @@ type appliance struct {
 
 	// canLaunch is set once the image of notebooks is there.
 	canLaunch atomic.Bool
+	// checking is held while a test pod computes that somebody asked for.
+	checking sync.Mutex
 
 	cluster  atomic.Pointer[embedk8s.Cluster]
 	client   atomic.Pointer[kubernetes.Clientset]
@@ -444,7 +447,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 	return charts.Plan(charts.Inputs{
 		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
 		HTTPSPort: l.cfg.HTTPSPort,
-		HasGPU:    l.cfg.GPUs != gpusNone, Simulated: l.cfg.GPUs == gpusSimulated,
+		HasGPU:    l.cfg.GPUs != gpusNone, Simulated: l.cfg.GPUs == gpusSimulated, Sharing: l.cfg.GPUSharing,
 		DriverRoot: l.driverRoot(), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
 		Hub: l.hub, HubStateDir: l.hubStateDir(), FeaturesDir: l.featuresDir(),
 		Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
@@ -463,7 +466,7 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 		if l.cfg.GPUs == gpusSimulated {
 			want = l.cfg.SimulatedGPUs
 		}
-		if err := waitGPUs(ctx, client, l.id.NodeName, want, st); err != nil {
+		if err := waitGPUs(ctx, client, l.id.NodeName, want*l.cfg.GPUSharing, l.withheldGPUs, st); err != nil {
 			return err
 		}
 		snap, _ := l.attached.Load().monitor.Latest()
@@ -474,7 +477,7 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 			st.say("%d %s, tested before", want, gpuWord(l.cfg.GPUs))
 			return nil
 		}
-		st.say("a test pod is using one")
+		st.say("a test pod is computing on one")
 		saw, err := checkGPU(ctx, client, image)
 		if err != nil {
 			return err
@@ -483,6 +486,19 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 		st.say("a test pod saw %s", saw)
 		return os.WriteFile(marker, []byte(proof), 0o600)
 	})
+}
+
+// withheldGPUs is how many GPUs, or shares of them, are kept from new pods.
+func (l *appliance) withheldGPUs() int {
+	n := 0
+	for _, s := range l.fleet.Snapshots() {
+		for _, g := range s.GPUs {
+			if g.Withheld != "" {
+				n += max(g.Slots, 1)
+			}
+		}
+	}
+	return n
 }
 
 func gpuWord(mode string) string {
@@ -503,7 +519,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	hub := notebooks.NewHub(notebooks.HubConfig{Address: kube.HubAddress, Token: l.hub.ServiceToken})
 	parts.tenancy = tenancy.New(tenancy.Config{HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden}, client)
 	plugins := deviceplugin.New(deviceplugin.Config{Log: log})
-	if parts.lending, err = newLending(ctx, l.store, plugins, l.fleet); err != nil {
+	if parts.lending, err = newLending(ctx, l.store, plugins, l.fleet, l.cfg.GPUSharing); err != nil {
 		return err
 	}
 	parts.monitor = gpu.NewMonitor(gpu.MonitorConfig{
@@ -610,6 +626,11 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
+		History: l.history, CheckGPU: l.CheckGPU,
+		LendGPU: func(ctx context.Context, uuid string, anyway bool) error {
+			_, err := l.lend(ctx, uuid, anyway)
+			return err
+		},
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

@@ -19,6 +19,9 @@ import (
 
 const defaultConfigPath = "/etc/gpulab/config.yaml"
 
+// maxSharing bounds how many notebooks take turns on one GPU.
+const maxSharing = 48
+
 // GPU modes of Config.GPUs.
 const (
 	gpusReal      = "real"
@@ -44,6 +47,8 @@ type Config struct {
 	GPUs string `json:"gpus,omitempty"`
 	// SimulatedGPUs is how many GPUs to simulate.
 	SimulatedGPUs int `json:"simulatedGPUs,omitempty"`
+	// GPUSharing is how many notebooks share each GPU by taking turns.
+	GPUSharing int `json:"gpuSharing,omitempty"`
 	// DataDir holds all state.
 	DataDir string `json:"dataDir,omitempty"`
 	// ImagesDir holds the container images; empty looks beside the program,
@@ -114,6 +119,9 @@ func (c *Config) setDefaults() {
 	if c.SimulatedGPUs == 0 {
 		c.SimulatedGPUs = 2
 	}
+	if c.GPUSharing == 0 {
+		c.GPUSharing = 1
+	}
 	if c.DataDir == "" {
 		c.DataDir = "/var/lib/gpulab"
 	}
@@ -138,6 +146,9 @@ func (c *Config) check() error {
 	}
 	if c.SimulatedGPUs < 1 || c.SimulatedGPUs > 16 {
 		return fmt.Errorf("simulatedGPUs is %d; it may be 1 to 16", c.SimulatedGPUs)
+	}
+	if c.GPUSharing < 1 || c.GPUSharing > maxSharing {
+		return fmt.Errorf("gpuSharing is %d; it may be 1 (a GPU is one notebook's) to %d", c.GPUSharing, maxSharing)
 	}
 	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
 		return fmt.Errorf("dataDir is %q, but must be the full path of a folder of its own", c.DataDir)
@@ -196,6 +207,10 @@ httpPort: {{.HTTPPort}}
 # gpulab out on a machine without a card.
 gpus: {{.GPUs}}
 simulatedGPUs: {{.SimulatedGPUs}}
+
+# How many notebooks share each GPU by taking turns (1: none does). They share its
+# memory too, and nothing keeps one from taking all of it.
+gpuSharing: {{.GPUSharing}}
 
 # All state: databases, homes, Kubernetes.
 dataDir: {{printf "%q" .DataDir}}

@@ -8,23 +8,27 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpulab/gpulab/assets"
 )
 
 const gpuResource corev1.ResourceName = "nvidia.com/gpu"
 
-// waitGPUs waits until the node offers want GPUs to pods.
-func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, want int, st *stage) error {
+// waitGPUs waits until the node offers want GPUs to pods, less those that are
+// withheld.
+func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, want int, withheld func() int, st *stage) error {
 	for end := time.Now().Add(90 * time.Second); ; {
 		n, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err == nil {
-			q := n.Status.Allocatable[gpuResource]
-			have := int(q.Value())
-			if have >= want && have > 0 {
+			offered, all, kept := n.Status.Allocatable[gpuResource], n.Status.Capacity[gpuResource], withheld()
+			have := int(offered.Value()) + kept
+			if have >= want && int(all.Value()) >= want {
 				return nil
 			}
 			st.say("%d of %d GPUs are offered by the device plugin", have, want)
@@ -62,7 +66,7 @@ func checkGPU(ctx context.Context, client kubernetes.Interface, image string) (s
 			},
 			Containers: []corev1.Container{{
 				Name: "check", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-				Command:   []string{"nvidia-smi", "-L"},
+				Command:   []string{"python3", "-c", assets.VectorAdd},
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpuResource: resource.MustParse("1")}},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -108,4 +112,51 @@ func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error)
 		return "", ctx.Err()
 	}
 	return "", errors.New("the GPU test pod did not end within 60 s; see `gpulab kubectl -n gpulab-system describe pod gpu-check`")
+}
+
+// checkPatience bounds a test that somebody asked for and waits for.
+const checkPatience = 90 * time.Second
+
+// CheckGPU implements ctl.Daemon.
+func (l *appliance) CheckGPU(ctx context.Context) (string, error) {
+	parts, client := l.attached.Load(), l.client.Load()
+	if parts == nil || !l.canLaunch.Load() {
+		return "", errStarting
+	}
+	switch free, total := parts.notebooks.Room().GPUs(); {
+	case total == 0:
+		return "", errors.New("this machine offers no GPU to pods; `gpulab status` says why")
+	case free == 0:
+		return "", errors.New("no GPU is free; a test needs one for a few seconds")
+	}
+	if !l.checking.TryLock() {
+		return "", errors.New("a test is running already")
+	}
+	defer l.checking.Unlock()
+	// One who goes away must not leave the pod behind half-way.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkPatience)
+	defer cancel()
+	return checkGPU(ctx, client, l.images.Refs()["notebook"])
+}
+
+func newGPUsCheck(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "check", Short: "Let a test pod compute on a free GPU",
+		Long: `Let a test pod compute on a free GPU: it asks for one as a notebook does, adds
+two vectors on it through CUDA, and checks the sums. gpulab init does the same
+once for each driver. A simulated GPU computes nothing, and the test says so.`,
+		Example: "  sudo gpulab gpus check",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			saw, err := a.client().CheckGPU(c.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "A test pod saw %s.\n", saw)
+			return err
+		},
+	}
 }

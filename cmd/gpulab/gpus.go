@@ -31,7 +31,7 @@ func newGPUs(a *app) *cobra.Command {
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newGPUsHistory(a), newGPUsLend(a))
+	c.AddCommand(newGPUsHistory(a), newGPUsLend(a), newGPUsCheck(a))
 	return c
 }
 

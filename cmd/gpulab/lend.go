@@ -28,14 +28,15 @@ type lending struct {
 	store *store.Store
 	proxy *deviceplugin.Proxy
 	fleet *fleet.Fleet
+	slots int // of each GPU
 
 	mu     sync.Mutex
 	policy *gpu.Lending
 	anyway []string
 }
 
-func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, f *fleet.Fleet) (*lending, error) {
-	l := &lending{store: s, proxy: proxy, fleet: f}
+func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, f *fleet.Fleet, slots int) (*lending, error) {
+	l := &lending{store: s, proxy: proxy, fleet: f, slots: slots}
 	l.policy = gpu.NewLending(func(uuid string) bool { return slices.Contains(l.anyway, uuid) })
 	text, err := s.Setting(ctx, lentAnywaySetting)
 	if err != nil || text == "" {
@@ -53,6 +54,9 @@ func (l *lending) publish(s gpu.Snapshot) {
 	l.mu.Lock()
 	l.proxy.Withhold(l.policy.Decide(time.Now(), &s))
 	for i := range s.GPUs {
+		if l.slots > 1 {
+			s.GPUs[i].Slots = l.slots
+		}
 		s.GPUs[i].LentAnyway = slices.Contains(l.anyway, s.GPUs[i].UUID)
 	}
 	l.mu.Unlock()

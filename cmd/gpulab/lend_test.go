@@ -43,7 +43,7 @@ func TestLendingAnyway(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	next := func() (*lending, *fleet.Fleet) {
 		f := fleet.New()
-		l, err := newLending(t.Context(), db, deviceplugin.New(deviceplugin.Config{Dir: t.TempDir()}), f)
+		l, err := newLending(t.Context(), db, deviceplugin.New(deviceplugin.Config{Dir: t.TempDir()}), f, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

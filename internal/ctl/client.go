@@ -139,6 +139,11 @@ func (c *Client) Usage(ctx context.Context, f history.Filter, by history.By) ([]
 	return call[[]history.Usage](ctx, c, "POST", "/v1/usage", usageQuestion{f, by})
 }
 
+// CheckGPU implements Daemon.
+func (c *Client) CheckGPU(ctx context.Context) (string, error) {
+	return call[string](ctx, c, "POST", "/v1/gpus/check", nil)
+}
+
 // WatchBoot implements Daemon.
 func (c *Client) WatchBoot(ctx context.Context, fn func(Boot) error) error {
 	resp, err := c.do(ctx, "GET", "/v1/boot", nil)

@@ -133,4 +133,7 @@ type Daemon interface {
 	// LendGPU makes a GPU, by number or UUID, be lent out even while somebody
 	// outside gpulab uses it, or no longer.
 	LendGPU(ctx context.Context, which string, anyway bool) (gpu.GPU, error)
+	// CheckGPU lets a test pod compute on a free GPU and returns what it saw,
+	// as the end of a sentence that begins with "a test pod saw".
+	CheckGPU(ctx context.Context) (string, error)
 }

@@ -73,6 +73,7 @@ func (d *daemon) Usage(_ context.Context, f history.Filter, by history.By) ([]hi
 	}
 	return []history.Usage{{Name: f.User, Kind: history.Kind(by), Hour: f.From}}, nil
 }
+func (d *daemon) CheckGPU(context.Context) (string, error) { return "", errors.New("no GPU is free") }
 
 func serve(t *testing.T) (string, *Client) {
 	t.Helper()
@@ -136,6 +137,9 @@ func TestRoundTrips(t *testing.T) {
 	var text strings.Builder
 	if err := c.Metrics(ctx, &text); err != nil || text.String() != "gpulab_up 1\n" {
 		t.Errorf("Metrics: %q %v", text.String(), err)
+	}
+	if _, err := c.CheckGPU(ctx); err == nil || err.Error() != "no GPU is free" {
+		t.Errorf("CheckGPU: %v", err)
 	}
 	var seen []Boot
 	if err := c.WatchBoot(ctx, func(b Boot) error { seen = append(seen, b); return nil }); err != nil || len(seen) != 2 || !seen[1].Ready {

@@ -28,11 +28,11 @@ func BenchmarkGPUPage(b *testing.B) {
 			Reading: gpu.Reading{Utilization: &value, MemoryUsed: &used, Power: &value, Temperature: &value, Processes: []gpu.Process{{PID: 1, Name: "python"}}},
 		})
 	}
-	s := &Server{cfg: Config{Fleet: oneFleet{snapshot}}, history: newHistory(), now: func() time.Time { return now }}
+	s := &Server{cfg: Config{Fleet: oneFleet{snapshot}}, trends: newTrends(), now: func() time.Time { return now }}
 	for back := 120; back >= 0; back-- {
 		past := snapshot
 		past.Time = now.Add(-time.Duration(back) * time.Second)
-		s.history.add(past)
+		s.trends.add(past)
 	}
 	view := s.gpusParts(visitor{})
 	counter := &counting{}

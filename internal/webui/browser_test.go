@@ -159,6 +159,10 @@ func TestPagesInABrowser(t *testing.T) {
 		busy.fleet.publish(snapshotAt(time.Now().Add(-time.Duration(back)*time.Second), 2, "ada", "ben"))
 	}
 	busy.busy()
+	busy.history.usage = someUse()
+	trouble := newLab(t)
+	trouble.fleet.publish(troubled(time.Now()))
+	trouble.history.events = someEvents(time.Now())
 	setup, err := busy.users.CreateLink(ctx, users.Link{Purpose: users.PurposeAdminSetup, Role: users.RoleAdmin}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +184,12 @@ func TestPagesInABrowser(t *testing.T) {
 		{"gpus", "/gpus", "ben", busy, 200},
 		{"gpus-many", "/gpus", "ben", many, 200},
 		{"gpus-none", "/gpus", "ben", none, 200},
+		{"gpu", "/gpus/" + testGPU, "ben", busy, 200},
+		{"gpu-day", "/gpus/" + testGPU + "?span=24h", "ada", busy, 200},
+		{"gpu-trouble", "/gpus/" + testGPU, "ada", trouble, 200},
+		{"use", "/use", "ben", busy, 200},
+		{"use-all", "/use?days=30", "ada", busy, 200},
+		{"use-empty", "/use", "ben", empty, 200},
 		{"gpus-cpu-only", "/gpus", "ben", cpuOnly, 200},
 		{"home-cpu-only", "/", "ben", cpuOnly, 200},
 		{"launch-starting", "/launches/4", "ada", busy, 200},
@@ -228,7 +238,7 @@ func TestPagesInABrowser(t *testing.T) {
 				if err := chromedp.Do(ctx, screen(look.width, look.dark)); err != nil {
 					t.Fatal(err)
 				}
-				checkPage(ctx, t, p.name+"-"+look.name)
+				checkPage(ctx, t, p.name+"-"+look.name, look.width)
 			}
 			for _, complaint := range wrong.take() {
 				t.Errorf("the browser reports: %s", complaint)
@@ -237,9 +247,11 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 }
 
-func checkPage(ctx context.Context, t *testing.T, name string) {
+func checkPage(ctx context.Context, t *testing.T, name string, width int64) {
 	t.Helper()
-	const wider = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".visually-hidden, .nav-box, pre, table.folds thead") && getComputedStyle(e).position !== "absolute").map(e => e.outerHTML.slice(0, 120))`
+	eventually(ctx, t, name+": curves", `[...document.querySelectorAll("[data-curve]")].every(f => f.querySelector("canvas, [data-empty]:not([hidden])"))`)
+	// innerWidth would not do: a phone shows a page that is too wide as a whole.
+	wider := `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > ` + strconv.FormatInt(width, 10) + ` + 1 && !e.closest(".visually-hidden, .nav-box, pre, table.folds thead") && getComputedStyle(e).position !== "absolute").map(e => e.outerHTML.slice(0, 120))`
 	overflow, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](wider))
 	if err != nil {
 		t.Fatal(err)

@@ -116,6 +116,8 @@ func (s *Server) liveView(r *http.Request, v visitor) (parts, error) {
 		return s.homeParts(r, v, p), nil
 	case "gpus":
 		return s.gpusParts(v), nil
+	case "gpu":
+		return s.gpuParts(p, v, query.Get("id")), nil
 	case "status":
 		if !v.may(users.ActionManageLab) {
 			return nil, errNotAllowed

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -234,9 +235,17 @@ type fakeNotebooks struct {
 	mu       sync.Mutex
 	launches []notebooks.Launch
 	changed  []chan struct{}
+	more     []notebooks.Profile
 }
 
-func (f *fakeNotebooks) Profiles() []notebooks.Profile { return notebooks.DefaultProfiles() }
+func (f *fakeNotebooks) Profiles() []notebooks.Profile {
+	return append(notebooks.DefaultProfiles(), f.more...)
+}
+
+// also adds a profile for one GPU of at least this memory.
+func (f *fakeNotebooks) also(title, memory string) {
+	f.more = append(f.more, notebooks.Profile{Slug: "kind", Title: title, GPUs: 1, GPUMemory: memory})
+}
 
 // change edits the launches and tells subscribers.
 func (f *fakeNotebooks) change(edit func(launches *[]notebooks.Launch)) {
@@ -463,4 +472,61 @@ func (f *fakeUsers) edit(handle string, change func(*users.User)) {
 			f.sessions[token] = session
 		}
 	}
+}
+
+// fakeHistory has a curve for every GPU it knows of, and the ledger and events
+// a test gives it.
+type fakeHistory struct {
+	mu      sync.Mutex
+	known   map[string]bool
+	events  []history.Event
+	usage   map[history.By][]history.Usage
+	filters []history.Filter
+}
+
+func (f *fakeHistory) Series(_ context.Context, uuid string, from, to time.Time, points int) (history.Series, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	step := to.Sub(from) / time.Duration(points)
+	series := history.Series{UUID: uuid, From: from, To: to, Step: step}
+	if !f.known[uuid] {
+		return series, nil
+	}
+	for i := range points {
+		wave := math.Sin(float64(i) / 40)
+		p := history.Point{Time: from.Add(time.Duration(i) * step)}
+		if i < points/3 || i > points/3+40 { // a while in which nothing was read
+			p.Use, p.UseMax = ptr(55+wave*40), ptr(min(100, 70+wave*40))
+			p.Memory, p.Temperature, p.SMClock = ptr((20+wave*6)*(1<<30)), ptr(60+wave*8), ptr(1400+wave*80)
+			p.Power, p.PowerMax = ptr(240+wave*100), ptr(270+wave*100)
+		}
+		series.Points = append(series.Points, p)
+	}
+	return series, nil
+}
+
+func (f *fakeHistory) Events(_ context.Context, filter history.EventFilter) ([]history.Event, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.events), func(e history.Event) bool { return e.UUID != filter.UUID }), nil
+}
+
+func (f *fakeHistory) Usage(_ context.Context, filter history.Filter, by history.By) ([]history.Usage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.filters = append(f.filters, filter)
+	return f.usage[by], nil
+}
+
+// fakeLending remembers what was asked for.
+type fakeLending struct {
+	mu     sync.Mutex
+	anyway map[string]bool
+}
+
+func (f *fakeLending) set(_ context.Context, uuid string, anyway bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.anyway[uuid] = anyway
+	return nil
 }

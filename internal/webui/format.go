@@ -3,6 +3,7 @@ package webui
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -126,4 +127,9 @@ func orElse(text, fallback string) string {
 		return fallback
 	}
 	return text
+}
+
+// joined is what is not empty, with commas between.
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), ", ")
 }

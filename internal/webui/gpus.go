@@ -2,6 +2,7 @@ package webui
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sort"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
 )
 
 // staleAfter is the age from which readings are no longer called live.
@@ -41,14 +43,28 @@ type gpuView struct {
 	Withheld       string // why no new pod gets it
 	LastSeen       string
 	memory         uint64 // bytes, 0 = not known
+	slots          int    // how many pods may hold it at a time
 }
 
 type holderView struct{ User, Notebook, For string }
 
 type processView struct{ User, Name, PID, Memory, Use string }
 
-// free reports whether a new notebook could get the GPU.
-func (g gpuView) free() bool { return len(g.Holders) == 0 && g.Withheld == "" && g.Problem == "" }
+// free is how many new notebooks could get the GPU.
+func (g gpuView) free() int {
+	if g.Withheld != "" || g.Problem != "" {
+		return 0
+	}
+	return max(0, g.slots-len(g.Holders))
+}
+
+// freeWords says so.
+func (g gpuView) freeWords() string {
+	if g.slots == 1 || len(g.Holders) == 0 {
+		return "free"
+	}
+	return fmt.Sprintf("%d of %d shares free", g.free(), g.slots)
+}
 
 // fits reports whether it is a GPU of that kind; a machine is labelled by the
 // same facts.
@@ -94,7 +110,7 @@ func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machi
 		g.Simulated = g.Simulated || snapshot.Simulated
 		if drawings {
 			for measure := range g.Readings {
-				drawn := s.history.draw(g.UUID, measureOf(measure), now)
+				drawn := s.trends.draw(g.UUID, measureOf(measure), now)
 				g.Readings[measure].Drawing = &drawn
 			}
 		}
@@ -108,7 +124,7 @@ func measureOf(place int) measure { return measure(place) }
 
 func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	view := gpuView{UUID: g.UUID, Name: g.Name, Index: g.Index,
-		Simulated: g.Simulated, Problem: g.Error, Withheld: g.Withheld, Readings: readingsOf(g)}
+		Simulated: g.Simulated, slots: max(g.Slots, 1), Problem: g.Error, Withheld: g.Withheld, Readings: readingsOf(g)}
 	if g.MemoryTotal != nil {
 		view.memory = *g.MemoryTotal
 	}
@@ -199,7 +215,8 @@ func since(t, now time.Time) string {
 	return lasting(now.Sub(t))
 }
 
-// gpuRoom counts GPUs of a kind: all and those that are free, in the lab and on
+// gpuRoom counts GPUs of a kind, or where several notebooks take turns on one,
+// its shares: all and those that are free, in the lab and on
 // one machine. A notebook gets all its GPUs from one machine.
 type gpuRoom struct {
 	total, free, largest, mostFree int
@@ -214,10 +231,8 @@ func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
 			if !g.fits(kind) {
 				continue
 			}
-			all++
-			if g.free() {
-				free++
-			}
+			all += g.slots
+			free += g.free()
 		}
 		room.simulated = room.simulated && (m.Simulated || all == 0)
 		room.total += all
@@ -230,7 +245,7 @@ func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
 }
 
 func (s *Server) gpusPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	s.render(w, r, http.StatusOK, gpusPage(s.page(w, r, v, "GPUs", "view=gpus"), s.machines(v, true)))
+	s.render(w, r, http.StatusOK, gpusPage(s.page(w, r, v, "GPUs", "view=gpus"), s.machines(v, true), v.may(users.ActionManageLab), s.check.view(s.now())))
 	return nil
 }
 

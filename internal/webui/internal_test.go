@@ -57,7 +57,7 @@ func useOf(at time.Time, use *float64) gpu.Snapshot {
 }
 
 func TestHistoryDrawsGaps(t *testing.T) {
-	h, start, full := newHistory(), time.Unix(1000, 0), 100.0
+	h, start, full := newTrends(), time.Unix(1000, 0), 100.0
 	if lines := h.draw("a", use, start).Lines; lines != nil {
 		t.Errorf("drew an unknown GPU: %v", lines)
 	}
@@ -95,7 +95,7 @@ func TestHistoryDrawsGaps(t *testing.T) {
 }
 
 func TestHistoryForgetsGPUsThatAreGone(t *testing.T) {
-	h, full := newHistory(), 1.0
+	h, full := newTrends(), 1.0
 	h.add(useOf(time.Unix(1000, 0), &full))
 	other := useOf(time.Unix(2000, 0), &full)
 	other.GPUs[0].UUID = "b"

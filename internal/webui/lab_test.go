@@ -36,6 +36,9 @@ var people = []users.User{
 	{Handle: "gus", Name: "", Role: users.RoleGuest},
 }
 
+// testGPU is the first GPU of a test lab.
+const testGPU = "GPU-5f0c1a7e-0000-4000-8000-000000000000"
+
 // A lab is the pages over fakes, on a server of their own that is the
 // notebooks' origin too.
 type lab struct {
@@ -43,9 +46,14 @@ type lab struct {
 	notebooks *fakeNotebooks
 	fleet     *fakeFleet
 	status    *fakeStatus
+	history   *fakeHistory
+	lending   *fakeLending
 	pages     *webui.Server
 	server    *httptest.Server
 	ca        []byte
+	// checked and checkFails are what a test of a GPU comes to.
+	checked    string
+	checkFails error
 	// refuseWebSockets makes the notebooks' origin answer like a Safari that
 	// does not trust the certificate: pages yes, WebSockets no.
 	refuseWebSockets atomic.Bool
@@ -63,6 +71,7 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 		listed[i] = u
 	}
 	l := &lab{users: newFakeUsers(listed...), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
+		history: &fakeHistory{known: map[string]bool{testGPU: true}}, lending: &fakeLending{anyway: map[string]bool{}},
 		status: &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
 	l.fleet.publish(snapshotAt(time.Now(), 2, heldBy...))
 
@@ -81,6 +90,7 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 		t.Fatal(err)
 	}
 	pages, err := webui.New(webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
+		History: l.history, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
 		CA: func() []byte { return l.ca }, LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
 	if err != nil {

@@ -25,7 +25,9 @@ type page struct {
 	// HubPort is where a script tries whether WebSockets work; 0 for pages of
 	// people who are not signed in.
 	HubPort int
-	asset   func(name string) string
+	// Charts says that the page draws curves.
+	Charts bool
+	asset  func(name string) string
 }
 
 type navLink struct{ Path, Label, Icon string }
@@ -66,7 +68,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 }
 
 func navFor(v visitor) []navLink {
-	nav := []navLink{{"/", "Home", "house"}, {"/gpus", "GPUs", "gpu"}}
+	nav := []navLink{{"/", "Home", "house"}, {"/gpus", "GPUs", "gpu"}, {"/use", "Use", "clock"}}
 	if v.may(users.ActionManageUsers) {
 		nav = append(nav, navLink{"/users", "Users", "users"})
 	}

@@ -44,6 +44,11 @@ func (s *Server) table() []route {
 
 		{method: "GET", path: "/{$}", need: users.ActionSee, handler: s.homePage},
 		{method: "GET", path: "/gpus", need: users.ActionSee, handler: s.gpusPage},
+		{method: "POST", path: "/gpus/check", need: users.ActionManageLab, handler: s.checkGPU},
+		{method: "GET", path: "/gpus/{uuid}", need: users.ActionSee, handler: s.gpuPage},
+		{method: "POST", path: "/gpus/{uuid}/lend", need: users.ActionManageLab, handler: s.lendGPU},
+		{method: "GET", path: "/api/v1/gpus/{uuid}/history", need: users.ActionSee, handler: s.apiGPUHistory, script: true},
+		{method: "GET", path: "/use", need: users.ActionSee, handler: s.usePage},
 		{method: "GET", path: "/events", need: users.ActionSee, handler: s.events, script: true},
 		{method: "GET", path: "/api/v1/gpus", need: users.ActionSee, handler: s.apiGPUs, script: true},
 		{method: "GET", path: "/design", need: users.ActionSee, handler: s.designPage},

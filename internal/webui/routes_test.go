@@ -46,6 +46,11 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/handle/check?handle=zoe", admin},
 		{"GET", "/", signedIn},
 		{"GET", "/gpus", signedIn},
+		{"GET", "/gpus/" + testGPU, signedIn},
+		{"POST", "/gpus/" + testGPU + "/lend", admin},
+		{"GET", "/api/v1/gpus/" + testGPU + "/history", signedIn},
+		{"POST", "/gpus/check", admin},
+		{"GET", "/use", signedIn},
 		{"GET", "/api/v1/gpus", signedIn},
 		{"GET", "/design", signedIn},
 		{"GET", "/events?view=nothing", signedIn},
@@ -106,7 +111,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{$}", "").Replace(pattern)
+	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{$}", "", "{uuid}", testGPU).Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -70,6 +71,16 @@ type Fleet interface {
 	Subscribe(ctx context.Context) <-chan gpu.Snapshot
 }
 
+// History is what the GPUs did.
+type History interface {
+	// Series returns a GPU's readings in [from, to) as at most points points.
+	Series(ctx context.Context, uuid string, from, to time.Time, points int) (history.Series, error)
+	// Events lists what happened to GPUs, the newest first.
+	Events(ctx context.Context, filter history.EventFilter) ([]history.Event, error)
+	// Usage sums up who had GPUs, and what they did with them.
+	Usage(ctx context.Context, filter history.Filter, by history.By) ([]history.Usage, error)
+}
+
 // StatusSource tells how gpulab itself is.
 type StatusSource interface {
 	Status(ctx context.Context) (ctl.Status, error)
@@ -77,13 +88,19 @@ type StatusSource interface {
 	Charts(ctx context.Context) ([]ctl.Chart, error)
 }
 
-// Config is what the pages need. Users, Notebooks, Fleet and Status are
-// required; every other zero value works.
+// Config is what the pages need. Users, Notebooks, Fleet, Status, History,
+// CheckGPU and LendGPU are required; every other zero value works.
 type Config struct {
 	Users     Users
 	Notebooks Notebooks
 	Fleet     Fleet
 	Status    StatusSource
+	History   History
+	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as
+	// the end of a sentence that begins with "a test pod saw".
+	CheckGPU func(ctx context.Context) (string, error)
+	// LendGPU makes a GPU be lent out whoever uses it, or no longer.
+	LendGPU func(ctx context.Context, uuid string, anyway bool) error
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
 	// LabName is shown on every page; empty means "gpulab".
@@ -103,15 +120,16 @@ type Server struct {
 	cfg     Config
 	handler http.Handler
 	files   *files
-	history *history
+	trends  *trends
 	streams *streams
+	check   lastCheck
 	now     func() time.Time
 }
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet and Status are required")
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.History == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, History, CheckGPU and LendGPU are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443
@@ -132,7 +150,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("webui: read embedded files: %w", err)
 	}
-	s := &Server{cfg: cfg, files: files, history: newHistory(), streams: newStreams(), now: time.Now}
+	s := &Server{cfg: cfg, files: files, trends: newTrends(), streams: newStreams(), now: time.Now}
 	cfg.Users.OnSessionsEnded(s.streams.end)
 	s.handler = s.routes()
 	return s, nil
@@ -147,7 +165,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		for snapshot := range s.cfg.Fleet.Subscribe(ctx) {
-			s.history.add(snapshot)
+			s.trends.add(snapshot)
 		}
 	})
 	<-ctx.Done()

@@ -29,9 +29,9 @@ const (
 	measures
 )
 
-// history keeps the last two minutes of every GPU's readings as fractions of
+// trends keep the last two minutes of every GPU's readings as fractions of
 // their scale, 0 to 1. It is safe for concurrent use.
-type history struct {
+type trends struct {
 	mu   sync.Mutex
 	gpus map[string]*track // by UUID
 }
@@ -42,10 +42,10 @@ type track struct {
 	values [measures][slots]*float64
 }
 
-func newHistory() *history { return &history{gpus: map[string]*track{}} }
+func newTrends() *trends { return &trends{gpus: map[string]*track{}} }
 
 // add records a snapshot. GPUs that were not seen for two minutes are dropped.
-func (h *history) add(snapshot gpu.Snapshot) {
+func (h *trends) add(snapshot gpu.Snapshot) {
 	slot := slotOf(snapshot.Time)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +93,7 @@ func place(slot int64) int { return int(((slot % slots) + slots) % slots) }
 type drawing struct{ Lines []string }
 
 // draw returns the drawing of one measure as of now.
-func (h *history) draw(uuid string, m measure, now time.Time) drawing {
+func (h *trends) draw(uuid string, m measure, now time.Time) drawing {
 	newest := slotOf(now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
