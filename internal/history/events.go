@@ -3,7 +3,6 @@ package history
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -207,9 +206,10 @@ func eventsQuery(f EventFilter) (query string, args []any) {
 // Events returns what happened, the newest first.
 func (r *Recorder) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	query, args := eventsQuery(f)
-	rows, err := r.cfg.Store.Metrics().QueryContext(ctx, query, args...)
+	db := r.cfg.Store.Metrics()
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read the events: %w", err)
+		return nil, r.readFailed(db, err)
 	}
 	defer rows.Close()
 	out := []Event{}
@@ -218,7 +218,7 @@ func (r *Recorder) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 		var number int
 		var xid, first, last int64
 		if err := rows.Scan(&e.Node, &e.UUID, &number, &e.Kind, &xid, &first, &last, &e.Count, &e.Detail); err != nil {
-			return nil, fmt.Errorf("read the events: %w", err)
+			return nil, r.readFailed(db, err)
 		}
 		if number >= 0 {
 			e.Number = &number
@@ -227,7 +227,7 @@ func (r *Recorder) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 		out = append(out, e)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the events: %w", err)
+		return nil, r.readFailed(db, err)
 	}
 	return out, nil
 }

@@ -208,8 +208,78 @@ func TestDamagedHistory(t *testing.T) {
 		// The pages that are in use are still in memory of the open connections.
 		l.store.Metrics().SetMaxIdleConns(0)
 		checkSetAside(t, l, dir, "SQLite format 3")
+		if s := l.series(noon, noon.Add(time.Minute), 10); len(s.Points) != 0 {
+			t.Errorf("rows of the time before: %+v", s.Points)
+		}
 		near(t, "ada's held time", l.of(KindUser, "ada").Held, 30, 1e-6)
 	})
+}
+
+// A damaged history that cannot be begun anew at once is as soon as it can.
+func TestDamagedHistoryThatCannotBeMoved(t *testing.T) {
+	dir := t.TempDir()
+	l := openLab(t, dir)
+	l.Add(holding(0))
+	l.seconds(20, holding)
+	path := filepath.Join(dir, store.MetricsFile)
+	// What lies in the way cannot be renamed over, as on a disk that refuses.
+	if err := os.MkdirAll(filepath.Join(dir, store.DamagedMetricsFile, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l.damaged.Store(l.store.Metrics())
+	for range 2 {
+		l.second(holding(0))
+		if err := l.Flush(t.Context()); err == nil {
+			t.Fatal("it was begun anew")
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(dir, store.DamagedMetricsFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+	checkSetAside(t, l, dir, "SQLite format 3")
+	near(t, "ada's held time", l.of(KindUser, "ada").Held, 32, 1e-6)
+}
+
+// Damage among rows that are read and never written is found as well.
+func TestDamageFoundByReader(t *testing.T) {
+	dir := t.TempDir()
+	l := openLab(t, dir)
+	l.Recorder.cfg.Limit = time.Hour
+	for i := range 300 * 24 * 2 {
+		l.pass(30 * time.Minute)
+		l.Add(ramp(i))
+	}
+	l.flush()
+	var page, pageSize int64
+	if err := l.store.Metrics().QueryRow("SELECT min(pageno), min(pgsize) FROM dbstat WHERE name = 'readings_5min' AND pagetype = 'leaf' AND ncell > 10").Scan(&page, &pageSize); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.store.Metrics().Exec("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
+		t.Fatal(err)
+	}
+	l.store.Metrics().SetMaxIdleConns(0) // what is in memory is not damaged
+	f, err := os.OpenFile(filepath.Join(dir, store.MetricsFile), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte(strings.Repeat("x", int(pageSize))), (page-1)*pageSize); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if _, err := l.Series(t.Context(), "GPU-a", noon, l.wall, 1000); !store.Damaged(err) {
+		t.Fatalf("reading a damaged page gave %v", err)
+	}
+	l.second(ramp(0))
+	l.flush()
+	if s := l.series(noon, l.wall.Add(time.Second), 1000); len(s.Points) != 1 {
+		t.Errorf("%d points", len(s.Points))
+	}
+	if p, bad := l.Problem(); !bad || !strings.Contains(p.Text, "begun anew") {
+		t.Errorf("%+v", p)
+	}
 }
 
 func checkSetAside(t *testing.T, l *lab, dir, begins string) {
@@ -217,7 +287,7 @@ func checkSetAside(t *testing.T, l *lab, dir, begins string) {
 	l.wall = noon.Add(time.Hour)
 	l.Add(holding(0))
 	l.seconds(10, holding)
-	if s := l.series(noon, l.wall.Add(time.Second), 5000); len(s.Points) != 2 || s.Points[0].Time.Before(noon.Add(time.Hour)) {
+	if s := l.series(noon.Add(30*time.Second), l.wall.Add(time.Second), 5000); len(s.Points) != 2 || s.Points[0].Time.Before(noon.Add(time.Hour)) {
 		t.Errorf("rows of the time after: %+v", s.Points)
 	}
 	intact(t, l.store.Metrics(), l.store.DB())

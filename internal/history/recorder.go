@@ -2,12 +2,14 @@ package history
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -44,6 +46,10 @@ type Recorder struct {
 	cardIDs  map[card]cardRow // gpulab.db
 	prunedAt time.Duration
 	pruned   bool
+
+	// damaged is the metrics.db that somebody has found damaged. It is replaced
+	// as soon as that can be done.
+	damaged atomic.Pointer[sql.DB]
 
 	mu      sync.Mutex
 	nodes   map[string]*node
@@ -214,13 +220,14 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	r.forgetRecent()
 	r.mu.Unlock()
 
-	seriesErr := r.writeSeries(ctx, b)
-	if store.Damaged(seriesErr) {
+	db := r.cfg.Store.Metrics()
+	seriesErr := r.watch(db, r.writeSeries(ctx, db, b))
+	if r.damaged.Load() == db {
 		// Kept readings are lost with the file, those of the last seconds are not.
 		r.cfg.Log.Error("the history database is damaged and begun anew", "err", seriesErr)
 		r.gpuIDs = map[string]int64{}
 		if seriesErr = r.cfg.Store.ReplaceMetrics(ctx); seriesErr == nil {
-			seriesErr = r.writeSeries(ctx, b)
+			seriesErr = r.writeSeries(ctx, r.cfg.Store.Metrics(), b)
 		}
 	}
 	usageErr := r.writeUsage(ctx, b.usage)
@@ -237,6 +244,20 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	err := errors.Join(seriesErr, usageErr)
 	r.judge(err)
 	return err
+}
+
+// watch notes a metrics.db that an error calls damaged, and returns the error.
+// Readers may meet damage that writers never do.
+func (r *Recorder) watch(db *sql.DB, err error) error {
+	if store.Damaged(err) {
+		r.damaged.Store(db)
+	}
+	return err
+}
+
+// readFailed words the error of a reader of metrics.db.
+func (r *Recorder) readFailed(db *sql.DB, err error) error {
+	return fmt.Errorf("read the history: %w", r.watch(db, err))
 }
 
 // judge makes a failure the recorder's problem, and its end the end of it.

@@ -162,9 +162,10 @@ func rowsQuery(lv level) string {
 }
 
 func (r *Recorder) rows(ctx context.Context, lv level, uuid string, from, to, step int64) ([]span, error) {
-	rows, err := r.cfg.Store.Metrics().QueryContext(ctx, rowsQuery(lv), step, uuid, from, to)
+	db := r.cfg.Store.Metrics()
+	rows, err := db.QueryContext(ctx, rowsQuery(lv), step, uuid, from, to)
 	if err != nil {
-		return nil, fmt.Errorf("read the history: %w", err)
+		return nil, r.readFailed(db, err)
 	}
 	defer rows.Close()
 	var out []span
@@ -173,14 +174,14 @@ func (r *Recorder) rows(ctx context.Context, lv level, uuid string, from, to, st
 		var useMax, memoryMax, powerMax, temperatureMax sql.NullFloat64
 		if err := rows.Scan(&s.start, &s.use.sum, &s.use.n, &useMax, &memoryMax, &s.power.sum, &s.power.n, &powerMax,
 			&temperatureMax, &s.clock.sum, &s.clock.n); err != nil {
-			return nil, fmt.Errorf("read the history: %w", err)
+			return nil, r.readFailed(db, err)
 		}
 		s.useMax, s.memoryMax = peak{useMax.Float64, useMax.Valid}, peak{memoryMax.Float64, memoryMax.Valid}
 		s.powerMax, s.temperature = peak{powerMax.Float64, powerMax.Valid}, peak{temperatureMax.Float64, temperatureMax.Valid}
 		out = append(out, s)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the history: %w", err)
+		return nil, r.readFailed(db, err)
 	}
 	return out, nil
 }
@@ -222,13 +223,13 @@ func (p peak) in(unit float64) *float64 {
 }
 
 // writeSeries writes readings and events to metrics.db, in one transaction.
-func (r *Recorder) writeSeries(ctx context.Context, b batch) error {
+func (r *Recorder) writeSeries(ctx context.Context, db *sql.DB, b batch) error {
 	_, running := r.cfg.Clock()
 	prune := !r.pruned || running-r.prunedAt >= pruneEvery
 	if len(b.readings.tens)+len(b.readings.fives)+len(b.events) == 0 && !prune {
 		return nil
 	}
-	tx, err := r.cfg.Store.Metrics().BeginTx(ctx, nil)
+	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("write the history: %w", err)
 	}

@@ -124,6 +124,9 @@ func (s *Store) ReplaceMetrics(ctx context.Context) error {
 // moveMetricsAside renames metrics.db; one that was set aside before goes, so that they do not pile up. Without its
 // write-ahead log a file cannot be examined, and the log must not meet the new file.
 func (s *Store) moveMetricsAside() error {
+	if _, err := os.Lstat(filepath.Join(s.dir, MetricsFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil // it was before, and could not be begun anew
+	}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		from, to := filepath.Join(s.dir, MetricsFile+suffix), filepath.Join(s.dir, DamagedMetricsFile+suffix)
 		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -162,6 +162,57 @@ func TestDamagedDatabaseNamesTheNextStep(t *testing.T) {
 	}
 }
 
+// A damaged metrics.db is set aside, as often as it happens; one copy is kept. One that is only newer is not damaged.
+func TestDamagedMetricsIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	path, aside := filepath.Join(dir, MetricsFile), filepath.Join(dir, DamagedMetricsFile)
+	if s := open(t, dir); s.MetricsSetAside() != "" {
+		t.Error("a new database was set aside")
+	} else if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, junk := range []string{"first", "second"} {
+		junk = strings.Repeat(junk+" is not a database\n", 500)
+		if err := os.WriteFile(path, []byte(junk), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := open(t, dir)
+		if s.MetricsSetAside() != aside {
+			t.Errorf("set aside as %q", s.MetricsSetAside())
+		}
+		if kept, err := os.ReadFile(aside); err != nil || string(kept) != junk {
+			t.Errorf("kept %.20q, %v", kept, err)
+		}
+		if _, err := s.Metrics().Exec("INSERT INTO meta VALUES ('k', 'v')"); err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open(t, dir)
+	old := s.Metrics()
+	if err := s.ReplaceMetrics(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Ping(); err == nil {
+		t.Error("the old handle is open")
+	}
+	var n int
+	if err := s.Metrics().QueryRow("SELECT count(*) FROM meta").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d rows in the new one, %v", n, err)
+	}
+	if _, err := s.Metrics().Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, 1)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), dir); !errors.Is(err, ErrNewerDatabase) {
+		t.Errorf("a newer one: %v", err)
+	}
+}
+
 func TestBackup(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
