@@ -155,7 +155,12 @@ func TestRemoveByPage(t *testing.T) {
 
 // pagesConfig is what openPages gives the pages, as far as people matter.
 func pagesConfig(p *people) webui.Config {
-	return webui.Config{Users: p, Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{}}
+	return webui.Config{
+		Users: p, Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{},
+		History:  struct{ webui.History }{},
+		CheckGPU: func(context.Context) (string, error) { return "", errStarting },
+		LendGPU:  func(context.Context, string, bool) error { return errStarting },
+	}
 }
 
 var csrfField = regexp.MustCompile(`name="csrf" value="([^"]+)"`)

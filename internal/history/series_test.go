@@ -274,7 +274,7 @@ func TestQueriesUseIndexes(t *testing.T) {
 	for query, args := range queries {
 		checkPlan(t, l.store.Metrics(), query, args)
 	}
-	for _, f := range []Filter{{From: from, To: to}, {User: "ada"}, {User: "ada", From: from}} {
+	for _, f := range []Filter{{From: from}, {From: from, To: to}, {User: "ada"}, {User: "ada", From: from}} {
 		for by := range keys {
 			for _, cards := range [][]int64{nil, {1, 2}} {
 				query, args, err := usageQuery(f, by, cards)

@@ -109,7 +109,7 @@ func usageQuery(f Filter, by By, cards []int64) (query string, args []any, err e
 	case f.User != "":
 		and("kind = ? AND usage.name = ?", KindUser, f.User)
 	case by == ByUser:
-		and("+kind <> ?", kindCard)
+		and("kind <> ?", kindCard)
 	default:
 		and("kind = ? AND usage.name = ''", kindCard)
 	}
