@@ -70,7 +70,8 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	if prepare != nil {
 		prepare(s)
 	}
-	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Fleet: s.fleet, Status: &fakeStatus{}})
+	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Fleet: s.fleet, Status: &fakeStatus{},
+		History: &fakeHistory{}, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -200,9 +200,9 @@ func TestTestOfAGPU(t *testing.T) {
 	}
 	c := l.client(t, "ada")
 	l.checked = "a simulated GPU, which computes nothing"
-	c.post("/gpus", "/gpus/check", nil).want(t, http.StatusSeeOther)
+	c.post("/gpus", "/gpu-check", nil).want(t, http.StatusSeeOther)
 	c.get("/gpus").want(t, http.StatusOK, "A test pod saw a simulated GPU, which computes nothing.", "a few seconds ago")
 	l.checked, l.checkFails = "", errors.New("no GPU is free; a test needs one for a few seconds")
-	c.post("/gpus", "/gpus/check", nil).want(t, http.StatusSeeOther)
+	c.post("/gpus", "/gpu-check", nil).want(t, http.StatusSeeOther)
 	c.get("/gpus").want(t, http.StatusOK, "No GPU is free; a test needs one for a few seconds.")
 }

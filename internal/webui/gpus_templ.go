@@ -93,7 +93,7 @@ func gpusPage(p page, machines []machineView, mayCheck bool, check checkView) te
 				return templ_7745c5c3_Err
 			}
 			if mayCheck && len(machines) > 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<form class=\"row\" method=\"post\" action=\"/gpus/check\">")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<form class=\"row\" method=\"post\" action=\"/gpu-check\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

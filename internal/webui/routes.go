@@ -44,7 +44,7 @@ func (s *Server) table() []route {
 
 		{method: "GET", path: "/{$}", need: users.ActionSee, handler: s.homePage},
 		{method: "GET", path: "/gpus", need: users.ActionSee, handler: s.gpusPage},
-		{method: "POST", path: "/gpus/check", need: users.ActionManageLab, handler: s.checkGPU},
+		{method: "POST", path: "/gpu-check", need: users.ActionManageLab, handler: s.checkGPU},
 		{method: "GET", path: "/gpus/{uuid}", need: users.ActionSee, handler: s.gpuPage},
 		{method: "POST", path: "/gpus/{uuid}/lend", need: users.ActionManageLab, handler: s.lendGPU},
 		{method: "GET", path: "/api/v1/gpus/{uuid}/history", need: users.ActionSee, handler: s.apiGPUHistory, script: true},

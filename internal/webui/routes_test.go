@@ -49,7 +49,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/gpus/" + testGPU, signedIn},
 		{"POST", "/gpus/" + testGPU + "/lend", admin},
 		{"GET", "/api/v1/gpus/" + testGPU + "/history", signedIn},
-		{"POST", "/gpus/check", admin},
+		{"POST", "/gpu-check", admin},
 		{"GET", "/use", signedIn},
 		{"GET", "/api/v1/gpus", signedIn},
 		{"GET", "/design", signedIn},
