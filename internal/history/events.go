@@ -95,6 +95,16 @@ func (l events) restore(old events) (dropped bool) {
 	return dropped
 }
 
+// note takes an event. r.mu is held.
+func (r *Recorder) note(e Event) {
+	r.pending.events.add(e)
+	r.noted.Add(1)
+}
+
+// Noted counts the events since the start: where it has changed, Events has
+// something new.
+func (r *Recorder) Noted() uint64 { return r.noted.Load() }
+
 // noteNode notes XIDs, and whether the machine's readings came or ceased.
 func (r *Recorder) noteNode(n *node, s *gpu.Snapshot, wall time.Time) {
 	name := tidy(s.Node)
@@ -104,7 +114,7 @@ func (r *Recorder) noteNode(n *node, s *gpu.Snapshot, wall time.Time) {
 		if down {
 			e.Kind, e.Detail = EventProbeDown, tidy(s.Error)
 		}
-		r.pending.events.add(e)
+		r.note(e)
 	}
 	left := leftOut(s)
 	for i, x := range s.Events {
@@ -114,7 +124,7 @@ func (r *Recorder) noteNode(n *node, s *gpu.Snapshot, wall time.Time) {
 			at = wall
 		}
 		number := x.Index
-		r.pending.events.add(Event{
+		r.note(Event{
 			Node: name, UUID: tidy(x.UUID), Number: &number, Kind: EventXID, XID: min(x.XID, math.MaxInt64), First: at, Last: at,
 			Count: 1 + left[i],
 		})
@@ -154,7 +164,7 @@ func (r *Recorder) noteGPU(st *gpuState, s *gpu.Snapshot, g *gpu.GPU, wall time.
 		if lost {
 			e.Kind, e.Detail = EventGPULost, tidy(g.Error)
 		}
-		r.pending.events.add(e)
+		r.note(e)
 	}
 	st.known, st.lost = true, lost
 }
@@ -203,8 +213,14 @@ func eventsQuery(f EventFilter) (query string, args []any) {
 		WHERE ` + strings.Join(where, " AND ") + ` ORDER BY last DESC, id DESC LIMIT ?`, append(args, f.Limit)
 }
 
-// Events returns what happened, the newest first.
+// Events returns what happened, the newest first, up to this moment.
 func (r *Recorder) Events(ctx context.Context, f EventFilter) ([]Event, error) {
+	r.mu.Lock()
+	waiting := len(r.pending.events) > 0
+	r.mu.Unlock()
+	if waiting {
+		_ = r.Flush(ctx) // Problem tells
+	}
 	query, args := eventsQuery(f)
 	db := r.cfg.Store.Metrics()
 	rows, err := db.QueryContext(ctx, query, args...)

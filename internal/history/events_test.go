@@ -148,3 +148,18 @@ func TestEventsOfAWrongClock(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 }
+
+// An error is told at once, not when the next batch is written.
+func TestEventsUpToThisMoment(t *testing.T) {
+	l := newLab(t)
+	before := l.Noted()
+	s := snap(idle())
+	s.Events = []gpu.XIDEvent{{Time: l.wall, UUID: "GPU-a", Index: 2, XID: 79}}
+	l.Add(s)
+	if l.Noted() != before+1 {
+		t.Errorf("noted %d events, want %d", l.Noted(), before+1)
+	}
+	if list := l.events(EventFilter{UUID: "GPU-a"}); len(list) != 1 || list[0].XID != 79 {
+		t.Errorf("%+v", list)
+	}
+}

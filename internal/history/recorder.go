@@ -51,6 +51,8 @@ type Recorder struct {
 	// as soon as that can be done.
 	damaged atomic.Pointer[sql.DB]
 
+	noted atomic.Uint64 // events
+
 	mu      sync.Mutex
 	nodes   map[string]*node
 	recent  map[string]*recent // by UUID

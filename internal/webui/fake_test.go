@@ -511,6 +511,12 @@ func (f *fakeHistory) Events(_ context.Context, filter history.EventFilter) ([]h
 	return slices.DeleteFunc(slices.Clone(f.events), func(e history.Event) bool { return e.UUID != filter.UUID }), nil
 }
 
+func (f *fakeHistory) Noted() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return uint64(len(f.events))
+}
+
 func (f *fakeHistory) Usage(_ context.Context, filter history.Filter, by history.By) ([]history.Usage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -231,15 +231,15 @@ func (s *Server) gpuNow(snapshot *gpu.Snapshot, g *gpu.GPU, v visitor) gpuPageVi
 // gpuParts are the live parts of the page of one GPU.
 func (s *Server) gpuParts(p page, v visitor, uuid string) parts {
 	var events []eventView
-	var xid uint64
+	noted := uint64(0)
 	return func(ctx context.Context, fresh bool) ([]part, error) {
 		snapshot, g, err := s.findGPU(uuid)
 		if err != nil {
 			return nil, err
 		}
 		// An error is on the page as soon as it is known, not at the next look.
-		if g.XID != nil && *g.XID != xid {
-			xid, fresh = *g.XID, true
+		if n := s.cfg.History.Noted(); n != noted {
+			noted, fresh = n, true
 		}
 		if fresh {
 			if events, err = s.gpuEvents(ctx, uuid); err != nil {
