@@ -219,7 +219,8 @@ func (r *Recorder) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	waiting := len(r.pending.events) > 0
 	r.mu.Unlock()
 	if waiting {
-		_ = r.Flush(ctx) // Problem tells
+		// A visitor who leaves is no reason that history cannot be written.
+		_ = r.Flush(context.WithoutCancel(ctx)) // Problem tells
 	}
 	query, args := eventsQuery(f)
 	db := r.cfg.Store.Metrics()

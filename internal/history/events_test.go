@@ -1,6 +1,7 @@
 package history
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -161,5 +162,15 @@ func TestEventsUpToThisMoment(t *testing.T) {
 	}
 	if list := l.events(EventFilter{UUID: "GPU-a"}); len(list) != 1 || list[0].XID != 79 {
 		t.Errorf("%+v", list)
+	}
+	// Who asks and goes away meanwhile is not the history's problem.
+	l.Add(s)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := l.Events(gone, EventFilter{}); err == nil {
+		t.Error("somebody who is gone got an answer")
+	}
+	if p, bad := l.Problem(); bad {
+		t.Errorf("%+v", p)
 	}
 }
