@@ -122,7 +122,7 @@ func TestSMITable(t *testing.T) {
 			t.Errorf("%d characters wide, want %d: %s", len(line), len(lines[1]), line)
 		}
 	}
-	for _, want := range []string{"(simulated)", "Driver Version: ", "CUDA Version: 13.0", "24576MiB", "No running processes"} {
+	for _, want := range []string{"(simulated)", "Driver Version: ", "CUDA Version: 13.0", "24576MiB", " On |", "|  30%  33C ", "No running processes"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the table lacks %q:\n%s", want, out)
 		}
@@ -149,6 +149,7 @@ func TestSMIListAndQuery(t *testing.T) {
 		{[]string{"--query-gpu=uuid", "--format=csv,noheader", "-i", "0"}, match[1] + "\n", 0},
 		{[]string{"--query-gpu", "memory.total,utilization.gpu", "--format", "csv,noheader,nounits", "--id=" + match[1]}, "24576, 0\n", 0},
 		{[]string{"--query-gpu=mig.mode.current", "--format=csv,noheader", "-i", "1"}, "[N/A]\n", 0},
+		{[]string{"--query-gpu=persistence_mode,ecc.errors.uncorrected.volatile.total,pcie.link.width.current", "--format=csv", "-i", "0"}, "persistence_mode, ecc.errors.uncorrected.volatile.total, pcie.link.width.current\nEnabled, 0, 16\n", 0},
 		{[]string{"--query-compute-apps=pid,used_memory", "--format=csv"}, "pid, used_memory [MiB]\n", 0},
 		{[]string{"--query-gpu=nonsense", "--format=csv"}, "Field \"nonsense\" is not a valid field to query.\n", 2},
 		{[]string{"--query-gpu=name"}, "\"--format=\" is missing: a query needs --format=csv.\n", 2},

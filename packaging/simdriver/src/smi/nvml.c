@@ -27,6 +27,13 @@ static struct {
   __typeof__(&nvmlDeviceGetClockInfo) clock;
   __typeof__(&nvmlDeviceGetMaxClockInfo) max_clock;
   __typeof__(&nvmlDeviceGetComputeRunningProcesses_v3) processes;
+  __typeof__(&nvmlDeviceGetFanSpeed) fan;
+  __typeof__(&nvmlDeviceGetFieldValues) fields;
+  __typeof__(&nvmlDeviceGetTotalEccErrors) ecc_errors;
+  __typeof__(&nvmlDeviceGetCurrPcieLinkGeneration) pcie_generation;
+  __typeof__(&nvmlDeviceGetCurrPcieLinkWidth) pcie_width;
+  __typeof__(&nvmlDeviceGetPersistenceMode) persistence;
+  __typeof__(&nvmlDeviceGetMigMode) mig;
 } nvml;
 
 // find stores the address of a symbol; ISO C has no cast from void * to a
@@ -53,7 +60,12 @@ static bool find_all(void *l) {
          find(l, "nvmlDeviceGetEnforcedPowerLimit", &nvml.power_limit) &&
          find(l, "nvmlDeviceGetPerformanceState", &nvml.pstate) && find(l, "nvmlDeviceGetClockInfo", &nvml.clock) &&
          find(l, "nvmlDeviceGetMaxClockInfo", &nvml.max_clock) &&
-         find(l, "nvmlDeviceGetComputeRunningProcesses_v3", &nvml.processes);
+         find(l, "nvmlDeviceGetComputeRunningProcesses_v3", &nvml.processes) &&
+         find(l, "nvmlDeviceGetFanSpeed", &nvml.fan) && find(l, "nvmlDeviceGetFieldValues", &nvml.fields) &&
+         find(l, "nvmlDeviceGetTotalEccErrors", &nvml.ecc_errors) &&
+         find(l, "nvmlDeviceGetCurrPcieLinkGeneration", &nvml.pcie_generation) &&
+         find(l, "nvmlDeviceGetCurrPcieLinkWidth", &nvml.pcie_width) &&
+         find(l, "nvmlDeviceGetPersistenceMode", &nvml.persistence) && find(l, "nvmlDeviceGetMigMode", &nvml.mig);
 }
 
 // smi_connect loads and initialises NVML. It returns an exit code, after
@@ -112,11 +124,29 @@ static void read_load(struct smi_gpu *g) {
   if (nvml.pstate(g->device, &state) == NVML_SUCCESS) g->pstate = (int)state;
 }
 
+// read_condition fills in what the card says about itself.
+static void read_condition(struct smi_gpu *g) {
+  unsigned int value, pending;
+  unsigned long long errors;
+  nvmlEnableState_t on;
+  nvmlFieldValue_t memory = {.fieldId = NVML_FI_DEV_MEMORY_TEMP};
+  if (nvml.fan(g->device, &value) == NVML_SUCCESS) g->fan = value;
+  if (nvml.fields(g->device, 1, &memory) == NVML_SUCCESS && memory.nvmlReturn == NVML_SUCCESS)
+    g->memory_temperature = memory.value.uiVal;
+  if (nvml.ecc_errors(g->device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &errors) == NVML_SUCCESS)
+    g->ecc_uncorrected = (double)errors;
+  if (nvml.pcie_generation(g->device, &value) == NVML_SUCCESS) g->pcie_generation = (int)value;
+  if (nvml.pcie_width(g->device, &value) == NVML_SUCCESS) g->pcie_width = (int)value;
+  if (nvml.persistence(g->device, &on) == NVML_SUCCESS) g->persistence = on == NVML_FEATURE_ENABLED;
+  if (nvml.mig(g->device, &value, &pending) == NVML_SUCCESS) g->mig = value == NVML_DEVICE_MIG_ENABLE;
+}
+
 void smi_read_gpu(unsigned int index, struct smi_gpu *out) {
   *out = (struct smi_gpu){.index = index, .cc_major = -1, .utilization = -1, .memory_utilization = -1,
                           .temperature = -1, .power = -1, .power_limit = -1, .memory_total = -1, .memory_used = -1,
                           .memory_free = -1, .pstate = -1, .sm_clock = -1, .memory_clock = -1, .sm_clock_max = -1,
-                          .memory_clock_max = -1};
+                          .memory_clock_max = -1, .fan = -1, .memory_temperature = -1, .ecc_uncorrected = -1,
+                          .pcie_generation = -1, .pcie_width = -1, .persistence = -1, .mig = -1};
   out->status = nvml.by_index(index, &out->device);
   if (out->status != NVML_SUCCESS) return;
   nvmlPciInfo_t pci;
@@ -127,6 +157,7 @@ void smi_read_gpu(unsigned int index, struct smi_gpu *out) {
   snprintf(out->bus_id, sizeof out->bus_id, "%s", pci.busId);
   if (nvml.compute_capability(out->device, &out->cc_major, &out->cc_minor) != NVML_SUCCESS) out->cc_major = -1;
   read_load(out);
+  read_condition(out);
 }
 
 unsigned int smi_processes(const struct smi_gpu *gpu, nvmlProcessInfo_t *out, unsigned int room) {

@@ -27,7 +27,8 @@ TEXT(cell_name, g->name)
 TEXT(cell_uuid, g->uuid)
 TEXT(cell_bus_id, g->bus_id)
 TEXT(cell_driver, s->driver)
-TEXT(cell_mig, "")
+TEXT(cell_mig, g->mig < 0 ? "" : g->mig ? "Enabled" : "Disabled")
+TEXT(cell_persistence, g->persistence < 0 ? "" : g->persistence ? "Enabled" : "Disabled")
 NUMBER(cell_index, g->index, 0)
 NUMBER(cell_count, s->device_count, 0)
 NUMBER(cell_memory_total, g->memory_total, 0)
@@ -42,6 +43,11 @@ NUMBER(cell_sm_clock, g->sm_clock, 0)
 NUMBER(cell_memory_clock, g->memory_clock, 0)
 NUMBER(cell_sm_clock_max, g->sm_clock_max, 0)
 NUMBER(cell_memory_clock_max, g->memory_clock_max, 0)
+NUMBER(cell_fan, g->fan, 0)
+NUMBER(cell_memory_temperature, g->memory_temperature, 0)
+NUMBER(cell_ecc_uncorrected, g->ecc_uncorrected, 0)
+NUMBER(cell_pcie_generation, g->pcie_generation, 0)
+NUMBER(cell_pcie_width, g->pcie_width, 0)
 
 static void cell_pstate(const struct smi_gpu *g, const struct smi_system *s, char *text, size_t size) {
   (void)s;
@@ -96,6 +102,12 @@ static const struct field {
     {"clocks.max.sm", "MHz", cell_sm_clock_max},
     {"clocks.max.memory", "MHz", cell_memory_clock_max},
     {"mig.mode.current", "", cell_mig},
+    {"persistence_mode", "", cell_persistence},
+    {"fan.speed", "%", cell_fan},
+    {"temperature.memory", "", cell_memory_temperature},
+    {"ecc.errors.uncorrected.volatile.total", "", cell_ecc_uncorrected},
+    {"pcie.link.gen.current", "", cell_pcie_generation},
+    {"pcie.link.width.current", "", cell_pcie_width},
 };
 
 enum { FIELDS = sizeof fields / sizeof *fields, MAX_COLUMNS = 64 };

@@ -33,6 +33,9 @@ struct smi_gpu {
   double utilization, memory_utilization, temperature, power, power_limit;  // %, %, degrees C, W, W
   double memory_total, memory_used, memory_free;  // MiB
   int pstate, sm_clock, memory_clock, sm_clock_max, memory_clock_max;  // MHz
+  double fan, memory_temperature, ecc_uncorrected;  // %, degrees C, errors since the driver was loaded
+  int pcie_generation, pcie_width;
+  int persistence, mig;  // 1 on, 0 off
 };
 
 // smi_system is what is shown about the driver.

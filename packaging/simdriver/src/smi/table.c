@@ -45,6 +45,9 @@ static void print_gpu(const struct smi_gpu *g) {
     return;
   }
   char temperature[16], power[16], limit[16], used[16], total[16], load[16], perf[8] = "N/A", draw[40], memory[40];
+  char fan[16], ecc[24];
+  quantity(fan, sizeof fan, g->fan, "%");
+  quantity(ecc, sizeof ecc, g->ecc_uncorrected, "");
   quantity(temperature, sizeof temperature, g->temperature, "C");
   quantity(power, sizeof power, g->power, "W");
   quantity(limit, sizeof limit, g->power_limit, "W");
@@ -54,8 +57,9 @@ static void print_gpu(const struct smi_gpu *g) {
   if (g->pstate >= 0) snprintf(perf, sizeof perf, "P%d", g->pstate % 16);
   snprintf(draw, sizeof draw, "%s / %s", power, limit);
   snprintf(memory, sizeof memory, "%s / %s", used, total);
-  printf("| %3u  %-31.31s On | %-16s   Off | %20s |\n", g->index, g->name, g->bus_id, "N/A");
-  printf("| N/A  %4s   %-4s   %20s | %22s | %8s %11s |\n", temperature, perf, draw, memory, load, "Default");
+  const char *persistence = g->persistence < 0 ? "N/A" : g->persistence ? "On" : "Off";
+  printf("| %3u  %-30.30s %3s | %-16s   Off | %20s |\n", g->index, g->name, persistence, g->bus_id, ecc);
+  printf("| %4s %4s   %-4s   %20s | %22s | %8s %11s |\n", fan, temperature, perf, draw, memory, load, "Default");
   printf("%s\n", rule);
 }
 
