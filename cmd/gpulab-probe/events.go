@@ -11,10 +11,42 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 )
 
-// listen passes the GPU's XID errors on. Each GPU has an event set of its own,
-// so that one whose driver hangs cannot silence the others.
-func (r *reader) listen(tell func(gpu.XIDEvent)) {
-	<-r.found
+// errorEvents is where the driver puts the GPU's XID errors. Each GPU has an
+// event set of its own, so that one that hangs cannot silence the others.
+type errorEvents struct {
+	set   nvml.EventSet
+	asked bool
+}
+
+// eventWait is how long the driver is given to hand over an error that it has;
+// maxAtOnce is how many are taken at once, so that a card which reports them
+// faster than they can be taken is still read.
+const (
+	eventWait = 1 // ms
+	maxAtOnce = 20_000
+)
+
+// readErrors passes on the XID errors since the last call. What happened before
+// the first is not told by the driver.
+func (r *reader) readErrors(now time.Time) {
+	if !r.errors.asked {
+		r.errors.asked = true
+		r.register()
+	}
+	if r.errors.set == nil {
+		return
+	}
+	for range maxAtOnce {
+		event, ret := r.errors.set.Wait(eventWait)
+		if ret != nvml.SUCCESS { // there is no more, or the GPU is lost and may come back
+			return
+		}
+		r.noteXID(event.EventData, now)
+		r.slow.due = time.Time{} // its health is another now
+	}
+}
+
+func (r *reader) register() {
 	types, ret := r.handle.GetSupportedEventTypes()
 	if ret != nvml.SUCCESS || types&nvml.EventTypeXidCriticalError == 0 {
 		return
@@ -27,25 +59,14 @@ func (r *reader) listen(tell func(gpu.XIDEvent)) {
 		_ = set.Free()
 		return
 	}
-	for {
-		event, ret := set.Wait(5000)
-		switch ret {
-		case nvml.SUCCESS:
-			r.noteXID(event.EventData, tell)
-		case nvml.ERROR_TIMEOUT:
-		default: // e.g. the GPU is lost: come back later, it may too
-			time.Sleep(time.Second)
-		}
-	}
+	r.errors.set = set
 }
 
-func (r *reader) noteXID(xid uint64, tell func(gpu.XIDEvent)) {
+func (r *reader) noteXID(xid uint64, now time.Time) {
 	r.mu.Lock()
 	r.xid = &xid
-	e := gpu.XIDEvent{Time: time.Now(), UUID: r.last.UUID, Index: r.index, XID: xid}
 	r.mu.Unlock()
-	r.alarmed.Store(true)
-	tell(e)
+	r.tell(gpu.XIDEvent{Time: now, UUID: r.last.UUID, Index: r.index, XID: xid})
 }
 
 // What is kept of the errors between two snapshots. A sick card can report

@@ -6,8 +6,8 @@
 // It is a program of its own because the library belongs to the driver: it may
 // be missing, older than expected, crash or hang, and must not take gpulab
 // with it. Every call is optional, a call that not every driver has is looked
-// up first, and each GPU is read by a goroutine of its own, so that one that
-// hangs stalls only its own readings.
+// up first, and a GPU that hangs is left behind, so that it stalls only its own
+// readings.
 //
 // Build it with CGO_ENABLED=1 and -ldflags "-extldflags=-Wl,-z,lazy": the
 // library's functions are bound when they are first called, after it has been
@@ -23,6 +23,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -36,6 +37,7 @@ const (
 )
 
 func main() {
+	runtime.GOMAXPROCS(1) // there is one thing to do at a time, and waking others is not free
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -108,13 +110,13 @@ type otherGPUs struct{ error }
 
 // writeSamples writes a line for each interval until ctx ends, or nobody reads.
 func writeSamples(ctx context.Context, p *probe, stdout io.Writer) error {
-	p.start()
 	// The driver may hang, so it is never asked by the one who writes.
 	others := make(chan error, 1)
 	go func() { others <- p.awaitChange(ctx) }()
 	lines := json.NewEncoder(stdout)
 	tick := time.NewTicker(p.pace.interval)
 	defer tick.Stop()
+	p.read()
 	p.awaitFirst(ctx, p.pace.interval)
 	for {
 		if err := lines.Encode(p.snapshot(time.Now())); errors.Is(err, syscall.EPIPE) {
@@ -122,6 +124,7 @@ func writeSamples(ctx context.Context, p *probe, stdout io.Writer) error {
 		} else if err != nil {
 			return fmt.Errorf("writing a sample: %w", err)
 		}
+		go p.watchLinks()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -132,13 +135,25 @@ func writeSamples(ctx context.Context, p *probe, stdout io.Writer) error {
 			return otherGPUs{err}
 		case <-tick.C:
 		}
+		p.read()
 	}
 }
 
 // writeOnce writes one sample for a person to read.
 func writeOnce(ctx context.Context, p *probe, stdout io.Writer) error {
-	p.start()
+	p.read()
 	p.awaitFirst(ctx, p.patience)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		p.watchLinks()
+	}()
+	select {
+	case <-watched:
+	case <-time.After(p.patience):
+	case <-ctx.Done():
+	}
+	p.read() // what was counted on the links belongs to the next sample
 	out := json.NewEncoder(stdout)
 	out.SetIndent("", "  ")
 	return out.Encode(p.snapshot(time.Now()))

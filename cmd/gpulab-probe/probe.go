@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -13,7 +14,9 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 )
 
-// probe collects what one goroutine per GPU reads.
+// probe reads all GPUs, one after the other. Many goroutines that wait in the
+// driver would cost more than what they read, so there is one, and more only
+// when a GPU hangs or is slow.
 type probe struct {
 	driver   *driver
 	pace     pace
@@ -21,6 +24,7 @@ type probe struct {
 	tree     pciTree
 	readers  []*reader
 	events   eventLog
+	round    atomic.Uint64
 }
 
 func newProbe(d *driver, o options) *probe {
@@ -29,18 +33,44 @@ func newProbe(d *driver, o options) *probe {
 		p.tree = "/sys"
 	}
 	for i := range d.count {
-		p.readers = append(p.readers, newReader(d, i, o.pace, p.tree))
+		r := newReader(d, i, o.pace, p.tree, p.events.add)
+		if !o.once { // links are watched in turn
+			r.slow.throughputDue = time.Now().Add(throughputEvery * time.Duration(i) / time.Duration(d.count))
+		}
+		p.readers = append(p.readers, r)
 	}
 	return p
 }
 
-// start begins reading every GPU, and listening for errors. The goroutines
-// last as long as the process: one that hangs in the driver could not be ended
-// anyway.
-func (p *probe) start() {
+// read takes a sample of every GPU. One that takes long is left behind, and
+// until it has answered out of the following rounds: the goroutine that waits
+// for it cannot be ended.
+func (p *probe) read() {
+	round := p.round.Add(1)
+	through := make(chan struct{}, len(p.readers)+1)
+	for range len(p.readers) + 1 {
+		go func() {
+			for _, r := range p.readers {
+				if p.round.Load() != round {
+					return
+				}
+				r.once(round)
+			}
+			through <- struct{}{}
+		}()
+		select {
+		case <-through:
+			return
+		case <-time.After(p.pace.interval / 4):
+		}
+	}
+}
+
+// watchLinks lets the driver count what goes over the PCIe links, which takes
+// its time and so is done between two samples.
+func (p *probe) watchLinks() {
 	for _, r := range p.readers {
-		go r.run()
-		go r.listen(p.events.add)
+		r.claim(r.readThroughput)
 	}
 }
 

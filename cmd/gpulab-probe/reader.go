@@ -21,71 +21,72 @@ type pace struct {
 	rest      time.Duration // and for how long it then is
 }
 
-// reader reads one GPU.
+// reader reads one GPU. Whoever calls its methods has claimed it, except for
+// latest.
 type reader struct {
-	driver *driver
-	index  int
-	pace   pace
-	tree   pciTree
-	first  chan struct{} // closed after the first read
+	driver  *driver
+	index   int
+	pace    pace
+	tree    pciTree
+	tell    func(gpu.XIDEvent)
+	first   chan struct{} // closed after the first read
+	claimed atomic.Bool
 
 	mu    sync.Mutex
 	last  gpu.GPU
-	began time.Time // of the read in progress, zero if there is none
+	began time.Time // of the call in progress, zero if there is none
 	xid   *uint64
 
-	// handle is written once, before found is closed.
-	handle nvml.Device
-	found  chan struct{}
-	// alarmed says that an error was reported, so that all is to be read anew.
-	alarmed atomic.Bool
-
-	// Only the reading goroutine touches these.
+	handle     nvml.Device
 	identified bool
+	errors     errorEvents
 	slow       slowly
 	utilSince  uint64 // newest sample of process utilisation, µs
 	idleSince  time.Time
 	restUntil  time.Time
+	round      uint64 // the last in which it was read
 }
 
-func newReader(d *driver, index int, p pace, tree pciTree) *reader {
+func newReader(d *driver, index int, p pace, tree pciTree, tell func(gpu.XIDEvent)) *reader {
 	return &reader{
-		driver: d, index: index, pace: p, tree: tree, first: make(chan struct{}), found: make(chan struct{}),
+		driver: d, index: index, pace: p, tree: tree, tell: tell, first: make(chan struct{}),
 		last: gpu.GPU{Device: gpu.Device{Index: index, Simulated: d.simulated}},
 	}
 }
 
-// run reads the GPU again and again.
-func (r *reader) run() {
-	for n := 0; ; n++ {
-		began := time.Now()
-		r.begin(began)
-		g := r.read(began)
-		r.end(g)
-		if n == 0 {
+// claim calls ask, which asks the driver and may never return, unless somebody
+// does so already.
+func (r *reader) claim(ask func(now time.Time)) {
+	if !r.claimed.CompareAndSwap(false, true) {
+		return
+	}
+	defer r.claimed.Store(false)
+	now := time.Now()
+	r.mu.Lock()
+	r.began = now
+	r.mu.Unlock()
+	ask(now)
+	r.mu.Lock()
+	r.began = time.Time{}
+	r.mu.Unlock()
+}
+
+// once takes a sample, if there is none of this round yet.
+func (r *reader) once(round uint64) {
+	r.claim(func(now time.Time) {
+		if r.round == round {
+			return
+		}
+		first := r.round == 0
+		r.round = round
+		g := r.read(now)
+		r.mu.Lock()
+		r.last = g
+		r.mu.Unlock()
+		if first {
 			close(r.first)
 		}
-		if g.Error == "" && !g.Asleep && began.After(r.restUntil) {
-			// Only after the sample: it takes its time.
-			r.begin(time.Now())
-			r.readThroughput(began)
-			r.end(g)
-		}
-		time.Sleep(max(r.pace.interval-time.Since(began), r.pace.interval/10))
-	}
-}
-
-// begin notes that the driver is being asked, and may never answer.
-func (r *reader) begin(now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.began = now
-}
-
-func (r *reader) end(g gpu.GPU) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last, r.began = g, time.Time{}
+	})
 }
 
 // latest returns the newest reading, or what the GPU is and since when it has
@@ -115,23 +116,25 @@ func (r *reader) read(now time.Time) gpu.GPU {
 	if g.Error = r.identify(&g.Device); g.Error != "" {
 		return g
 	}
+	r.readErrors(now)
 	r.readSlowly(&g.Device, now)
 	g.Health, g.Instances = r.slow.health, r.instancesNow()
 	r.driver.readLoad(r.handle, &g.Reading)
 	r.driver.readBody(r.handle, &g.Reading)
-	if r.slow.throughputDue.IsZero() { // the very first sample waits for it
-		r.readThroughput(now)
-	}
 	g.PCIeReceived, g.PCIeSent = r.slow.received, r.slow.sent
 	g.MemoryTotal, g.MemoryUsed = r.driver.memory(r.handle)
 	if gone := r.checkAlive(); gone != "" {
-		g = gpu.GPU{Device: r.last.Device, Reading: gpu.Reading{Error: gone}}
 		r.slow.due = time.Time{} // once it is back
-		return g
+		return gpu.GPU{Device: r.last.Device, Reading: gpu.Reading{Error: gone}}
 	}
 	g.Processes = r.processes()
 	r.rest(&g, now)
 	return g
+}
+
+// awake says whether the GPU may be asked beside its samples.
+func (r *reader) awake(now time.Time) bool {
+	return r.identified && !r.last.Asleep && r.last.Error == "" && !now.Before(r.restUntil)
 }
 
 // identify gets hold of the GPU and learns what it is, once. It returns "", or
@@ -162,7 +165,6 @@ func (r *reader) identify(d *gpu.Device) string {
 	}
 	r.handle = h
 	r.identified = true
-	close(r.found)
 	return ""
 }
 

@@ -29,16 +29,17 @@ type instance struct {
 	handle nvml.Device
 }
 
-// readSlowly asks for it, if it is time or an error has just been reported.
+// readSlowly asks for it, if it is time.
 func (r *reader) readSlowly(d *gpu.Device, now time.Time) {
-	if r.alarmed.CompareAndSwap(true, false) || !now.Before(r.slow.due) {
-		r.slow.due = now.Add(r.pace.slow)
-		r.driver.describe(r.handle, d)
-		r.slow.health = r.driver.health(r.handle)
-		r.slow.instances = nil
-		if d.MIG {
-			r.slow.instances = r.driver.instances(r.handle)
-		}
+	if now.Before(r.slow.due) {
+		return
+	}
+	r.slow.due = now.Add(r.pace.slow)
+	r.driver.describe(r.handle, d)
+	r.slow.health = r.driver.health(r.handle)
+	r.slow.instances = nil
+	if d.MIG {
+		r.slow.instances = r.driver.instances(r.handle)
 	}
 }
 
@@ -189,7 +190,7 @@ const throughputEvery = 5 * time.Second
 
 // readThroughput watches the link, if it is time.
 func (r *reader) readThroughput(now time.Time) {
-	if now.Before(r.slow.throughputDue) || !r.driver.known["nvmlDeviceGetPcieThroughput"] {
+	if now.Before(r.slow.throughputDue) || !r.awake(now) || !r.driver.known["nvmlDeviceGetPcieThroughput"] {
 		return
 	}
 	r.slow.throughputDue = now.Add(throughputEvery)

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -61,21 +62,22 @@ type attribution struct {
 	pods     Pods
 	known    map[int]*origin // by PID
 	round    uint64
-	buffer   [1024]byte
 }
 
 // origin is what is known about a process.
 type origin struct {
-	start string // when it began, in the kernel's unit: a PID is used again
-	name  string
-	user  string
-	uids  []string
-	asked time.Time // when user and uids were read
-	round uint64    // in which it was last seen
+	// folder is its folder in /proc, held open: it stays this process's when
+	// its number is used again, and is empty then.
+	folder int
+	name   string
+	user   string
+	uids   []string
+	asked  time.Time // when the above were read
+	round  uint64    // in which it was last seen
 }
 
 // askAgain is how long what /proc says about a running process is believed.
-// Few change their user or control group while they run.
+// Few change their name, user or control group while they run.
 const askAgain = time.Minute
 
 func newAttribution(procRoot string, pods Pods) *attribution {
@@ -96,7 +98,7 @@ func (a *attribution) complete(gpus []GPU, now time.Time) {
 	}
 	for pid, o := range a.known {
 		if o.round != a.round {
-			delete(a.known, pid)
+			a.forget(pid)
 		}
 	}
 }
@@ -107,59 +109,61 @@ func (a *attribution) origin(pid int, now time.Time) *origin {
 	if o != nil && o.round == a.round {
 		return o // it uses another GPU too
 	}
-	dir := filepath.Join(a.procRoot, strconv.Itoa(pid))
-	start, name, ok := a.stat(dir)
-	if ok && (o == nil || o.start != start) {
-		o = &origin{start: start}
-		a.known[pid] = o
+	runs := o != nil && unix.Faccessat(o.folder, "stat", unix.F_OK, 0) == nil
+	if !runs {
+		// It has ended, and perhaps its number is another's; or it is new.
+		folder, err := unix.Open(filepath.Join(a.procRoot, strconv.Itoa(pid)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if runs = err == nil; runs {
+			a.forget(pid)
+			o = &origin{folder: folder}
+			a.known[pid] = o
+		}
 	}
 	if o == nil {
 		return nil
 	}
 	o.round = a.round
-	if age := now.Sub(o.asked); ok && (o.name != name || age >= askAgain || age < 0) {
-		o.name, o.asked = name, now
-		o.ask(dir)
+	if age := now.Sub(o.asked); runs && (age >= askAgain || age < 0) {
+		o.asked = now
+		o.ask()
 	}
 	return o
 }
 
-// stat reads when a process began, and the name of its program, from
-// proc_pid_stat(5): "PID (NAME) S …", where the name may hold anything.
-func (a *attribution) stat(dir string) (start, name string, ok bool) {
-	fd, err := unix.Open(dir+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", "", false
+func (a *attribution) forget(pid int) {
+	if o := a.known[pid]; o != nil {
+		_ = unix.Close(o.folder)
+		delete(a.known, pid)
 	}
-	n, err := unix.Read(fd, a.buffer[:])
-	_ = unix.Close(fd)
-	if err != nil || n <= 0 {
-		return "", "", false
-	}
-	line := a.buffer[:n]
-	open, end := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
-	if open < 0 || end < open {
-		return "", "", false
-	}
-	const startField = 22 - 3 // counted from the first after the name, the third
-	i := 0
-	for field := range bytes.FieldsSeq(line[end+1:]) {
-		if i == startField {
-			return string(field), string(line[open+1 : end]), true
-		}
-		i++
-	}
-	return "", "", false
 }
 
-// ask reads user and control groups. What cannot be read stays as it was.
-func (o *origin) ask(dir string) {
-	if status, err := os.ReadFile(filepath.Join(dir, "status")); err == nil {
+func (a *attribution) forgetAll() {
+	for pid := range a.known {
+		a.forget(pid)
+	}
+}
+
+// ask reads name, user and control groups. What cannot be read stays as it was.
+func (o *origin) ask() {
+	if comm, err := o.read("comm"); err == nil {
+		o.name = strings.TrimSpace(string(comm))
+	}
+	if status, err := o.read("status"); err == nil {
 		o.user = unixUser(status)
 	}
-	if cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
+	if cgroup, err := o.read("cgroup"); err == nil {
 		o.uids = podUIDs(cgroup)
 	}
+}
+
+func (o *origin) read(name string) ([]byte, error) {
+	fd, err := unix.Openat(o.folder, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, 64<<10))
 }
 
 // podOf returns the outermost pod the cluster knows. A pod it does not know

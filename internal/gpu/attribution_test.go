@@ -54,15 +54,14 @@ var annasPod = PodRef{
 }
 
 // process writes what /proc shows about a process.
-func process(t *testing.T, proc, pid, start, name, uid, cgroup string) {
+func process(t *testing.T, proc, pid, name, uid, cgroup string) {
 	t.Helper()
 	dir := filepath.Join(proc, pid)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for file, content := range map[string]string{
-		"cgroup": cgroup, "status": "Name:\tx\nUid:\t1\t" + uid + "\t1\t1\n",
-		"stat": pid + " (" + name + ") S 1 2 3 4 -1 6 7 8 9 10 11 12 13 14 15 16 17 0 " + start + " 1048576 25 0\n",
+		"cgroup": cgroup, "comm": name + "\n", "status": "Name:\tx\nUid:\t1\t" + uid + "\t1\t1\n", "stat": "",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -77,9 +76,9 @@ const (
 
 func TestAttribution(t *testing.T) {
 	proc := t.TempDir()
-	process(t, proc, "100", "1", "python3", "0", inAnnasPod)
-	process(t, proc, "101", "1", "a ) (b", "0", "0::/kubepods/burstable/podaaaaaaaa-2fa1-41d2-883f-0016d3cca427/3f\n")
-	process(t, proc, "102", "1", "python3", "54321", inNoPod)
+	process(t, proc, "100", "python3", "0", inAnnasPod)
+	process(t, proc, "101", "a ) (b", "0", "0::/kubepods/burstable/podaaaaaaaa-2fa1-41d2-883f-0016d3cca427/3f\n")
+	process(t, proc, "102", "python3", "54321", inNoPod)
 	a := newAttribution(proc, onePod{ref: annasPod})
 	look := func() []Process {
 		gpus := []GPU{{Reading: Reading{Processes: []Process{{PID: 100}, {PID: 101}, {PID: 102}, {PID: 103}}}}, {Reading: Reading{Processes: []Process{{PID: 100}}}}}
@@ -104,8 +103,8 @@ func TestAttribution(t *testing.T) {
 	}
 }
 
-// A process is read once, and anew when it is another one under its number,
-// runs another program, or has been believed for long.
+// A process is read once, and anew when it is another one under its number or
+// has been believed for long.
 func TestAttributionRemembers(t *testing.T) {
 	proc, now := t.TempDir(), time.Unix(1e9, 0)
 	a := newAttribution(proc, onePod{ref: annasPod})
@@ -119,19 +118,26 @@ func TestAttributionRemembers(t *testing.T) {
 	annas := mine
 	annas.Pod = annasPod
 	for i, step := range []struct {
-		start, name, cgroup string
-		after               time.Duration
-		want                Process
+		another bool // process, under the same number
+		name    string
+		cgroup  string
+		after   time.Duration
+		want    Process
 	}{
-		{"1", "python3", inNoPod, 0, mine},
-		{"1", "python3", inAnnasPod, 59 * time.Second, mine},
-		{"1", "python3", inAnnasPod, time.Second, annas},
-		{"2", "python3", inNoPod, time.Second, mine}, // another process
-		{"2", "python3", inAnnasPod, time.Second, mine},
-		{"2", "python3", inAnnasPod, -time.Hour, annas}, // the clock was set back
-		{"2", "sh", inNoPod, time.Second, Process{PID: 100, Name: "sh", UnixUser: "54321"}},
+		{true, "python3", inNoPod, 0, mine},
+		{false, "sh", inAnnasPod, 59 * time.Second, mine},
+		{false, "python3", inAnnasPod, time.Second, annas},
+		{true, "python3", inNoPod, time.Second, mine},
+		{false, "python3", inAnnasPod, time.Second, mine},
+		{false, "python3", inAnnasPod, -time.Hour, annas}, // the clock was set back
+		{true, "sh", inNoPod, time.Second, Process{PID: 100, Name: "sh", UnixUser: "54321"}},
 	} {
-		process(t, proc, "100", step.start, step.name, "54321", step.cgroup)
+		if step.another {
+			if err := os.RemoveAll(filepath.Join(proc, "100")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		process(t, proc, "100", step.name, "54321", step.cgroup)
 		if got := look(step.after); got != step.want {
 			t.Errorf("step %d: got %+v, want %+v", i, got, step.want)
 		}

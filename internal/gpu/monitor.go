@@ -104,6 +104,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	err := m.child.Run(ctx)
 	cancel()
 	tasks.Wait()
+	m.owners.forgetAll()
 	return err
 }
 

@@ -58,9 +58,9 @@ EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long 
 }
 
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms) {
-  enum { STEP_MS = 250 };  // the state changes once a second
+  const unsigned int step_ms = timeout_ms < 250 ? timeout_ms : 250;  // the state changes once a second
   if (!set || !data) return NVML_ERROR_INVALID_ARGUMENT;
-  for (unsigned int waited = 0;; waited += STEP_MS) {
+  for (unsigned int waited = 0;; waited += step_ms) {
     struct xid_event events[MAX_EVENTS];
     unsigned int count;
     unsigned long long sequence = 0;
@@ -77,7 +77,7 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *dat
       return NVML_SUCCESS;
     }
     if (waited >= timeout_ms) return NVML_ERROR_TIMEOUT;
-    sim_sleep_ms(STEP_MS);
+    sim_sleep_ms(step_ms);
   }
 }
 
