@@ -18,13 +18,9 @@ type errorEvents struct {
 	asked bool
 }
 
-// eventWait is how long the driver is given to hand over an error that it has;
-// maxAtOnce is how many are taken at once, so that a card which reports them
-// faster than they can be taken is still read.
-const (
-	eventWait = 1 // ms
-	maxAtOnce = 20_000
-)
+// maxAtOnce is how many errors are taken at once, so that a card which reports
+// them faster than they can be taken is still read.
+const maxAtOnce = 20_000
 
 // readErrors passes on the XID errors since the last call. What happened before
 // the first is not told by the driver.
@@ -37,8 +33,8 @@ func (r *reader) readErrors(now time.Time) {
 		return
 	}
 	for range maxAtOnce {
-		event, ret := r.errors.set.Wait(eventWait)
-		if ret != nvml.SUCCESS { // there is no more, or the GPU is lost and may come back
+		event, ret := r.errors.set.Wait(0) // those that are there: nothing is waited for
+		if ret != nvml.SUCCESS {           // there is no more, or the GPU is lost and may come back
 			return
 		}
 		r.noteXID(event.EventData, now)

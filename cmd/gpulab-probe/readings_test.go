@@ -63,7 +63,7 @@ gpu 1 process 4194002 sm 10 memory 7GiB
 	})
 
 	g := p.gpu(0)
-	if names := missing(g.Device, "Index", "MIG"); names != nil {
+	if names := missing(g.Device, "Index", "MIG", "Slots"); names != nil {
 		t.Errorf("unknown about the GPU: %q", names)
 	}
 	if names := missing(g.Reading, "Instances", "Asleep", "XID", "Error"); names != nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
+	"github.com/gpulab/gpulab/internal/podresources"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/tenancy"
 	"github.com/gpulab/gpulab/internal/users"
@@ -522,9 +523,13 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if parts.lending, err = newLending(ctx, l.store, plugins, l.fleet, l.cfg.GPUSharing); err != nil {
 		return err
 	}
+	holders, err := podresources.New(podresources.DefaultSocket, podIndex{kube})
+	if err != nil {
+		return err
+	}
 	parts.monitor = gpu.NewMonitor(gpu.MonitorConfig{
 		Node: l.id.NodeName, ProbePath: filepath.Join(rt.Dir, "gpulab-probe"), Library: l.nvml(),
-		Pods: podIndex{kube}, Publish: parts.lending.publish,
+		Pods: podIndex{kube}, Holders: holders, Publish: parts.lending.publish,
 		LogFile: filepath.Join(l.cfg.DataDir, "log", "probe.log"), PIDFile: filepath.Join(l.cfg.DataDir, "probe.pid"),
 	})
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
@@ -556,6 +561,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 		g.Go(func() error { return plugins.Run(ctx) })
+		g.Go(func() error { return holders.Run(ctx, time.Second) })
 		g.Go(func() error { return parts.monitor.Run(ctx) })
 	} else {
 		// Nothing reads GPUs, so nothing else would say that there are none.

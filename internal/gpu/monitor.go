@@ -30,8 +30,8 @@ type MonitorConfig struct {
 	Interval time.Duration
 	// Pods tells about the pods of this node. Nil: there is no cluster.
 	Pods Pods
-	// PodResourcesSocket is the kubelet's; default DefaultPodResourcesSocket.
-	PodResourcesSocket string
+	// Holders tells who has been given which GPU. Nil: nobody has.
+	Holders Holders
 	// Publish receives each snapshot, about one for each interval. It must
 	// return quickly: the probe's output is read by the same goroutine.
 	Publish func(Snapshot)
@@ -39,15 +39,24 @@ type MonitorConfig struct {
 	LogFile, PIDFile string
 }
 
+// Holders tells which pods the kubelet has given a GPU to, by its UUID. It is
+// asked once a second for each GPU and must not block.
+type Holders interface {
+	Of(uuid string) []Holder
+}
+
+type nobody struct{}
+
+func (nobody) Of(string) []Holder { return nil }
+
 // Monitor watches the GPUs of this machine: it keeps the probe running,
 // completes its samples, and publishes them. While the probe is down or silent
 // it publishes the last readings with the time they were taken and an Error
 // that says what is wrong.
 type Monitor struct {
-	cfg     MonitorConfig
-	child   *supervise.Child
-	holders *holders
-	owners  *attribution // used by the goroutine that reads the probe's output
+	cfg    MonitorConfig
+	child  *supervise.Child
+	owners *attribution // used by the goroutine that reads the probe's output
 
 	mu       sync.Mutex
 	latest   Snapshot
@@ -66,16 +75,15 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 	if cfg.Pods == nil {
 		cfg.Pods = noPods{}
 	}
-	if cfg.PodResourcesSocket == "" {
-		cfg.PodResourcesSocket = DefaultPodResourcesSocket
+	if cfg.Holders == nil {
+		cfg.Holders = nobody{}
 	}
 	if cfg.Publish == nil {
 		cfg.Publish = func(Snapshot) {}
 	}
 	m := &Monitor{
 		cfg: cfg, devices: make(map[string]Device),
-		holders: &holders{socket: cfg.PodResourcesSocket, pods: cfg.Pods},
-		owners:  newAttribution("/proc", cfg.Pods),
+		owners: newAttribution("/proc", cfg.Pods),
 	}
 	args := []string{"-interval", cfg.Interval.String()}
 	if cfg.Library != "" {
@@ -95,11 +103,6 @@ func (m *Monitor) Run(ctx context.Context) error {
 	m.started = time.Now()
 	m.mu.Unlock()
 	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		if err := m.holders.run(ctx, m.cfg.Interval); err != nil {
-			slog.Warn("who holds which GPU is not known", "err", err)
-		}
-	})
 	tasks.Go(func() { m.watchSilence(ctx) })
 	err := m.child.Run(ctx)
 	cancel()
@@ -139,7 +142,7 @@ func (m *Monitor) sample(line []byte) {
 	m.mu.Unlock()
 	m.owners.complete(s.GPUs, time.Now())
 	for i := range s.GPUs {
-		s.GPUs[i].Holders = m.holders.of(s.GPUs[i].UUID)
+		s.GPUs[i].Holders = m.cfg.Holders.Of(s.GPUs[i].UUID)
 	}
 	m.publish(s)
 }
@@ -245,7 +248,7 @@ func (m *Monitor) silent(now time.Time) (Snapshot, bool) {
 	s.Node, s.Error, s.Events, s.EventsDropped = m.cfg.Node, reason, nil, 0
 	s.GPUs = slices.Clone(s.GPUs)
 	for i := range s.GPUs {
-		s.GPUs[i].Holders = m.holders.of(s.GPUs[i].UUID)
+		s.GPUs[i].Holders = m.cfg.Holders.Of(s.GPUs[i].UUID)
 	}
 	return s, true
 }

@@ -29,9 +29,6 @@ func watch(t *testing.T, cfg gpu.MonitorConfig) *gpu.Monitor {
 	if cfg.Interval == 0 {
 		cfg.Interval = 200 * time.Millisecond
 	}
-	if cfg.PodResourcesSocket == "" {
-		cfg.PodResourcesSocket = filepath.Join(t.TempDir(), "no.sock")
-	}
 	m := gpu.NewMonitor(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -66,12 +63,19 @@ func healthy(s gpu.Snapshot) string {
 	return ""
 }
 
+// ben holds every GPU.
+type ben struct{}
+
+func (ben) Of(uuid string) []gpu.Holder {
+	return []gpu.Holder{{PodRef: gpu.PodRef{User: "ben"}, Container: "on " + uuid}}
+}
+
 func TestMonitorPublishes(t *testing.T) {
 	t.Parallel()
 	root := simtest.Start(t, 2)
 	var mu sync.Mutex
 	var published []gpu.Snapshot
-	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root), Interval: time.Second, Publish: func(s gpu.Snapshot) {
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root), Interval: time.Second, Holders: ben{}, Publish: func(s gpu.Snapshot) {
 		mu.Lock()
 		defer mu.Unlock()
 		published = append(published, s)
@@ -86,6 +90,9 @@ func TestMonitorPublishes(t *testing.T) {
 	p := s.GPUs[0].Processes[0]
 	if p.PID != pid || !strings.HasPrefix(p.Name, "python3") || p.UnixUser != "root" || p.Pod != (gpu.PodRef{}) {
 		t.Errorf("process %+v", p)
+	}
+	if want := (ben{}).Of(s.GPUs[1].UUID); !slices.Equal(s.GPUs[1].Holders, want) {
+		t.Errorf("holders %+v, want %+v", s.GPUs[1].Holders, want)
 	}
 	if s.Node != "head" || !s.Simulated {
 		t.Errorf("snapshot of %q, simulated: %v", s.Node, s.Simulated)

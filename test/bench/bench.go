@@ -1,6 +1,6 @@
 // Package bench measures gpulab: how long a start and a launch take, and how
 // much memory gpulab adds to Kubernetes. [test/bench/proxy] does the same for
-// the hub's proxy.
+// the hub's proxy, [test/bench/sampling] for the watching of GPUs.
 //
 // Its tests are built with the tag e2e, print figures rather than judge them,
 // and are run by `go tool task bench` on a machine that does nothing else.

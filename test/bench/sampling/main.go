@@ -96,7 +96,7 @@ type Side struct {
 	Memory float64 // MiB resident
 }
 
-func (b bench) measure(ctx context.Context) (*Figures, error) {
+func (b bench) measure(ctx context.Context) (f *Figures, err error) {
 	dir, err := os.MkdirTemp("", "gpulab-bench-sampling-")
 	if err != nil {
 		return nil, err
@@ -114,7 +114,10 @@ func (b bench) measure(ctx context.Context) (*Figures, error) {
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- simdriver.Run(ctx, root) }()
-	defer func() { cancel(); <-stopped }()
+	defer func() {
+		cancel()
+		err = errors.Join(err, <-stopped)
+	}()
 	if err := b.occupy(ctx, root); err != nil {
 		return nil, err
 	}
@@ -139,7 +142,7 @@ func (b bench) measure(ctx context.Context) (*Figures, error) {
 		return nil, err
 	}
 	defer peer.kill()
-	f := &Figures{Processors: runtime.NumCPU(), GPUs: b.gpus, Processes: b.processes, Nvitop: version}
+	f = &Figures{Processors: runtime.NumCPU(), GPUs: b.gpus, Processes: b.processes, Nvitop: version}
 	if err := b.watchBoth(ctx, f, own, peer); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,9 @@
-package gpu
+// Package podresources asks the kubelet which pods it has given which GPU to,
+// whether they use it or not.
+//
+// It is apart from package gpu, whose types gpulab-probe uses too: the kubelet's
+// protocol would make that small program several times as large.
+package podresources
 
 import (
 	"context"
@@ -11,31 +16,38 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	kubelet "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpulab/gpulab/internal/gpu"
 )
 
-// DefaultPodResourcesSocket is where the kubelet answers which pod has which
-// device, whatever its data directory is.
-const DefaultPodResourcesSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
+// DefaultSocket is where the kubelet answers, whatever its data directory is.
+const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-// holders keeps track of which pods the kubelet has given which GPU to. While
-// the kubelet does not answer, the last answer stands: its pods keep running.
-type holders struct {
+// Holders keeps track of who holds which GPU. While the kubelet does not
+// answer, the last answer stands: its pods keep running.
+type Holders struct {
 	socket string
-	pods   Pods
+	pods   gpu.Pods
+	conn   *grpc.ClientConn
 
 	mu    sync.Mutex
-	byGPU map[string][]Holder // by GPU UUID
+	byGPU map[string][]gpu.Holder // by GPU UUID
 }
 
-// run asks the kubelet every interval until ctx ends.
-func (h *holders) run(ctx context.Context, interval time.Duration) error {
-	conn, err := grpc.NewClient("unix://"+h.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+// New returns Holders that know nobody until Run.
+func New(socket string, pods gpu.Pods) (*Holders, error) {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return fmt.Errorf("the kubelet's pod resources at %s: %w", h.socket, err)
+		return nil, fmt.Errorf("the kubelet's pod resources at %s: %w", socket, err)
 	}
-	defer func() { _ = conn.Close() }()
-	client := podresources.NewPodResourcesListerClient(conn)
+	return &Holders{socket: socket, pods: pods, conn: conn}, nil
+}
+
+// Run asks the kubelet every interval until ctx ends. The error is nil.
+func (h *Holders) Run(ctx context.Context, interval time.Duration) error {
+	defer func() { _ = h.conn.Close() }()
+	client := kubelet.NewPodResourcesListerClient(h.conn)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	failing := false
@@ -54,10 +66,10 @@ func (h *holders) run(ctx context.Context, interval time.Duration) error {
 }
 
 // refresh replaces the table by the kubelet's present answer.
-func (h *holders) refresh(ctx context.Context, client podresources.PodResourcesListerClient, now time.Time) error {
+func (h *Holders) refresh(ctx context.Context, client kubelet.PodResourcesListerClient, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	answer, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
+	answer, err := client.List(ctx, &kubelet.ListPodResourcesRequest{})
 	if err != nil {
 		return err
 	}
@@ -65,8 +77,8 @@ func (h *holders) refresh(ctx context.Context, client podresources.PodResourcesL
 	return nil
 }
 
-func (h *holders) set(pods []*podresources.PodResources, now time.Time) {
-	next := make(map[string][]Holder)
+func (h *Holders) set(pods []*kubelet.PodResources, now time.Time) {
+	next := make(map[string][]gpu.Holder)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, pod := range pods {
@@ -80,12 +92,12 @@ func (h *holders) set(pods []*podresources.PodResources, now time.Time) {
 }
 
 // holder describes a pod with a GPU, and keeps the time it was first seen.
-func (h *holders) holder(uuid string, pod *podresources.PodResources, container string, now time.Time) Holder {
+func (h *Holders) holder(uuid string, pod *kubelet.PodResources, container string, now time.Time) gpu.Holder {
 	ref, started, ok := h.pods.ByName(pod.GetNamespace(), pod.GetName())
 	if !ok {
-		ref = PodRef{Namespace: pod.GetNamespace(), Name: pod.GetName()}
+		ref = gpu.PodRef{Namespace: pod.GetNamespace(), Name: pod.GetName()}
 	}
-	next := Holder{PodRef: ref, Container: container, Since: started}
+	next := gpu.Holder{PodRef: ref, Container: container, Since: started}
 	if !started.IsZero() {
 		return next
 	}
@@ -99,8 +111,8 @@ func (h *holders) holder(uuid string, pod *podresources.PodResources, container 
 	return next
 }
 
-// of returns who holds the GPU.
-func (h *holders) of(uuid string) []Holder {
+// Of returns who holds the GPU.
+func (h *Holders) Of(uuid string) []gpu.Holder {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.byGPU[uuid])
@@ -108,7 +120,7 @@ func (h *holders) of(uuid string) []Holder {
 
 // gpusOf returns the UUIDs of the GPUs a container has, each once. A shared
 // GPU's devices are called GPU-…::0, GPU-…::1, and so on.
-func gpusOf(container *podresources.ContainerResources) []string {
+func gpusOf(container *kubelet.ContainerResources) []string {
 	var uuids []string
 	for _, device := range container.GetDevices() {
 		if !strings.HasPrefix(device.GetResourceName(), "nvidia.com/") {
