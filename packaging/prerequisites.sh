@@ -14,7 +14,7 @@ set -euo pipefail
 
 build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
-test=(chromium libnss3-tools python3 python3-venv util-linux procps)
+test=(chromium curl libnss3-tools python3 python3-venv util-linux procps)
 
 . /etc/os-release
 case "${ID:-}${VERSION_ID:-}" in
