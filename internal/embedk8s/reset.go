@@ -50,6 +50,7 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, step func(str
 	for _, m := range matches {
 		err = errors.Join(err, os.Remove(m))
 	}
+	err = errors.Join(err, unshareNetns())
 	if entries, rerr := os.ReadDir("/run/containerd/s"); rerr == nil && !foreignContainerd() {
 		for _, e := range entries {
 			err = errors.Join(err, os.RemoveAll(filepath.Join("/run/containerd/s", e.Name())))
@@ -234,6 +235,10 @@ func unmountAll(match func(string) bool) error {
 		sort.Slice(paths, func(i, j int) bool { return len(paths[i]) > len(paths[j]) })
 		for _, p := range paths {
 			if err := syscall.Unmount(p, 0); err != nil {
+				// Hidden below a later mount of the folder, of no use to anybody else?
+				if errors.Is(err, syscall.EINVAL) && strings.HasPrefix(p, netnsDir+"/") && syscall.Unmount(netnsDir, 0) == nil {
+					break
+				}
 				if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil {
 					slog.Warn("a mount could not be removed", "path", p, "err", err)
 				}
