@@ -12,9 +12,9 @@
 # through `go tool task` has it.
 set -euo pipefail
 
-build=(gcc libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
+build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
-test=(chromium libnss3-tools util-linux procps prometheus)
+test=(chromium curl libnss3-tools prometheus python3 python3-venv util-linux procps)
 
 . /etc/os-release
 case "${ID:-}${VERSION_ID:-}" in

@@ -38,7 +38,8 @@ func runKubectl(c *cobra.Command, cfg Config, args []string) error {
 		return fail(exitNotRunning, "there is no cluster on this machine yet; start it with `gpulab init`")
 	}
 	cmd := exec.CommandContext(c.Context(), filepath.Join(embedk8s.Current(cfg.DataDir), "kubectl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	// Its cache would stay behind in the home of whoever ran it.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(cfg.DataDir, "kubectl-cache"))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 	err := cmd.Run()
 	var exit *exec.ExitError

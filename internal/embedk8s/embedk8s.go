@@ -69,6 +69,9 @@ const containerdSocket = "/run/k3s/containerd/containerd.sock"
 // a killed gpulab left behind is adopted when its configuration is the same,
 // and ended in order otherwise.
 func (c *Cluster) Run(ctx context.Context) error {
+	if err := shareNetns(); err != nil {
+		return err
+	}
 	for {
 		child, err := c.newChild()
 		if err != nil {

@@ -39,6 +39,7 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, step func(str
 		}
 		return false
 	})
+	err = errors.Join(err, unmountKubelet())
 	step("removing network interfaces and rules")
 	removeNetwork(ctx)
 	step("removing files")
@@ -50,6 +51,7 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, step func(str
 	for _, m := range matches {
 		err = errors.Join(err, os.Remove(m))
 	}
+	err = errors.Join(err, unshareNetns())
 	if entries, rerr := os.ReadDir("/run/containerd/s"); rerr == nil && !foreignContainerd() {
 		for _, e := range entries {
 			err = errors.Join(err, os.RemoveAll(filepath.Join("/run/containerd/s", e.Name())))
@@ -234,6 +236,10 @@ func unmountAll(match func(string) bool) error {
 		sort.Slice(paths, func(i, j int) bool { return len(paths[i]) > len(paths[j]) })
 		for _, p := range paths {
 			if err := syscall.Unmount(p, 0); err != nil {
+				// Hidden below a later mount of the folder, of no use to anybody else?
+				if errors.Is(err, syscall.EINVAL) && strings.HasPrefix(p, netnsDir+"/") && syscall.Unmount(netnsDir, 0) == nil {
+					break
+				}
 				if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil {
 					slog.Warn("a mount could not be removed", "path", p, "err", err)
 				}
@@ -241,6 +247,46 @@ func unmountAll(match func(string) bool) error {
 		}
 	}
 	return errors.New("some mounts could not be removed; see `findmnt`, close what uses them and run `gpulab reset` again")
+}
+
+// kubeletDir is the kubelet's folder. Where the root's mounts are not shared, as
+// in some containers, the kubelet mounts it over itself; a disk of its own that
+// somebody has mounted there is left alone.
+const kubeletDir = "/var/lib/kubelet"
+
+func unmountKubelet() error {
+	for {
+		data, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return err
+		}
+		if !overItself(string(data), kubeletDir) {
+			return nil
+		}
+		if err := syscall.Unmount(kubeletDir, 0); err != nil {
+			return fmt.Errorf("unmount %s: %w", kubeletDir, err)
+		}
+	}
+}
+
+// overItself tells whether a folder's last mount shows that very folder.
+func overItself(mountinfo, path string) bool {
+	type mount struct{ parent, device, root, point string }
+	mounts := map[string]mount{} // by ID
+	last := ""
+	for line := range strings.Lines(mountinfo) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		mounts[f[0]] = mount{f[1], f[2], unescapeMount(f[3]), unescapeMount(f[4])}
+		if unescapeMount(f[4]) == path {
+			last = f[0]
+		}
+	}
+	m, parent := mounts[last], mounts[mounts[last].parent]
+	inside, err := filepath.Rel(parent.point, path)
+	return last != "" && err == nil && m.device == parent.device && m.root == filepath.Join(parent.root, inside)
 }
 
 // unescapeMount undoes the octal escapes of proc_pid_mountinfo(5).

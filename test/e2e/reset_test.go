@@ -16,6 +16,11 @@ func testReset(t *testing.T, a *appliance) {
 	}
 	// Ending the service alone takes longer than this.
 	checkFailure(t, a.Run(a.ctx, "timeout", "--preserve-status", "0.3", a.Binary(), "reset", "--yes"), 1, "Run `gpulab reset` again")
+	a.Gpulab(a.ctx, "reset", "--yes") // whether it failed, the next one shows
+	if got := a.MustRun(a.ctx, "ip", "netns", "list"); !strings.HasPrefix(got, "own") {
+		t.Errorf("reset took somebody else's network namespace away: %q", got)
+	}
+	a.MustRun(a.ctx, "ip", "netns", "delete", "own")
 	a.checkReset(t)
 	if a.Run(a.ctx, "sh", "-c", "ls -d ~/.pki").Code == 0 {
 		t.Error("a store of Chromium's that gpulab made is left")

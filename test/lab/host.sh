@@ -78,8 +78,9 @@ head() {
   mount -t overlay -o "lowerdir=/,upperdir=$scratch/upper,workdir=$scratch/work" overlay "$root"
   mount -t proc proc "$root/proc"
   mount -t sysfs sysfs "$root/sys"
-  # Empty folders that Kubernetes left on this machine are none of the host's.
-  rmdir "$root"/etc/rancher "$root"/var/lib/cni "$root"/var/log/{containers,pods} 2>/dev/null || true
+  # The host has never seen gpulab, also where this machine is a lab itself.
+  rm -rf "$root"/etc/{gpulab,rancher,systemd/system/{,*.wants/}gpulab.service} "$root"/root/.kube \
+    "$root"/var/lib/cni "$root"/var/log/{containers,pods}
   make_devices "$root/dev"
   mount -t tmpfs -o mode=0755 tmpfs "$root/run"
   mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"

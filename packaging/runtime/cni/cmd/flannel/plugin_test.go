@@ -11,6 +11,22 @@ import (
 	"testing"
 )
 
+// TestMain runs the tests in a mount namespace of their own: `ip netns` mounts
+// the machine's folder of network namespaces over itself.
+func TestMain(m *testing.M) {
+	const inside = "FLANNEL_TEST_INSIDE"
+	if os.Geteuid() != 0 || os.Getenv(inside) != "" {
+		os.Exit(m.Run())
+	}
+	command := exec.Command("unshare", append([]string{"--mount", "--propagation", "private", os.Args[0]}, os.Args[1:]...)...)
+	command.Env = append(os.Environ(), inside+"=1")
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := command.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
 // A host is a network namespace with this plugin and its real delegates in it,
 // and a second namespace to connect as a container.
 type host struct {
