@@ -59,7 +59,7 @@ type Config struct {
 	Servers  Servers
 	Cluster  Cluster
 	Routes   Routes
-	Profiles []Profile // nil = DefaultProfiles
+	Profiles []Profile // none = DefaultProfiles
 	// Simulated says that the lab's GPUs are. Launches that get one are marked,
 	// and end when the lab simulates none any more.
 	Simulated bool
@@ -99,7 +99,7 @@ type Service struct {
 
 // New checks the profiles and returns a service that does nothing until Run.
 func New(cfg Config) (*Service, error) {
-	if cfg.Profiles == nil {
+	if len(cfg.Profiles) == 0 {
 		cfg.Profiles = DefaultProfiles()
 	}
 	if cfg.MaxActive == 0 {
@@ -107,9 +107,6 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
-	}
-	if len(cfg.Profiles) == 0 {
-		return nil, errors.New("a lab needs at least one notebook profile")
 	}
 	if err := CheckProfiles(cfg.Profiles); err != nil {
 		return nil, err

@@ -482,6 +482,7 @@ type fakeHistory struct {
 	events  []history.Event
 	usage   map[history.By][]history.Usage
 	filters []history.Filter
+	problem history.Problem
 }
 
 func (f *fakeHistory) Series(_ context.Context, uuid string, from, to time.Time, points int) (history.Series, error) {
@@ -509,6 +510,12 @@ func (f *fakeHistory) Events(_ context.Context, filter history.EventFilter) ([]h
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(f.events), func(e history.Event) bool { return e.UUID != filter.UUID }), nil
+}
+
+func (f *fakeHistory) Problem() (history.Problem, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.problem, f.problem.Text != ""
 }
 
 func (f *fakeHistory) Noted() uint64 {

@@ -27,6 +27,7 @@ type gpuPageView struct {
 	DataURL    string
 	Charts     []chartView
 	Events     []eventView
+	NotKept    string // why readings are not written down at the moment
 	MayLend    bool
 	LentAnyway bool
 }
@@ -158,6 +159,7 @@ func (s *Server) gpuPageView(ctx context.Context, uuid string, span chartSpan, v
 		return gpuPageView{}, fmt.Errorf("read the history of a GPU: %w", err)
 	}
 	view := s.gpuNow(snapshot, g, v)
+	view.NotKept = s.notKept()
 	view.Charts = chartsOf(g, series)
 	if view.Events, err = s.gpuEvents(ctx, uuid); err != nil {
 		return gpuPageView{}, err
@@ -169,6 +171,15 @@ func (s *Server) gpuPageView(ctx context.Context, uuid string, span chartSpan, v
 	}
 	view.DataURL = "/api/v1/gpus/" + url.PathEscape(uuid) + "/history?span=" + span.Key
 	return view, nil
+}
+
+// notKept says why what GPUs do is not written down at the moment, "" if it is.
+func (s *Server) notKept() string {
+	problem, is := s.cfg.History.Problem()
+	if !is {
+		return ""
+	}
+	return strings.TrimSpace(sentence(problem.Text) + " " + sentence(problem.NextStep))
 }
 
 // eventsShown and eventsSince bound the list of what happened to a GPU.

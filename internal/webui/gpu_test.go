@@ -206,3 +206,21 @@ func TestTestOfAGPU(t *testing.T) {
 	c.post("/gpus", "/gpu-check", nil).want(t, http.StatusSeeOther)
 	c.get("/gpus").want(t, http.StatusOK, "No GPU is free; a test needs one for a few seconds.")
 }
+
+func TestHistoryThatCannotBeKept(t *testing.T) {
+	l := newLab(t)
+	l.history.problem = history.Problem{Text: "the disk is full", NextStep: "make room on it"}
+	for _, page := range []string{"/use", "/gpus/" + testGPU} {
+		l.client(t, "ben").get(page).want(t, http.StatusOK, "The disk is full. Make room on it.")
+	}
+}
+
+func TestSleepingGPU(t *testing.T) {
+	l := newLab(t)
+	s := snapshotAt(time.Now(), 1)
+	s.GPUs[0].Reading = gpu.Reading{Asleep: true}
+	l.fleet.publish(s)
+	c := l.client(t, "ben")
+	c.get("/gpus").want(t, http.StatusOK, "asleep", "free")
+	c.get("/gpus/"+testGPU).want(t, http.StatusOK, "The card has powered itself down.")
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -41,6 +42,7 @@ type gpuView struct {
 	Processes      []processView
 	Problem        string
 	Withheld       string // why no new pod gets it
+	Asleep         bool
 	LastSeen       string
 	memory         uint64 // bytes, 0 = not known
 	slots          int    // how many pods may hold it at a time
@@ -124,18 +126,18 @@ func measureOf(place int) measure { return measure(place) }
 
 func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	view := gpuView{UUID: g.UUID, Name: g.Name, Index: g.Index,
-		Simulated: g.Simulated, slots: max(g.Slots, 1), Problem: g.Error, Withheld: g.Withheld, Readings: readingsOf(g)}
+		Simulated: g.Simulated, slots: max(g.Slots, 1), Problem: g.Error, Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
 	if g.MemoryTotal != nil {
 		view.memory = *g.MemoryTotal
 	}
 	for _, h := range g.Holders {
 		view.Holders = append(view.Holders, holderView{User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, For: since(h.Since, now)})
 	}
-	outside := map[string]bool{}
 	for _, p := range g.Processes {
 		view.Processes = append(view.Processes, processViewOf(p, v))
-		if p.Pod == (gpu.PodRef{}) && p.UnixUser != "" && !outside[p.UnixUser] {
-			outside[p.UnixUser] = true
+	}
+	for _, p := range g.Outsiders() {
+		if !slices.Contains(view.Outside, p.UnixUser) {
 			view.Outside = append(view.Outside, p.UnixUser)
 		}
 	}

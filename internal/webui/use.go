@@ -20,6 +20,7 @@ type useView struct {
 	MyGPUs    []useRow
 	Everybody []useRow // for those who may see it, otherwise nil
 	SeesAll   bool
+	NotKept   string // why nothing is written down at the moment
 }
 
 type useSpan struct {
@@ -79,7 +80,7 @@ func (s *Server) usePage(w http.ResponseWriter, r *http.Request, v visitor) erro
 }
 
 func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, error) {
-	view := useView{Days: days, SeesAll: v.may(users.ActionManageLab)}
+	view := useView{Days: days, SeesAll: v.may(users.ActionManageLab), NotKept: s.notKept()}
 	for _, span := range useSpans {
 		span.Current = span.Days == days
 		view.Spans = append(view.Spans, span)

@@ -77,6 +77,8 @@ type History interface {
 	Series(ctx context.Context, uuid string, from, to time.Time, points int) (history.Series, error)
 	// Events lists what happened to GPUs, the newest first.
 	Events(ctx context.Context, filter history.EventFilter) ([]history.Event, error)
+	// Problem is why readings cannot be kept at the moment, if they cannot.
+	Problem() (history.Problem, bool)
 	// Noted counts events: Events has something new where it has changed.
 	Noted() uint64
 	// Usage sums up who had GPUs, and what they did with them.
