@@ -1,7 +1,9 @@
 package notebooks
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -71,19 +73,45 @@ func TestProfiles(t *testing.T) {
 		t.Errorf("got %v", list)
 	}
 	for name, p := range map[string]Profile{
-		"name":           {Slug: "A b"},
-		"negative GPUs":  {Slug: "a", GPUs: -1},
-		"memory":         {Slug: "a", Memory: "lots"},
-		"memory request": {Slug: "a", MemoryRequest: "1 GB"},
+		"name":              {Slug: "A b", Title: "A"},
+		"no title":          {Slug: "a"},
+		"negative GPUs":     {Slug: "a", Title: "A", GPUs: -1},
+		"memory":            {Slug: "a", Title: "A", Memory: "lots"},
+		"memory request":    {Slug: "a", Title: "A", MemoryRequest: "1 GB"},
+		"GPU memory":        {Slug: "a", Title: "A", GPUs: 1, GPUMemory: "much"},
+		"kind of no GPU":    {Slug: "a", Title: "A", GPUMemory: "24Gi"},
+		"model, no label":   {Slug: "a", Title: "A", GPUs: 1, GPUModel: "RTX/4090"},
+		"model, no label 2": {Slug: "a", Title: "A", GPUs: 1, GPUModel: strings.Repeat("x", 64)},
 	} {
 		if _, err := New(Config{Profiles: []Profile{p}}); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if _, err := New(Config{Profiles: []Profile{{Slug: "a"}, {Slug: "a"}}}); err == nil {
+	if _, err := New(Config{Profiles: []Profile{{Slug: "a", Title: "A"}, {Slug: "a", Title: "B"}}}); err == nil {
 		t.Error("two profiles of one name: accepted")
 	}
-	if _, err := New(Config{Profiles: []Profile{}}); err == nil {
-		t.Error("no profile: accepted")
+	s, err := New(Config{Profiles: []Profile{}})
+	if err != nil || len(s.Profiles()) != 2 {
+		t.Errorf("no profile of its own: %v", err)
+	}
+}
+
+// A profile for a kind of GPU leads its pod to such machines, also where
+// several take turns on one.
+func TestProfileOfAKind(t *testing.T) {
+	p := Profile{Slug: "a", Title: "A", GPUs: 1, GPUModel: "NVIDIA A100-SXM4-80GB", GPUMemory: "80Gi"}
+	if err := p.check(); err != nil {
+		t.Fatal(err)
+	}
+	override := ProfileList([]Profile{p})[0]["kubespawner_override"].(map[string]any)
+	got, err := json.Marshal(override["node_affinity_required"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `[{"matchExpressions":[` +
+		`{"key":"nvidia.com/gpu.product","operator":"In","values":["NVIDIA-A100-SXM4-80GB","NVIDIA-A100-SXM4-80GB-SHARED"]},` +
+		`{"key":"nvidia.com/gpu.memory","operator":"Gt","values":["76184"]}]}]`
+	if string(got) != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
