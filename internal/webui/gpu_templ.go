@@ -1145,7 +1145,7 @@ func notKept(why string) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = banner("warn", "Not recorded.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var50), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = banner("warn", "").Render(templ.WithChildren(ctx, templ_7745c5c3_Var50), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
