@@ -11,14 +11,17 @@ import (
 )
 
 func newGPUs(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, watch bool
 	c := &cobra.Command{
 		Use: "gpus", Short: "Every GPU: what it does and who holds it",
-		Example: "  sudo gpulab gpus\n  sudo gpulab gpus --json | jq '.[].gpus[].uuid'",
+		Example: "  sudo gpulab gpus\n  sudo gpulab gpus --watch\n  sudo gpulab gpus --json | jq '.[].gpus[].uuid'",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
+			}
+			if watch {
+				return watchGPUs(c.Context(), a.client(), c.OutOrStdout(), asJSON)
 			}
 			s, err := a.client().Status(c.Context())
 			if err != nil {
@@ -31,6 +34,7 @@ func newGPUs(a *app) *cobra.Command {
 		},
 	}
 	jsonFlag(c, &asJSON)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it every second, with who runs what, until Ctrl-C")
 	c.AddCommand(newGPUsHistory(a), newGPUsLend(a), newGPUsCheck(a))
 	return c
 }
@@ -51,6 +55,14 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 					held += ", "
 				}
 				held += strings.Trim(h.User+"/"+h.Notebook, "/")
+			}
+			switch {
+			case g.Error != "":
+				fmt.Fprintf(w, "GPU %d: %s\n", g.Index, g.Error)
+			case g.Withheld != "":
+				fmt.Fprintf(w, "GPU %d is not lent out: %s\n", g.Index, visibly(g.Withheld))
+			case g.Asleep:
+				held = "asleep"
 			}
 			rows = append(rows, []string{
 				s.Node, fmt.Sprint(g.Index), name,
