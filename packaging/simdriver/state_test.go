@@ -79,15 +79,24 @@ func TestLibraryNeverSeesATornState(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
+	s, err := readState(StateFile(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(n int) error {
+		for i := range s.gpus {
+			s.gpus[i].utilization, s.gpus[i].temperature = float64(n%100), float64(n%100)
+			s.gpus[i].processes = make([]processState, n%2*20) // the size changes
+		}
+		return writeState(StateFile(root), s)
+	}
+	if err := write(0); err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan error, 1)
 	go func() {
-		s, _ := readState(StateFile(root))
-		for n := 0; ctx.Err() == nil; n++ {
-			for i := range s.gpus {
-				s.gpus[i].utilization, s.gpus[i].temperature = float64(n%100), float64(n%100)
-				s.gpus[i].processes = make([]processState, n%2*20) // the size changes
-			}
-			if err := writeState(StateFile(root), s); err != nil {
+		for n := 1; ctx.Err() == nil; n++ {
+			if err := write(n); err != nil {
 				done <- err
 				return
 			}
