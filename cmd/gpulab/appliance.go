@@ -534,7 +534,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	})
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
 		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort,
-		AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
+		Notices: l.notices, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
 	})
 	if err != nil {
 		return err
@@ -599,6 +599,19 @@ func (l *appliance) devices(podUID string) []string {
 		}
 	}
 	return out
+}
+
+// notices is what a person should know of the GPUs they hold.
+func (l *appliance) notices(handle string) []notebooks.Notice {
+	var list []notebooks.Notice
+	for _, s := range l.fleet.Snapshots() {
+		for i := range s.GPUs {
+			if text := s.GPUs[i].Crowded(handle); text != "" && s.Error == "" {
+				list = append(list, notebooks.Notice{Key: "memory " + s.GPUs[i].UUID, Text: text})
+			}
+		}
+	}
+	return list
 }
 
 // podIndex finds notebooks' pods for the GPU monitor.

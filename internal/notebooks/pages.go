@@ -23,9 +23,33 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
 		p.ping(w, r)
 	case "/gpulab/ws-check":
 		p.checkWebSocket(w, r)
+	case "/gpulab/notices":
+		p.serveNotices(w, r)
 	default:
 		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
 	}
+}
+
+// Notice is something that a person in JupyterLab should know now.
+type Notice struct {
+	Key  string `json:"key"`  // the same while it is about the same
+	Text string `json:"text"` // a sentence or two
+}
+
+// serveNotices answers the extension of JupyterLab that shows them.
+func (p *Proxy) serveNotices(w http.ResponseWriter, r *http.Request) {
+	r, visit, ok := p.enter(w, r)
+	if !ok {
+		return
+	}
+	defer p.gate.leave(visit)
+	notices := []Notice{}
+	if p.cfg.Notices != nil {
+		notices = append(notices, p.cfg.Notices(visit.session.User.Handle)...)
+	}
+	own(w)
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(notices)
 }
 
 // ping lets gpulab's pages see whether a browser trusts this origin's certificate.

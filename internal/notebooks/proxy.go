@@ -46,6 +46,8 @@ type ProxyConfig struct {
 	HTTPSPort, HubPort int
 	// AllowedHost decides which host names (without port) are answered, nil = all.
 	AllowedHost func(host string) bool
+	// Notices is what a person, by handle, is told within JupyterLab; nil = nothing.
+	Notices func(handle string) []Notice
 	// LoginPath and LogoutPath are pages of gpulab, "" = "/login" and "/".
 	LoginPath, LogoutPath string
 	// RoutesFile keeps the hub's routes across restarts of gpulab, "" = nowhere.

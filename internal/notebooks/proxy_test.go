@@ -753,6 +753,30 @@ func TestReturnHandler(t *testing.T) {
 	}
 }
 
+func TestNotices(t *testing.T) {
+	o := newOrigin(t)
+	o.proxy.cfg.Notices = func(handle string) []Notice {
+		if handle != "alice" {
+			return nil
+		}
+		return []Notice{{Key: "memory GPU-a", Text: "The memory of GPU 0 is nearly full."}}
+	}
+	for who, want := range map[string]string{
+		"alice-1": `[{"key":"memory GPU-a","text":"The memory of GPU 0 is nearly full."}]` + "\n",
+		"bob-1":   "[]\n",
+	} {
+		if res, body := o.get("/gpulab/notices", cookie(who)); res.StatusCode != http.StatusOK || body != want {
+			t.Errorf("%s: got %d %s", who, res.StatusCode, body)
+		}
+	}
+	if res, body := o.get("/gpulab/notices"); res.StatusCode != http.StatusUnauthorized || strings.Contains(body, "memory") {
+		t.Errorf("nobody: got %d %s", res.StatusCode, body)
+	}
+	if res, _ := o.get("/gpulab/notices", cookie("alice-1"), header("Origin", "https://evil.example")); res.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Error("another site may read them")
+	}
+}
+
 func TestAllowedHost(t *testing.T) {
 	o := newOrigin(t)
 	o.proxy.cfg.AllowedHost = func(h string) bool { return h == "lab.example" }

@@ -326,6 +326,8 @@ func factsOf(g *gpu.GPU) []factView {
 		}
 	}
 	add("UUID", g.UUID, "")
+	add("Kind, for profiles", kindWords(g), "")
+	add("Shared", sharingWords(g), "")
 	add("PCI address", g.PCIBusID, "")
 	add("Compute capability", g.ComputeCapability, "")
 	add("Clock", clocks(g.SMClock, g.SMClockMax), "")
@@ -340,7 +342,39 @@ func factsOf(g *gpu.GPU) []factView {
 	add("PCIe traffic", pcieTraffic(g), "")
 	add("Persistence mode", onOff(g.Persistence), "")
 	add("Error correction (ECC)", onOff(g.ECC), "")
+	for _, i := range g.Instances {
+		add("Instance "+strconv.Itoa(i.Index), joined(i.Profile, instanceMemory(i)), "")
+	}
 	return append(facts, healthFacts(&g.Health)...)
+}
+
+// kindWords is what a profile may ask for to get such a GPU.
+func kindWords(g *gpu.GPU) string {
+	memory := ""
+	if g.MemoryTotal != nil {
+		memory = "gpuMemory " + gib(*g.MemoryTotal) + "Gi"
+	}
+	if g.Name == "" {
+		return memory
+	}
+	return joined("gpuModel "+g.Name, memory)
+}
+
+func sharingWords(g *gpu.GPU) string {
+	switch {
+	case g.MIG:
+		return "split into instances (MIG)"
+	case g.Slots > 1:
+		return fmt.Sprintf("up to %d notebooks take turns, and share its memory", g.Slots)
+	}
+	return "one notebook at a time"
+}
+
+func instanceMemory(i gpu.Instance) string {
+	if i.MemoryUsed == nil || i.MemoryTotal == nil {
+		return ""
+	}
+	return gib(*i.MemoryUsed) + " of " + gib(*i.MemoryTotal) + " GiB"
 }
 
 func healthFacts(h *gpu.Health) []factView {

@@ -43,6 +43,7 @@ type gpuView struct {
 	Problem        string
 	Withheld       string // why no new pod gets it
 	Asleep         bool
+	Crowded        string // for one of several people on it: its memory is nearly full
 	LastSeen       string
 	memory         uint64 // bytes, 0 = not known
 	slots          int    // how many pods may hold it at a time
@@ -129,6 +130,9 @@ func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 		Simulated: g.Simulated, slots: max(g.Slots, 1), Problem: g.Error, Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
 	if g.MemoryTotal != nil {
 		view.memory = *g.MemoryTotal
+	}
+	if v.signedIn {
+		view.Crowded = g.Crowded(v.session.User.Handle)
 	}
 	for _, h := range g.Holders {
 		view.Holders = append(view.Holders, holderView{User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, For: since(h.Since, now)})

@@ -23,6 +23,7 @@ func TestGPUs(t *testing.T) {
 		{"two share a GPU", testShares, true},
 		{"the ledger", testLedger, false},
 		{"curves", testCurves, false},
+		{"memory nearly full", testCrowded, false},
 		{"an error of the card", testXID, false},
 		{"a card that fails", testLostGPU, false},
 		{"metrics", testMetrics, false},
@@ -274,6 +275,21 @@ func testCurves(t *testing.T, a *appliance) {
 	b.Click("main", "24 hours")
 	b.WaitFor("the day", `location.search === "?span=24h" && document.querySelector('a[aria-current="true"]').innerText === "24 hours"`)
 	b.WaitFor("its curves", `document.querySelectorAll("[data-curve] canvas").length >= 4`)
+}
+
+// testCrowded: both are told, on the page and in JupyterLab, before a program fails.
+func testCrowded(t *testing.T, a *appliance) {
+	a.first.in(t).run(t, "work.kill()")
+	a.first.in(t).run(t, load(70, "19GiB"))
+	b := a.guest.For(t)
+	b.WaitFor("JupyterLab to tell it", `document.querySelector(".Toastify__toast")?.innerText.includes("The memory of GPU 0 is nearly full")`)
+	b.Pictures("jupyterlab-notice")
+	page := b.Tab()
+	page.Open(pages + "/")
+	page.WaitText("#machines", "you 4.0 GiB, "+adminHandle+" 19.0 GiB")
+	a.first.in(t).run(t, "work.kill()")
+	a.first.in(t).run(t, load(70, "8GiB"))
+	b.WaitFor("JupyterLab to take it back", `!document.querySelector(".Toastify__toast")?.innerText.includes("nearly full")`)
 }
 
 // testXID: an error that the driver reports is on the page with what it means.

@@ -1,0 +1,66 @@
+package gpu
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// crowdedFrom is the share of a GPU's memory from which the people on it are
+// told: what is left is less than a model's next step may ask for.
+const crowdedFrom = 0.9
+
+// Crowded tells somebody who shares the GPU that its memory is nearly full, and
+// who has how much of it; "" while it is not, or they are alone on it.
+func (g *GPU) Crowded(handle string) string {
+	if g.MemoryUsed == nil || g.MemoryTotal == nil || float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
+		return ""
+	}
+	people := map[string]*uint64{} // what each is known to have; nil where that is not known
+	for _, h := range g.Holders {
+		people[h.User] = nil
+	}
+	for _, p := range g.Processes {
+		name := p.Pod.User
+		if name == "" && p.UnixUser != "" && p.Pod == (PodRef{}) {
+			name = p.UnixUser + " (outside gpulab)"
+		}
+		has := people[name]
+		if p.MemoryUsed != nil {
+			sum := *p.MemoryUsed
+			if has != nil {
+				sum += *has
+			}
+			has = &sum
+		}
+		people[name] = has
+	}
+	delete(people, "")
+	if _, here := people[handle]; !here || len(people) < 2 {
+		return ""
+	}
+	names := slices.SortedFunc(maps.Keys(people), func(a, b string) int {
+		switch handle { // oneself first
+		case a:
+			return -1
+		case b:
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	for i, name := range names {
+		has := "not known how much"
+		if m := people[name]; m != nil {
+			has = gibibytes(*m)
+		}
+		if name == handle {
+			name = "you"
+		}
+		names[i] = name + " " + has
+	}
+	return fmt.Sprintf("The memory of GPU %d is nearly full: %s of %s (%s). A program that asks for more fails.",
+		g.Index, gibibytes(*g.MemoryUsed), gibibytes(*g.MemoryTotal), strings.Join(names, ", "))
+}
+
+func gibibytes(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }
