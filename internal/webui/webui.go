@@ -11,7 +11,7 @@
 // (problem.go). Pages carry no inline script or style, so that the strict
 // Content-Security-Policy of headers.go holds.
 //
-// Only cmd/gpulab may import webui.
+// Only cmd/gpulab and test/bench/live may import webui.
 package webui
 
 import (
