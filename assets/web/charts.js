@@ -28,7 +28,7 @@
       height: 160,
       cursor: { sync: { key: sync.key }, y: false, points: { size: 6 } },
       legend: { live: true },
-      scales: { x: { time: true }, y: { range: (_, low, high) => [0, Number(top) || Math.max(high * 1.1, 1)] } },
+      scales: { x: { time: true, range: () => [latest.from, latest.to] }, y: { range: (_, low, high) => [0, Number(top) || Math.max(high * 1.1, 1)] } },
       axes: [
         { ...axis, size: 40, space: 70, values: [
           [3600 * 24 * 365, "{YYYY}", null, null, null, null, null, null, 1],

@@ -89,6 +89,8 @@ type chartView struct {
 // chartData is a GPU's history as the page's script draws it: columns of one
 // length, null where nothing is known.
 type chartData struct {
+	From        int64      `json:"from"` // unix seconds
+	To          int64      `json:"to"`
 	Time        []int64    `json:"time"` // unix seconds
 	Use         []*float64 `json:"use"`  // percent
 	UseMax      []*float64 `json:"useMax"`
@@ -100,7 +102,7 @@ type chartData struct {
 }
 
 func chartDataOf(series history.Series) chartData {
-	d := chartData{}
+	d := chartData{From: series.From.Unix(), To: series.To.Unix()}
 	for _, p := range series.Points {
 		d.Time = append(d.Time, p.Time.Unix())
 		d.Use, d.UseMax = append(d.Use, p.Use), append(d.UseMax, p.UseMax)

@@ -104,13 +104,20 @@ func TestCurves(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ben")
 	for _, span := range []string{"", "10m", "24h", "30d"} {
-		var data map[string][]*float64
+		var window struct{ From, To int64 }
+		var data map[string]any
 		answer := c.get("/api/v1/gpus/" + testGPU + "/history?span=" + span)
-		if err := json.Unmarshal([]byte(answer.body), &data); err != nil {
+		if err := errors.Join(json.Unmarshal([]byte(answer.body), &window), json.Unmarshal([]byte(answer.body), &data)); err != nil {
 			t.Fatal(err)
 		}
+		if length := window.To - window.From; length != map[string]int64{"": 600, "10m": 600, "24h": 86400, "30d": 30 * 86400}[span] {
+			t.Errorf("span %q is %d s long", span, length)
+		}
+		delete(data, "from")
+		delete(data, "to")
 		gap := false
-		for name, column := range data {
+		for name, value := range data {
+			column := value.([]any)
 			if len(column) != 720 {
 				t.Errorf("%s has %d points", name, len(column))
 			}
