@@ -41,5 +41,5 @@
 
   const plugin = { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate };
   window._JUPYTERLAB ??= {};
-  window._JUPYTERLAB.gpulab = { init: async () => {}, get: async () => () => ({ default: plugin }) };
+  window._JUPYTERLAB.gpulab = { init: async () => {}, get: async () => () => ({ __esModule: true, default: plugin }) };
 })();
