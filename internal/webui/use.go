@@ -98,7 +98,7 @@ func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, err
 	if err != nil {
 		return view, err
 	}
-	view.PerDay = perDay(hours, from, min(days, 31))
+	view.PerDay = perDay(hours, from, s.now(), min(days, 31))
 	gpus, err := s.cfg.History.Usage(ctx, mine, history.ByGPU)
 	if err != nil {
 		return view, err
@@ -184,8 +184,8 @@ func midnight(t time.Time) time.Time {
 }
 
 // perDay sums hours of the ledger up to the last days of a window that begins
-// at from, on a scale whose end is the highest day.
-func perDay(hourly []history.Usage, from time.Time, days int) []useDay {
+// at from and ends now, on a scale whose end is the highest day.
+func perDay(hourly []history.Usage, from, now time.Time, days int) []useDay {
 	type sum struct{ held, busy float64 }
 	sums := map[time.Time]sum{}
 	most := 0.0
@@ -201,7 +201,7 @@ func perDay(hourly []history.Usage, from time.Time, days int) []useDay {
 		return nil
 	}
 	var list []useDay
-	for day := from; !day.After(midnight(time.Now().In(from.Location()))); day = day.AddDate(0, 0, 1) {
+	for day := from; !day.After(now); day = day.AddDate(0, 0, 1) {
 		one := sums[day]
 		name := day.Format("Mon 2 Jan")
 		list = append(list, useDay{Name: name, Held: one.held / most * 100, Busy: one.busy / most * 100,
