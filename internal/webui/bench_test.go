@@ -2,7 +2,8 @@ package webui
 
 import (
 	"context"
-	"io"
+	"hash/maphash"
+	"net/http"
 	"strconv"
 	"testing"
 	"time"
@@ -16,9 +17,15 @@ type oneFleet []gpu.Snapshot
 func (f oneFleet) Snapshots() []gpu.Snapshot                     { return append([]gpu.Snapshot(nil), f...) }
 func (f oneFleet) Subscribe(context.Context) <-chan gpu.Snapshot { return nil }
 
-// BenchmarkGPUPage is what one viewer of the GPU page costs each second, with
-// sixteen GPUs and two minutes of history.
+// BenchmarkGPUPage is what viewers of the GPU page cost each second before the
+// network, with sixteen GPUs and two minutes of history.
 func BenchmarkGPUPage(b *testing.B) {
+	for _, viewers := range []int{1, 500} {
+		b.Run(strconv.Itoa(viewers), func(b *testing.B) { benchmarkGPUPage(b, viewers) })
+	}
+}
+
+func benchmarkGPUPage(b *testing.B, viewers int) {
 	now := time.Now()
 	total, used, value := uint64(40<<30), uint64(20<<30), 63.0
 	snapshot := gpu.Snapshot{Node: "gpu-box", Time: now}
@@ -28,34 +35,43 @@ func BenchmarkGPUPage(b *testing.B) {
 			Reading: gpu.Reading{Utilization: &value, MemoryUsed: &used, Power: &value, Temperature: &value, Processes: []gpu.Process{{PID: 1, Name: "python"}}},
 		})
 	}
-	s := &Server{cfg: Config{Fleet: oneFleet{snapshot}}, trends: newTrends(), now: func() time.Time { return now }}
+	fleet := oneFleet{snapshot}
+	s := &Server{cfg: Config{Fleet: fleet}, trends: newTrends(), now: func() time.Time { return now }, board: board{fleet: fleet}}
 	for back := 120; back >= 0; back-- {
 		past := snapshot
 		past.Time = now.Add(-time.Duration(back) * time.Second)
 		s.trends.add(past)
 	}
 	view := s.gpusParts(visitor{})
-	counter := &counting{}
+	out := &discard{header: http.Header{}}
 	for b.Loop() {
-		list, err := view(b.Context(), false)
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, p := range list {
-			if p.shape != "" {
-				continue
+		s.board.turn()
+		for range viewers {
+			t := s.board.now()
+			list, err := view(b.Context(), t)
+			if err != nil {
+				b.Fatal(err)
 			}
-			if err := p.body.Render(b.Context(), counter); err != nil {
+			shape := maphash.String(hashSeed, list[0].shape) // the page has the frame
+			stream := eventStream{w: out, control: http.NewResponseController(out), view: "gpus", sent: map[string]uint64{list[0].id: shape}}
+			if err := stream.send(b.Context(), t, list); err != nil {
 				b.Fatal(err)
 			}
 		}
 	}
-	b.ReportMetric(float64(counter.bytes)/float64(b.N), "bytes/page")
+	b.ReportMetric(float64(out.bytes)/float64(b.N*viewers), "bytes/page")
 }
 
-type counting struct{ bytes int }
+// discard is a response that nobody reads.
+type discard struct {
+	header http.Header
+	bytes  int
+}
 
-func (c *counting) Write(text []byte) (int, error) {
-	c.bytes += len(text)
-	return io.Discard.Write(text)
+func (d *discard) Header() http.Header { return d.header }
+func (d *discard) WriteHeader(int)     {}
+func (d *discard) Flush()              {}
+func (d *discard) Write(text []byte) (int, error) {
+	d.bytes += len(text)
+	return len(text), nil
 }

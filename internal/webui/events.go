@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"net/http"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,10 +21,9 @@ const (
 	heartbeat = 15 * time.Second
 	// streamsPerSession bounds what one browser can keep open.
 	streamsPerSession = 16
-	// writeTimeout ends a stream whose reader takes nothing any more.
+	// writeTimeout ends a stream whose reader does not take a piece in time.
 	writeTimeout = 20 * time.Second
-	// settle gathers the changes of several machines into one answer.
-	settle = 100 * time.Millisecond
+	writePiece   = 64 << 10 // bytes
 )
 
 // A part is one element of a page that changes by itself. Its component's root
@@ -35,11 +34,14 @@ type part struct {
 	// shape, if not empty, is what decides whether the part is sent again,
 	// instead of its content: a frame around parts that are sent themselves.
 	shape string
+	// same is with whom the part is shared: where two streams of a view have the
+	// same ID and the same here, one rendering serves both. Empty: with nobody.
+	// What holds a form must not be shared: its token is its visitor's.
+	same string
 }
 
-// parts renders the live parts of a page as they are now. A view that reads
-// slow data keeps it between calls and reads it again when fresh is true.
-type parts func(ctx context.Context, fresh bool) ([]part, error)
+// parts lists the live parts of a page in the order in which they are sent.
+type parts func(ctx context.Context, t *tick) ([]part, error)
 
 // events streams a page's live parts: every part at first, then each part
 // whose content changed, as a partial that htmx swaps in by element ID.
@@ -55,26 +57,21 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, v visitor) error
 	}
 	defer leave()
 
-	header := w.Header()
+	header, query := w.Header(), r.URL.Query()
 	header.Set("Content-Type", "text/event-stream; charset=utf-8")
 	header.Set("X-Accel-Buffering", "no")
-	stream := &eventStream{w: w, control: http.NewResponseController(w), sent: map[string]uint64{}}
+	stream := &eventStream{w: w, control: http.NewResponseController(w), view: query.Get("view") + " " + query.Get("id"), sent: map[string]uint64{}}
 	// The server's limit for a request to arrive would end the stream with it.
 	_ = stream.control.SetReadDeadline(time.Time{})
 	w.WriteHeader(http.StatusOK)
 
-	changed := s.cfg.Notebooks.Subscribe(ctx)
-	readings := s.cfg.Fleet.Subscribe(ctx)
-	second := time.NewTicker(time.Second)
-	defer second.Stop()
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-
-	fresh := true
 	for {
-		current, err := view(ctx, fresh)
+		t := s.board.now()
+		current, err := view(ctx, t)
 		if err == nil {
-			err = stream.send(ctx, current)
+			err = stream.send(ctx, t, current)
 		}
 		if err != nil {
 			// The answer has begun; the browser connects again and then sees
@@ -84,22 +81,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, v visitor) error
 		select {
 		case <-ctx.Done():
 			return nil
-		case _, open := <-changed:
-			fresh = true
-			if !open {
-				changed = nil
-			}
-			pause(ctx, settle)
-		case _, open := <-readings:
-			fresh = false
-			if !open {
-				readings = nil
-			}
-			pause(ctx, settle)
-		case <-second.C:
-			fresh = false
+		case <-t.over:
 		case <-beat.C:
-			fresh = true
 			if !s.visitor(r).signedIn || stream.beat() != nil {
 				return nil
 			}
@@ -132,77 +115,96 @@ func (s *Server) liveView(r *http.Request, v visitor) (parts, error) {
 	return nil, errNoPage
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
 // eventStream writes parts to one browser and remembers what it has.
 type eventStream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	view    string
 	sent    map[string]uint64 // part → hash of what was sent
-	buffer  bytes.Buffer
 }
+
+// A fragment is a rendered part, as it is sent.
+type fragment struct {
+	hash    uint64 // of the content
+	message []byte
+}
+
+// fragmentKey is a part that is shared.
+type fragmentKey struct{ view, id, same string }
 
 var hashSeed = maphash.MakeSeed()
 
 // send writes the parts that changed, one message each, in order.
-func (e *eventStream) send(ctx context.Context, current []part) error {
-	wrote := false
+func (e *eventStream) send(ctx context.Context, t *tick, current []part) error {
+	var changed [][]byte
 	for _, p := range current {
-		e.buffer.Reset()
-		if err := p.body.Render(ctx, &e.buffer); err != nil {
-			return fmt.Errorf("render %s: %w", p.id, err)
+		old, had := e.sent[p.id]
+		hash := maphash.String(hashSeed, p.shape)
+		if p.shape != "" && had && old == hash {
+			continue
 		}
-		content := e.buffer.Bytes()
-		if p.shape != "" {
-			content = []byte(p.shape)
+		f, err := e.fragment(ctx, t, p)
+		if err != nil {
+			return err
 		}
-		hash := maphash.Bytes(hashSeed, content)
-		if old, ok := e.sent[p.id]; ok && old == hash {
+		if p.shape == "" {
+			hash = f.hash
+		}
+		if had && old == hash {
 			continue
 		}
 		e.sent[p.id] = hash
-		if err := e.write(partial(p.id, e.buffer.String())); err != nil {
-			return err
-		}
-		wrote = true
+		changed = append(changed, f.message)
 	}
-	if !wrote {
+	if len(changed) == 0 {
 		return nil
 	}
-	return e.control.Flush()
+	return e.write(slices.Concat(changed...))
+}
+
+// fragment renders a part, or takes what another stream has rendered.
+func (e *eventStream) fragment(ctx context.Context, t *tick, p part) (*fragment, error) {
+	if p.same == "" {
+		return render(ctx, p)
+	}
+	return t.fragments.get(fragmentKey{e.view, p.id, p.same}, func() (*fragment, error) {
+		return render(context.WithoutCancel(ctx), p)
+	})
+}
+
+func render(ctx context.Context, p part) (*fragment, error) {
+	var html bytes.Buffer
+	if err := p.body.Render(ctx, &html); err != nil {
+		return nil, fmt.Errorf("render %s: %w", p.id, err)
+	}
+	return &fragment{hash: maphash.Bytes(hashSeed, html.Bytes()), message: partial(p.id, html.Bytes())}, nil
 }
 
 // beat writes a named event, which htmx does not swap but the page hears.
-func (e *eventStream) beat() error {
-	if err := e.write("event: beat\ndata:\n\n"); err != nil {
-		return err
+func (e *eventStream) beat() error { return e.write([]byte("event: beat\ndata:\n\n")) }
+
+func (e *eventStream) write(text []byte) error {
+	for piece := range slices.Chunk(text, writePiece) {
+		// Not every writer has deadlines (tests); a stuck one then ends with
+		// its connection.
+		_ = e.control.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := e.w.Write(piece); err != nil {
+			return err
+		}
 	}
 	return e.control.Flush()
 }
 
-func (e *eventStream) write(text string) error {
-	// Not every writer has deadlines (tests); a stuck one then ends with its
-	// connection.
-	_ = e.control.SetWriteDeadline(time.Now().Add(writeTimeout))
-	_, err := e.w.Write([]byte(text))
-	return err
-}
-
 // partial is one server-sent event that replaces the element with this ID.
-func partial(id, html string) string {
-	var text strings.Builder
-	for line := range strings.Lines(`<hx-partial hx-target="#` + id + `" hx-swap="outerMorph">` + html + `</hx-partial>`) {
-		text.WriteString("data: ")
-		text.WriteString(strings.TrimRight(line, "\r\n"))
-		text.WriteByte('\n')
+func partial(id string, html []byte) []byte {
+	html = slices.Concat([]byte(`<hx-partial hx-target="#`+id+`" hx-swap="outerMorph">`), html, []byte("</hx-partial>"))
+	message := make([]byte, 0, len(html)+16)
+	for line := range bytes.Lines(html) {
+		message = append(message, "data: "...)
+		message = append(message, bytes.TrimRight(line, "\r\n")...)
+		message = append(message, '\n')
 	}
-	text.WriteByte('\n')
-	return text.String()
+	return append(message, '\n')
 }
 
 // streams are the open live connections, so that they end with their session.

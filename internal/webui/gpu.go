@@ -123,8 +123,7 @@ func ratioTo(value *float64, unit float64) *float64 {
 }
 
 // findGPU is the GPU of that UUID and its machine.
-func (s *Server) findGPU(uuid string) (*gpu.Snapshot, *gpu.GPU, error) {
-	snapshots := s.cfg.Fleet.Snapshots()
+func findGPU(snapshots []gpu.Snapshot, uuid string) (*gpu.Snapshot, *gpu.GPU, error) {
 	for i := range snapshots {
 		for k := range snapshots[i].GPUs {
 			if uuid != "" && snapshots[i].GPUs[k].UUID == uuid {
@@ -151,7 +150,7 @@ func (s *Server) gpuPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 }
 
 func (s *Server) gpuPageView(ctx context.Context, uuid string, span chartSpan, v visitor) (gpuPageView, error) {
-	snapshot, g, err := s.findGPU(uuid)
+	snapshot, g, err := findGPU(s.cfg.Fleet.Snapshots(), uuid)
 	if err != nil {
 		return gpuPageView{}, err
 	}
@@ -161,6 +160,7 @@ func (s *Server) gpuPageView(ctx context.Context, uuid string, span chartSpan, v
 		return gpuPageView{}, fmt.Errorf("read the history of a GPU: %w", err)
 	}
 	view := s.gpuNow(snapshot, g, v)
+	view.MayLend = v.may(users.ActionManageLab)
 	view.NotKept = s.notKept()
 	view.Charts = chartsOf(g, series)
 	if view.Events, err = s.gpuEvents(ctx, uuid); err != nil {
@@ -235,38 +235,41 @@ func (s *Server) gpuNow(snapshot *gpu.Snapshot, g *gpu.GPU, v visitor) gpuPageVi
 	only := *snapshot
 	only.GPUs = []gpu.GPU{*g}
 	machine := s.machine(&only, v, false)
-	view := gpuPageView{Machine: machine, GPU: machine.GPUs[0], Facts: factsOf(g),
-		MayLend: v.may(users.ActionManageLab), LentAnyway: g.LentAnyway}
+	view := gpuPageView{Machine: machine, GPU: machine.GPUs[0], Facts: factsOf(g), LentAnyway: g.LentAnyway}
 	view.Shares, view.ShareNote = sharesOf(g, v)
 	return view
 }
 
 // gpuParts are the live parts of the page of one GPU.
 func (s *Server) gpuParts(p page, v visitor, uuid string) parts {
-	var events []eventView
-	noted := uint64(0)
-	return func(ctx context.Context, fresh bool) ([]part, error) {
-		snapshot, g, err := s.findGPU(uuid)
+	return func(ctx context.Context, t *tick) ([]part, error) {
+		reader := t.reader(v)
+		view, err := t.gpus.get(gpuKey{reader.session.User.Handle, uuid}, func() (gpuPageView, error) {
+			snapshot, g, err := findGPU(t.snapshots, uuid)
+			if err != nil {
+				return gpuPageView{}, err
+			}
+			return s.gpuNow(snapshot, g, reader), nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		// An error is on the page as soon as it is known, not at the next look.
-		if n := s.cfg.History.Noted(); n != noted {
-			noted, fresh = n, true
+		view.Events, err = t.news.events.get(eventsKey{uuid, s.cfg.History.Noted()}, func() ([]eventView, error) { return s.gpuEvents(context.WithoutCancel(ctx), uuid) })
+		if err != nil {
+			return nil, err
 		}
-		if fresh {
-			if events, err = s.gpuEvents(ctx, uuid); err != nil {
-				return nil, err
-			}
+		head := part{id: "gpu-head", body: gpuHead(page{}, view), same: everybody}
+		if v.may(users.ActionManageLab) { // with a form, and its token
+			view.MayLend = true
+			head = part{id: "gpu-head", body: gpuHead(p, view)}
 		}
-		view := s.gpuNow(snapshot, g, v)
-		view.Events = events
+		same := sameFor(reader, view.GPU)
 		return []part{
-			{id: "gpu-head", body: gpuHead(p, view)},
-			{id: "gpu-now", body: gpuNow(view)},
-			{id: "gpu-events", body: gpuEvents(view)},
-			{id: "gpu-shares", body: gpuShares(view)},
-			{id: "gpu-facts", body: gpuFacts(view)},
+			head,
+			{id: "gpu-now", body: gpuNow(view), same: same},
+			{id: "gpu-events", body: gpuEvents(view), same: everybody},
+			{id: "gpu-shares", body: gpuShares(view), same: same},
+			{id: "gpu-facts", body: gpuFacts(view), same: everybody},
 		}, nil
 	}
 }
@@ -537,7 +540,7 @@ func (s *Server) apiGPUHistory(w http.ResponseWriter, r *http.Request, _ visitor
 
 // lendGPU makes a GPU be lent out whoever uses it, or no longer.
 func (s *Server) lendGPU(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	_, g, err := s.findGPU(r.PathValue("uuid"))
+	_, g, err := findGPU(s.cfg.Fleet.Snapshots(), r.PathValue("uuid"))
 	if err != nil {
 		return err
 	}

@@ -1,14 +1,16 @@
 package webui
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/a-h/templ"
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -17,6 +19,9 @@ import (
 
 // staleAfter is the age from which readings are no longer called live.
 const staleAfter = 5 * time.Second
+
+// you is the visitor's own name on their pages.
+const you = "you"
 
 // nearlyFull is the fraction of memory from which a meter warns.
 const nearlyFull = 0.92
@@ -53,6 +58,15 @@ type holderView struct{ User, Notebook, For string }
 
 type processView struct{ User, Name, PID, Memory, Use string }
 
+// names reports whether the GPU's view says "you" to the visitor.
+func (g gpuView) names(v visitor) bool {
+	if !v.signedIn {
+		return false
+	}
+	return slices.ContainsFunc(g.Holders, func(h holderView) bool { return h.User == you }) ||
+		slices.ContainsFunc(g.Processes, func(p processView) bool { return p.User == you })
+}
+
 // free is how many new notebooks could get the GPU.
 func (g gpuView) free() int {
 	if g.Withheld != "" || g.Problem != "" {
@@ -83,9 +97,8 @@ func (g gpuView) short() gpuView {
 
 // machines is the state of every node, in the order of their names. With
 // drawings, readings carry their last two minutes.
-func (s *Server) machines(v visitor, drawings bool) []machineView {
-	snapshots := s.cfg.Fleet.Snapshots()
-	sort.Slice(snapshots, func(i, j int) bool { return snapshots[i].Node < snapshots[j].Node })
+func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []machineView {
+	snapshots = slices.SortedFunc(slices.Values(snapshots), func(a, b gpu.Snapshot) int { return cmp.Compare(a.Node, b.Node) })
 	views := make([]machineView, 0, len(snapshots))
 	for i := range snapshots {
 		views = append(views, s.machine(&snapshots[i], v, drawings))
@@ -208,7 +221,7 @@ func personName(handle, namespace string, v visitor) string {
 	case handle == "":
 		return "somebody"
 	case v.signedIn && handle == v.session.User.Handle:
-		return "you"
+		return you
 	}
 	return handle
 }
@@ -251,24 +264,28 @@ func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
 }
 
 func (s *Server) gpusPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	s.render(w, r, http.StatusOK, gpusPage(s.page(w, r, v, "GPUs", "view=gpus"), s.machines(v, true), v.may(users.ActionManageLab), s.check.view(s.now())))
+	s.render(w, r, http.StatusOK, gpusPage(s.page(w, r, v, "GPUs", "view=gpus"), s.machines(s.cfg.Fleet.Snapshots(), v, true), v.may(users.ActionManageLab), s.check.view(s.now())))
 	return nil
 }
 
-// gpusParts are the live parts of the GPU page: a frame that changes when
-// machines or GPUs come and go, and every GPU.
+// gpusParts are the live parts of the GPU page.
 func (s *Server) gpusParts(v visitor) parts {
-	return func(context.Context, bool) ([]part, error) {
-		machines := s.machines(v, true)
-		list := []part{{id: "machines", body: machinesDetail(machines), shape: shapeOf(machines)}}
-		for _, m := range machines {
-			list = append(list, part{id: m.ID + "-head", body: machineHead(m)})
-			for _, g := range m.GPUs {
-				list = append(list, part{id: g.ID, body: gpuDetail(g)})
-			}
-		}
-		return list, nil
+	return func(_ context.Context, t *tick) ([]part, error) {
+		return machineParts(t.reader(v), s.machinesAt(t, v, true), machinesDetail, gpuDetail), nil
 	}
+}
+
+// machineParts are a frame that changes when machines or GPUs come and go, and
+// what is in it: every machine's head and every GPU.
+func machineParts(reader visitor, machines []machineView, frame func([]machineView) templ.Component, card func(gpuView) templ.Component) []part {
+	list := []part{{id: "machines", body: frame(machines), shape: shapeOf(machines), same: "reader " + reader.session.User.Handle}}
+	for _, m := range machines {
+		list = append(list, part{id: m.ID + "-head", body: machineHead(m), same: everybody})
+		for _, g := range m.GPUs {
+			list = append(list, part{id: g.ID, body: card(g), same: sameFor(reader, g)})
+		}
+	}
+	return list
 }
 
 // shapeOf names which GPUs there are, so that a frame is sent again only when

@@ -57,27 +57,36 @@ type launchRow struct {
 }
 
 func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	mine, active, err := s.launches(r.Context(), v)
+	mine, err := s.ownLaunches(r.Context(), v.session.User.ID)
 	if err != nil {
 		return err
 	}
-	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), s.home(r, v, mine, active)))
+	active, err := s.activeLaunches(r.Context())
+	if err != nil {
+		return err
+	}
+	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
+	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), s.home(r, v, machines, mine, active)))
 	return nil
 }
 
-// launches reads the visitor's launches and everybody's that have not ended.
-func (s *Server) launches(ctx context.Context, v visitor) (mine, active []notebooks.Launch, err error) {
-	if mine, err = s.cfg.Notebooks.List(ctx, v.session.User.ID); err != nil {
-		return nil, nil, fmt.Errorf("list own launches: %w", err)
+func (s *Server) ownLaunches(ctx context.Context, userID int64) ([]notebooks.Launch, error) {
+	list, err := s.cfg.Notebooks.List(ctx, userID)
+	if err != nil {
+		return nil, fmt.Errorf("list own launches: %w", err)
 	}
-	if active, err = s.cfg.Notebooks.Active(ctx); err != nil {
-		return nil, nil, fmt.Errorf("list active launches: %w", err)
-	}
-	return mine, active, nil
+	return list, nil
 }
 
-func (s *Server) home(r *http.Request, v visitor, mine, active []notebooks.Launch) homeView {
-	machines := s.machines(v, false)
+func (s *Server) activeLaunches(ctx context.Context) ([]notebooks.Launch, error) {
+	list, err := s.cfg.Notebooks.Active(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list active launches: %w", err)
+	}
+	return list, nil
+}
+
+func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, active []notebooks.Launch) homeView {
 	view := homeView{Machines: machines, MayLaunch: v.may(users.ActionLaunch)}
 	waiting := 0
 	for i := range active {
@@ -266,27 +275,30 @@ func (s *Server) notebookURL(r *http.Request, l *notebooks.Launch) string {
 
 // homeParts are the live parts of the home page.
 func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
-	var mine, active []notebooks.Launch
-	return func(ctx context.Context, fresh bool) ([]part, error) {
-		if fresh {
-			var err error
-			if mine, active, err = s.launches(ctx, v); err != nil {
-				return nil, err
-			}
+	return func(ctx context.Context, t *tick) ([]part, error) {
+		mine, active, err := s.launchesAt(ctx, t, v)
+		if err != nil {
+			return nil, err
 		}
-		view := s.home(r, v, mine, active)
-		list := []part{{id: "machines", body: machinesShort(view.Machines), shape: shapeOf(view.Machines)}}
-		for _, m := range view.Machines {
-			list = append(list, part{id: m.ID + "-head", body: machineHead(m)})
-			for _, g := range m.GPUs {
-				list = append(list, part{id: g.ID, body: gpuCard(g)})
-			}
-		}
+		view := s.home(r, v, s.machinesAt(t, v, false), mine, active)
+		list := machineParts(t.reader(v), view.Machines, machinesShort, gpuCard)
 		for _, profile := range view.Profiles {
 			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)})
 		}
-		return append(list,
-			part{id: "mine", body: mineList(p, view)},
-			part{id: "everyone", body: everyoneList(p, view)}), nil
+		return append(list, part{id: "mine", body: mineList(p, view)}, everyonePart(v, p, view, active)), nil
 	}
+}
+
+// everyonePart is the list of what the others run. Those who may end it have
+// forms in it, with a token of their own; for the others it differs by what of
+// it is their own.
+func everyonePart(v visitor, p page, view homeView, active []notebooks.Launch) part {
+	if v.may(users.ActionManageNotebooks) {
+		return part{id: "everyone", body: everyoneList(p, view)}
+	}
+	same := everybody
+	if len(view.Everyone) < len(active) {
+		same = "without " + v.session.User.Handle
+	}
+	return part{id: "everyone", body: everyoneList(page{}, view), same: same}
 }

@@ -135,7 +135,7 @@ func (s *Server) endLaunch(r *http.Request, v visitor, end func(context.Context,
 func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) launchView {
 	view := launchView{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, ProfileTitle: s.profileTitle(l.Profile),
 		State: string(l.State), Own: l.UserID == v.session.User.ID,
-		Simulated: simulated(l, s.machines(v, false))}
+		Simulated: simulated(l, s.machines(s.cfg.Fleet.Snapshots(), v, false))}
 	_, view.Tone = stateWords(l)
 	for _, step := range l.Detail {
 		if strings.TrimSuffix(step.Text, ".") == strings.TrimSuffix(l.Reason, ".") {
@@ -238,7 +238,7 @@ func stepViewOf(step notebooks.Step) stepView {
 // launchParts are the live parts of a launch's page. Its steps count seconds,
 // so the launch is read every time.
 func (s *Server) launchParts(r *http.Request, v visitor, p page, id string) parts {
-	return func(ctx context.Context, _ bool) ([]part, error) {
+	return func(ctx context.Context, _ *tick) ([]part, error) {
 		l, err := s.launchFor(ctx, v, id)
 		if err != nil {
 			return nil, err

@@ -40,6 +40,13 @@ type trends struct {
 type track struct {
 	at     int64
 	values [measures][slots]*float64
+	drawn  [measures]*keptDrawing
+}
+
+// keptDrawing is a drawing up to a slot. A new reading makes it worthless.
+type keptDrawing struct {
+	newest int64
+	drawing
 }
 
 func newTrends() *trends { return &trends{gpus: map[string]*track{}} }
@@ -60,6 +67,7 @@ func (h *trends) add(snapshot gpu.Snapshot) {
 			h.gpus[g.UUID] = t
 		}
 		t.moveTo(slot)
+		clear(t.drawn[:])
 		for m := range measures {
 			t.values[m][place(slot)] = fraction(g, m)
 		}
@@ -103,6 +111,14 @@ func (h *trends) draw(uuid string, m measure, now time.Time) drawing {
 	}
 	// A reading is up to one slot younger than the clock of the page.
 	newest = max(newest-1, min(t.at, newest))
+	if kept := t.drawn[m]; kept == nil || kept.newest != newest {
+		t.drawn[m] = &keptDrawing{newest, t.draw(m, newest)}
+	}
+	return t.drawn[m].drawing
+}
+
+// draw draws a measure up to a slot.
+func (t *track) draw(m measure, newest int64) drawing {
 	var d drawing
 	var line strings.Builder
 	for i := range int64(slots) {

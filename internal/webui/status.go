@@ -71,18 +71,13 @@ func chartTone(state string) tone {
 	return "warn"
 }
 
-// statusParts is the live part of the status page. Reading the status may ask
-// the cluster, so it is read when something changed and with each heartbeat.
+// statusParts is the live part of the status page.
 func (s *Server) statusParts() parts {
-	var last []part
-	return func(ctx context.Context, fresh bool) ([]part, error) {
-		if fresh || last == nil {
-			view, err := s.statusView(ctx)
-			if err != nil {
-				return nil, err
-			}
-			last = []part{{id: "status", body: statusBody(view)}}
+	return func(ctx context.Context, t *tick) ([]part, error) {
+		view, err := t.news.status.get(struct{}{}, func() (statusView, error) { return s.statusView(context.WithoutCancel(ctx)) })
+		if err != nil {
+			return nil, err
 		}
-		return last, nil
+		return []part{{id: "status", body: statusBody(view), same: everybody}}, nil
 	}
 }

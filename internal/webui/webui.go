@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/ctl"
@@ -119,12 +118,13 @@ type Config struct {
 }
 
 // Server answers the requests of browsers and scripts. Its Run must be active
-// for the two minutes of history on the GPU page.
+// for pages to be live.
 type Server struct {
 	cfg     Config
 	handler http.Handler
 	files   *files
 	trends  *trends
+	board   board
 	streams *streams
 	check   lastCheck
 	now     func() time.Time
@@ -154,7 +154,8 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("webui: read embedded files: %w", err)
 	}
-	s := &Server{cfg: cfg, files: files, trends: newTrends(), streams: newStreams(), now: time.Now}
+	s := &Server{cfg: cfg, files: files, trends: newTrends(), streams: newStreams(), now: time.Now,
+		board: board{fleet: cfg.Fleet}}
 	cfg.Users.OnSessionsEnded(s.streams.end)
 	s.handler = s.routes()
 	return s, nil
@@ -163,17 +164,10 @@ func New(cfg Config) (*Server, error) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Run records the GPUs' readings for the sparklines until ctx ends, then ends
-// every live connection. It returns nil.
+// Run keeps live pages up to date until ctx ends, then ends every live
+// connection. It returns nil.
 func (s *Server) Run(ctx context.Context) error {
-	var wait sync.WaitGroup
-	wait.Go(func() {
-		for snapshot := range s.cfg.Fleet.Subscribe(ctx) {
-			s.trends.add(snapshot)
-		}
-	})
-	<-ctx.Done()
+	s.run(ctx)
 	s.streams.close()
-	wait.Wait()
 	return nil
 }
