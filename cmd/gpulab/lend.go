@@ -52,13 +52,18 @@ func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, 
 func (l *lending) publish(s gpu.Snapshot) {
 	s.GPUs = slices.Clone(s.GPUs) // others read the monitor's own
 	l.mu.Lock()
-	l.proxy.Withhold(l.policy.Decide(time.Now(), &s))
+	withheld := l.policy.Decide(time.Now(), &s)
+	var held []string
 	for i := range s.GPUs {
+		if len(s.GPUs[i].Holders) > 0 {
+			held = append(held, s.GPUs[i].UUID)
+		}
 		if l.slots > 1 {
 			s.GPUs[i].Slots = l.slots
 		}
 		s.GPUs[i].LentAnyway = slices.Contains(l.anyway, s.GPUs[i].UUID)
 	}
+	l.proxy.Lend(withheld, held)
 	l.mu.Unlock()
 	l.fleet.Update(s)
 }

@@ -6,6 +6,11 @@
 // instead of with the kubelet, and Proxy registers in its place: it passes every
 // call on, and lists a withheld GPU as unhealthy. Pods that have it keep it.
 //
+// It also mends what one sick GPU does to its neighbours. Kubernetes counts what
+// is healthy less what pods have asked for, so a pod on a GPU that has failed
+// would take a healthy one away from everybody else. Such a GPU is listed as
+// healthy for as long as that pod has it: nobody else can get it anyway.
+//
 // The protocol is the kubelet's device plugin API, v1beta1:
 // https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 package deviceplugin
@@ -15,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,9 +62,15 @@ type Proxy struct {
 	cfg  Config
 	wake chan struct{}
 
-	mu       sync.Mutex
-	relays   map[string]*relay // by resource
-	withheld map[string]bool   // UUIDs
+	mu     sync.Mutex
+	relays map[string]*relay // by resource
+	rules  rules
+}
+
+// rules are what is known of GPUs, by UUID.
+type rules struct {
+	withheld map[string]bool // no new pod gets them
+	held     map[string]bool // a pod has them
 }
 
 // New returns a proxy that does nothing until Run.
@@ -69,27 +81,30 @@ func New(cfg Config) *Proxy {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Proxy{cfg: cfg, wake: make(chan struct{}, 1), relays: map[string]*relay{}, withheld: map[string]bool{}}
+	return &Proxy{cfg: cfg, wake: make(chan struct{}, 1), relays: map[string]*relay{}}
 }
 
-// Withhold names the GPUs, by UUID, that no new pod gets, in place of those
-// named before.
-func (p *Proxy) Withhold(uuids []string) {
+// Lend names the GPUs, by UUID, that no new pod gets, and those that a pod has,
+// in place of those named before.
+func (p *Proxy) Lend(withheld, held []string) {
+	next := rules{setOf(withheld), setOf(held)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := map[string]bool{}
-	changed := len(uuids) != len(p.withheld)
-	for _, uuid := range uuids {
-		next[uuid] = true
-		changed = changed || !p.withheld[uuid]
-	}
-	if !changed {
+	if maps.Equal(next.withheld, p.rules.withheld) && maps.Equal(next.held, p.rules.held) {
 		return
 	}
-	p.withheld = next
+	p.rules = next
 	for _, r := range p.relays {
-		r.withhold(next)
+		r.follow(next)
 	}
+}
+
+func setOf(uuids []string) map[string]bool {
+	set := make(map[string]bool, len(uuids))
+	for _, uuid := range uuids {
+		set[uuid] = true
+	}
+	return set
 }
 
 // Run relays until ctx ends; the kubelet then gives these devices to no new pod
@@ -191,9 +206,9 @@ func (p *Proxy) Register(_ context.Context, request *api.RegisterRequest) (*api.
 	if old := p.relays[r.resource]; old != nil {
 		old.end()
 	}
-	r.withheld = p.withheld
+	r.rules = p.rules
 	p.relays[r.resource] = r
-	go r.follow()
+	go r.watch()
 	select {
 	case p.wake <- struct{}{}:
 	default:

@@ -180,15 +180,47 @@ func start(t *testing.T) (string, *Proxy, *kubelet, *plugin) {
 
 func TestWithheldGPUIsListedAsUnhealthy(t *testing.T) {
 	_, p, k, nvidia := start(t)
-	p.Withhold([]string{"GPU-b"})
+	p.Lend([]string{"GPU-b"}, nil)
 	k.sees(t, "GPU-a Healthy", "GPU-b Unhealthy")
 	nvidia.lists <- []string{"GPU-a Unhealthy", "GPU-b Healthy"}
 	k.sees(t, "GPU-a Unhealthy", "GPU-b Unhealthy")
-	p.Withhold(nil)
+	p.Lend(nil, nil)
 	k.sees(t, "GPU-a Unhealthy", "GPU-b Healthy") // the plugin's own verdict stands
 	nvidia.lists <- []string{"GPU-a::0 Healthy", "GPU-a::1 Healthy", "GPU-b::0 Healthy"}
-	p.Withhold([]string{"GPU-a"})
+	p.Lend([]string{"GPU-a"}, nil)
 	k.sees(t, "GPU-a::0 Unhealthy", "GPU-a::1 Unhealthy", "GPU-b::0 Healthy")
+}
+
+// A pod on a GPU that has failed must not cost others a healthy one.
+func TestSickGPUThatAPodHas(t *testing.T) {
+	_, p, k, nvidia := start(t)
+	p.Lend(nil, []string{"GPU-a"})
+	nvidia.lists <- []string{"GPU-a Unhealthy", "GPU-b Healthy"}
+	k.sees(t, "GPU-a Healthy", "GPU-b Healthy")
+	client, done, err := k.client(k.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	preferred, err := client.GetPreferredAllocation(t.Context(), &api.PreferredAllocationRequest{
+		ContainerRequests: []*api.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: []string{"GPU-a", "GPU-b"}, AllocationSize: 1}},
+	})
+	if err != nil || preferred.GetContainerResponses()[0].GetDeviceIDs()[0] != "GPU-b" {
+		t.Errorf("preferred: %v, %v", preferred, err)
+	}
+	for device, well := range map[string]bool{"GPU-a": false, "GPU-b": true} {
+		_, err := client.Allocate(t.Context(), &api.AllocateRequest{ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: []string{device}}}})
+		if (err == nil) != well {
+			t.Errorf("allocate %s: %v", device, err)
+		}
+	}
+	p.Lend(nil, nil) // the pod has ended
+	k.sees(t, "GPU-a Unhealthy", "GPU-b Healthy")
+	p.Lend([]string{"GPU-a"}, []string{"GPU-a"})
+	k.sees(t, "GPU-a Unhealthy", "GPU-b Healthy") // who withholds it knows best
+	p.Lend(nil, []string{"GPU-a"})
+	nvidia.lists <- []string{"GPU-a::0 Unhealthy", "GPU-a::1 Unhealthy"}
+	k.sees(t, "GPU-a::0 Unhealthy", "GPU-a::1 Unhealthy")
 }
 
 func TestCallsArePassedOn(t *testing.T) {
@@ -212,7 +244,7 @@ func TestCallsArePassedOn(t *testing.T) {
 
 func TestPluginThatEndsAndComesBack(t *testing.T) {
 	dir, p, k, _ := start(t)
-	p.Withhold([]string{"GPU-a"})
+	p.Lend([]string{"GPU-a"}, nil)
 	// It registers anew while its earlier self is still known.
 	again := &plugin{lists: make(chan []string, 8)}
 	stop := again.register(t, dir)
@@ -249,7 +281,7 @@ func TestKubeletThatStartsAnew(t *testing.T) {
 	nvidia.register(t, dir)
 	nvidia.lists <- []string{"GPU-a Healthy"}
 	next.sees(t, "GPU-a Healthy")
-	p.Withhold([]string{"GPU-a"})
+	p.Lend([]string{"GPU-a"}, nil)
 	next.sees(t, "GPU-a Unhealthy")
 }
 

@@ -3,10 +3,13 @@ package deviceplugin
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
@@ -25,11 +28,11 @@ type relay struct {
 	// known is the kubelet's socket that this relay is registered at.
 	known os.FileInfo
 
-	mu       sync.Mutex
-	server   *grpc.Server
-	devices  []*api.Device // as the plugin lists them; nil before it has
-	withheld map[string]bool
-	changed  chan struct{} // closed when there is something new to list
+	mu      sync.Mutex
+	server  *grpc.Server
+	devices []*api.Device // as the plugin lists them; nil before it has
+	rules   rules
+	changed chan struct{} // closed when there is something new to list
 }
 
 func newRelay(request *api.RegisterRequest, conn *grpc.ClientConn) *relay {
@@ -60,8 +63,8 @@ func (r *relay) listen(path string) error {
 	return nil
 }
 
-// follow takes what the plugin lists until it ends.
-func (r *relay) follow() {
+// watch takes what the plugin lists until it ends.
+func (r *relay) watch() {
 	defer r.end()
 	stream, err := r.plugin.ListAndWatch(r.ctx, &api.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -79,10 +82,10 @@ func (r *relay) follow() {
 	}
 }
 
-func (r *relay) withhold(uuids map[string]bool) {
+func (r *relay) follow(next rules) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.withheld = uuids
+	r.rules = next
 	r.announce()
 }
 
@@ -117,20 +120,40 @@ func (r *relay) list() (*api.ListAndWatchResponse, <-chan struct{}) {
 	}
 	answer := &api.ListAndWatchResponse{}
 	for _, d := range r.devices {
-		if r.withheld[gpuOf(d.GetID())] && d.GetHealth() == api.Healthy {
+		if health := r.health(d); health != d.GetHealth() {
 			d = proto.CloneOf(d)
-			d.Health = api.Unhealthy
+			d.Health = health
 		}
 		answer.Devices = append(answer.Devices, d)
 	}
 	return answer, r.changed
 }
 
+// health is what the kubelet is told of a device. Of a shared GPU it is not
+// known which of its parts are held, so these are left as they are.
+func (r *relay) health(d *api.Device) string {
+	uuid, shared := gpuOf(d.GetID())
+	switch {
+	case r.rules.withheld[uuid]:
+		return api.Unhealthy
+	case r.rules.held[uuid] && !shared:
+		return api.Healthy
+	}
+	return d.GetHealth()
+}
+
+// sick tells whether the plugin itself calls the device unhealthy.
+func (r *relay) sick(device string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.devices, func(d *api.Device) bool { return d.GetID() == device && d.GetHealth() != api.Healthy })
+}
+
 // gpuOf is the UUID in a device's name: the parts of a shared GPU are called
 // GPU-…::0, GPU-…::1, and so on.
-func gpuOf(device string) string {
-	uuid, _, _ := strings.Cut(device, "::")
-	return uuid
+func gpuOf(device string) (uuid string, shared bool) {
+	uuid, _, shared = strings.Cut(device, "::")
+	return uuid, shared
 }
 
 // ListAndWatch tells the kubelet about the devices until either side ends.
@@ -157,14 +180,30 @@ func (r *relay) GetDevicePluginOptions(ctx context.Context, in *api.Empty) (*api
 	return r.plugin.GetDevicePluginOptions(ctx, in)
 }
 
-// GetPreferredAllocation passes the kubelet's question on.
+// GetPreferredAllocation passes the kubelet's question on, without the devices
+// that have failed where others will do.
 func (r *relay) GetPreferredAllocation(ctx context.Context, in *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+	for _, c := range in.GetContainerRequests() {
+		well := slices.DeleteFunc(slices.Clone(c.GetAvailableDeviceIDs()), r.sick)
+		if len(well) >= int(c.GetAllocationSize()) && !slices.ContainsFunc(c.GetMustIncludeDeviceIDs(), r.sick) {
+			c.AvailableDeviceIDs = well
+		}
+	}
 	return r.plugin.GetPreferredAllocation(ctx, in)
 }
 
 // Allocate passes the kubelet's decision on, also about a GPU that is withheld
 // since: refusing would fail the pod for good, where using it does little harm.
+// One that has failed is of no use: it was listed as healthy until a moment ago
+// because the pod before had it.
 func (r *relay) Allocate(ctx context.Context, in *api.AllocateRequest) (*api.AllocateResponse, error) {
+	for _, container := range in.GetContainerRequests() {
+		for _, device := range container.GetDevicesIds() {
+			if r.sick(device) {
+				return nil, status.Errorf(codes.Unavailable, "GPU %s has failed and is given to nobody; try again", device)
+			}
+		}
+	}
 	return r.plugin.Allocate(ctx, in)
 }
 

@@ -28,6 +28,8 @@ func TestGPUs(t *testing.T) {
 		{"a card that fails", testLostGPU, false},
 		{"metrics", testMetrics, false},
 		{"restart", testHistoryOutlivesRestart, false},
+		{"two cards instead of a shared one", testTwoCards, true},
+		{"a sick card beside a healthy one", testSickCard, false},
 	})
 }
 
@@ -350,4 +352,50 @@ func testHistoryOutlivesRestart(t *testing.T, a *appliance) {
 		now := a.usage(t)
 		return now[adminHandle].Held > before[adminHandle].Held && now[guestHandle].Compute > before[guestHandle].Compute
 	})
+}
+
+// testTwoCards: the configuration is changed while notebooks run on a shared
+// GPU; they end when their owners say so.
+func testTwoCards(t *testing.T, a *appliance) {
+	for b, title := range map[*lab.Browser]string{a.browser: "Large", a.guest: "Small"} {
+		page := b.For(t)
+		page.Open(pages + "/")
+		page.Click("#mine", "Stop "+title)
+		page.Click("dialog[open]", "Stop")
+		waitGone(page, title)
+	}
+	a.WriteFile("/etc/gpulab/config.yaml", "lab: Sharing lab\ngpus: simulated\nsimulatedGPUs: 2\n")
+	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	a.eventually(t, "two GPUs are offered", func() bool { return a.offeredGPUs(t) == "2" })
+}
+
+// testSickCard: a card that fails under a notebook takes no healthy one away
+// from others, and is given to nobody after it.
+func testSickCard(t *testing.T, a *appliance) {
+	launch(a.browser.For(t), "gpu", "Unlucky")
+	waitJupyterLab(a.browser.For(t), adminHandle)
+	sick := holderOf(t, a, adminHandle)
+	index := strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", `LD_LIBRARY_PATH=/var/lib/gpulab/simdriver/root/usr/lib/x86_64-linux-gnu \
+		/var/lib/gpulab/simdriver/root/usr/bin/nvidia-smi --query-gpu=index,uuid --format=csv,noheader | grep "$0" | cut -d, -f1`, sick))
+	a.simScript(t, "gpu "+index+" xid 79")
+	b := a.guest.For(t)
+	b.Open(pages + "/gpus/" + sick)
+	b.WaitText("#gpu-events", "XID 79")
+	// NVIDIA's plugin calls it unhealthy by now.
+	a.eventually(t, "the device plugin has noticed", func() bool {
+		return strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "logs", "daemonset/nvidia-device-plugin", "--tail=20"), "unhealthy")
+	})
+	launch(b, "gpu", "Lucky")
+	waitJupyterLab(b, guestHandle)
+	if got := holderOf(t, a, guestHandle); got == sick {
+		t.Error("the next notebook got the card that has failed")
+	}
+	admin := a.browser.For(t)
+	admin.Open(pages + "/")
+	admin.Click("#mine", "Stop Unlucky")
+	admin.Click("dialog[open]", "Stop")
+	waitGone(admin, "Unlucky")
+	a.eventually(t, "only the healthy card is offered", func() bool { return a.offeredGPUs(t) == "1" })
 }
