@@ -191,6 +191,7 @@ func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest str
 	upgrade.TakeOwnership = true
 	upgrade.ResetValues = true
 	upgrade.MaxHistory = keptRevisions
+	upgrade.Force = j.release.Replace
 	upgrade.Wait = !j.release.Background
 	if why != "" {
 		upgrade.Description = "Repaired: " + why
@@ -242,6 +243,7 @@ func (j *job) rollback(ctx context.Context, version int) error {
 	rollback.Version = version
 	rollback.DisableHooks = true
 	rollback.MaxHistory = keptRevisions
+	rollback.Force = j.release.Replace
 	rollback.Wait = true
 	return rollback.Run(j.release.Name)
 }

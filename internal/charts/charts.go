@@ -39,6 +39,11 @@ type Release struct {
 	// nothing needs them, and they would only make everything else wait.
 	// Status tells whether they run.
 	Background bool
+
+	// Replace writes changed objects whole, where Helm would write what has
+	// changed: Kubernetes keeps a copy of some fields under an older name, and
+	// brings back what was removed under the newer one only.
+	Replace bool
 }
 
 // Manager applies releases to one cluster. It holds no connection between

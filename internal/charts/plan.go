@@ -108,6 +108,8 @@ func devicePlugin(in Inputs) Release {
 		Chart:     "nvidia-device-plugin",
 		After:     []string{"gpulab-base"},
 		Absent:    !in.HasGPU,
+		// The chart has a service account only where several pods share GPUs.
+		Replace: true,
 		Values: map[string]any{
 			"image": map[string]any{
 				"repository": repository,
