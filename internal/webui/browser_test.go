@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -317,6 +318,27 @@ func run(ctx context.Context, t *testing.T, script string) {
 	}
 }
 
+// wrongClock makes the clock of every page from now on go wrong by some hours.
+func wrongClock(hours int) chromedp.Action[page.ScriptIdentifier] {
+	return func(ctx context.Context, target *chromedp.Target) (page.ScriptIdentifier, error) {
+		added, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: fmt.Sprintf(`(() => {
+			const Right = Date, off = %d * 3600e3;
+			Date = class extends Right {
+				constructor(...given) { given.length ? super(...given) : super(Right.now() + off); }
+				static now() { return Right.now() + off; }
+			};
+		})()`, hours)})
+		return added.Identifier, err
+	}
+}
+
+func rightClock(id page.ScriptIdentifier) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, page.RemoveScriptToEvaluateOnNewDocument, page.RemoveScriptToEvaluateOnNewDocumentParams{Identifier: id})
+		return err
+	})
+}
+
 // TestPagesLive uses the pages as a person does, over the real connection.
 func TestPagesLive(t *testing.T) {
 	ctx := browser(t)
@@ -347,6 +369,14 @@ func TestPagesLive(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	streams := func(t *testing.T, want int) {
+		t.Helper()
+		for deadline := time.Now().Add(15 * time.Second); l.pages.OpenStreams() != want; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d streams are open, want %d", l.pages.OpenStreams(), want)
+			}
+		}
+	}
 	const firstGPU = `document.getElementById("` + gpu0 + `")`
 
 	t.Run("readings change, and go on after the connection broke", func(t *testing.T) {
@@ -366,12 +396,38 @@ func TestPagesLive(t *testing.T) {
 		eventually(ctx, t, "it is live", `document.getElementById("live")._htmx?.sse`)
 		const turn = `(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`
 		run(ctx, t, fmt.Sprintf(turn, true))
+		streams(t, 0)
 		time.Sleep(600 * time.Millisecond) // what is under way arrives
 		run(ctx, t, `window.before = `+firstGPU+`.innerText`)
 		time.Sleep(time.Second)
 		eventually(ctx, t, "readings rest", firstGPU+`.innerText === window.before`)
 		run(ctx, t, fmt.Sprintf(turn, false))
 		eventually(ctx, t, "readings go on", firstGPU+`.innerText !== window.before`)
+		streams(t, 1)
+	})
+
+	t.Run("the viewer's clock does not matter", func(t *testing.T) {
+		for _, hours := range []int{1, -1} {
+			id, err := chromedp.Run(ctx, wrongClock(hours))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range []string{"/gpus", "/gpus/" + testGPU} {
+				visit(path)
+				const card = `document.querySelector(".card.gpu")`
+				eventually(ctx, t, "the clock is wrong", fmt.Sprintf(`Math.abs(Date.now() - %d) > 3.5e6`, time.Now().UnixMilli()))
+				run(ctx, t, `window.before = `+card+`.innerText`)
+				eventually(ctx, t, "new readings", card+`.innerText !== window.before`)
+				if path == "/gpus" {
+					time.Sleep(5500 * time.Millisecond) // silence is looked for every 5 seconds
+				}
+				eventually(ctx, t, "nothing is said to be old or lost", `document.getElementById("live-lost").hidden && !document.querySelector(".stale") && !document.body.innerText.includes("last seen")`)
+			}
+			eventually(ctx, t, "curves", `[...document.querySelectorAll("[data-curve]")].every(f => f.querySelector("canvas"))`)
+			if err := chromedp.Do(ctx, rightClock(id)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	})
 
 	t.Run("what is typed and focused stays while parts change", func(t *testing.T) {

@@ -24,6 +24,7 @@ type stream struct {
 	users     *fakeUsers
 	notebooks *fakeNotebooks
 	fleet     *fakeFleet
+	ctx       context.Context
 	token     string
 	out       *recorder
 	ended     chan struct{}
@@ -76,24 +77,38 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	s.stop = cancel
+	s.ctx, s.stop, s.pages = ctx, cancel, pages
 	go func() { _ = pages.Run(ctx) }()
-	person, err := s.users.ByHandle(ctx, handle)
+	s.connect(t, handle, query)
+	return s
+}
+
+// connect begins the stream of somebody's page.
+func (s *stream) connect(t *testing.T, handle, query string) {
+	t.Helper()
+	person, err := s.users.ByHandle(s.ctx, handle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.token, err = s.users.StartSession(ctx, person.ID, users.SessionMeta{}); err != nil {
+	if s.token, err = s.users.StartSession(s.ctx, person.ID, users.SessionMeta{}); err != nil {
 		t.Fatal(err)
 	}
-	request := httptest.NewRequestWithContext(ctx, "GET", "https://lab.example/events?"+query, nil)
-	request.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: s.token})
-	s.pages, s.request = pages, request
+	s.request = httptest.NewRequestWithContext(s.ctx, "GET", "https://lab.example/events?"+query, nil)
+	s.request.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: s.token})
 	go func() {
 		defer close(s.ended)
-		pages.ServeHTTP(s.out, request)
+		s.pages.ServeHTTP(s.out, s.request)
 	}()
 	synctest.Wait()
-	return s
+}
+
+// beside opens another page of the same lab.
+func (s *stream) beside(t *testing.T, handle, query string) *stream {
+	t.Helper()
+	other := *s
+	other.out, other.ended = &recorder{header: http.Header{}}, make(chan struct{})
+	other.connect(t, handle, query)
+	return &other
 }
 
 var targetOf = regexp.MustCompile(`data: <hx-partial hx-target="#([^"]+)"`)
@@ -264,6 +279,109 @@ func TestStreamOfALaunch(t *testing.T) {
 			t.Errorf("when ready: %s", text)
 		}
 	})
+}
+
+// A reading is not held back; many in a row are gathered, and none of the last
+// ones is lost.
+func TestReadingsAreSentAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, "ben", "view=gpus", func(s *stream) { s.fleet.publish(snapshotAt(time.Now(), 1, "ada")) })
+		defer s.stop()
+		time.Sleep(1500 * time.Millisecond)
+		s.out.take()
+		watts := func(w float64) gpu.Snapshot {
+			snapshot := snapshotAt(time.Now(), 1, "ada")
+			snapshot.GPUs[0].Power = &w
+			return snapshot
+		}
+		s.fleet.publish(watts(111))
+		synctest.Wait()
+		if text := s.out.take(); !strings.Contains(text, "111 <span class=\"unit\">W") {
+			t.Errorf("at once there is only: %s", text)
+		}
+		for i := range 19 {
+			time.Sleep(5 * time.Millisecond)
+			s.fleet.publish(watts(float64(200 + i)))
+		}
+		time.Sleep(100 * time.Millisecond)
+		text := s.out.take()
+		if n := strings.Count(targets(text), gpu0); n > 2 {
+			t.Errorf("20 readings within 100 ms were sent %d times", n)
+		}
+		if !strings.Contains(text, "218 <span class=\"unit\">W") {
+			t.Errorf("the last reading was not sent: %s", text)
+		}
+	})
+}
+
+// What streams share must not be seen: in a crowd everybody is sent what they
+// are sent alone, with nobody else's form tokens.
+func TestPeopleInACrowdSeeWhatTheySeeAlone(t *testing.T) {
+	prepare := func(s *stream) {
+		s.fleet.publish(snapshotAt(time.Now(), 3, "ada", "ben"))
+		s.notebooks.change(func(list *[]notebooks.Launch) {
+			for i, person := range people[:3] {
+				*list = append(*list, notebooks.Launch{ID: int64(i + 1), UserID: int64(i + 1), Handle: person.Handle, Title: "work of " + person.Handle, Profile: "gpu", Name: "gpu",
+					GPUs: 1, State: notebooks.Running, Requested: time.Now(), Started: time.Now(), Ready: time.Now(), URL: "/user/" + person.Handle + "/gpu/"})
+			}
+		})
+	}
+	change := func(s *stream) {
+		s.fleet.publish(snapshotAt(time.Now().Add(time.Minute), 3, "ada", "ben"))
+		withheld := snapshotAt(time.Now().Add(time.Minute), 3, "ada", "ben")
+		withheld.GPUs[0].Withheld = "Somebody uses it."
+		s.fleet.publish(withheld)
+		s.notebooks.change(func(list *[]notebooks.Launch) { (*list)[1].State = notebooks.Stopping })
+		time.Sleep(300 * time.Millisecond)
+	}
+	type page struct{ handle, query string }
+	var pages []page
+	for _, query := range []string{"view=home", "view=gpus", "view=gpu&id=" + testGPU, "view=launch&id=2", "view=status"} {
+		for _, person := range people {
+			pages = append(pages, page{person.Handle, query}, page{person.Handle, query})
+		}
+	}
+	// told is what a stream was sent, with its own token by another name.
+	told := func(s *stream) string {
+		return strings.ReplaceAll(s.out.take(), "csrf-of-"+s.token, "OWN-TOKEN")
+	}
+	alone := map[page][2]string{}
+	for _, p := range pages {
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t, p.handle, p.query, prepare)
+			defer s.stop()
+			first := told(s)
+			change(s)
+			alone[p] = [2]string{first, told(s)}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, "gus", "view=home", prepare)
+		defer s.stop()
+		var crowd []*stream
+		for _, p := range pages {
+			crowd = append(crowd, s.beside(t, p.handle, p.query))
+		}
+		for round := range 2 {
+			if round == 1 {
+				change(s)
+			}
+			for i, p := range pages {
+				text := told(crowd[i])
+				if text != alone[p][round] {
+					t.Errorf("%s, %s, round %d: in a crowd\n%s\nalone\n%s", p.handle, p.query, round, text, alone[p][round])
+				}
+				if strings.Contains(text, "csrf-of-") {
+					t.Errorf("%s, %s: somebody else's token: %s", p.handle, p.query, text)
+				}
+			}
+		}
+	})
+	for p, said := range map[page]string{{"ada", "view=gpus"}: "<strong>you</strong>", {"ada", "view=home"}: "OWN-TOKEN", {"ada", "view=gpu&id=" + testGPU}: "OWN-TOKEN", {"lea", "view=gpus"}: "<strong>ben</strong>"} {
+		if !strings.Contains(alone[p][1], said) {
+			t.Errorf("%v proves nothing: there is no %s in\n%s", p, said, alone[p][1])
+		}
+	}
 }
 
 func TestStreamsOfOneSessionAreBounded(t *testing.T) {

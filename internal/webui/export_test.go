@@ -9,3 +9,10 @@ func (s *Server) Routes() [][2]string {
 	}
 	return list
 }
+
+// OpenStreams counts the live connections.
+func (s *Server) OpenStreams() int {
+	s.streams.mu.Lock()
+	defer s.streams.mu.Unlock()
+	return len(s.streams.open)
+}
