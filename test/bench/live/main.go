@@ -114,6 +114,7 @@ type Row struct {
 	P50, P99, Max float64 // from the sample to the page
 	PublishP99    float64 // of it until the monitor has published the sample
 	CPU           float64 // processor seconds per second of the server
+	ReadersCPU    float64 // the same of all pages' readers
 	Memory        float64 // MiB resident of the server
 	Bytes         float64 // per page and second, before encryption
 	Missed        float64 // share of new values that a page did not get before the next
@@ -153,9 +154,11 @@ func (b bench) measure(ctx context.Context) (f *Figures, err error) {
 		return nil, err
 	}
 	defer server.kill()
-	if f.IdleCPU, err = server.cpuWhile(ctx, 5*time.Second); err != nil {
+	idle, err := cpuWhile(ctx, 5*time.Second, server)
+	if err != nil {
 		return nil, err
 	}
+	f.IdleCPU = idle[0]
 	for _, pages := range b.pages {
 		fmt.Fprintf(os.Stderr, "%d pages\n", pages)
 		row, err := b.watch(ctx, dir, server, pages)
@@ -229,7 +232,7 @@ func (b bench) watch(ctx context.Context, dir string, server *part, pages int) (
 		}
 	}
 	begin := time.Now()
-	cpu, err := server.cpuWhile(ctx, b.duration)
+	cpu, err := cpuWhile(ctx, b.duration, server, readers)
 	if err != nil {
 		return Row{}, err
 	}
@@ -248,7 +251,7 @@ func (b bench) watch(ctx context.Context, dir string, server *part, pages int) (
 	if err := server.ask("samples", &samples); err != nil {
 		return Row{}, fmt.Errorf("the server: %w", err)
 	}
-	row := Row{Pages: pages, CPU: cpu, Memory: memory}
+	row := Row{Pages: pages, CPU: cpu[0], ReadersCPU: cpu[1], Memory: memory}
 	return row, row.judge(samples, seen, begin, end)
 }
 
@@ -290,10 +293,10 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func (f *Figures) print() {
 	fmt.Printf("%d GPUs with %d processes each, sampled once a second, every value moving; %d processors for all; load %s before\n\n",
 		gpus, processes, f.Processors, f.LoadBefore)
-	fmt.Printf("%6s %27s %12s %12s %12s %10s %8s\n", "pages", "sample to page, ms", "of it until", "server, CPU", "ms of it", "bytes per", "missed")
-	fmt.Printf("%6s %9s %8s %8s %12s %12s %12s %10s %8s\n", "", "p50", "p99", "max", "published", "s per s", "per page", "page and s", "")
+	fmt.Printf("%6s %27s %12s %18s %12s %12s %8s\n", "pages", "sample to page, ms", "of it until", "CPU, s per s", "server's, ms", "bytes per", "missed")
+	fmt.Printf("%6s %9s %8s %8s %12s %9s %8s %12s %12s %8s\n", "", "p50", "p99", "max", "published", "server", "readers", "per page", "page and s", "")
 	for _, r := range f.Rows {
-		fmt.Printf("%6d %9.1f %8.1f %8.1f %12.1f %12.3f %12.2f %10.0f %7.2f%%\n", r.Pages, r.P50, r.P99, r.Max, r.PublishP99, r.CPU,
+		fmt.Printf("%6d %9.1f %8.1f %8.1f %12.1f %9.3f %8.3f %12.2f %12.0f %7.2f%%\n", r.Pages, r.P50, r.P99, r.Max, r.PublishP99, r.CPU, r.ReadersCPU,
 			(r.CPU-f.IdleCPU)/float64(r.Pages)*1000, r.Bytes, r.Missed*100)
 	}
 	last := f.Rows[len(f.Rows)-1]

@@ -114,20 +114,31 @@ func (p *part) answer(into any) error {
 	return json.Unmarshal(line, into)
 }
 
-// cpuWhile is how much processor time the part takes per second.
-func (p *part) cpuWhile(ctx context.Context, d time.Duration) (float64, error) {
-	before, err := cpuTime(p.cmd.Process.Pid)
-	if err != nil {
-		return 0, err
-	}
+// cpuWhile is how much processor time each of the parts takes per second.
+func cpuWhile(ctx context.Context, d time.Duration, parts ...*part) ([]float64, error) {
+	used := make([]float64, len(parts))
 	began := time.Now()
+	for i, p := range parts {
+		before, err := cpuTime(p.cmd.Process.Pid)
+		if err != nil {
+			return nil, err
+		}
+		used[i] = -before.Seconds()
+	}
 	select {
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return nil, ctx.Err()
 	case <-time.After(d):
 	}
-	after, err := cpuTime(p.cmd.Process.Pid)
-	return (after - before).Seconds() / time.Since(began).Seconds(), err
+	took := time.Since(began).Seconds()
+	for i, p := range parts {
+		after, err := cpuTime(p.cmd.Process.Pid)
+		if err != nil {
+			return nil, err
+		}
+		used[i] = (used[i] + after.Seconds()) / took
+	}
+	return used, nil
 }
 
 // cpuTime is the processor time that the process's threads have used. Go's

@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"regexp"
 	"sync"
 	"time"
 )
@@ -158,8 +157,8 @@ func noEOF(err error) error {
 }
 
 var (
-	target = []byte(`hx-target="#`)
-	inUse  = regexp.MustCompile(`(\d+) <span class="unit">%`)
+	target  = []byte(`hx-target="#`)
+	percent = []byte(` <span class="unit">%`)
 )
 
 // note finds a GPU's use in an event.
@@ -179,11 +178,12 @@ func (p *page) note(event []byte, now time.Time) {
 	default:
 		return
 	}
-	value := inUse.FindSubmatch(rest)
-	if value == nil || p.shown[string(uuid)] == string(value[1]) {
+	before, _, ok := bytes.Cut(rest, percent)
+	value := string(before[bytes.LastIndexByte(before, '>')+1:])
+	if !ok || p.shown[string(uuid)] == value {
 		return
 	}
-	p.shown[string(uuid)] = string(value[1])
-	key := string(uuid) + " " + string(value[1])
+	p.shown[string(uuid)] = value
+	key := string(uuid) + " " + value
 	p.at[key] = append(p.at[key], now.UnixMicro())
 }
