@@ -14,10 +14,15 @@
   const font = (size) => `${size}px ${getComputedStyle(document.body).fontFamily}`;
   const write = (value, unit) => (value == null ? "–" : `${+value.toFixed(value < 10 ? 1 : 0)} ${unit}`);
 
+  // The legend shows the latest values where nobody points at others.
+  const showLast = (plot) => plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+
   function options(figure, width) {
     const { curve, unit, top } = figure.dataset;
     const axis = { stroke: colour("--muted"), font: font(12), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
-    const line = { stroke: colour("--data"), width: 1.5, points: { show: false }, spanGaps: false, value: (_, v) => write(v, unit) };
+    // A value alone makes no line.
+    const few = (plot) => plot.data[0].length < 40;
+    const line = { stroke: colour("--data"), width: 1.5, points: { show: few, size: 4 }, spanGaps: false, value: (_, v) => write(v, unit) };
     const series = [{ value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }];
     if (figure.dataset.peak) {
       series.push({ ...line, label: "highest", stroke: colour("--data-soft"), fill: colour("--data-soft"), width: 1 });
@@ -39,6 +44,7 @@
         { ...axis, size: 44, space: 34, values: (_, ticks) => ticks.map((t) => `${t}`) },
       ],
       series,
+      hooks: { ready: [showLast], setData: [showLast], setCursor: [(plot) => plot.cursor.idx == null && showLast(plot)] },
       padding: [8, 8, 0, 0],
     };
   }

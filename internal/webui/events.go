@@ -199,9 +199,11 @@ func (e *eventStream) write(text []byte) error {
 func partial(id string, html []byte) []byte {
 	html = slices.Concat([]byte(`<hx-partial hx-target="#`+id+`" hx-swap="outerMorph">`), html, []byte("</hx-partial>"))
 	message := make([]byte, 0, len(html)+16)
-	for line := range bytes.Lines(html) {
+	// A carriage return ends a line of a stream too, and what somebody has
+	// called a program must not begin another field.
+	for line := range bytes.Lines(bytes.ReplaceAll(html, []byte("\r"), []byte("&#13;"))) {
 		message = append(message, "data: "...)
-		message = append(message, bytes.TrimRight(line, "\r\n")...)
+		message = append(message, bytes.TrimRight(line, "\n")...)
 		message = append(message, '\n')
 	}
 	return append(message, '\n')

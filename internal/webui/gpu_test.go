@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -94,7 +95,7 @@ func TestPageOfAGPUThatTellsNothing(t *testing.T) {
 	l := newLab(t)
 	l.fleet.publish(gpu.Snapshot{Node: "gpu-box", Time: time.Now(), GPUs: []gpu.GPU{{Device: gpu.Device{UUID: "GPU-silent"}}}})
 	page := l.client(t, "ben").get("/gpus/GPU-silent")
-	page.want(t, http.StatusOK, "Nothing was recorded in this window", "Nobody", "GPU-silent")
+	page.want(t, http.StatusOK, "Nothing was recorded in this window", "No program is running on it", "GPU-silent")
 	if text := visible(page.body); strings.Contains(text, "0 MHz") || strings.Contains(text, "0 W") || strings.Contains(text, "ECC") {
 		t.Errorf("it shows what nobody knows:\n%s", text)
 	}
@@ -243,4 +244,38 @@ func TestCrowdedGPU(t *testing.T) {
 			t.Error("somebody who is not on the GPU is warned")
 		}
 	}
+}
+
+func TestOthersTitlesAreHidden(t *testing.T) {
+	l := newLab(t)
+	s := snapshotAt(time.Now(), 2, "ada", "ben")
+	for i := range s.GPUs {
+		s.GPUs[i].Holders[0].Notebook, s.GPUs[i].Holders[0].Name = "secret-plan", "jupyter-x--secret-plan"
+		s.GPUs[i].Processes[0].Pod = s.GPUs[i].Holders[0].PodRef
+	}
+	l.fleet.publish(s)
+	for handle, want := range map[string]int{"ada": 8, "ben": 4, "gus": 0} {
+		if n := strings.Count(l.client(t, handle).get("/api/v1/gpus").body, "secret-plan"); n != want {
+			t.Errorf("%s reads the title %d times, want %d", handle, n, want)
+		}
+	}
+	if s.GPUs[0].Holders[0].Notebook == "" {
+		t.Error("the fleet's own snapshot was changed")
+	}
+}
+
+// A carriage return in a program's name ends no line of the stream.
+func TestStreamHoldsAgainstNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, "ben", "view=gpus", func(s *stream) {
+			snapshot := snapshotAt(time.Now(), 2, "ada", "ben")
+			snapshot.GPUs[0].Processes[0].Name = "a\r\rdata: x"
+			s.fleet.publish(snapshot)
+		})
+		defer s.stop()
+		text := s.out.take()
+		if strings.Contains(text, "\r") || !strings.Contains(text, "a&#13;&#13;data: x") {
+			t.Errorf("a program's name is more than text on the wire:\n%s", text)
+		}
+	})
 }

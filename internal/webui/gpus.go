@@ -240,6 +240,15 @@ func since(t, now time.Time) string {
 type gpuRoom struct {
 	total, free, largest, mostFree int
 	simulated                      bool // all of them
+	shared                         bool // several notebooks take turns on some
+}
+
+// noun names what is counted.
+func (r gpuRoom) noun() string {
+	if r.shared {
+		return "shares of GPUs"
+	}
+	return "GPUs"
 }
 
 func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
@@ -251,6 +260,7 @@ func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
 				continue
 			}
 			all += g.slots
+			room.shared = room.shared || g.slots > 1
 			free += g.free()
 		}
 		room.simulated = room.simulated && (m.Simulated || all == 0)
@@ -302,7 +312,34 @@ func shapeOf(machines []machineView) string {
 	return shape.String()
 }
 
-func (s *Server) apiGPUs(w http.ResponseWriter, _ *http.Request, _ visitor) error {
-	writeJSON(w, http.StatusOK, map[string]any{"nodes": s.cfg.Fleet.Snapshots()})
+func (s *Server) apiGPUs(w http.ResponseWriter, _ *http.Request, v visitor) error {
+	snapshots := s.cfg.Fleet.Snapshots()
+	if !v.may(users.ActionManageNotebooks) {
+		for i := range snapshots {
+			hideTitles(&snapshots[i], v)
+		}
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"nodes": snapshots})
 	return nil
+}
+
+// hideTitles leaves out how others have called their notebooks: the names of
+// servers and pods are made from it.
+func hideTitles(s *gpu.Snapshot, v visitor) {
+	hide := func(p *gpu.PodRef) {
+		if p.User != "" && p.User != v.session.User.Handle {
+			p.Name, p.Notebook = "", ""
+		}
+	}
+	s.GPUs = slices.Clone(s.GPUs) // others read the fleet's own
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		g.Holders, g.Processes = slices.Clone(g.Holders), slices.Clone(g.Processes)
+		for k := range g.Holders {
+			hide(&g.Holders[k].PodRef)
+		}
+		for k := range g.Processes {
+			hide(&g.Processes[k].Pod)
+		}
+	}
 }

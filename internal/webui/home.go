@@ -129,7 +129,7 @@ func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int) profileView {
 	case p.GPUs > room.largest:
 		view.Now, view.NowTone = "cannot start: a machine has at most "+count(room.largest, "GPU", "GPUs"), "bad"
 	case p.GPUs <= room.mostFree && waiting == 0:
-		view.Now, view.NowTone = fmt.Sprintf("%d of %d GPUs free", room.free, room.total), "ok"
+		view.Now, view.NowTone = fmt.Sprintf("%d of %d %s free", room.free, room.total, room.noun()), "ok"
 	case waiting > 0:
 		view.Now, view.NowTone = "would wait, "+count(waiting, "notebook", "notebooks")+" before it", "warn"
 	default:
@@ -141,11 +141,11 @@ func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int) profileView {
 func usedUp(room gpuRoom) string {
 	switch {
 	case room.free > 0:
-		return fmt.Sprintf("only %d of %d GPUs free", room.free, room.total)
+		return fmt.Sprintf("only %d of %d %s free", room.free, room.total, room.noun())
 	case room.total == 1:
 		return "the GPU is in use"
 	}
-	return fmt.Sprintf("all %d GPUs are in use", room.total)
+	return fmt.Sprintf("all %d %s are in use", room.total, room.noun())
 }
 
 // gets lists what a profile brings: "4 cores · 8 GiB memory · 1 GPU".
