@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -115,12 +116,14 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
 	}
 	probe := ctl.Component{Name: "gpu probe", State: ctl.OK}
-	snap, ok := l.attached.Load().monitor.Latest()
+	snap, ok := l.ownSnapshot()
 	switch {
 	case !ok:
 		probe.State, probe.Detail = ctl.Starting, "no reading yet"
 	case snap.Error != "":
 		probe.State, probe.Detail, probe.NextStep = ctl.Warning, snap.Error, "see `gpulab logs probe`"
+	case troubles(snap) != "":
+		probe.State, probe.Detail, probe.NextStep = ctl.Warning, troubles(snap), "the page of the GPU says what happened and what to do"
 	default:
 		probe.Detail = fmt.Sprintf("%d GPUs, driver %s", len(snap.GPUs), snap.DriverVersion)
 		if snap.Simulated {
@@ -128,6 +131,30 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 		}
 	}
 	return append(out, probe)
+}
+
+// ownSnapshot is the latest of this machine, with what was decided about it.
+func (l *appliance) ownSnapshot() (gpu.Snapshot, bool) {
+	for _, s := range l.fleet.Snapshots() {
+		if s.Node == l.id.NodeName {
+			return s, true
+		}
+	}
+	return gpu.Snapshot{}, false
+}
+
+// troubles says which GPUs cannot be read, or are kept from notebooks.
+func troubles(s gpu.Snapshot) string {
+	var list []string
+	for _, g := range s.GPUs {
+		switch {
+		case g.Error != "":
+			list = append(list, g.Error)
+		case g.Withheld != "":
+			list = append(list, fmt.Sprintf("GPU %d is not lent out: %s", g.Index, g.Withheld))
+		}
+	}
+	return strings.Join(list, " ")
 }
 
 // inWords says how long something lasts, with two units at most.

@@ -53,8 +53,16 @@ func (l *lending) publish(s gpu.Snapshot) {
 	s.GPUs = slices.Clone(s.GPUs) // others read the monitor's own
 	l.mu.Lock()
 	withheld := l.policy.Decide(time.Now(), &s)
+	sick := l.proxy.Sick()
 	var held []string
 	for i := range s.GPUs {
+		// NVIDIA's plugin calls only one share of a shared GPU unhealthy.
+		if slices.Contains(sick, s.GPUs[i].UUID) {
+			s.GPUs[i].Withheld = failedSentence(&s.GPUs[i])
+			if s.GPUs[i].Slots > 1 || l.slots > 1 {
+				withheld = append(withheld, s.GPUs[i].UUID)
+			}
+		}
 		if len(s.GPUs[i].Holders) > 0 {
 			held = append(held, s.GPUs[i].UUID)
 		}
@@ -66,6 +74,16 @@ func (l *lending) publish(s gpu.Snapshot) {
 	l.proxy.Lend(withheld, held)
 	l.mu.Unlock()
 	l.fleet.Update(s)
+}
+
+// failedSentence says why a GPU that has failed is given to nobody new, and what
+// brings it back.
+func failedSentence(g *gpu.GPU) string {
+	why := "It has failed."
+	if g.XID != nil {
+		why = fmt.Sprintf("It has failed (XID %d: %s).", *g.XID, gpu.ExplainXID(*g.XID).Title)
+	}
+	return why + " No new notebook gets it until the machine has been rebooted, or the GPU reset and NVIDIA's plugin restarted: `gpulab kubectl -n gpulab-system rollout restart daemonset/nvidia-device-plugin`."
 }
 
 // set makes a GPU be lent out whoever uses it, or no longer.

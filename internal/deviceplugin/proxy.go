@@ -69,6 +69,7 @@ type Proxy struct {
 
 // rules are what is known of GPUs, by UUID.
 type rules struct {
+	known    bool            // something was decided; before, nothing is listed
 	withheld map[string]bool // no new pod gets them
 	held     map[string]bool // a pod has them
 }
@@ -85,18 +86,31 @@ func New(cfg Config) *Proxy {
 }
 
 // Lend names the GPUs, by UUID, that no new pod gets, and those that a pod has,
-// in place of those named before.
+// in place of those named before. The kubelet hears of no GPU before the first
+// call.
 func (p *Proxy) Lend(withheld, held []string) {
-	next := rules{setOf(withheld), setOf(held)}
+	next := rules{true, setOf(withheld), setOf(held)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if maps.Equal(next.withheld, p.rules.withheld) && maps.Equal(next.held, p.rules.held) {
+	if p.rules.known && maps.Equal(next.withheld, p.rules.withheld) && maps.Equal(next.held, p.rules.held) {
 		return
 	}
 	p.rules = next
 	for _, r := range p.relays {
 		r.follow(next)
 	}
+}
+
+// Sick returns the GPUs, by UUID, that NVIDIA's plugin has found unhealthy. It
+// never changes its mind: a new plugin does.
+func (p *Proxy) Sick() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var uuids []string
+	for _, r := range p.relays {
+		uuids = append(uuids, r.sickGPUs()...)
+	}
+	return uuids
 }
 
 func setOf(uuids []string) map[string]bool {

@@ -174,6 +174,9 @@ func start(t *testing.T) (string, *Proxy, *kubelet, *plugin) {
 	nvidia := &plugin{lists: make(chan []string, 8)}
 	nvidia.register(t, dir)
 	nvidia.lists <- []string{"GPU-a Healthy", "GPU-b Healthy"}
+	time.Sleep(50 * time.Millisecond)
+	k.sees(t) // nobody has decided anything
+	p.Lend(nil, nil)
 	k.sees(t, "GPU-a Healthy", "GPU-b Healthy")
 	return dir, p, k, nvidia
 }
@@ -196,6 +199,14 @@ func TestSickGPUThatAPodHas(t *testing.T) {
 	_, p, k, nvidia := start(t)
 	p.Lend(nil, []string{"GPU-a"})
 	nvidia.lists <- []string{"GPU-a Unhealthy", "GPU-b Healthy"}
+	k.sees(t, "GPU-a Healthy", "GPU-b Healthy")
+	var sick []string
+	for end := time.Now().Add(5 * time.Second); len(sick) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		sick = p.Sick()
+	}
+	if len(sick) != 1 || sick[0] != "GPU-a" {
+		t.Errorf("sick: %v", sick)
+	}
 	k.sees(t, "GPU-a Healthy", "GPU-b Healthy")
 	client, done, err := k.client(k.endpoint)
 	if err != nil {

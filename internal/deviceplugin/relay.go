@@ -110,12 +110,12 @@ func (r *relay) end() {
 
 func (r *relay) ended() bool { return r.ctx.Err() != nil }
 
-// list is what the kubelet is told, nil before the plugin has said anything,
+// list is what the kubelet is told, nil before plugin and lab have said anything,
 // and a channel that is closed when it is no longer true.
 func (r *relay) list() (*api.ListAndWatchResponse, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.devices == nil {
+	if r.devices == nil || !r.rules.known {
 		return nil, r.changed
 	}
 	answer := &api.ListAndWatchResponse{}
@@ -147,6 +147,18 @@ func (r *relay) sick(device string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.devices, func(d *api.Device) bool { return d.GetID() == device && d.GetHealth() != api.Healthy })
+}
+
+func (r *relay) sickGPUs() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var uuids []string
+	for _, d := range r.devices {
+		if uuid, _ := gpuOf(d.GetID()); d.GetHealth() != api.Healthy && !slices.Contains(uuids, uuid) {
+			uuids = append(uuids, uuid)
+		}
+	}
+	return uuids
 }
 
 // gpuOf is the UUID in a device's name: the parts of a shared GPU are called

@@ -32,9 +32,8 @@ func (noPods) ByName(string, string) (PodRef, time.Time, bool) { return PodRef{}
 
 // podUID matches a pod's part of a control group's path, whichever driver made
 // it: kubepods-burstable-pod1b4e_….slice (systemd) or kubepods/burstable/pod1b4e-…
-// (cgroupfs). Nothing anchors it, because the kubelet's groups may lie below
-// others. Mirror pods have a hash of 32 digits for a UID.
-var podUID = regexp.MustCompile(`pod([0-9a-f]{8}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
+// (cgroupfs), below a group "kubepods" that may itself lie below others. Mirror pods have a hash of 32 digits for a UID.
+var podUID = regexp.MustCompile(`/kubepods[./-].*?pod([0-9a-f]{8}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
 
 // podUIDs returns the UIDs in the content of /proc/PID/cgroup, outermost
 // first, each once. A cluster inside a pod has more than one.

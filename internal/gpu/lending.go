@@ -26,6 +26,7 @@ type Lending struct {
 type occupation struct {
 	first, last time.Time // when they were seen
 	withheld    bool
+	known       bool // the GPU was read before
 }
 
 // NewLending returns a Lending that asks anyway whether a GPU, by UUID, is lent
@@ -68,9 +69,11 @@ func (l *Lending) occupied(now time.Time, s *Snapshot, g *GPU) bool {
 			o.first = now
 		}
 		o.last = now
-		o.withheld = o.withheld || now.Sub(o.first) >= occupiedAfter
+		// Whoever was there before us has been for longer than we can know.
+		o.withheld = o.withheld || !o.known || now.Sub(o.first) >= occupiedAfter
+		o.known = true
 	case now.Sub(o.last) >= vacatedAfter || !o.withheld:
-		*o = occupation{}
+		*o = occupation{known: true}
 	}
 	return o.withheld
 }
@@ -86,11 +89,11 @@ func outsidersSentence(processes []Process) string {
 		}
 	}
 	if len(names) == 0 {
-		return "Somebody outside gpulab has just used it."
+		return "Somebody outside gpulab has just used it; it is lent out again in a moment."
 	}
 	verb := "uses"
 	if len(names) > 1 {
 		verb = "use"
 	}
-	return fmt.Sprintf("%s %s it outside gpulab.", strings.Join(names, ", "), verb)
+	return fmt.Sprintf("%s %s it outside gpulab; it is lent out again when nobody does.", strings.Join(names, ", "), verb)
 }

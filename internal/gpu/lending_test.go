@@ -17,6 +17,7 @@ func TestLending(t *testing.T) {
 	}
 	for name, moments := range map[string][]moment{
 		"somebody who stays": {
+			{0, GPU{}, false},
 			{0, GPU{Reading: Reading{Processes: zoe}}, false},
 			{2 * time.Second, GPU{Reading: Reading{Processes: zoe}}, false},
 			{time.Second, GPU{Reading: Reading{Processes: zoe}}, true},
@@ -25,28 +26,42 @@ func TestLending(t *testing.T) {
 			{time.Second, GPU{}, false},
 		},
 		"nvidia-smi": {
+			{0, GPU{}, false},
 			{0, GPU{Reading: Reading{Processes: zoe}}, false},
 			{time.Second, GPU{}, false},
 			{3 * time.Second, GPU{Reading: Reading{Processes: zoe}}, false},
 			{time.Second, GPU{}, false},
 		},
 		"started over and over": {
+			{0, GPU{}, false},
 			{0, GPU{Reading: Reading{Processes: zoe}}, false},
 			{3 * time.Second, GPU{Reading: Reading{Processes: zoe}}, true},
 			{5 * time.Second, GPU{}, true},
 			{4 * time.Second, GPU{Reading: Reading{Processes: zoe}}, true},
 			{9 * time.Second, GPU{}, true},
 		},
+		"there before us": {
+			{0, GPU{Reading: Reading{Processes: zoe}}, true},
+			{time.Second, GPU{}, true},
+			{9 * time.Second, GPU{}, false},
+			{time.Second, GPU{Reading: Reading{Processes: zoe}}, false},
+		},
+		"not readable at first": {
+			{0, GPU{Reading: Reading{Error: "it hangs"}}, false},
+			{time.Second, GPU{Reading: Reading{Processes: zoe}}, true},
+		},
 		"a pod's own": {
 			{0, GPU{Reading: Reading{Processes: inPod}}, false},
 			{time.Minute, GPU{Reading: Reading{Processes: inPod}}, false},
 		},
 		"lent out already": {
+			{0, GPU{}, false},
 			{0, GPU{Reading: Reading{Processes: zoe}, Holders: held}, false},
 			{time.Minute, GPU{Reading: Reading{Processes: zoe}, Holders: held}, false},
 			{time.Second, GPU{Reading: Reading{Processes: zoe}}, true},
 		},
 		"a GPU that cannot be read": {
+			{0, GPU{}, false},
 			{0, GPU{Reading: Reading{Processes: zoe}}, false},
 			{4 * time.Second, GPU{Reading: Reading{Processes: zoe}}, true},
 			{time.Minute, GPU{Reading: Reading{Error: "it hangs"}}, true},
@@ -80,7 +95,7 @@ func TestLendingSaysWho(t *testing.T) {
 	l.Decide(time.Unix(0, 0), s())
 	later := s()
 	l.Decide(time.Unix(60, 0), later)
-	if got := later.GPUs[0].Withheld; got != "zoe, ben use it outside gpulab." {
+	if got := later.GPUs[0].Withheld; got != "zoe, ben use it outside gpulab; it is lent out again when nobody does." {
 		t.Errorf("it says %q", got)
 	}
 }
