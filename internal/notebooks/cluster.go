@@ -146,6 +146,7 @@ type Room struct {
 	Nodes   []NodeRoom // ready and open for new pods
 	Waiting int        // nodes that are not ready or closed
 	Holders []Holder   // pods with GPUs, longest holder first
+	Shared  bool       // GPUs are counted in shares that notebooks take turns on
 }
 
 // GPUs is the number of GPUs that are free, and of all on ready nodes.

@@ -38,7 +38,7 @@ type Notice struct {
 
 // serveNotices answers the extension of JupyterLab that shows them.
 func (p *Proxy) serveNotices(w http.ResponseWriter, r *http.Request) {
-	r, visit, ok := p.enter(w, r)
+	_, visit, ok := p.enter(w, r)
 	if !ok {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -224,7 +225,9 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 	if len(waiting) == 0 {
 		return false
 	}
+	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) })
 	room := s.cfg.Cluster.Room()
+	room.Shared = s.cfg.SharedGPUs
 	queue := make([]Need, len(waiting))
 	for i, l := range waiting {
 		queue[i] = s.need(l)
@@ -246,6 +249,20 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 		})
 	}
 	return admitted
+}
+
+// profileGone ends a launch that waits for what the lab does not offer any more.
+func (s *Service) profileGone(ctx context.Context, l Launch) bool {
+	if _, ok := s.profile(l.Profile); ok {
+		return false
+	}
+	l.State, l.Ended, l.EndCode = Ended, s.now(), EndFailed
+	l.Reason = "The lab does not offer this kind of notebook any more. Launch another one."
+	if err := s.rows.move(ctx, Waiting, l); err != nil && !errors.Is(err, errMoved) {
+		s.log.Error("a launch without a profile could not be ended", "launch", l.ID, "error", err)
+	}
+	s.notify()
+	return true
 }
 
 // start moves a launch from waiting to starting.

@@ -63,6 +63,9 @@ type Config struct {
 	// Simulated says that the lab's GPUs are. Launches that get one are marked,
 	// and end when the lab simulates none any more.
 	Simulated bool
+	// SharedGPUs says that several notebooks take turns on each GPU: what the
+	// cluster counts as GPUs are then shares of them.
+	SharedGPUs bool
 	// MaxActive is how many launches one person may have at a time, 0 = DefaultMaxActive.
 	MaxActive int
 	// Devices names the GPUs (UUIDs) that a pod holds, nil or empty while unknown.

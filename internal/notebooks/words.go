@@ -115,17 +115,17 @@ func shortWords(v verdict, room Room) string {
 	case v.short == shortGPU && withheld == total:
 		return "No GPU is lent out now; the GPU page says why. It starts when one is."
 	case v.short == shortGPU && withheld > 0:
-		return fmt.Sprintf("In use: %d of %d GPUs. Not lent out now: %d; the GPU page says why.", total-withheld-free, total, withheld)
+		return fmt.Sprintf("In use: %d of %d %s. Not lent out now: %d; the GPU page says why.", total-withheld-free, total, manyGPUs(room), withheld)
 	case v.short == shortGPU && v.need.GPUKind != (GPUKind{}):
 		return fmt.Sprintf("It asks for %s%s; all of that kind are in use.", gpuCount(v.need.GPUs), kindWords(v.need.GPUKind))
 	case v.short == shortGPU && free > 0:
 		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total)
 	case v.short == shortGPU && total == 1:
 		return "The lab's GPU is in use."
-	case v.short == shortGPU && total == 2:
+	case v.short == shortGPU && total == 2 && !room.Shared:
 		return "Both GPUs are in use."
 	case v.short == shortGPU:
-		return fmt.Sprintf("All %d GPUs are in use.", total)
+		return fmt.Sprintf("All %d %s are in use.", total, manyGPUs(room))
 	case v.short == shortMemory:
 		return fmt.Sprintf("Not enough memory is free: it needs %s on one machine.", bytesWords(v.need.Memory))
 	case v.short == shortCPU:
@@ -144,6 +144,14 @@ func placeWords(position int) string {
 	default:
 		return fmt.Sprintf("%d launches are ahead of it.", position-1)
 	}
+}
+
+// manyGPUs names what is counted as GPUs.
+func manyGPUs(room Room) string {
+	if room.Shared {
+		return "shares of GPUs"
+	}
+	return "GPUs"
 }
 
 func kindWords(k GPUKind) string {

@@ -48,6 +48,7 @@ func TestWaitWords(t *testing.T) {
 		{"too small", verdict{never: true, need: Need{Amount{GPUs: 2}, GPUKind{MinMemory: 40 << 30}}}, room, 0, "It asks for 2 GPUs with 40 GiB each, and no machine of this lab has that. It can never start like this: cancel it, or launch another notebook."},
 		{"spread over machines", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 2}}}, room, 1, "It asks for 2 GPUs; 2 of 4 are free, but not on one machine or not yet for it. It is next in line."},
 		{"one withheld", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 1}}}, 1, "In use: 1 of 2 GPUs. Not lent out now: 1; the GPU page says why. It is next in line."},
+		{"shares", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}}, Room{Shared: true, Nodes: []NodeRoom{{Total: Amount{GPUs: 2}}}}, 1, "All 2 shares of GPUs are in use. It is next in line."},
 		{"all withheld", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 2}}}, 1, "No GPU is lent out now; the GPU page says why. It starts when one is. It is next in line."},
 		{"memory", verdict{short: shortMemory, need: Need{Amount: Amount{Memory: 3 << 29}}}, room, 2, "Not enough memory is free: it needs 1.5 GiB on one machine. One launch is ahead of it."},
 		{"processor", verdict{short: shortCPU, need: Need{Amount: Amount{MilliCPU: 500}}}, room, 4, "Not enough processor time is free: it needs 0.5 cores on one machine. 3 launches are ahead of it."},

@@ -35,7 +35,7 @@ type Link struct {
 }
 
 // CreateLink makes a link that works once within ttl (LinkTTL if 0) and returns the token to put into its
-// address. It replaces an unused link for the same purpose and person: at most one is in circulation. A
+// address. It replaces an unused link for the same person: at most one is in circulation. A
 // lab that has an admin with a password gets no admin-setup link any more: ErrAdminExists.
 func (s *Service) CreateLink(ctx context.Context, link Link, ttl time.Duration) (token string, err error) {
 	if ttl <= 0 {
@@ -47,8 +47,12 @@ func (s *Service) CreateLink(ctx context.Context, link Link, ttl time.Duration) 
 		if err := s.mayLink(ctx, tx, link); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM links WHERE purpose = ? AND user_id IS ? AND used_at IS NULL", link.Purpose, link.UserID); err != nil {
-			return err
+		// Of links for a lab's first administrator each works, so that one in
+		// another window does; the first that is used ends them all.
+		if link.Purpose != PurposeAdminSetup {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM links WHERE purpose = ? AND user_id IS ? AND used_at IS NULL", link.Purpose, link.UserID); err != nil {
+				return err
+			}
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO links (token_hash, purpose, user_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
 			hash[:], link.Purpose, link.UserID, now.UnixMilli(), now.Add(ttl).UnixMilli())

@@ -67,11 +67,36 @@ func TestAdminSetupAfterAnAdminExists(t *testing.T) {
 	}
 }
 
-func TestANewLinkReplacesTheOld(t *testing.T) {
+// Whoever ran init in another window has a link too; the first that is used
+// ends them all.
+func TestLinksForTheFirstAdmin(t *testing.T) {
 	s, _ := newTest(t)
-	old := adminLink(t, s)
-	current := adminLink(t, s)
-	_, err := s.LinkInfo(t.Context(), old)
+	old, current := adminLink(t, s), adminLink(t, s)
+	for _, token := range []string{old, current} {
+		if _, err := s.LinkInfo(t.Context(), token); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.RedeemLink(t.Context(), old, "ada", "Ada", goodPassword); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.RedeemLink(t.Context(), current, "eve", "Eve", goodPassword)
+	wantErr(t, err, ErrAdminExists)
+}
+
+func TestANewPasswordLinkReplacesTheOld(t *testing.T) {
+	s, _ := newTest(t)
+	u := create(t, s, "ada", RoleMember)
+	link := Link{Purpose: PurposePassword, UserID: &u.ID}
+	old, err := s.CreateLink(t.Context(), link, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	current, err := s.CreateLink(t.Context(), link, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.LinkInfo(t.Context(), old)
 	wantErr(t, err, ErrLinkUnknown)
 	if _, err := s.LinkInfo(t.Context(), current); err != nil {
 		t.Error(err)
