@@ -542,7 +542,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	l.people.OnSessionsEnded(parts.proxy.EndSessions)
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
-		Devices: l.devices, Profiles: l.cfg.Profiles,
+		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		Hold: l.holdLaunches, MemoryKills: embedk8s.MemoryKills,
 	})
 	if err != nil {

@@ -165,6 +165,20 @@ func (c *Config) check() error {
 	return nil
 }
 
+// profiles are the launch cards; the usual ones say what sharing means.
+func (c *Config) profiles() []notebooks.Profile {
+	if len(c.Profiles) > 0 || c.GPUSharing < 2 {
+		return c.Profiles
+	}
+	usual := notebooks.DefaultProfiles()
+	for i := range usual {
+		if usual[i].GPUs > 0 {
+			usual[i].Description = fmt.Sprintf("JupyterLab with a GPU that up to %d notebooks take turns on; they share its memory.", c.GPUSharing)
+		}
+	}
+	return usual
+}
+
 // loadConfig reads the file; one that is missing is an empty one. Unknown keys
 // are an error: a typing mistake must not go unnoticed.
 func loadConfig(path string) (Config, error) {
@@ -219,9 +233,20 @@ dataDir: {{printf "%q" .DataDir}}
 # /usr/share/gpulab/images.
 imagesDir: {{printf "%q" .ImagesDir}}
 
-# The cards people launch notebooks from. None: one without and one with a GPU.
-# cpus and memory are limits; gpuModel and gpuMemory say which GPUs will do, by
-# what "gpulab gpus" shows. A card that no machine can serve is not shown.
+# The cards people launch notebooks from. None: the first two below, one without
+# and one with a GPU. Yours take their place, so list those you want to keep.
+# cpus and memory are limits; gpuModel and gpuMemory say which GPUs will do, as
+# the page of a GPU shows them. A card that no machine can serve is shown to
+# administrators only.
+#   - slug: cpu
+#     title: CPU notebook
+#     cpus: 2
+#     memory: 4Gi
+#   - slug: gpu
+#     title: GPU notebook
+#     cpus: 4
+#     memory: 8Gi
+#     gpus: 1
 #   - slug: big
 #     title: Large GPU
 #     description: For models that need much memory.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -76,6 +77,14 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	if err := preflight(ctx, out, cfg); err != nil {
 		return err
 	}
+	if err := keepSharing(ctx, a, cfg); err != nil {
+		return err
+	}
+	unlock, err := lockInit(a)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	configChanged, err := saveConfig(a.configPath, cfg)
 	if err != nil {
 		return err
@@ -88,12 +97,56 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := linkCommand(); err != nil {
+		return err
+	}
 	if f.trust {
 		if err := trustCA(out, cfg); err != nil {
 			return err
 		}
 	}
 	return farewell(ctx, a, out, cfg, configChanged || started || changed, time.Since(began))
+}
+
+// lockInit makes sure that one init changes the machine at a time.
+func lockInit(a *app) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(a.socket), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(a.socket+".init", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fail(exitFailure, "another `gpulab init` is at work on this machine; wait for it, `gpulab status` shows how far it is"), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// keepSharing refuses to change how many notebooks share a GPU while some hold
+// one: the kubelet knows GPUs and their shares by different names, and would
+// give a GPU that is somebody's own to others too.
+func keepSharing(ctx context.Context, a *app, cfg Config) error {
+	s, err := a.client().Status(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // no lab runs
+	}
+	var who []string
+	was := cfg.GPUSharing
+	for _, snapshot := range s.GPUs {
+		for _, g := range snapshot.GPUs {
+			for _, h := range g.Holders {
+				if slots := max(g.Slots, 1); slots != cfg.GPUSharing {
+					was = slots
+					who = append(who, strings.Trim(h.User+"/"+h.Notebook, "/"))
+				}
+			}
+		}
+	}
+	if len(who) == 0 {
+		return nil
+	}
+	return fail(exitPreflight, "gpuSharing cannot go from %d to %d while notebooks hold GPUs (%s); stop them, then run `gpulab init` again", was, cfg.GPUSharing, strings.Join(who, ", "))
 }
 
 // applyFlags puts flags and answers into the configuration.
@@ -118,6 +171,9 @@ func applyFlags(c *cobra.Command, a *app, cfg *Config, f *initFlags, first bool)
 	}
 	if first && !ask.silent && !c.Flags().Changed("trust") {
 		f.trust = ask.yes("Shall this machine's browsers and programs trust the lab's web certificates?")
+	}
+	if ask.closed {
+		return fail(exitFailure, "the terminal was closed before every question was answered; nothing was changed")
 	}
 	if err := cfg.check(); err != nil {
 		return fail(exitUsage, "%w", err)
@@ -240,6 +296,7 @@ type asker struct {
 	in     *bufio.Reader
 	out    io.Writer
 	silent bool
+	closed bool // somebody closed the terminal instead of answering
 }
 
 func (q *asker) line(question, def string) string {
@@ -247,7 +304,10 @@ func (q *asker) line(question, def string) string {
 		return def
 	}
 	fmt.Fprintf(q.out, "%s [%s] ", question, def)
-	s, _ := q.in.ReadString('\n')
+	s, err := q.in.ReadString('\n')
+	if err != nil {
+		q.closed, q.silent = true, true
+	}
 	if s = strings.TrimSpace(s); s == "" {
 		return def
 	}

@@ -82,10 +82,13 @@ func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
 	if err := removeState(cfg, keepHomes); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
-	for _, path := range []string{a.configPath, a.socket, a.socket + ".pid", unitPath} {
+	for _, path := range []string{a.configPath, a.socket, a.socket + ".pid", a.socket + ".init", unitPath} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
+	}
+	if err := unlinkCommand(); err != nil {
+		return err
 	}
 	_ = os.Remove(filepath.Dir(a.configPath)) // only if nothing else is in it
 	_ = os.Remove(filepath.Dir(a.socket))

@@ -357,6 +357,8 @@ func testHistoryOutlivesRestart(t *testing.T, a *appliance) {
 // testTwoCards: the configuration is changed while notebooks run on a shared
 // GPU; they end when their owners say so.
 func testTwoCards(t *testing.T, a *appliance) {
+	a.WriteFile("/etc/gpulab/config.yaml", "lab: Sharing lab\ngpus: simulated\nsimulatedGPUs: 2\n")
+	checkFailure(t, a.Gpulab(a.ctx, initArgs...), exitPreflight, "gpuSharing cannot go from 2 to 1 while notebooks hold GPUs", adminHandle+"/large")
 	for b, title := range map[*lab.Browser]string{a.browser: "Large", a.guest: "Small"} {
 		page := b.For(t)
 		page.Open(pages + "/")
@@ -364,7 +366,6 @@ func testTwoCards(t *testing.T, a *appliance) {
 		page.Click("dialog[open]", "Stop")
 		waitGone(page, title)
 	}
-	a.WriteFile("/etc/gpulab/config.yaml", "lab: Sharing lab\ngpus: simulated\nsimulatedGPUs: 2\n")
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
