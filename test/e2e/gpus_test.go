@@ -399,4 +399,9 @@ func testSickCard(t *testing.T, a *appliance) {
 	admin.Click("dialog[open]", "Stop")
 	waitGone(admin, "Unlucky")
 	a.eventually(t, "only the healthy card is offered", func() bool { return a.offeredGPUs(t) == "1" })
+	b.Open(pages + "/gpus")
+	b.WaitText("#machines", "Not lent out: It has failed (XID 79")
+	a.eventually(t, "gpulab status tells it", func() bool {
+		return strings.Contains(a.MustGpulab(a.ctx, "status"), "is not lent out: It has failed (XID 79")
+	})
 }

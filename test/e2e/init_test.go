@@ -116,6 +116,10 @@ func testInitAgain(t *testing.T, a *appliance) {
 	if after := a.Processes(a.ctx, "gpulab"); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("gpulab was %v and is %v: an init that changes nothing restarts nothing", before, after)
 	}
+	// What the messages name is a command.
+	if got := a.MustRun(a.ctx, "sh", "-c", "cd / && gpulab version"); !strings.Contains(got, "gpulab") {
+		t.Errorf("gpulab version says %q", got)
+	}
 	// An administrator's own network namespaces hide none of the pods'.
 	a.MustRun(a.ctx, "ip", "netns", "add", "own")
 	a.link = findLink(t, a.MustGpulab(a.ctx, "admin-link"))

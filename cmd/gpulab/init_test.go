@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/gpu"
+)
+
+// Somebody who closes the terminal at a question has not said yes to it, nor to
+// the ones after it.
+func TestClosedTerminal(t *testing.T) {
+	q := &asker{in: bufio.NewReader(strings.NewReader("Kino\n")), out: io.Discard}
+	if got := q.line("What is the lab called?", "GPU lab"); got != "Kino" || q.closed {
+		t.Errorf("%q, closed %v", got, q.closed)
+	}
+	q.yes("Use simulated GPUs?")
+	if !q.closed || !q.silent {
+		t.Errorf("closed %v, silent %v", q.closed, q.silent)
+	}
+}
+
+func TestOneInitAtATime(t *testing.T) {
+	a := &app{socket: filepath.Join(t.TempDir(), "run", "gpulab.sock")}
+	unlock, err := lockInit(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockInit(a); err == nil || !strings.Contains(err.Error(), "another `gpulab init`") {
+		t.Errorf("a second one: %v", err)
+	}
+	unlock()
+	again, err := lockInit(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
+
+// shared is a daemon whose GPUs are as a test says.
+type shared struct {
+	ctl.Daemon
+	status ctl.Status
+}
+
+func (d shared) Status(context.Context) (ctl.Status, error) { return d.status, nil }
+
+func TestSharingIsNotChangedUnderNotebooks(t *testing.T) {
+	held := gpu.GPU{Device: gpu.Device{Slots: 3}, Holders: []gpu.Holder{{PodRef: gpu.PodRef{User: "ada", Notebook: "large"}}}}
+	for name, c := range map[string]struct {
+		g       gpu.GPU
+		sharing int
+		says    string
+	}{
+		"the same":          {held, 3, ""},
+		"nobody holds one":  {gpu.GPU{Device: gpu.Device{Slots: 3}}, 1, ""},
+		"fewer":             {held, 1, "from 3 to 1 while notebooks hold GPUs (ada/large)"},
+		"more than alone":   {gpu.GPU{Holders: held.Holders}, 2, "from 1 to 2"},
+		"alone, as it was":  {gpu.GPU{Holders: held.Holders}, 1, ""},
+		"shared, as it was": {gpu.GPU{Device: gpu.Device{Slots: 2}, Holders: held.Holders}, 2, ""},
+	} {
+		a := &app{socket: filepath.Join(t.TempDir(), "run", "gpulab.sock")}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- ctl.Serve(ctx, a.socket, shared{status: ctl.Status{GPUs: []gpu.Snapshot{{GPUs: []gpu.GPU{c.g}}}}})
+		}()
+		for range 200 {
+			if _, err := a.client().Status(t.Context()); !errors.Is(err, ctl.ErrNotRunning) {
+				break
+			}
+		}
+		err := keepSharing(t.Context(), a, Config{GPUSharing: c.sharing})
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := keepSharing(t.Context(), &app{socket: filepath.Join(t.TempDir(), "none")}, Config{GPUSharing: 4}); err != nil {
+		t.Errorf("without a lab: %v", err)
+	}
+}
+
+func TestConfigWithProfilesIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	const text = "gpuSharing: 3\nprofiles:\n  - slug: big\n    title: \"Large: 80 GiB\"\n    gpus: 1\n    gpuMemory: 80Gi\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := saveConfig(path, c); err != nil {
+		t.Fatal(err)
+	}
+	again, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(again.Profiles) != 1 || again.Profiles[0] != c.Profiles[0] || again.Profiles[0].GPUMemory != "80Gi" || again.GPUSharing != 3 {
+		written, _ := os.ReadFile(path)
+		t.Errorf("%+v\n%s", again.Profiles, written)
+	}
+	if changed, err := saveConfig(path, again); err != nil || changed {
+		t.Errorf("written again: %v, %v", changed, err)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll([]byte(text), []byte("slug: big"), []byte("slug: Big One")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadConfig(path); err == nil || !strings.Contains(err.Error(), "Big One") {
+		t.Errorf("a wrong profile: %v", err)
+	}
+}
