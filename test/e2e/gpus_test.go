@@ -122,7 +122,9 @@ ctypes.CDLL("/var/lib/gpulab/simdriver/root/usr/lib/x86_64-linux-gnu/libcuda.so.
 time.sleep(1000)' >/dev/null 2>&1 & echo $!`
 	start := func() string { return strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", outsider)) }
 	process := start()
-	a.eventually(t, "the GPU is withheld", func() bool { return a.oneGPU(t).Withheld == "root uses it outside gpulab; it is lent out again when nobody does." })
+	a.eventually(t, "the GPU is withheld", func() bool {
+		return a.oneGPU(t).Withheld == "root uses it outside gpulab; it is lent out again when nobody does."
+	})
 	b := a.guest.For(t)
 	b.Open(pages + "/gpus")
 	b.WaitText("#machines", "not lent out")
