@@ -368,6 +368,7 @@ func testTwoCards(t *testing.T, a *appliance) {
 		page.Click("dialog[open]", "Stop")
 		waitGone(page, title)
 	}
+	a.eventually(t, "nobody holds the GPU", func() bool { return len(a.oneGPU(t).Holders) == 0 })
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
