@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -201,10 +202,22 @@ func chooseGPUs(ask *asker, count int) string {
 // not work.
 func preflight(ctx context.Context, out io.Writer, cfg Config) error {
 	mode := cfg.GPUs
-	findings := doctor.Preflight(ctx, doctor.Options{
-		DataDir: cfg.DataDir, Address: cfg.Address, GPUMode: mode,
-		Ports: []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250},
-	})
+	look := func() []doctor.Finding {
+		return doctor.Preflight(ctx, doctor.Options{
+			DataDir: cfg.DataDir, Address: cfg.Address, GPUMode: mode,
+			Ports: []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250},
+		})
+	}
+	findings := look()
+	// A daemon that was killed keeps its ports for a moment.
+	notPort := func(f doctor.Finding) bool { return f.Probe != "ports" }
+	for range 6 {
+		if failures := doctor.Failures(findings); len(failures) == 0 || slices.ContainsFunc(failures, notPort) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(500 * time.Millisecond)
+		findings = look()
+	}
 	failed := 0
 	for _, f := range findings {
 		switch f.State {
