@@ -40,6 +40,7 @@ type kubelet struct {
 
 	mu       sync.Mutex
 	endpoint string
+	watched  int // registrations so far; only the last one's stream counts
 	listed   map[string]string // health by device; nil when the stream has ended
 }
 
@@ -47,7 +48,8 @@ func (k *kubelet) Register(_ context.Context, r *api.RegisterRequest) (*api.Empt
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.endpoint = r.GetEndpoint()
-	go k.watch(k.endpoint)
+	k.watched++
+	go k.watch(k.endpoint, k.watched)
 	return &api.Empty{}, nil
 }
 
@@ -59,7 +61,7 @@ func (k *kubelet) client(endpoint string) (api.DevicePluginClient, func(), error
 	return api.NewDevicePluginClient(conn), func() { _ = conn.Close() }, nil
 }
 
-func (k *kubelet) watch(endpoint string) {
+func (k *kubelet) watch(endpoint string, registration int) {
 	client, done, err := k.client(endpoint)
 	if err != nil {
 		return
@@ -70,6 +72,10 @@ func (k *kubelet) watch(endpoint string) {
 		var list *api.ListAndWatchResponse
 		list, err = stream.Recv()
 		k.mu.Lock()
+		if k.watched != registration {
+			k.mu.Unlock()
+			return
+		}
 		k.listed = nil
 		if err == nil {
 			k.listed = map[string]string{}
