@@ -40,7 +40,7 @@ type kubelet struct {
 
 	mu       sync.Mutex
 	endpoint string
-	watched  int // registrations so far; only the last one's stream counts
+	watched  int               // registrations so far; only the last one's stream counts
 	listed   map[string]string // health by device; nil when the stream has ended
 }
 
