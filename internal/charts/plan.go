@@ -132,14 +132,23 @@ func devicePlugin(in Inputs) Release {
 			},
 		},
 	}
-	if in.Sharing > 1 {
-		release.Values["config"] = map[string]any{"map": map[string]any{"default": fmt.Sprintf(timeSlicing, in.Sharing)}}
+	if config := sharingConfig(in); config != "" {
+		release.Values["config"] = map[string]any{"map": map[string]any{"default": config}}
 	}
 	return release
 }
 
-// timeSlicing is the plugin's configuration for GPUs on which several pods take
-// turns; they share its memory, and none is kept from taking all of it.
+// sharingConfig tells NVIDIA's programs how GPUs are shared, "" where they are
+// not. The device plugin acts on it, and feature discovery labels nodes by it.
+func sharingConfig(in Inputs) string {
+	if in.Sharing < 2 {
+		return ""
+	}
+	return fmt.Sprintf(timeSlicing, in.Sharing)
+}
+
+// timeSlicing is the configuration for GPUs on which several pods take turns;
+// they share its memory, and none is kept from taking all of it.
 const timeSlicing = `version: v1
 sharing:
   timeSlicing:
@@ -160,6 +169,7 @@ func featureDiscovery(in Inputs) Release {
 			"driverRoot":  in.DriverRoot,
 			"simulated":   in.Simulated,
 			"featuresDir": in.FeaturesDir,
+			"config":      sharingConfig(in),
 		},
 	}
 }

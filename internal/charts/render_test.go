@@ -130,6 +130,7 @@ func TestChartsRenderKnownFields(t *testing.T) {
 		"real":      func(in *Inputs) { in.Simulated, in.DriverRoot = false, "/" },
 		"resolvers": func(in *Inputs) { in.UpstreamDNS = []string{"192.0.2.53", "192.0.2.54"} },
 		"NFS homes": func(in *Inputs) { in.HostUsers = true },
+		"sharing":   func(in *Inputs) { in.Sharing = 2 },
 	}
 	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	for name, change := range inputs {
@@ -169,4 +170,54 @@ func hasNamespace(t *testing.T, raw []byte) bool {
 		return false
 	}
 	return true
+}
+
+// Feature discovery is told of sharing what the device plugin is told, and
+// starts anew when that changes; otherwise its labels would be untrue.
+func TestFeatureDiscoveryKnowsHowGPUsAreShared(t *testing.T) {
+	render := func(sharing int) (discovery, plugin map[string]map[string]any) {
+		in := sampleInputs()
+		in.Sharing = sharing
+		return mustRender(t, release(t, in, "gpu-feature-discovery")), mustRender(t, release(t, in, DevicePlugin))
+	}
+	pod := func(objects map[string]map[string]any) any {
+		return at(t, objects["DaemonSet gpu-feature-discovery"], "spec", "template")
+	}
+	two, plugin := render(2)
+	config := at(t, two["ConfigMap gpu-feature-discovery"], "data", "config.yaml")
+	var parsed struct {
+		Version string
+		Sharing struct {
+			TimeSlicing struct {
+				Resources []struct {
+					Name     string
+					Replicas int
+				}
+			}
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(config.(string)), &parsed); err != nil {
+		t.Fatal(err)
+	}
+	if r := parsed.Sharing.TimeSlicing.Resources; parsed.Version != "v1" || len(r) != 1 || r[0].Name != "nvidia.com/gpu" || r[0].Replicas != 2 {
+		t.Errorf("its configuration reads %+v", parsed)
+	}
+	if got := at(t, plugin["ConfigMap nvidia-device-plugin-configs"], "data", "default"); strings.TrimSpace(got.(string)) != strings.TrimSpace(config.(string)) {
+		t.Errorf("the device plugin is told\n%s\nand feature discovery\n%s", got, config)
+	}
+	container := at(t, pod(two), "spec", "containers", 0)
+	holds(t, "its environment", at(t, container, "env"), "name: CONFIG_FILE\n  value: /config/config.yaml")
+	holds(t, "its mounts", at(t, container, "volumeMounts"), "mountPath: /config\n  name: config\n")
+	holds(t, "its volumes", at(t, pod(two), "spec", "volumes"), "configMap:\n    name: gpu-feature-discovery\n  name: config\n")
+
+	three, _ := render(3)
+	sum := func(objects map[string]map[string]any) any {
+		return at(t, pod(objects), "metadata", "annotations", "checksum/config")
+	}
+	if sum(two) == nil || sum(two) == sum(three) {
+		t.Errorf("it goes on with two shares when there are three: %v, %v", sum(two), sum(three))
+	}
+	if one, _ := render(1); one["ConfigMap gpu-feature-discovery"] != nil || at(t, pod(one), "metadata", "annotations") != nil {
+		t.Errorf("without sharing it has a configuration: %v", one)
+	}
 }

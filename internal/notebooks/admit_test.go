@@ -99,19 +99,21 @@ func TestProfiles(t *testing.T) {
 // A profile for a kind of GPU leads its pod to such machines, also where
 // several take turns on one.
 func TestProfileOfAKind(t *testing.T) {
-	p := Profile{Slug: "a", Title: "A", GPUs: 1, GPUModel: "NVIDIA A100-SXM4-80GB", GPUMemory: "80Gi"}
-	if err := p.check(); err != nil {
-		t.Fatal(err)
-	}
-	override := ProfileList([]Profile{p})[0]["kubespawner_override"].(map[string]any)
-	got, err := json.Marshal(override["node_affinity_required"])
-	if err != nil {
-		t.Fatal(err)
-	}
 	const want = `[{"matchExpressions":[` +
 		`{"key":"nvidia.com/gpu.product","operator":"In","values":["NVIDIA-A100-SXM4-80GB","NVIDIA-A100-SXM4-80GB-SHARED"]},` +
 		`{"key":"nvidia.com/gpu.memory","operator":"Gt","values":["76184"]}]}]`
-	if string(got) != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+	for _, model := range []string{"NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB-SHARED"} {
+		p := Profile{Slug: "a", Title: "A", GPUs: 1, GPUModel: model, GPUMemory: "80Gi"}
+		if err := p.check(); err != nil {
+			t.Fatal(err)
+		}
+		override := ProfileList([]Profile{p})[0]["kubespawner_override"].(map[string]any)
+		got, err := json.Marshal(override["node_affinity_required"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != want {
+			t.Errorf("%s: got  %s\nwant %s", model, got, want)
+		}
 	}
 }

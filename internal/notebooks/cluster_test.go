@@ -140,6 +140,27 @@ func TestClusterFollowsPods(t *testing.T) {
 	}
 }
 
+// A machine's model is the same whether its GPUs are shared or not.
+func TestModelOfSharedGPUs(t *testing.T) {
+	c, client := watched(t)
+	for _, label := range []string{"NVIDIA-A100-SXM4-80GB-SHARED", "NVIDIA-A100-SXM4-80GB"} {
+		n := gpuNode("n1", "2", corev1.ConditionTrue)
+		n.Labels = map[string]string{labelGPUModel: label}
+		if _, err := client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if !eventually(func() bool {
+			seen, ok, err := c.nodes.GetStore().GetByKey("n1")
+			return err == nil && ok && seen.(*corev1.Node).Labels[labelGPUModel] == label
+		}) {
+			t.Fatal("the label was not seen")
+		}
+		if got := c.Room().Nodes[0].GPUModel; got != "NVIDIA-A100-SXM4-80GB" {
+			t.Errorf("labelled %s, it is %q", label, got)
+		}
+	}
+}
+
 func mustUpdate(t *testing.T, client *fake.Clientset, pod *corev1.Pod) {
 	t.Helper()
 	if _, err := client.CoreV1().Pods(pod.Namespace).Update(t.Context(), pod.DeepCopy(), metav1.UpdateOptions{}); err != nil {

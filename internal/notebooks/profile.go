@@ -157,9 +157,10 @@ func (p Profile) need() Need {
 }
 
 // GPUKind is which GPUs the profile takes. A model may be written as its maker
-// writes it, or as the label has it.
+// writes it, or as the label has it, whether GPUs are shared or not.
 func (p Profile) GPUKind() GPUKind {
-	k := GPUKind{Model: strings.ReplaceAll(strings.TrimSpace(p.GPUModel), " ", "-")}
+	model := strings.ReplaceAll(strings.TrimSpace(p.GPUModel), " ", "-")
+	k := GPUKind{Model: strings.TrimSuffix(model, sharedSuffix)}
 	if q, err := resource.ParseQuantity(p.GPUMemory); err == nil {
 		k.MinMemory = q.Value()
 	}

@@ -69,6 +69,10 @@ func testSetUpSharing(t *testing.T, a *appliance) {
 			t.Errorf("the card for a GPU that the lab does not have is shown: %v, want %v", got, sees)
 		}
 	}
+	a.eventually(t, "the machine's labels say that two share a GPU", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.nvidia\.com/gpu\.product} {.items[0].metadata.labels.nvidia\.com/gpu\.replicas} {.items[0].metadata.labels.nvidia\.com/gpu\.sharing-strategy}`) ==
+			"Simulated-GPU-24GB-SHARED 2 time-slicing"
+	})
 	if result := a.Gpulab(a.ctx, "gpus"); !strings.Contains(result.Stdout, "imulated") {
 		t.Errorf("gpulab gpus does not say that the GPU is simulated:\n%s", result.Stdout)
 	}
