@@ -81,11 +81,11 @@ func TestObstacle(t *testing.T) {
 func TestRequirementInWords(t *testing.T) {
 	t.Parallel()
 	for env, want := range map[string]string{
-		"PATH=/bin":                               "",
-		"NVIDIA_REQUIRE_CUDA=":                    "",
-		"NVIDIA_REQUIRE_CUDA= , ":                 "",
-		nvidias:                                   "CUDA 12.4 or newer",
-		"CUDA_VERSION=12.8.1":                     "CUDA 12.0 or newer",
+		"PATH=/bin":               "",
+		"NVIDIA_REQUIRE_CUDA=":    "",
+		"NVIDIA_REQUIRE_CUDA= , ": "",
+		nvidias:                   "CUDA 12.4 or newer",
+		"CUDA_VERSION=12.8.1":     "CUDA 12.0 or newer",
 		"NVIDIA_REQUIRE_CUDA=brand=tesla arch>=7": "a GPU of the brand tesla, or compute capability 7 or newer",
 	} {
 		r, err := RequirementOf([]string{env})

@@ -79,12 +79,23 @@ func TestProfiles(t *testing.T) {
 		"memory":            {Slug: "a", Title: "A", Memory: "lots"},
 		"memory request":    {Slug: "a", Title: "A", MemoryRequest: "1 GB"},
 		"GPU memory":        {Slug: "a", Title: "A", GPUs: 1, GPUMemory: "much"},
+		"image":             {Slug: "a", Title: "A", Image: "Lab/Image"},
+		"image with spaces": {Slug: "a", Title: "A", Image: "lab/image: 1"},
 		"kind of no GPU":    {Slug: "a", Title: "A", GPUMemory: "24Gi"},
 		"model, no label":   {Slug: "a", Title: "A", GPUs: 1, GPUModel: "RTX/4090"},
 		"model, no label 2": {Slug: "a", Title: "A", GPUs: 1, GPUModel: strings.Repeat("x", 64)},
 	} {
 		if _, err := New(Config{Profiles: []Profile{p}}); err == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+	own := ProfileList([]Profile{{Slug: "a", Title: "A", Image: "quay.io/lab/cuda:13"}})[0]["kubespawner_override"].(map[string]any)
+	if _, set := override["image"]; set || own["image"] != "quay.io/lab/cuda:13" {
+		t.Errorf("images: %v and %v", override["image"], own["image"])
+	}
+	for short, full := range map[string]string{"jupyter/x": "docker.io/jupyter/x:latest", "x:1": "docker.io/library/x:1", "lab.example:5000/x": "lab.example:5000/x:latest"} {
+		if got, err := ImageName(short); err != nil || got != full {
+			t.Errorf("%s is %s, %v; want %s", short, got, err, full)
 		}
 	}
 	if _, err := New(Config{Profiles: []Profile{{Slug: "a", Title: "A"}, {Slug: "a", Title: "B"}}}); err == nil {

@@ -63,6 +63,7 @@ type PodInfo struct {
 	Handle, Server       string
 	LaunchID             int64 // 0 when the pod does not say which launch it belongs to
 	Node, IP             string
+	Image                string // as the pod asks for it
 	GPUs                 int
 	MemoryLimit          int64 // bytes, 0 = none
 	Created, Started     time.Time
@@ -465,6 +466,7 @@ func podInfo(p *corev1.Pod) PodInfo {
 		}
 	}
 	if len(p.Spec.Containers) > 0 {
+		info.Image = p.Spec.Containers[0].Image
 		info.MemoryLimit = p.Spec.Containers[0].Resources.Limits.Memory().Value()
 	}
 	if len(p.Status.ContainerStatuses) > 0 {

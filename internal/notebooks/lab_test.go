@@ -412,6 +412,8 @@ type house struct {
 	bob     users.User
 	end     func()
 
+	obstacles atomic.Pointer[map[string]string] // why profiles cannot work
+
 	simulated bool         // the lab's GPUs are
 	kills     atomic.Int64 // of programs that ran into a memory limit
 }
@@ -491,6 +493,12 @@ func (h *house) open(tune func(*patience)) {
 			}
 			return ""
 		},
+		Obstacle: func(_ context.Context, p Profile) string {
+			if all := h.obstacles.Load(); all != nil {
+				return (*all)[p.Slug]
+			}
+			return ""
+		},
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
@@ -501,7 +509,7 @@ func (h *house) open(tune func(*patience)) {
 		answer: 400 * time.Millisecond, start: 2 * time.Second, missing: 100 * time.Millisecond, orphan: 150 * time.Millisecond,
 		hubStop: 150 * time.Millisecond, look: 40 * time.Millisecond, slow: 50 * time.Millisecond, noRoute: 60 * time.Millisecond,
 		unscheduled: 150 * time.Millisecond, retry: 10 * time.Millisecond, stuckPod: 200 * time.Millisecond, restoreRoute: 10 * time.Millisecond,
-		memory: time.Second,
+		memory: time.Second, obstacle: 20 * time.Millisecond,
 	}
 	if tune != nil {
 		tune(&service.patience)

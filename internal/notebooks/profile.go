@@ -38,6 +38,7 @@ type Profile struct {
 	GPUs        int     `json:"gpus,omitempty"`
 	GPUModel    string  `json:"gpuModel,omitempty"`  // such as "NVIDIA-GeForce-RTX-4090", "" = any
 	GPUMemory   string  `json:"gpuMemory,omitempty"` // of each GPU at least, as its maker counts: "24Gi", "" = any
+	Image       string  `json:"image,omitempty"`     // container image, "" = gpulab's own
 
 	CPURequest    float64 `json:"cpuRequest,omitempty"`    // cores, 0 = a small default
 	MemoryRequest string  `json:"memoryRequest,omitempty"` // Kubernetes quantity, "" = a small default
@@ -68,6 +69,9 @@ func ProfileList(profiles []Profile) []map[string]any {
 		}
 		if p.Memory != "" {
 			override["mem_limit"] = hubQuantity(p.Memory)
+		}
+		if p.Image != "" {
+			override["image"] = p.Image
 		}
 		if p.GPUs > 0 {
 			override["extra_resource_limits"] = map[string]any{gpuResource: strconv.Itoa(p.GPUs)}
@@ -129,6 +133,11 @@ func (p Profile) check() error {
 	}
 	if p.GPUs == 0 && (p.GPUModel != "" || p.GPUMemory != "") {
 		return fmt.Errorf("profile %q: it says which GPU it wants, but asks for none; set gpus", p.Slug)
+	}
+	if p.Image != "" {
+		if _, err := ImageName(p.Image); err != nil {
+			return fmt.Errorf("profile %q: image %w", p.Slug, err)
+		}
 	}
 	if wrong := validation.IsValidLabelValue(p.GPUKind().Model); len(wrong) > 0 {
 		return fmt.Errorf("profile %q: gpuModel %q is no model as `gpulab gpus` shows it", p.Slug, p.GPUModel)

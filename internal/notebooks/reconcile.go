@@ -28,6 +28,7 @@ type patience struct {
 	stuckPod     time.Duration // before a pod that does not end is mentioned
 	restoreRoute time.Duration // between tries to get the hub's routes at start
 	memory       time.Duration // for telling that memory ran out
+	obstacle     time.Duration // between looks whether profiles can work here
 }
 
 var usualPatience = patience{
@@ -38,7 +39,7 @@ var usualPatience = patience{
 	// A pod that is just ending may still hold what was counted as free.
 	unscheduled: 10 * time.Second,
 	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 300 * time.Millisecond,
-	memory: 30 * time.Minute,
+	memory: 30 * time.Minute, obstacle: 5 * time.Second,
 }
 
 const (
@@ -55,6 +56,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.endSimulated(ctx)
 	}
 	s.steps.Go(func() { s.Reconnect(ctx) })
+	s.steps.Go(func() { s.watchObstacles(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -225,7 +227,7 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 	if len(waiting) == 0 {
 		return false
 	}
-	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) })
+	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
 	room := s.cfg.Cluster.Room()
 	room.Shared = s.cfg.SharedGPUs
 	queue := make([]Need, len(waiting))

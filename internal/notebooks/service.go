@@ -76,7 +76,12 @@ type Config struct {
 	// Hold says in a sentence why no launch can start now, "" when they can;
 	// launches wait meanwhile. Nil never holds. Call Wake when its answer changes.
 	Hold func() string
-	Log  *slog.Logger
+	// Obstacle says in a sentence or two for people why a profile cannot work on
+	// this lab's GPUs, "" when it can or when that cannot be told. It is asked
+	// about profiles with GPUs only, before each launch and every few seconds.
+	// Nil knows of none.
+	Obstacle func(ctx context.Context, p Profile) string
+	Log      *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the
@@ -96,7 +101,8 @@ type Service struct {
 	tracks      map[int64]*track     // of launches that have not ended
 	orphans     map[string]time.Time // pod UID → first seen without a launch
 	subscribers map[chan struct{}]struct{}
-	shown       string // what subscribers were last told of
+	shown       string            // what subscribers were last told of
+	obstacles   map[string]string // by slug, see Obstacle
 	steps       sync.WaitGroup
 }
 
@@ -127,7 +133,8 @@ func New(cfg Config) (*Service, error) {
 func (s *Service) Profiles() []Profile { return append([]Profile(nil), s.cfg.Profiles...) }
 
 // Launch records a request; it starts when there is room. The caller has
-// checked that u may launch. Errors: ErrProfileUnknown, ErrTitleInvalid, ErrTooMany.
+// checked that u may launch. Errors: ErrProfileUnknown, ErrTitleInvalid,
+// ErrTooMany, *ObstacleError.
 func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, error) {
 	profile, ok := s.profile(r.Profile)
 	if !ok {
@@ -135,6 +142,9 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	}
 	if !validTitle(r.Title) {
 		return Launch{}, ErrTitleInvalid
+	}
+	if why := s.obstacle(ctx, profile); why != "" {
+		return Launch{}, &ObstacleError{why}
 	}
 	// Only a request that can be met gives up a place in the queue; what runs by now stays.
 	if r.Instead != 0 {

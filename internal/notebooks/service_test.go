@@ -272,7 +272,7 @@ func TestHubTrouble(t *testing.T) {
 
 func TestStartFailsEarlyWithTheReason(t *testing.T) {
 	for _, c := range []struct{ outcome, code, want string }{
-		{"image", EndFailed, "image cannot be loaded: gpulab.local/notebook:abc: not found"},
+		{"image", EndFailed, "registry has none of this name"},
 		{"crash", EndFailed, "exit code 1"},
 		{"unready", EndFailed, "did not answer"},
 	} {
@@ -470,6 +470,43 @@ func TestInsteadOfAWaitingLaunch(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.is(running.ID, Running)
+}
+
+// What cannot work on the lab's GPUs is refused with the reason, or waits until
+// it can, and nobody waits behind it.
+func TestObstacle(t *testing.T) {
+	h := newHouse(t, 1)
+	const why = "The image X needs CUDA 99.0 or newer."
+	first := h.running(h.alice, "gpu", "")
+	early := h.launch(h.bob, "gpu2", "")
+	h.until(early.ID, "explained", func(l Launch) bool { return l.Reason != "" })
+	h.obstacles.Store(&map[string]string{"gpu2": why, "cpu": "it has no GPU"})
+	h.until(early.ID, "blocked", func(l Launch) bool { return l.Never && l.Reason == why && l.Position == 0 })
+	if got := h.service.Obstacle("gpu2"); got != why {
+		t.Errorf("pages learn %q", got)
+	}
+
+	waiting := h.launch(h.bob, "gpu", "")
+	_, err := h.service.Launch(t.Context(), h.bob, Request{Profile: "gpu2", Instead: waiting.ID})
+	var refused *ObstacleError
+	if !errors.As(err, &refused) || refused.Text != why {
+		t.Errorf("a launch that cannot work: %v", err)
+	}
+	h.is(waiting.ID, Waiting) // its place in the queue was not given up
+	h.running(h.bob, "cpu", "")
+	if err := h.service.Stop(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(waiting.ID, Running)
+
+	h.obstacles.Store(nil)
+	h.lab.edit(func() {
+		h.lab.nodes = append(h.lab.nodes, NodeRoom{Name: "big", Total: Amount{GPUs: 2, MilliCPU: 8000, Memory: 1 << 40}})
+	})
+	h.is(early.ID, Running)
+	if got := h.service.Obstacle("gpu2"); got != "" {
+		t.Errorf("pages still say %q", got)
+	}
 }
 
 func TestLimitsAndBadRequests(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 func startFailure(p PodInfo, now time.Time, unscheduled time.Duration) string {
 	switch p.WaitingReason {
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError":
-		return "Its image cannot be loaded: " + detail(p.WaitingMessage, p.WaitingReason)
+		return imageFailure(p.Image, p.WaitingReason, p.WaitingMessage)
 	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError":
 		return "Its container cannot be started: " + detail(p.WaitingMessage, p.WaitingReason)
 	case "CrashLoopBackOff":

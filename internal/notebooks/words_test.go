@@ -14,7 +14,7 @@ func TestStartFailure(t *testing.T) {
 		want string // part of the sentence, "" = goes on
 	}{
 		{"coming up", PodInfo{WaitingReason: "ContainerCreating", Created: now}, ""},
-		{"no such image", PodInfo{WaitingReason: "ErrImageNeverPull", WaitingMessage: "not present"}, "image cannot be loaded: not present"},
+		{"no such image", PodInfo{WaitingReason: "ErrImageNeverPull", WaitingMessage: "not present"}, "image cannot be loaded: it is not on the machine"},
 		{"bad configuration", PodInfo{WaitingReason: "CreateContainerConfigError"}, "container cannot be started: CreateContainerConfigError"},
 		{"crash loop", PodInfo{WaitingReason: "CrashLoopBackOff", ExitCode: 3}, "exit code 3"},
 		{"the runtime refuses", PodInfo{Finished: true, Exited: true, ExitCode: 128, ExitReason: "StartError", ExitMessage: "no such device"}, "cannot be started: no such device"},
@@ -26,6 +26,28 @@ func TestStartFailure(t *testing.T) {
 		got := startFailure(c.pod, now, 10*time.Second)
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Whatever a registry or the kubelet says, a student reads what it means.
+func TestImageFailure(t *testing.T) {
+	const ref = `failed to pull and unpack image "docker.io/lab/x:1": failed to resolve reference "docker.io/lab/x:1": `
+	for message, want := range map[string]string{
+		ref + `failed to do request: Head "https://registry-1.docker.io/v2/lab/x/manifests/1": dial tcp: lookup registry-1.docker.io: no such host`: "Its image lab/x:1 is not on the machine, and its registry cannot be reached. Try again later, ask an administrator to import it, or choose another notebook.",
+		ref + `failed to do request: Head "https://registry-1.docker.io/v2/lab/x/manifests/1": dial tcp 10.0.0.1:443: i/o timeout`:                  "its registry cannot be reached",
+		ref + `docker.io/lab/x:1: not found`: "Its image lab/x:1 is not on the machine, and its registry has none of this name. Ask an administrator to correct the profile, or choose another notebook.",
+		ref + `pull access denied, repository does not exist or may require authorization: server message: insufficient_scope: authorization failed`: "gives it to nobody who is not signed in",
+		ref + `unexpected status from HEAD request to https://registry-1.docker.io/v2/lab/x/manifests/1: 429 Too Many Requests`:                      "lets nobody load more for now",
+		ref + `tls: failed to verify certificate: x509: certificate signed by unknown authority`:                                                     "certificate is not trusted",
+		`failed to extract layer: write /x: no space left on device`:                                                                                 "the machine's disk is full",
+		`no match for platform in manifest: not found`:                                                                                               "not made for this kind of machine",
+		`something that nobody has thought of`:                                                                                                       "Its image lab/x:1 cannot be loaded: something that nobody has thought of",
+		``:                                                                                                                                           "Its image lab/x:1 cannot be loaded: ErrImagePull",
+	} {
+		p := PodInfo{Image: "lab/x:1", WaitingReason: "ErrImagePull", WaitingMessage: message}
+		if got := startFailure(p, time.Now(), 0); !strings.Contains(got, want) {
+			t.Errorf("%s\nreads\n%s\nwant\n%s", message, got, want)
 		}
 	}
 }

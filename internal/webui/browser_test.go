@@ -438,6 +438,16 @@ func TestPagesLive(t *testing.T) {
 		eventually(ctx, t, "focus and text", `document.activeElement.id === "profile-gpu-title" && document.activeElement.value === "my title"`)
 	})
 
+	t.Run("a card that cannot work has no button while it is so", func(t *testing.T) {
+		visit("/")
+		const form = `document.querySelector("form:has(input[value=gpu])")`
+		run(ctx, t, form+`.elements.title.value = "my title"`)
+		l.notebooks.block("gpu", "Its image is too new.")
+		eventually(ctx, t, "the reason in the form's place", `!`+form+`.checkVisibility() && document.querySelector("#profile-gpu-obstacle").innerText.includes("Its image is too new.")`)
+		l.notebooks.block("gpu", "")
+		eventually(ctx, t, "the form, as it was", form+`.checkVisibility() && `+form+`.elements.title.value === "my title" && !document.querySelector("#profile-gpu-obstacle").innerText`)
+	})
+
 	t.Run("a question before a notebook is stopped", func(t *testing.T) {
 		visit("/")
 		run(ctx, t, `document.querySelector("#row-1 form button").click()`)

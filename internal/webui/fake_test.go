@@ -236,10 +236,23 @@ type fakeNotebooks struct {
 	launches []notebooks.Launch
 	changed  []chan struct{}
 	more     []notebooks.Profile
+	// obstacles are why profiles cannot work, by slug.
+	obstacles map[string]string
 }
 
 func (f *fakeNotebooks) Profiles() []notebooks.Profile {
 	return append(notebooks.DefaultProfiles(), f.more...)
+}
+
+func (f *fakeNotebooks) Obstacle(slug string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.obstacles[slug]
+}
+
+// block makes a profile one that cannot work, until why is "".
+func (f *fakeNotebooks) block(slug, why string) {
+	f.change(func(*[]notebooks.Launch) { f.obstacles = map[string]string{slug: why} })
 }
 
 // also adds a profile for one GPU of at least this memory.
@@ -264,6 +277,9 @@ func (f *fakeNotebooks) Launch(_ context.Context, u users.User, request notebook
 	i := slices.IndexFunc(f.Profiles(), func(p notebooks.Profile) bool { return p.Slug == request.Profile })
 	if i < 0 {
 		return notebooks.Launch{}, notebooks.ErrProfileUnknown
+	}
+	if why := f.Obstacle(request.Profile); why != "" {
+		return notebooks.Launch{}, &notebooks.ObstacleError{Text: why}
 	}
 	if len(request.Title) > 80 {
 		return notebooks.Launch{}, notebooks.ErrTitleInvalid

@@ -38,6 +38,8 @@ type profileView struct {
 	// Now says whether one would start at once.
 	Now     string
 	NowTone tone
+	// Obstacle says why it cannot work here at all; there is no button then.
+	Obstacle string
 }
 
 // A launchRow is one line of the lists of what is running.
@@ -101,7 +103,7 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && !v.may(users.ActionManageLab) {
 			continue
 		}
-		view.Profiles = append(view.Profiles, profileViewOf(p, room, waiting))
+		view.Profiles = append(view.Profiles, profileViewOf(p, room, waiting, s.cfg.Notebooks.Obstacle(p.Slug)))
 	}
 	for i := range mine {
 		l := &mine[i]
@@ -117,9 +119,11 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	return view
 }
 
-func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int) profileView {
-	view := profileView{ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description, Gets: gets(p, room.simulated)}
+func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int, obstacle string) profileView {
+	view := profileView{ID: elementID("profile", p.Slug), Slug: p.Slug, Title: p.Title, Description: p.Description, Gets: gets(p, room.simulated), Obstacle: obstacle}
 	switch {
+	case obstacle != "":
+		view.Now, view.NowTone = "cannot start here", "bad"
 	case p.GPUs == 0:
 		view.Now, view.NowTone = "starts at once", "ok"
 	case room.total == 0 && p.GPUKind() != (notebooks.GPUKind{}):
@@ -283,7 +287,7 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		view := s.home(r, v, s.machinesAt(t, v, false), mine, active)
 		list := machineParts(t.reader(v), view.Machines, machinesShort, gpuCard)
 		for _, profile := range view.Profiles {
-			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)})
+			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)}, part{id: profile.ID + "-obstacle", body: profileObstacle(profile)})
 		}
 		return append(list, part{id: "mine", body: mineList(p, view)}, everyonePart(v, p, view, active)), nil
 	}

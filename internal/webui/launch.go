@@ -67,6 +67,11 @@ func (s *Server) launch(w http.ResponseWriter, r *http.Request, v visitor) error
 
 // launchProblem turns the refusals of package notebooks into pages.
 func launchProblem(err error) error {
+	var obstacle *notebooks.ObstacleError
+	if errors.As(err, &obstacle) {
+		return &problem{status: http.StatusConflict, title: "The notebook was not started",
+			text: obstacle.Text, linkText: "Go to the home page", link: "/", cause: err}
+	}
 	for refusal, status := range map[error]int{
 		notebooks.ErrProfileUnknown: http.StatusBadRequest,
 		notebooks.ErrTitleInvalid:   http.StatusBadRequest,

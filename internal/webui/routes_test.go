@@ -338,6 +338,23 @@ func TestLaunchFlow(t *testing.T) {
 	}
 }
 
+// What cannot work on the lab's GPUs is not offered, and not started for who
+// had the page open before.
+func TestProfileThatCannotWork(t *testing.T) {
+	l := newLab(t)
+	const why = "The image X needs CUDA 99.0 or newer; the driver of this machine (570.86.10) offers 12.8."
+	l.notebooks.block("gpu", why)
+	c := l.client(t, "ben")
+	c.get("/").want(t, http.StatusOK, why, "cannot start here", "starts at once")
+	c.post("/", "/launch", url.Values{"profile": {"gpu"}}).want(t, http.StatusConflict, "The notebook was not started", why)
+	c.post("/", "/launch", url.Values{"profile": {"cpu"}}).want(t, http.StatusSeeOther)
+	l.notebooks.block("gpu", "")
+	if strings.Contains(c.get("/").body, why) {
+		t.Error("the card says so still")
+	}
+	c.post("/", "/launch", url.Values{"profile": {"gpu"}}).want(t, http.StatusSeeOther)
+}
+
 func TestWaitingNotebookCanBecomeAnother(t *testing.T) {
 	l := newLab(t, "ada", "lea")
 	l.notebooks.change(func(list *[]notebooks.Launch) {

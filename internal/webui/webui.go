@@ -60,6 +60,9 @@ type Notebooks interface {
 	Active(ctx context.Context) ([]notebooks.Launch, error)
 	Stop(ctx context.Context, id int64) error
 	Cancel(ctx context.Context, id int64) error
+	// Obstacle says in a sentence why a profile cannot work on this lab's GPUs,
+	// "" where nothing is known against it.
+	Obstacle(slug string) string
 	// Subscribe signals that some launch changed, until ctx ends.
 	Subscribe(ctx context.Context) <-chan struct{}
 }

@@ -1,0 +1,86 @@
+package notebooks
+
+import (
+	"context"
+	"maps"
+	"time"
+)
+
+// obstacleWait bounds how long a launch is held up to find out whether it can
+// work at all.
+const obstacleWait = 4 * time.Second
+
+// ObstacleError refuses the launch of a profile that cannot work on this lab's
+// GPUs. Its text says why and what to do, for people.
+type ObstacleError struct{ Text string }
+
+func (e *ObstacleError) Error() string { return e.Text }
+
+// Obstacle says in a sentence or two why a profile cannot work on this lab's
+// GPUs, as far as the last look has found out; "" where nothing is known against it.
+func (s *Service) Obstacle(slug string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.obstacles[slug]
+}
+
+// obstacle finds out anew. Only what gets a GPU depends on its driver.
+func (s *Service) obstacle(ctx context.Context, p Profile) string {
+	if s.cfg.Obstacle == nil || p.GPUs == 0 {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, obstacleWait)
+	defer cancel()
+	return s.cfg.Obstacle(ctx, p)
+}
+
+// watchObstacles keeps what pages and the queue know of obstacles.
+func (s *Service) watchObstacles(ctx context.Context) {
+	if s.cfg.Obstacle == nil {
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		s.lookForObstacles(ctx)
+		timer.Reset(s.patience.obstacle)
+	}
+}
+
+func (s *Service) lookForObstacles(ctx context.Context) {
+	found := map[string]string{}
+	for _, p := range s.cfg.Profiles {
+		if why := s.obstacle(ctx, p); why != "" {
+			found[p.Slug] = why
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	changed := !maps.Equal(found, s.obstacles)
+	s.obstacles = found
+	s.mu.Unlock()
+	if changed {
+		s.kick()
+	}
+}
+
+// blocked tells whether a launch that waits cannot work here, and shows why. It
+// may start once that has changed; until then it holds up nobody.
+func (s *Service) blocked(l Launch) bool {
+	why := s.Obstacle(l.Profile)
+	if why == "" {
+		return false
+	}
+	s.with(l.ID, func(t *track) {
+		t.begin(StepQueue, l.Requested)
+		t.never, t.holders, t.position, t.reason = true, nil, 0, why
+	})
+	return true
+}
