@@ -28,6 +28,9 @@ var (
 	ErrLinkUsed       = errors.New("link used already")
 	ErrLinkExpired    = errors.New("link expired")
 	ErrUIDsExhausted  = errors.New("no UID left")
+	ErrGroupInvalid   = errors.New("group name not allowed")
+	ErrGroupTaken     = errors.New("group name taken")
+	ErrGroupNotFound  = errors.New("no such group")
 )
 
 // Error is one or two sentences for a person: what is wrong and the next step. It wraps the sentinel

@@ -145,6 +145,9 @@ func (s *Service) loadSession(ctx context.Context, raw []byte, hash [sha256.Size
 		}
 		return Session{}, err
 	}
+	if found.User.led, err = s.ledBy(ctx, found.User); err != nil {
+		return Session{}, err
+	}
 	found.CSRF = csrfToken(raw)
 	found.Created, found.LastSeen, found.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC(), time.UnixMilli(expires).UTC()
 	if idle := now.Sub(found.LastSeen); idle >= lastSeenStep && idle < SessionIdle && now.Before(found.Expires) {

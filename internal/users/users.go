@@ -23,10 +23,12 @@ type User struct {
 	Name        string    `json:"name"`   // shown name, free text
 	Email       string    `json:"email,omitempty"`
 	Role        Role      `json:"role"`
-	UID         int       `json:"uid"` // UID and GID on disk and in pods, 20000–59999
+	UID         int       `json:"uid"` // UID and GID on disk and in pods: 20000–59999, or the one they had before gpulab
 	Created     time.Time `json:"created"`
 	Suspended   bool      `json:"suspended"`
 	HasPassword bool      `json:"hasPassword"`
+
+	led *circle // nil for nobody; set for the user of a session
 }
 
 // Service answers every question about people. Its methods may be called from any goroutine.
@@ -109,7 +111,7 @@ func (s *Service) CountAdmins(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-const selectUser = `SELECT id, handle, name, email, role, uid, password_hash, created_at, suspended_at
+const selectUser = `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at
 	FROM users WHERE removed_at IS NULL`
 
 // userRow is a user with what must not leave this package.

@@ -331,32 +331,6 @@ func TestSetProfile(t *testing.T) {
 	wantErr(t, s.SetProfile(t.Context(), 99, "x", ""), ErrNotFound)
 }
 
-func TestRoles(t *testing.T) {
-	for _, tc := range []struct {
-		role Role
-		can  []Action
-		not  []Action
-	}{
-		{RoleAdmin, []Action{ActionSee, ActionLaunch, ActionManageNotebooks, ActionManageUsers, ActionManageLab}, []Action{"", "fly"}},
-		{RoleLead, []Action{ActionSee, ActionLaunch, ActionManageNotebooks}, []Action{ActionManageUsers, ActionManageLab}},
-		{RoleMember, []Action{ActionSee, ActionLaunch}, []Action{ActionManageNotebooks, ActionManageUsers, ActionManageLab}},
-		{RoleGuest, []Action{ActionSee, ActionLaunch}, []Action{ActionManageNotebooks, ActionManageUsers, ActionManageLab}},
-		{"", nil, []Action{ActionSee, ActionLaunch}},
-		{"king", nil, []Action{ActionSee, ActionManageUsers}},
-	} {
-		for _, a := range tc.can {
-			if !tc.role.Can(a) {
-				t.Errorf("%s cannot %s", tc.role, a)
-			}
-		}
-		for _, a := range tc.not {
-			if tc.role.Can(a) {
-				t.Errorf("%q can %q", tc.role, a)
-			}
-		}
-	}
-}
-
 func TestAudit(t *testing.T) {
 	s, c := newTest(t)
 	if err := s.Audit(t.Context(), Entry{Actor: "ada", Action: "user.remove", Target: "eve\x1b[31m", Detail: strings.Repeat("x", 5000), Remote: "192.0.2.1"}); err != nil {

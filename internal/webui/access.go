@@ -30,9 +30,21 @@ type visitor struct {
 	signedIn bool
 }
 
-// may is the one place that decides on a permission.
+// may reports whether the visitor may do the action to anybody at all, which
+// is what a route asks. On whom, its handler asks mayOn.
 func (v visitor) may(action users.Action) bool {
-	return action == public || v.signedIn && !v.session.User.Suspended && v.session.User.Role.Can(action)
+	return action == public || v.signedIn && v.session.User.Scope(action) > users.Nobody
+}
+
+// mayOn reports whether the visitor may do the action to that account and what
+// it owns.
+func (v visitor) mayOn(action users.Action, user int64) bool {
+	return v.signedIn && v.session.User.May(action, user)
+}
+
+// mayOnOthers reports whether the visitor may do the action to anybody else.
+func (v visitor) mayOnOthers(action users.Action) bool {
+	return v.signedIn && v.session.User.Scope(action) > users.Own
 }
 
 // visitor finds the session of a request. Every failure means "not signed in".

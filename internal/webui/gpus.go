@@ -314,10 +314,8 @@ func shapeOf(machines []machineView) string {
 
 func (s *Server) apiGPUs(w http.ResponseWriter, _ *http.Request, v visitor) error {
 	snapshots := s.cfg.Fleet.Snapshots()
-	if !v.may(users.ActionManageNotebooks) {
-		for i := range snapshots {
-			hideTitles(&snapshots[i], v)
-		}
+	for i := range snapshots {
+		hideTitles(&snapshots[i], v)
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"nodes": snapshots})
 	return nil
@@ -327,7 +325,7 @@ func (s *Server) apiGPUs(w http.ResponseWriter, _ *http.Request, v visitor) erro
 // servers and pods are made from it.
 func hideTitles(s *gpu.Snapshot, v visitor) {
 	hide := func(p *gpu.PodRef) {
-		if p.User != "" && p.User != v.session.User.Handle {
+		if p.User != "" && !v.session.User.MayTo(users.ActionManageNotebooks, p.User) {
 			p.Name, p.Notebook = "", ""
 		}
 	}

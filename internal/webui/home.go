@@ -184,10 +184,10 @@ func gets(p notebooks.Profile, simulated bool) string {
 // admins' to see; others see what kind of notebook it is.
 func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, machines []machineView) launchRow {
 	own := l.UserID == v.session.User.ID
-	manages := v.may(users.ActionManageNotebooks)
+	manages := v.mayOn(users.ActionManageNotebooks, l.UserID)
 	row := launchRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, User: l.Handle, Reason: l.Reason,
 		GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
-	if !own && !manages {
+	if !manages {
 		row.Title = s.profileTitle(l.Profile)
 	}
 	if !own {
@@ -201,8 +201,8 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 	if l.Active() {
 		row.For = lasting(s.now().Sub(begin))
 	}
-	row.MayStop = (own || manages) && (l.State == notebooks.Running || l.State == notebooks.Starting)
-	row.MayCancel = (own || manages) && l.State == notebooks.Waiting
+	row.MayStop = manages && (l.State == notebooks.Running || l.State == notebooks.Starting)
+	row.MayCancel = manages && l.State == notebooks.Waiting
 	if own && l.State == notebooks.Running {
 		row.Open = s.notebookURL(r, l)
 	}
@@ -297,7 +297,7 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 // forms in it, with a token of their own; for the others it differs by what of
 // it is their own.
 func everyonePart(v visitor, p page, view homeView, active []notebooks.Launch) part {
-	if v.may(users.ActionManageNotebooks) {
+	if v.mayOnOthers(users.ActionManageNotebooks) {
 		return part{id: "everyone", body: everyoneList(p, view)}
 	}
 	same := everybody

@@ -86,7 +86,7 @@ func launchProblem(err error) error {
 }
 
 // launchFor reads a launch that the visitor may act on: their own, or any for
-// people who manage notebooks. To others it does not exist.
+// people who manage theirs. To others it does not exist.
 func (s *Server) launchFor(ctx context.Context, v visitor, id string) (notebooks.Launch, error) {
 	number, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Server) launchFor(ctx context.Context, v visitor, id string) (notebooks
 		return notebooks.Launch{}, errNoPage
 	case err != nil:
 		return notebooks.Launch{}, fmt.Errorf("read launch %d: %w", number, err)
-	case l.UserID != v.session.User.ID && !v.may(users.ActionManageNotebooks):
+	case !v.mayOn(users.ActionManageNotebooks, l.UserID):
 		return notebooks.Launch{}, errNoPage
 	}
 	return l, nil

@@ -13,14 +13,14 @@ import (
 
 // A useView is what somebody had of the lab's GPUs.
 type useView struct {
-	Days      int
-	Spans     []useSpan
-	Mine      []useTotal // real and simulated apart
-	PerDay    []useDay
-	MyGPUs    []useRow
-	Everybody []useRow // for those who may see it, otherwise nil
-	SeesAll   bool
-	NotKept   string // why nothing is written down at the moment
+	Days       int
+	Spans      []useSpan
+	Mine       []useTotal // real and simulated apart
+	PerDay     []useDay
+	MyGPUs     []useRow
+	Everybody  []useRow // for those who may see it, otherwise nil
+	SeesOthers bool
+	NotKept    string // why nothing is written down at the moment
 }
 
 type useSpan struct {
@@ -80,7 +80,7 @@ func (s *Server) usePage(w http.ResponseWriter, r *http.Request, v visitor) erro
 }
 
 func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, error) {
-	view := useView{Days: days, SeesAll: v.may(users.ActionManageLab), NotKept: s.notKept()}
+	view := useView{Days: days, SeesOthers: v.mayOnOthers(users.ActionSeeUse), NotKept: s.notKept()}
 	for _, span := range useSpans {
 		span.Current = span.Days == days
 		view.Spans = append(view.Spans, span)
@@ -108,7 +108,7 @@ func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, err
 		row.Detail = "GPU " + number(u.Number) + " of " + u.Node
 		view.MyGPUs = append(view.MyGPUs, row)
 	}
-	if !view.SeesAll {
+	if !view.SeesOthers {
 		return view, nil
 	}
 	all, err := s.cfg.History.Usage(ctx, history.Filter{From: from}, history.ByUser)
@@ -116,6 +116,9 @@ func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, err
 		return view, err
 	}
 	for _, u := range all {
+		if !v.maySeeUse(u) {
+			continue
+		}
 		view.Everybody = append(view.Everybody, useRowOf(u, somebody(u)))
 	}
 	return view, nil
@@ -126,6 +129,12 @@ func number(n *int) string {
 		return "?"
 	}
 	return strconv.Itoa(*n)
+}
+
+// maySeeUse: what is nobody's account, those see who see everybody.
+func (v visitor) maySeeUse(u history.Usage) bool {
+	return v.session.User.Scope(users.ActionSeeUse) == users.Everybody ||
+		u.Kind == history.KindUser && v.session.User.MayTo(users.ActionSeeUse, u.Name)
 }
 
 // somebody names whoever a row of the ledger is about.

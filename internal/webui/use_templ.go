@@ -139,7 +139,7 @@ func usePage(p page, view useView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if view.SeesAll {
+			if view.SeesOthers {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<section class=\"stack\" aria-labelledby=\"all-name\"><h2 id=\"all-name\">Everybody</h2>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
