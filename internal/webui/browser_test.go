@@ -164,7 +164,9 @@ func TestPagesInABrowser(t *testing.T) {
 	trouble := newLab(t)
 	trouble.fleet.publish(troubled(time.Now()))
 	trouble.history.events = someEvents(time.Now())
-	setup, err := busy.users.CreateLink(ctx, users.Link{Purpose: users.PurposeAdminSetup, Role: users.RoleAdmin}, time.Hour)
+	before := newLab(t)
+	before.users.exec(t, "UPDATE users SET password_hash = '' WHERE handle = 'ada'")
+	setup, err := before.users.CreateLink(ctx, users.Link{Purpose: users.PurposeAdminSetup, Role: users.RoleAdmin}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +204,7 @@ func TestPagesInABrowser(t *testing.T) {
 		{"status", "/status", "ada", busy, 200},
 		{"trust", "/trust", "", busy, 200},
 		{"login", "/login", "", busy, 200},
-		{"setup", "/setup?token=" + setup, "", busy, 200},
+		{"setup", "/setup?token=" + setup, "", before, 200},
 		{"welcome", "/welcome?token=" + welcome, "", busy, 200},
 		{"link-invalid", "/setup?token=no", "", busy, 404},
 		{"not-found", "/nothing", "ada", busy, 404},

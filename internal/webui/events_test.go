@@ -21,7 +21,7 @@ import (
 // A stream is a live connection inside a synctest bubble, where time passes
 // only while everybody waits.
 type stream struct {
-	users     *fakeUsers
+	users     *testUsers
 	notebooks *fakeNotebooks
 	fleet     *fakeFleet
 	ctx       context.Context
@@ -66,7 +66,7 @@ func (r *recorder) take() string {
 // open connects a person to a page's live parts.
 func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	t.Helper()
-	s := &stream{users: newFakeUsers(people...), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{},
+	s := &stream{users: newUsers(t), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{},
 		out: &recorder{header: http.Header{}}, ended: make(chan struct{})}
 	if prepare != nil {
 		prepare(s)
@@ -244,9 +244,7 @@ func TestStreamNoticesASessionThatExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, "ben", "view=home", nil)
 		defer s.stop()
-		s.users.mu.Lock()
-		delete(s.users.sessions, s.token)
-		s.users.mu.Unlock()
+		s.users.exec(t, "DELETE FROM sessions")
 		time.Sleep(16 * time.Second)
 		select {
 		case <-s.ended:
@@ -343,7 +341,11 @@ func TestPeopleInACrowdSeeWhatTheySeeAlone(t *testing.T) {
 	}
 	// told is what a stream was sent, with its own token by another name.
 	told := func(s *stream) string {
-		return strings.ReplaceAll(s.out.take(), "csrf-of-"+s.token, "OWN-TOKEN")
+		session, err := s.users.SessionUser(s.ctx, s.token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(s.out.take(), session.CSRF, "OWN-TOKEN")
 	}
 	alone := map[page][2]string{}
 	for _, p := range pages {
@@ -371,7 +373,7 @@ func TestPeopleInACrowdSeeWhatTheySeeAlone(t *testing.T) {
 				if text != alone[p][round] {
 					t.Errorf("%s, %s, round %d: in a crowd\n%s\nalone\n%s", p.handle, p.query, round, text, alone[p][round])
 				}
-				if strings.Contains(text, "csrf-of-") {
+				if strings.Count(text, `name="csrf"`) != strings.Count(text, "OWN-TOKEN") {
 					t.Errorf("%s, %s: somebody else's token: %s", p.handle, p.query, text)
 				}
 			}

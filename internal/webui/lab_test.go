@@ -28,21 +28,13 @@ import (
 	"github.com/gpulab/gpulab/internal/webui"
 )
 
-// The people of the test lab; their IDs follow this order from 1.
-var people = []users.User{
-	{Handle: "ada", Name: "Ada Lovelace", Email: "ada@example.org", Role: users.RoleAdmin, HasPassword: true},
-	{Handle: "ben", Name: "Ben Okafor", Role: users.RoleMember, HasPassword: true},
-	{Handle: "lea", Name: "Lea Marie Schäfer-Villanueva", Role: users.RoleLead, HasPassword: true},
-	{Handle: "gus", Name: "", Role: users.RoleGuest},
-}
-
 // testGPU is the first GPU of a test lab.
 const testGPU = "GPU-5f0c1a7e-0000-4000-8000-000000000000"
 
 // A lab is the pages over fakes, on a server of their own that is the
 // notebooks' origin too.
 type lab struct {
-	users     *fakeUsers
+	users     *testUsers
 	notebooks *fakeNotebooks
 	fleet     *fakeFleet
 	status    *fakeStatus
@@ -65,12 +57,7 @@ type lab struct {
 // newLab starts a lab with two GPUs, of which heldBy hold the first ones.
 func newLab(t testing.TB, heldBy ...string) *lab {
 	t.Helper()
-	listed := make([]users.User, len(people))
-	for i, u := range people {
-		u.Created = time.Now().Add(-time.Duration(i*i+1) * 31 * time.Hour)
-		listed[i] = u
-	}
-	l := &lab{users: newFakeUsers(listed...), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
+	l := &lab{users: newUsers(t), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
 		history: &fakeHistory{known: map[string]bool{testGPU: true}}, lending: &fakeLending{anyway: map[string]bool{}},
 		status: &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
 	l.fleet.publish(snapshotAt(time.Now(), 2, heldBy...))
@@ -158,9 +145,9 @@ func (l *lab) busy() {
 	add := func(id int64, user, profile, title string, state notebooks.State, edit func(*notebooks.Launch)) notebooks.Launch {
 		n := notebooks.Launch{ID: id, Handle: user, Title: title, Profile: profile, Name: profile, State: state,
 			Requested: now.Add(-13 * time.Minute), URL: "/user/" + user + "/" + profile + "/"}
-		for i, u := range people {
+		for _, u := range people {
 			if u.Handle == user {
-				n.UserID = int64(i + 1)
+				n.UserID = u.ID
 			}
 		}
 		if profile == "gpu" {

@@ -79,10 +79,22 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 	for _, role := range roles {
 		t.Run(role.handle, func(t *testing.T) {
 			l := newLab(t)
+			zed, err := l.users.Create(t.Context(), users.NewUser{Handle: "zed"})
+			if err == nil {
+				_, err = l.users.CreateGroup(t.Context(), "vision", "")
+			}
+			for id, leads := range map[int64]bool{zed.ID: false, 3: true} {
+				if err == nil {
+					err = l.users.SetMember(t.Context(), "vision", id, leads)
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, rt := range routes {
-				// Somebody's launch that is nobody's of those who ask.
+				// Somebody's launch that is nobody's of those who ask, in a group that lea leads.
 				l.notebooks.change(func(list *[]notebooks.Launch) {
-					*list = []notebooks.Launch{{ID: 1, UserID: 99, Handle: "zed", Title: "zed's", Profile: "cpu", State: notebooks.Running, URL: "/user/zed/cpu/"}}
+					*list = []notebooks.Launch{{ID: 1, UserID: zed.ID, Handle: "zed", Title: "zed's", Profile: "cpu", State: notebooks.Running, URL: "/user/zed/cpu/"}}
 				})
 				c := l.client(t, role.handle)
 				var got answer
@@ -131,7 +143,7 @@ func TestEveryFormNeedsItsToken(t *testing.T) {
 		}
 		token := c.token(page)
 		stranger := l.client(t, "ben").token("/")
-		people, running, audit := len(l.users.people), len(l.notebooks.filter(notebooks.Launch.Active)), len(l.users.audit)
+		people, running, audit := l.users.count(t, "users"), len(l.notebooks.filter(notebooks.Launch.Active)), l.users.count(t, "audit")
 		walked := 0
 		for _, rt := range l.pages.Routes() {
 			if rt[0] != http.MethodPost {
@@ -164,7 +176,8 @@ func TestEveryFormNeedsItsToken(t *testing.T) {
 		if walked < 8 {
 			t.Errorf("only %d routes take forms", walked)
 		}
-		if len(l.users.people) != people || len(l.notebooks.filter(notebooks.Launch.Active)) != running || len(l.users.audit) != audit || l.users.links[link].used {
+		_, unused := l.users.LinkInfo(t.Context(), link)
+		if l.users.count(t, "users") != people || len(l.notebooks.filter(notebooks.Launch.Active)) != running || l.users.count(t, "audit") != audit || unused != nil {
 			t.Error("a form without its token changed something")
 		}
 		if handle != "" {
@@ -176,8 +189,10 @@ func TestEveryFormNeedsItsToken(t *testing.T) {
 func TestSuspendedSessionsMayNothing(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ben")
-	l.users.edit("ben", func(u *users.User) { u.Suspended = true })
-	c.get("/gpus").want(t, http.StatusForbidden)
+	if err := l.users.Suspend(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	c.get("/gpus").want(t, http.StatusSeeOther)
 }
 
 // TestForms checks that no form is taken without its token, from elsewhere, or
