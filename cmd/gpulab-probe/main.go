@@ -51,6 +51,7 @@ type options struct {
 	pace     pace
 	patience time.Duration
 	sysfs    string
+	kmsg     string
 	once     bool
 }
 
@@ -64,6 +65,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.DurationVar(&o.pace.restAfter, "rest-after", 30*time.Second, "`time` without work after which a card that may power itself down is left alone")
 	f.DurationVar(&o.pace.rest, "rest", 20*time.Second, "`time` for which it is then left alone")
 	f.StringVar(&o.sysfs, "sysfs", "", "`folder` of the kernel's view of devices; default /sys, and none for simulated GPUs")
+	f.StringVar(&o.kmsg, "kmsg", "", "`file` of the kernel's log, or none; default /dev/kmsg, and the simulated driver's for simulated GPUs")
 	f.DurationVar(&o.patience, "patience", 3*time.Second, "`time` after which a GPU that does not answer is reported")
 	f.BoolVar(&o.once, "once", false, "write one sample, indented, and end")
 	if err := f.Parse(args); err != nil {
@@ -91,7 +93,7 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.W
 		fmt.Fprintln(stderr, "gpulab-probe:", err)
 		return exitDriver
 	}
-	p := newProbe(d, o)
+	p := newProbe(d, o, stderr)
 	if o.once {
 		err = writeOnce(ctx, p, stdout)
 	} else {

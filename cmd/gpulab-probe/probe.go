@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -24,16 +25,23 @@ type probe struct {
 	tree     pciTree
 	readers  []*reader
 	events   eventLog
+	kernel   *kernelLog
+	started  time.Duration // on the kernel's clock
+	logged   []loggedXID   // errors of the kernel's log that wait to be told
 	round    atomic.Uint64
 }
 
-func newProbe(d *driver, o options) *probe {
-	p := &probe{driver: d, pace: o.pace, patience: o.patience, tree: pciTree(o.sysfs)}
+func newProbe(d *driver, o options, stderr io.Writer) *probe {
+	path, optional := kernelLogPath(o, d)
+	p := &probe{
+		driver: d, pace: o.pace, patience: o.patience, tree: pciTree(o.sysfs),
+		kernel: newKernelLog(path, optional, stderr), started: monotonic(),
+	}
 	if o.sysfs == "" && !d.simulated {
 		p.tree = "/sys"
 	}
 	for i := range d.count {
-		r := newReader(d, i, o.pace, p.tree, p.events.add)
+		r := newReader(d, i, o.pace, p.tree, p.tellXID)
 		if !o.once { // links are watched in turn
 			r.slow.throughputDue = time.Now().Add(throughputEvery * time.Duration(i) / time.Duration(d.count))
 		}
@@ -41,6 +49,9 @@ func newProbe(d *driver, o options) *probe {
 	}
 	return p
 }
+
+// tellXID takes an error that the library has told of.
+func (p *probe) tellXID(e gpu.XIDEvent) { p.events.add(e, false, e.Time) }
 
 // read takes a sample of every GPU. One that takes long is left behind, and
 // until it has answered out of the following rounds: the goroutine that waits
@@ -119,7 +130,8 @@ func (p *probe) snapshot(now time.Time) gpu.Snapshot {
 	for _, r := range p.readers {
 		s.GPUs = append(s.GPUs, r.latest(now, p.patience))
 	}
-	s.Events, s.EventsDropped = p.events.take()
+	p.readKernelLog(now)
+	s.Events, s.EventsDropped = p.events.take(now)
 	return s
 }
 

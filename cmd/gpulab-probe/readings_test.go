@@ -184,16 +184,17 @@ func TestXIDStorm(t *testing.T) {
 
 func TestEventLogIsBounded(t *testing.T) {
 	var l eventLog
+	now := time.Now()
 	for xid := range uint64(1000) {
 		for range 10 {
-			l.add(gpu.XIDEvent{XID: xid})
+			l.add(gpu.XIDEvent{XID: xid}, false, now)
 		}
 	}
-	events, dropped := l.take()
+	events, dropped := l.take(now)
 	if len(events) != maxEvents || dropped != 10000-maxEvents || events[maxOfAKind].XID != 1 {
 		t.Errorf("%d events, %d dropped", len(events), dropped)
 	}
-	if events, dropped = l.take(); events != nil || dropped != 0 {
+	if events, dropped = l.take(now); events != nil || dropped != 0 {
 		t.Errorf("they are told again: %d, %d", len(events), dropped)
 	}
 }

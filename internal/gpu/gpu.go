@@ -10,7 +10,10 @@
 // optional, because hardware may not have it: nil is unknown, never 0.
 package gpu
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Device is what a GPU is.
 type Device struct {
@@ -194,12 +197,33 @@ type GPU struct {
 	LentAnyway bool `json:"lentAnyway,omitempty"`
 }
 
-// XIDEvent is an error the driver reported about a GPU.
+// XIDEvent is an error the driver reported about a GPU, through its library or
+// in the kernel's log.
 type XIDEvent struct {
 	Time  time.Time `json:"time"`
 	UUID  string    `json:"uuid,omitempty"`
 	Index int       `json:"index"`
 	XID   uint64    `json:"xid"`
+	// PID and Program name the process whose work failed, where the driver has
+	// written it into the kernel's log.
+	PID     int    `json:"pid,omitempty"`
+	Program string `json:"program,omitempty"`
+	// Earlier says that it happened before the probe was started: an earlier
+	// probe may have told of it.
+	Earlier bool `json:"earlier,omitempty"`
+}
+
+// Culprit says, as a sentence, which program the error is about; "" where the
+// driver does not know.
+func (e XIDEvent) Culprit() string {
+	switch {
+	case e.Program != "" && e.PID != 0:
+		return fmt.Sprintf("It happened to %s (process %d).", e.Program, e.PID)
+	case e.PID != 0:
+		return fmt.Sprintf("It happened to process %d.", e.PID)
+	default:
+		return ""
+	}
 }
 
 // Snapshot is the state of a node's GPUs at one moment. Once published it is

@@ -49,7 +49,9 @@
 //
 // # Events
 //
-// XID errors, GPUs that are lost or back, and probes that go down or up. Equal
+// XID errors, GPUs that are lost or back, and probes that go down or up. Errors
+// that the kernel's log has from before the probe's start are noted unless they
+// have been. Equal
 // ones of a minute are one row with a count; the newest 20,000 rows of a year are
 // kept. gpu.ExplainXID says what an XID means.
 //

@@ -61,6 +61,9 @@ type eventKey struct {
 	kind       EventKind
 	xid        uint64
 	minute     int64 // its beginning, unix seconds
+	// earlier says that it is from before the probe's start, and may have been
+	// noted then.
+	earlier bool
 }
 
 // events are what has not been written yet.
@@ -68,8 +71,8 @@ type events map[eventKey]*Event
 
 // add counts an event; those of kinds that are new while too many wait are
 // dropped, and reported as such.
-func (l events) add(e Event) (dropped bool) {
-	k := eventKey{e.Node, e.UUID, e.Kind, e.XID, floor(e.First.Unix(), 60)}
+func (l events) add(e Event, earlier bool) (dropped bool) {
+	k := eventKey{e.Node, e.UUID, e.Kind, e.XID, floor(e.First.Unix(), 60), earlier}
 	have := l[k]
 	if have == nil {
 		if len(l) >= waitingEvents {
@@ -83,21 +86,26 @@ func (l events) add(e Event) (dropped bool) {
 		have.First = e.First
 	}
 	if !e.Last.Before(have.Last) {
-		have.Last, have.Detail = e.Last, e.Detail
+		have.Last = e.Last
+		if e.Detail != "" {
+			have.Detail = e.Detail
+		}
 	}
 	return false
 }
 
 func (l events) restore(old events) (dropped bool) {
-	for _, e := range old {
-		dropped = l.add(*e) || dropped
+	for k, e := range old {
+		dropped = l.add(*e, k.earlier) || dropped
 	}
 	return dropped
 }
 
 // note takes an event. r.mu is held.
-func (r *Recorder) note(e Event) {
-	r.pending.events.add(e)
+func (r *Recorder) note(e Event) { r.noteAny(e, false) }
+
+func (r *Recorder) noteAny(e Event, earlier bool) {
+	r.pending.events.add(e, earlier)
 	r.noted.Add(1)
 }
 
@@ -120,14 +128,16 @@ func (r *Recorder) noteNode(n *node, s *gpu.Snapshot, wall time.Time) {
 	for i, x := range s.Events {
 		at := x.Time
 		// A machine's clock may be wrong; the head's is the one that all is told by.
-		if d := wall.Sub(at); d > time.Minute || d < -time.Minute {
+		if x.Earlier {
+			at = wall.Add(-max(0, s.Time.Sub(at)))
+		} else if d := wall.Sub(at); d > time.Minute || d < -time.Minute {
 			at = wall
 		}
 		number := x.Index
-		r.note(Event{
+		r.noteAny(Event{
 			Node: name, UUID: tidy(x.UUID), Number: &number, Kind: EventXID, XID: min(x.XID, math.MaxInt64), First: at, Last: at,
-			Count: 1 + left[i],
-		})
+			Count: 1 + left[i], Detail: tidy(x.Culprit()),
+		}, x.Earlier)
 	}
 }
 
@@ -171,19 +181,47 @@ func (r *Recorder) noteGPU(st *gpuState, s *gpu.Snapshot, g *gpu.GPU, wall time.
 
 func (l events) write(ctx context.Context, tx *sql.Tx) error {
 	for k, e := range l {
+		known, err := e.known(ctx, tx, k)
+		if err != nil {
+			return err
+		}
+		if known {
+			continue
+		}
 		number := -1
 		if e.Number != nil {
 			number = *e.Number
 		}
 		const query = `INSERT INTO events (node, gpu, number, kind, xid, minute, first, last, count, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (node, gpu, kind, xid, minute) DO UPDATE SET count = count + excluded.count,
-				first = min(first, excluded.first), last = max(last, excluded.last), detail = excluded.detail`
+				first = min(first, excluded.first), last = max(last, excluded.last), detail = iif(excluded.detail = '', detail, excluded.detail)`
 		if _, err := tx.ExecContext(ctx, query, k.node, k.uuid, number, k.kind, int64(k.xid), k.minute,
 			e.First.UnixMilli(), e.Last.UnixMilli(), e.Count, e.Detail); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sameEvent is how far the times can be apart that two starts of the probe make
+// of one entry in the kernel's log: the clock may have been set between them.
+const sameEvent = 5 * time.Second
+
+// known says whether an event from before the probe's start has been noted by
+// then. The kernel's log has all of a minute's, so the larger number is right.
+func (e *Event) known(ctx context.Context, tx *sql.Tx, k eventKey) (bool, error) {
+	if !k.earlier {
+		return false, nil
+	}
+	const query = `UPDATE events SET count = max(count, ?), detail = iif(detail = '', ?, detail)
+		WHERE node = ? AND gpu = ? AND kind = ? AND xid = ? AND minute BETWEEN ? AND ? AND first <= ? AND last >= ?`
+	changed, err := tx.ExecContext(ctx, query, e.Count, e.Detail, k.node, k.uuid, k.kind, int64(k.xid), k.minute-60, k.minute+60,
+		e.Last.Add(sameEvent).UnixMilli(), e.First.Add(-sameEvent).UnixMilli())
+	if err != nil {
+		return false, err
+	}
+	n, err := changed.RowsAffected()
+	return n > 0, err
 }
 
 func pruneEvents(ctx context.Context, tx *sql.Tx, now time.Time) error {

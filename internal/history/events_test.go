@@ -64,6 +64,45 @@ func TestEventsLeftOut(t *testing.T) {
 	}
 }
 
+// What the kernel's log has from before the probe's start is noted at its own
+// time, and once, however often the probe is started.
+func TestErrorsFromBeforeTheProbe(t *testing.T) {
+	l := newLab(t)
+	fault := func(age time.Duration, earlier bool) gpu.XIDEvent {
+		return gpu.XIDEvent{Time: l.wall.Add(-age), UUID: "GPU-a", Index: 2, XID: 31, PID: 4711, Program: "python3\x1b", Earlier: earlier}
+	}
+	add := func(events ...gpu.XIDEvent) {
+		t.Helper()
+		s := snap(idle())
+		s.Time, s.Events = l.wall, events
+		l.Add(s)
+		l.flush()
+	}
+	add(fault(0, false))
+	l.pass(30 * time.Minute)
+	for range 3 { // starts of the probe; its times waver
+		add(fault(30*time.Minute-2*time.Second, true), fault(10*time.Minute, true), fault(10*time.Minute-time.Second, true))
+		l.pass(3 * time.Second)
+		add(fault(30*time.Minute+3*time.Second+time.Second, true), fault(10*time.Minute+3*time.Second, true), fault(10*time.Minute+2*time.Second, true))
+		l.wall = l.wall.Add(-3 * time.Second)
+	}
+	list := l.events(EventFilter{})
+	if len(list) != 2 || list[0].Count != 2 || list[1].Count != 1 || !list[1].First.Equal(noon) || !list[0].First.Equal(noon.Add(20*time.Minute)) {
+		t.Fatalf("%+v", list)
+	}
+	if list[1].Detail != "It happened to python3 (process 4711)." {
+		t.Errorf("%q", list[1].Detail)
+	}
+	// Whose it was is kept when the next error of the minute is nobody's.
+	next := fault(30*time.Minute, false)
+	next.Time, next.PID, next.Program = noon.Add(time.Second), 0, ""
+	l.wall = noon.Add(time.Second)
+	add(next)
+	if e := l.events(EventFilter{})[1]; e.Count != 2 || e.Detail == "" {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestEventsAreBounded(t *testing.T) {
 	l := newLab(t)
 	s := snap(idle())

@@ -209,7 +209,7 @@ func eventViewOf(e history.Event, now time.Time) eventView {
 	case history.EventXID:
 		meaning := gpu.ExplainXID(e.XID)
 		view.Title = fmt.Sprintf("XID %d: %s", e.XID, meaning.Title)
-		view.Text, view.Do = meaning.Meaning, meaning.Do
+		view.Text, view.Do = strings.TrimSpace(e.Detail+" "+meaning.Meaning), meaning.Do
 		view.Tone = severityTones[meaning.Severity]
 	case history.EventGPULost:
 		view.Title, view.Tone = "It could not be read any more", "bad"

@@ -13,6 +13,7 @@
 //	<root>/run/simgpu/gpus.conf    the state of the GPUs
 //	<root>/run/simgpu/script       what happens when, see Play
 //	<root>/run/simgpu/faults       what happens at once, see Inject
+//	<root>/run/simgpu/kmsg         what the kernel's log says of it, as /dev/kmsg
 //	<root>/lib/firmware/nvidia/<version>/gsp_simgpu.bin   the same file as gpus.conf
 //
 // Run is the kernel's side: once a second it looks which processes use which
@@ -43,7 +44,8 @@
 //	[at TIME] gpu GPU hang                   calls about it do not return
 //	[at TIME] gpu GPU removed                it is not counted any more
 //	[at TIME] gpu GPU fail NUMBER            calls about it return this NVML error
-//	[at TIME] gpu GPU xid NUMBER [times N]   an XID error, or a storm of them
+//	[at TIME] gpu GPU xid NUMBER [times N] [by PID NAME] [logged]   an XID error, or a storm of
+//	                                         them; by this process; in the kernel's log alone
 //	[at TIME] gpu GPU ecc KIND N             N more memory errors; KIND is corrected or uncorrected
 //	[at TIME] gpu GPU remapped KIND N [pending] [failed]   N more memory rows replaced
 //	[at TIME] gpu GPU retired N [pending]    an older card, with N pages of memory given up

@@ -26,6 +26,10 @@ func stateDir(root string) string    { return filepath.Join(root, "run/simgpu") 
 func faultsFile(root string) string  { return filepath.Join(stateDir(root), "faults") }
 func firmwareDir(root string) string { return filepath.Join(root, "lib/firmware/nvidia") }
 
+// KernelLog is where Run writes what NVIDIA's driver would write to the kernel's
+// log, in the form of /dev/kmsg: a file, or a fifo that somebody has put there.
+func KernelLog(root string) string { return filepath.Join(stateDir(root), "kmsg") }
+
 // ScriptFile is the timeline that Run follows; Play writes it.
 func ScriptFile(root string) string { return filepath.Join(stateDir(root), "script") }
 

@@ -65,6 +65,7 @@ func newKernel(root string) (*kernel, error) {
 	if k.state.pidNamespace, err = os.Readlink("/proc/self/ns/pid"); err != nil {
 		return nil, err
 	}
+	forgetOldLog(KernelLog(root))
 	var uuids []string
 	for i := range k.state.gpus {
 		k.models = append(k.models, newGPUModel(&k.state.gpus[i]))
@@ -93,7 +94,10 @@ func (k *kernel) step(now time.Time) error {
 		}
 		m.step(&k.state.gpus[i], on, dt)
 	}
-	return errors.Join(scanErr, scriptErr, faultErr, writeState(StateFile(k.root), k.state))
+	// The driver logs an error before it tells of it.
+	logErr := writeKernelLog(KernelLog(k.root), k.state.logged, k.state.gpus)
+	k.state.logged = nil
+	return errors.Join(scanErr, scriptErr, faultErr, logErr, writeState(StateFile(k.root), k.state))
 }
 
 // lockRoot makes sure that one process at a time writes the state.

@@ -18,6 +18,8 @@ type step struct {
 	verb   string
 	number uint64        // error, count of rows or pages, or a process's number
 	times  uint64        // how often an XID is repeated
+	pid    uint64        // of the process whose XID it is, 0: not known
+	logged bool          // the XID stands in the kernel's log and NVML does not tell
 	kind   string        // corrected, uncorrected
 	words  []string      // what else was said, in order
 	from   float64       // percent
@@ -47,7 +49,7 @@ var verbs = map[string]verb{
 	"hang":        {"gpu 0 hang", nothing},
 	"removed":     {"gpu 0 removed", nothing},
 	"fail":        {"gpu 0 fail 999", func(s *step, w *words) error { return w.number(&s.number, 1, 999) }},
-	"xid":         {"gpu 0 xid 31 times 10000", parseXID},
+	"xid":         {"gpu 0 xid 31 times 10000 by 4711 python3", parseXID},
 	"use":         {"gpu 0 use 30..90 over 60s for 2m", parseUse},
 	"process":     {"gpu 0 process 4711 sm 70 memory 4GiB for 60s", parseProcess},
 	"ecc":         {"gpu 0 ecc uncorrected 1", parseKind},
@@ -116,10 +118,25 @@ func nothing(*step, *words) error { return nil }
 
 func parseXID(s *step, w *words) error {
 	s.times = 1
-	if err := w.number(&s.number, 1, 65535); err != nil || !w.accept("times") {
+	if err := w.number(&s.number, 1, 65535); err != nil {
 		return err
 	}
-	return w.number(&s.times, 1, 1_000_000)
+	if w.accept("times") {
+		if err := w.number(&s.times, 1, 1_000_000); err != nil {
+			return err
+		}
+	}
+	if w.accept("by") {
+		if err := w.number(&s.pid, 1, 1<<22); err != nil {
+			return err
+		}
+		if len(*w) == 0 {
+			return errors.New("the program's name is missing")
+		}
+		s.words = []string{w.take()}
+	}
+	s.logged = w.accept("logged")
+	return nil
 }
 
 func parseUse(s *step, w *words) error {

@@ -22,6 +22,7 @@ type state struct {
 	initError    int    // what nvmlInit returns, 0 = success
 	gpus         []gpuState
 	events       []xidEvent
+	logged       []loggedXID // since the kernel's log was last written
 	// faultXIDs and scriptXIDs count the XID lines of faults and script that
 	// have become events, so that a new Run does not repeat them.
 	faultXIDs, scriptXIDs uint64

@@ -82,7 +82,7 @@ func (s *state) applyAll(steps []step, age time.Duration, told uint64) uint64 {
 		case st.gpu >= len(s.gpus):
 		case st.verb == "xid":
 			if xids++; xids > told {
-				s.tell(st.gpu, st.number, st.times)
+				s.tell(st)
 			}
 		default:
 			s.gpus[st.gpu].apply(st, age-st.at)
@@ -149,9 +149,17 @@ func (l *scripted) apply(st step, since time.Duration) {
 }
 
 // tell adds an XID error, or a number of equal ones.
-func (s *state) tell(gpu int, xid, times uint64) {
-	s.sequence += times
-	s.events = append(s.events, xidEvent{s.sequence, times, gpu, xid})
+func (s *state) tell(st step) {
+	logged := loggedXID{gpu: st.gpu, xid: st.number, times: st.times, pid: st.pid}
+	if len(st.words) > 0 {
+		logged.program = st.words[0]
+	}
+	s.logged = append(s.logged, logged)
+	if st.logged {
+		return
+	}
+	s.sequence += st.times
+	s.events = append(s.events, xidEvent{s.sequence, st.times, st.gpu, st.number})
 	if len(s.events) > maxEvents {
 		s.events = s.events[len(s.events)-maxEvents:]
 	}
