@@ -17,24 +17,12 @@ func (g *GPU) Crowded(handle string) string {
 	if g.MemoryUsed == nil || g.MemoryTotal == nil || float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
 		return ""
 	}
-	people := map[string]*uint64{} // what each is known to have; nil where that is not known
+	people := map[string]*float64{} // what each is known to have; nil where that is not known
 	for _, h := range g.Holders {
 		people[h.User] = nil
 	}
-	for _, p := range g.Processes {
-		name := p.Pod.User
-		if name == "" && p.UnixUser != "" && p.Pod == (PodRef{}) {
-			name = p.UnixUser + " (outside gpulab)"
-		}
-		has := people[name]
-		if p.MemoryUsed != nil {
-			sum := *p.MemoryUsed
-			if has != nil {
-				sum += *has
-			}
-			has = &sum
-		}
-		people[name] = has
+	for _, one := range TakenBy(g, inWords) {
+		people[one.By] = one.KnownMemory()
 	}
 	delete(people, "")
 	if _, here := people[handle]; !here || len(people) < 2 {
@@ -52,7 +40,7 @@ func (g *GPU) Crowded(handle string) string {
 	for i, name := range names {
 		has := "not known how much"
 		if m := people[name]; m != nil {
-			has = gibibytes(*m)
+			has = gibibytes(uint64(*m))
 		}
 		if name == handle {
 			name = "you"
@@ -61,6 +49,15 @@ func (g *GPU) Crowded(handle string) string {
 	}
 	return fmt.Sprintf("The memory of GPU %d is nearly full: %s of %s (%s). A program that asks for more fails.",
 		g.Index, gibibytes(*g.MemoryUsed), gibibytes(*g.MemoryTotal), strings.Join(names, ", "))
+}
+
+// inWords names whom a process belongs to.
+func inWords(p *Process) (name string, known bool) {
+	name = p.Pod.User
+	if name == "" && p.UnixUser != "" && p.Pod == (PodRef{}) {
+		name = p.UnixUser + " (outside gpulab)"
+	}
+	return name, name != ""
 }
 
 func gibibytes(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }

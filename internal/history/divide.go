@@ -38,11 +38,8 @@ type who struct {
 // claim is what somebody has of a GPU at one moment.
 type claim struct {
 	who
-	// processes counts those that are use; compute and memory are their sums,
-	// and partial says that one of them is missing.
-	processes                     int
-	compute, memory               float64
-	computePartial, memoryPartial bool
+	// taken is what their processes take, as far as these are use.
+	taken gpu.Taken[who]
 }
 
 // share is how a stretch of a GPU's time is divided.
@@ -77,26 +74,16 @@ func claimsOf(g *gpu.GPU, readable bool) []claim {
 	if !readable {
 		return out
 	}
-	for i := range g.Processes {
-		p := &g.Processes[i]
-		sm := sane(p.SMUtilization, mostPercent)
-		if p.Graphics && (sm == nil || *sm < DesktopShare) {
-			continue
-		}
-		c := at(owner(p))
-		c.processes++
-		if sm == nil {
-			c.computePartial = true
-		} else {
-			c.compute = min(c.compute+*sm, mostPercent)
-		}
-		if p.MemoryUsed == nil || *p.MemoryUsed > mostMemory {
-			c.memoryPartial = true
-		} else {
-			c.memory += float64(*p.MemoryUsed)
-		}
+	for _, taken := range gpu.TakenBy(g, user) {
+		at(taken.By).taken = taken
 	}
 	return out
+}
+
+// user says whose use a process is; false for what a desktop session draws.
+func user(p *gpu.Process) (who, bool) {
+	sm := p.Share()
+	return owner(p), !p.Graphics || sm != nil && *sm >= DesktopShare
 }
 
 func podOwner(p gpu.PodRef) who {
@@ -129,12 +116,14 @@ func named(k Kind, name string) who {
 func (c *claim) share(g *gpu.GPU, readable, lists, alone bool) *float64 {
 	use := sane(g.Utilization, mostPercent)
 	idle := g.Asleep || use != nil && *use < BusyShare
+	known := c.taken.SM()
 	switch {
 	case !readable:
 		return nil
-	case c.processes > 0 && !c.computePartial:
-		return &c.compute
-	case idle, c.processes == 0 && lists:
+	case c.taken.Processes > 0 && known != nil:
+		most := min(*known, mostPercent)
+		return &most
+	case idle, c.taken.Processes == 0 && lists:
 		return new(float64)
 	case alone:
 		return use
@@ -144,12 +133,13 @@ func (c *claim) share(g *gpu.GPU, readable, lists, alone bool) *float64 {
 
 // bytes is the claim's part of the GPU's memory, nil if it cannot be told.
 func (c *claim) bytes(g *gpu.GPU, readable, lists, alone bool) *float64 {
+	known := c.taken.Memory()
 	switch {
 	case !readable:
 		return nil
-	case c.processes > 0 && !c.memoryPartial:
-		return &c.memory
-	case c.processes == 0 && lists:
+	case c.taken.Processes > 0 && known != nil:
+		return known
+	case c.taken.Processes == 0 && lists:
 		return new(float64)
 	case alone:
 		return usedMemory(g)

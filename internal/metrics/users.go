@@ -55,7 +55,7 @@ type owner struct {
 	name    string
 }
 
-func ownerOf(p gpu.Process) owner {
+func ownerOf(p *gpu.Process) owner {
 	if p.Pod.User != "" {
 		return owner{name: p.Pod.User}
 	}
@@ -73,16 +73,21 @@ type share struct {
 // does not guess: where a figure is missing for one of an owner's processes,
 // the owner has none, unless the GPU is one user's alone.
 func shares(g *gpu.GPU) []share {
-	processes := map[owner][]gpu.Process{}
-	found := map[owner]*share{}
-	busy := 0.0
-	for _, p := range g.Processes {
-		o := ownerOf(p)
-		processes[o] = append(processes[o], p)
-		found[o] = &share{owner: o}
-		if p.SMUtilization != nil {
-			busy += *p.SMUtilization
+	taken := gpu.TakenBy(g, func(p *gpu.Process) (owner, bool) { return ownerOf(p), true })
+	// Programs that run side by side may take more than all of the time.
+	all := 0.0
+	for i := range g.Processes {
+		if part := g.Processes[i].Share(); part != nil {
+			all += *part
 		}
+	}
+	found := map[owner]*share{}
+	for _, one := range taken {
+		s := &share{owner: one.By, utilization: per(one.SM(), max(100, all)), memory: one.Memory()}
+		if s.memory == nil && alone(g, one.By) {
+			s.memory = whole(g.MemoryUsed)
+		}
+		found[one.By] = s
 	}
 	for _, h := range g.Holders {
 		if h.User == "" {
@@ -90,34 +95,16 @@ func shares(g *gpu.GPU) []share {
 		}
 		o := owner{name: h.User}
 		if found[o] == nil {
-			found[o] = &share{owner: o}
+			found[o] = unused(g, o)
 		}
 		if found[o].held == nil {
 			found[o].held = new(float64)
 		}
 		*found[o].held += 1 / float64(len(g.Holders))
 	}
-	idle := len(g.Processes) == 0 && g.Utilization != nil && *g.Utilization == 0
 	for o, s := range found {
-		if idle || len(g.Processes) > 0 {
-			s.utilization = new(float64)
-		}
-		if len(g.Processes) > 0 {
-			s.memory = new(float64)
-		}
-		for _, p := range processes[o] {
-			// Programs that run side by side may take more than all of the time.
-			s.utilization = plus(s.utilization, per(p.SMUtilization, max(100, busy)))
-			s.memory = plus(s.memory, whole(p.MemoryUsed))
-		}
-		if !alone(g, o) {
-			continue
-		}
-		if s.utilization == nil {
+		if s.utilization == nil && alone(g, o) {
 			s.utilization = rest(g, o)
-		}
-		if s.memory == nil && len(processes[o]) > 0 {
-			s.memory = whole(g.MemoryUsed)
 		}
 	}
 	list := make([]share, 0, len(found))
@@ -130,12 +117,25 @@ func shares(g *gpu.GPU) []share {
 	return list
 }
 
+// unused is the share of somebody who holds the GPU and has no process on it:
+// nothing, where processes are listed or the GPU is idle.
+func unused(g *gpu.GPU, o owner) *share {
+	s := &share{owner: o}
+	if len(g.Processes) > 0 {
+		s.memory = new(float64)
+	}
+	if len(g.Processes) > 0 || g.Utilization != nil && *g.Utilization == 0 {
+		s.utilization = new(float64)
+	}
+	return s
+}
+
 // alone tells whether a user is the only one who holds the GPU and computes
 // on it. A desktop may draw on it.
 func alone(g *gpu.GPU, o owner) bool {
 	return len(g.Holders) > 0 &&
 		!slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool { return owner{name: h.User} != o }) &&
-		!slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return !p.Graphics && ownerOf(p) != o })
+		!slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return !p.Graphics && ownerOf(&p) != o })
 }
 
 // rest is the GPU's use but for what processes of others are known to take, a
@@ -145,19 +145,11 @@ func rest(g *gpu.GPU, o owner) *float64 {
 		return nil
 	}
 	left := *g.Utilization
-	for _, p := range g.Processes {
-		if p.SMUtilization != nil && ownerOf(p) != o {
-			left = max(0, left-*p.SMUtilization)
+	for i := range g.Processes {
+		p := &g.Processes[i]
+		if part := p.Share(); part != nil && ownerOf(p) != o {
+			left = max(0, left-*part)
 		}
 	}
 	return per(&left, 100)
-}
-
-// plus is a sum, unknown if one part of it is.
-func plus(a, b *float64) *float64 {
-	if a == nil || b == nil {
-		return nil
-	}
-	v := *a + *b
-	return &v
 }

@@ -37,7 +37,6 @@ type shareView struct {
 	User             string
 	Use, Memory      string // empty where the driver does not tell
 	UseOf, MemoryOf  *float64
-	Processes        int
 	ProcessesInWords string
 }
 
@@ -277,43 +276,19 @@ func (s *Server) gpuParts(p page, v visitor, uuid string) parts {
 // sharesOf sums up what each person takes of a GPU, from its processes. Where
 // the driver does not tell about a process, its person's sum is not known.
 func sharesOf(g *gpu.GPU, v visitor) (shares []shareView, note string) {
-	type sum struct {
-		use, memory           float64
-		useKnown, memoryKnown bool
-		processes             int
-	}
-	sums := map[string]*sum{}
-	for _, p := range g.Processes {
-		user := processViewOf(p, v).User
-		one := sums[user]
-		if one == nil {
-			one = &sum{useKnown: true, memoryKnown: true}
-			sums[user] = one
+	for _, one := range gpu.TakenBy(g, func(p *gpu.Process) (string, bool) { return processViewOf(*p, v).User, true }) {
+		view := shareView{User: one.By, ProcessesInWords: count(one.Processes, "process", "processes")}
+		use, memory := one.SM(), one.Memory()
+		if use != nil {
+			view.Use, view.UseOf = whole(*use)+" %", ratio(use, 100)
 		}
-		one.processes++
-		if p.SMUtilization != nil {
-			one.use += *p.SMUtilization
-		} else {
-			one.useKnown = false
-		}
-		if p.MemoryUsed != nil {
-			one.memory += float64(*p.MemoryUsed)
-		} else {
-			one.memoryKnown = false
-		}
-	}
-	for user, one := range sums {
-		view := shareView{User: user, Processes: one.processes, ProcessesInWords: count(one.processes, "process", "processes")}
-		if one.useKnown {
-			view.Use, view.UseOf = whole(one.use)+" %", ratio(&one.use, 100)
-		}
-		if one.memoryKnown {
-			view.Memory = size(uint64(one.memory))
+		if memory != nil {
+			view.Memory = size(uint64(*memory))
 			if g.MemoryTotal != nil {
-				view.MemoryOf = ratio(&one.memory, float64(*g.MemoryTotal))
+				view.MemoryOf = ratio(memory, float64(*g.MemoryTotal))
 			}
 		}
-		if !one.useKnown || !one.memoryKnown {
+		if use == nil || memory == nil {
 			note = "This card’s driver does not tell what each process takes; what is missing is not guessed."
 		}
 		shares = append(shares, view)
