@@ -162,6 +162,7 @@ func TestNotebookPodNeedsItsUser(t *testing.T) {
 		{"profile": "cpu"},
 		{"profile": "cpu", "uid": nil},
 		{"profile": "cpu", "uid": 0},
+		{"profile": "cpu", "uid": 999},
 		{"profile": "cpu", "uid": 19999},
 		{"profile": "cpu", "uid": 60000},
 		{"profile": "cpu", "uid": "20001"},
@@ -173,6 +174,19 @@ func TestNotebookPodNeedsItsUser(t *testing.T) {
 	for i, s := range spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", starts...) {
 		if s.Error == "" {
 			t.Errorf("a start with %v made a pod", starts[i])
+		}
+	}
+}
+
+// Somebody who had an account on the machine before runs as its number.
+func TestNotebookPodOfAKeptUID(t *testing.T) {
+	t.Parallel()
+	for _, s := range spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", map[string]any{"uid": 1000, "profile": "cpu"}) {
+		if s.Error != "" {
+			t.Fatal(s.Error)
+		}
+		if got := dotted(t, at(t, s.Pod, "spec", "containers", 0), "securityContext.runAsUser"); got != 1000.0 {
+			t.Errorf("it runs as %v, want 1000", got)
 		}
 	}
 }

@@ -111,8 +111,9 @@ func at(t *testing.T, object any, path ...any) any {
 	return object
 }
 
-// The hub runs under a number that neither an account of the machine (1000 and
-// up) nor a person of the lab (20000 and up) has: its owner owns its database.
+// The hub runs under a number that no person of the lab has, neither one that
+// gpulab gave out (20000 and up) nor one that was somebody's on the machine before
+// (up to 19998): its owner owns its database.
 func TestHubRunsAsNobodyElse(t *testing.T) {
 	hub := mustRender(t, release(t, sampleInputs(), "jupyterhub"))["Deployment hub"]
 	for _, key := range []string{"runAsUser", "runAsGroup"} {

@@ -297,8 +297,8 @@ func sweepOne(ctx context.Context, object *metav1.ObjectMeta, gone func(context.
 // ensureHome makes the folder with the right owner from its first moment: it
 // appears under its name only when it is complete.
 func (t *Tenancy) ensureHome(u users.User) error {
-	if u.UID < 20000 || u.UID > 59999 {
-		return fmt.Errorf("UID %d is outside 20000–59999", u.UID)
+	if !users.PersonalUID(u.UID) {
+		return fmt.Errorf("UID %d is not a person's: those are %d–%d and %d–%d", u.UID, users.FirstKeptUID, users.LastKeptUID, users.FirstUID, users.LastUID)
 	}
 	if err := os.MkdirAll(t.cfg.HomesDir, 0o711); err != nil {
 		return err

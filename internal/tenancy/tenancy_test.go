@@ -106,11 +106,31 @@ func TestHomeBelongsToTheUserAlone(t *testing.T) {
 
 func TestUIDOutsideTheRangeGetsNoHome(t *testing.T) {
 	tn, _ := newTenancy(t)
-	if err := tn.Ensure(context.Background(), users.User{ID: 1, Handle: "eve", UID: 0}); err == nil || !strings.Contains(err.Error(), "20000") {
-		t.Errorf("got %v", err)
+	for _, uid := range []int{-1, 0, 999, 19999, 60000} {
+		if err := tn.Ensure(context.Background(), users.User{ID: 1, Handle: "eve", UID: uid}); err == nil || !strings.Contains(err.Error(), "20000") {
+			t.Errorf("UID %d: %v", uid, err)
+		}
+		if _, err := os.Stat(tn.Home(users.User{ID: 1})); err == nil {
+			t.Errorf("UID %d: a home was made all the same", uid)
+		}
 	}
-	if _, err := os.Stat(tn.Home(users.User{ID: 1})); err == nil {
-		t.Error("a home was made all the same")
+}
+
+// Who had an account on the machine before gpulab keeps its number.
+func TestHomeOfAKeptUID(t *testing.T) {
+	tn, _ := newTenancy(t)
+	for i, uid := range []int{1000, 19998} {
+		u := users.User{ID: int64(i + 1), Handle: "eve", UID: uid}
+		if err := tn.ensureHome(u); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(tn.Home(u))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := info.Sys().(*syscall.Stat_t); int(st.Uid) != uid || int(st.Gid) != uid {
+			t.Errorf("owner %d:%d, want %d", st.Uid, st.Gid, uid)
+		}
 	}
 }
 

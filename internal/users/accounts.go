@@ -14,10 +14,24 @@ const (
 	LastUID  = 59999
 )
 
+// The UIDs that somebody may bring along from a Linux account (see ImportPasswd). Below them are the system's own, and
+// 19999 is the hub's.
+const (
+	FirstKeptUID = 1000
+	LastKeptUID  = 19998
+)
+
+// PersonalUID reports whether uid can be a person's: files and pods of nobody else ever carry it.
+func PersonalUID(uid int) bool {
+	return uid >= FirstUID && uid <= LastUID || uid >= FirstKeptUID && uid <= LastKeptUID
+}
+
 // NewUser is what it takes to create an account. Name and Email may be empty; Role defaults to member.
 type NewUser struct {
 	Handle, Name, Email string
 	Role                Role
+
+	keptUID int // of a Linux account; 0 for none
 }
 
 // Create makes an account without password: send its owner a link (CreateLink). The handle is for ever,
@@ -66,13 +80,18 @@ func (s *Service) explainCase(ctx context.Context, handle string, err error) err
 	return err
 }
 
-// handleFree also knows the names of removed accounts.
+// HandleFree reports whether an account could be made under the handle now: ErrHandleTaken if not.
+func (s *Service) HandleFree(ctx context.Context, handle string) error {
+	return s.handleFree(ctx, s.db, fold(handle))
+}
+
+// handleFree also knows the names of removed accounts, and of those that are asked for.
 func (s *Service) handleFree(ctx context.Context, q querier, handle string) error {
 	var removed sql.NullInt64
 	err := q.QueryRowContext(ctx, "SELECT removed_at FROM users WHERE handle = ?", handle).Scan(&removed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil
+		return notAskedFor(ctx, q, handle)
 	case err != nil:
 		return err
 	case removed.Valid:
@@ -97,8 +116,8 @@ func (s *Service) insert(ctx context.Context, tx *sql.Tx, n NewUser, passwordHas
 	if uid > LastUID {
 		return User{}, sentence(ErrUIDsExhausted, "All %d numbers for accounts have been given out, and none is used twice. Set up a new lab for new people.", LastUID-FirstUID+1)
 	}
-	res, err := tx.ExecContext(ctx, "INSERT INTO users (handle, name, email, role, uid, password_hash, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-		n.Handle, n.Name, n.Email, n.Role, uid, passwordHash, s.now().UnixMilli())
+	res, err := tx.ExecContext(ctx, "INSERT INTO users (handle, name, email, role, uid, kept_uid, password_hash, created_at) VALUES (?, ?, ?, ?, ?, nullif(?, 0), ?, ?)",
+		n.Handle, n.Name, n.Email, n.Role, uid, n.keptUID, passwordHash, s.now().UnixMilli())
 	if err != nil {
 		return User{}, err
 	}

@@ -64,12 +64,16 @@ func Message(err error) (text string, ok bool) {
 // ErrTooManyTries.
 type RateError struct {
 	RetryAfter time.Duration
-	busy       bool // too many sign-ins at once, nobody's fault
+	busy       bool   // too many sign-ins at once, nobody's fault
+	why        string // the sentence, where it is not about passwords
 }
 
 func (e *RateError) Error() string {
 	if e.busy {
 		return "Too many people are signing in at this moment. Try again in " + inWords(e.RetryAfter) + "."
+	}
+	if e.why != "" {
+		return e.why + " Try again in " + inWords(e.RetryAfter) + "."
 	}
 	return "Too many wrong passwords. Try again in " + inWords(e.RetryAfter) +
 		", or ask an admin of the lab for a new password link."

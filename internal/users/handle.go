@@ -20,7 +20,7 @@ var handlePattern = regexp.MustCompile(`^[a-z]([a-z0-9]|-[a-z0-9]){1,29}$`)
 // reserved names would be mistaken for a part of the system, on a page, in a path or in a pod.
 var reserved = []string{
 	"all", "anonymous", "anybody", "api", "bin", "cluster", "daemon", "default", "everybody", "gpulab",
-	"home", "hub", "jovyan", "jupyter", "jupyterhub", "k3s", "k8s", "kube", "kubernetes", "login", "logout",
+	"home", "hub", "import", "jovyan", "jupyter", "jupyterhub", "k3s", "k8s", "kube", "kubernetes", "login", "logout",
 	"me", "new", "nobody", "none", "node", "null", "oidc", "public", "root", "self", "server", "service",
 	"settings", "shared", "static", "sudo", "sys", "system", "undefined", "user", "users", "www",
 }

@@ -20,6 +20,8 @@ type policy struct {
 var (
 	handlePolicy = policy{free: 5, lockAt: 20, maxWait: time.Minute, lock: 15 * time.Minute, forget: time.Hour}
 	remotePolicy = policy{free: 30, lockAt: 100, maxWait: time.Minute, lock: 15 * time.Minute, forget: time.Hour}
+	// What strangers ask for fills a list that an admin reads.
+	signUpPolicy = policy{free: 40, lockAt: 60, maxWait: time.Minute, lock: time.Hour, forget: time.Hour}
 )
 
 // maxTracked bounds the memory of each counter.
@@ -29,12 +31,15 @@ const maxTracked = 16384
 // gpulab forgives, and nobody but root can cause one.
 type signInLimits struct {
 	handles, remotes counter
+	joins, signUps   counter // by address
 }
 
 func newSignInLimits() *signInLimits {
 	return &signInLimits{
 		handles: counter{policy: handlePolicy, tries: map[string]*tries{}},
 		remotes: counter{policy: remotePolicy, tries: map[string]*tries{}},
+		joins:   counter{policy: remotePolicy, tries: map[string]*tries{}},
+		signUps: counter{policy: signUpPolicy, tries: map[string]*tries{}},
 	}
 }
 

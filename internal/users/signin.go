@@ -20,7 +20,8 @@ func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Servi
 //
 // Tries are limited per account and per address, with a growing wait: the account's 20th wrong try in a
 // row locks it for 15 minutes, and until then the right password is refused too. Such a refusal is a
-// *RateError; otherwise the error is ErrBadCredentials, or ErrSuspended once the password was right.
+// *RateError; otherwise the error is ErrBadCredentials, or once the password was right ErrSuspended, or ErrPending for
+// somebody who asked for an account and waits.
 func (s *Service) Authenticate(ctx context.Context, handle, password, remote string) (User, error) {
 	handle = clip(fold(handle), maxHandle+1)
 	wait, locked := s.limits.take(handle, remote, s.now())
@@ -39,6 +40,9 @@ func (s *Service) Authenticate(ctx context.Context, handle, password, remote str
 		return User{}, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the password, ask an admin of the lab for a new password link.")
 	}
 	s.limits.succeed(handle, remote)
+	if row.ID == 0 {
+		return User{}, sentence(ErrPending, "An admin of the lab has not decided about your account yet. Try again later, or ask them.")
+	}
 	if row.Suspended {
 		return User{}, sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
 	}
@@ -52,6 +56,11 @@ func (s *Service) checkPassword(ctx context.Context, handle, password string) (u
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return userRow{}, false, err
 	}
+	if errors.Is(err, ErrNotFound) {
+		if row.passwordHash, err = s.pendingPassword(ctx, handle); err != nil {
+			return userRow{}, false, err
+		}
+	}
 	encoded := row.passwordHash
 	if encoded == "" {
 		encoded = s.hasher.nobody
@@ -64,7 +73,7 @@ func (s *Service) checkPassword(ctx context.Context, handle, password string) (u
 		return userRow{}, false, err
 	}
 	ok := match && row.passwordHash != ""
-	if ok && outdated {
+	if ok && outdated && row.ID != 0 {
 		s.rehash(ctx, row, password)
 	}
 	return row, ok, nil

@@ -66,7 +66,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // Sweep does one round of what Run does.
 func (s *Service) Sweep(ctx context.Context) error {
-	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx))
+	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx))
 }
 
 // ByID finds an account that was not removed; ErrNotFound otherwise.

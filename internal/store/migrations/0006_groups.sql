@@ -52,10 +52,11 @@ CREATE TABLE invitations (
 -- Somebody who asked for an account. The row goes when an admin has decided.
 CREATE TABLE signups (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    handle        TEXT    NOT NULL UNIQUE,
+    handle        TEXT    NOT NULL UNIQUE, -- kept for them until then
+    wanted        TEXT    NOT NULL, -- the handle they asked for; it may have been taken
     name          TEXT    NOT NULL,
     email         TEXT    NOT NULL DEFAULT '',
-    note          TEXT    NOT NULL DEFAULT '',
+    note          TEXT    NOT NULL DEFAULT '', -- why they ask
     password_hash TEXT    NOT NULL, -- argon2id
     remote        TEXT    NOT NULL DEFAULT '',
     requested_at  INTEGER NOT NULL

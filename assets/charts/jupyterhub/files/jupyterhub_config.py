@@ -246,9 +246,12 @@ def uid_of(spawner):
     else's home, so it is checked here once more.
     """
     uid = spawner.user_options.get("uid")
-    if type(uid) is not int or not 20000 <= uid <= 59999:
+    # From 20000 on, gpulab gives them out; the others were somebody's on the
+    # machine before. 19999 is this hub's own.
+    if type(uid) is not int or not (1000 <= uid <= 19998 or 20000 <= uid <= 59999):
         raise ValueError(
-            f"gpulab sent the user ID {uid!r}; it has to be a number from 20000 to 59999"
+            f"gpulab sent the user ID {uid!r}; it has to be a number from 1000 to 19998 "
+            "or from 20000 to 59999"
         )
     return uid
 

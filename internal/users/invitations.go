@@ -1,0 +1,346 @@
+package users
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// What goes wrong with invitations.
+var (
+	ErrInvitationUnknown = errors.New("unknown invitation")
+	ErrInvitationUsed    = errors.New("invitation used up")
+	ErrInvitationExpired = errors.New("invitation expired")
+	ErrInvitationRevoked = errors.New("invitation revoked")
+	ErrInvitationInvalid = errors.New("invitation not possible")
+	ErrUsesInvalid       = errors.New("number of uses not possible")
+	ErrDaysInvalid       = errors.New("number of days not possible")
+	ErrMayNot            = errors.New("not allowed")
+)
+
+// How long an invitation works and for how many people.
+const (
+	InvitationTTL    = 14 * 24 * time.Hour // unless said otherwise
+	MaxInvitationTTL = 90 * 24 * time.Hour
+	MaxInvitees      = 500
+
+	maxNote = 200 // characters
+)
+
+// NewInvitation is what it takes to invite people.
+type NewInvitation struct {
+	Role  Role   // of the accounts; member if empty
+	Group string // which they join; empty for none
+	Note  string // for those who see the list, such as "Summer school"
+	Uses  int    // how many accounts, 1–500; an invitation for admins makes one
+	TTL   time.Duration
+}
+
+// Invitation is a link with which people make accounts of their own.
+type Invitation struct {
+	ID      int64
+	Role    Role
+	Group   string // name; empty for none
+	Title   string // of the group
+	Note    string
+	Uses    int // accounts made with it so far
+	MaxUses int
+	By      string // handle of who made it
+	Created time.Time
+	Expires time.Time
+	Revoked bool
+}
+
+// Left is how many more accounts can be made with it.
+func (i Invitation) Left() int { return i.MaxUses - i.Uses }
+
+// Invite makes an invitation in by's name and returns the token for its address; only a hash of it is kept. Who may
+// invite everybody may do so for any role; who leads groups, for members and guests of those: otherwise ErrMayNot.
+// ErrUsesInvalid, ErrDaysInvalid, ErrRoleInvalid, ErrGroupNotFound and ErrInvitationInvalid say what else is wrong.
+func (s *Service) Invite(ctx context.Context, by User, n NewInvitation) (inv Invitation, token string, err error) {
+	if n, err = n.checked(); err != nil {
+		return Invitation{}, "", err
+	}
+	token, hash := newToken()
+	err = s.inTx(ctx, "invite", func(tx *sql.Tx) error {
+		var group sql.NullInt64
+		if n.Group != "" {
+			id, err := groupID(ctx, tx, n.Group)
+			if err != nil {
+				return err
+			}
+			group = sql.NullInt64{Int64: id, Valid: true}
+		}
+		if err := mayInvite(ctx, tx, by, n.Role, group); err != nil {
+			return err
+		}
+		now := s.now()
+		res, err := tx.ExecContext(ctx, `INSERT INTO invitations (token_hash, role, group_id, note, max_uses, created_by, created_at, expires_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, hash[:], n.Role, group, n.Note, n.Uses, by.Handle, now.UnixMilli(), now.Add(n.TTL).UnixMilli())
+		if err != nil {
+			return err
+		}
+		id, err := res.LastInsertId()
+		if err != nil {
+			return err
+		}
+		inv, err = invitation(ctx, tx, "i.id = ?", id)
+		return err
+	})
+	if err != nil {
+		return Invitation{}, "", err
+	}
+	return inv, token, nil
+}
+
+func (n NewInvitation) checked() (NewInvitation, error) {
+	if n.Role == "" {
+		n.Role = RoleMember
+	}
+	if n.TTL == 0 {
+		n.TTL = InvitationTTL
+	}
+	n.Note = strings.TrimSpace(n.Note)
+	switch err := checkRole(n.Role); {
+	case err != nil:
+		return n, err
+	case n.Uses < 1 || n.Uses > MaxInvitees:
+		return n, sentence(ErrUsesInvalid, "An invitation works for 1 to %d people. Make another one for more.", MaxInvitees)
+	case n.Role == RoleAdmin && n.Uses != 1:
+		return n, sentence(ErrUsesInvalid, "An invitation for an admin works for one person. Make one for each.")
+	case n.TTL < 0 || n.TTL > MaxInvitationTTL:
+		return n, sentence(ErrDaysInvalid, "An invitation works for 1 to %d days.", MaxInvitationTTL/(24*time.Hour))
+	case utf8.RuneCountInString(n.Note) > maxNote || tidy(n.Note, maxNote) != n.Note:
+		return n, sentence(ErrInvitationInvalid, "The note is one line of at most %d characters. Shorten it.", maxNote)
+	}
+	return n, nil
+}
+
+// mayInvite asks the policy, and for a lead the group, now: somebody may have stopped leading it.
+func mayInvite(ctx context.Context, q querier, by User, role Role, group sql.NullInt64) error {
+	switch by.Scope(ActionInvite) {
+	case Everybody:
+		return nil
+	case OwnGroups:
+		if role != RoleMember && role != RoleGuest {
+			return sentence(ErrMayNot, "Who leads a group invites members and guests. An admin of the lab invites others.")
+		}
+		var leads bool
+		err := q.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = ? AND user_id = ? AND lead = 1)", group, by.ID).Scan(&leads)
+		if err != nil {
+			return fmt.Errorf("look up who leads a group: %w", err)
+		}
+		if leads {
+			return nil
+		}
+		return sentence(ErrMayNot, "You invite people into groups that you lead. Choose one of those.")
+	}
+	return sentence(ErrMayNot, "Your account does not allow you to invite people. Ask an admin of the lab to do it.")
+}
+
+const selectInvitation = `SELECT i.id, i.role, i.group_id, coalesce(g.name, ''), coalesce(g.title, ''), i.note, i.uses, i.max_uses, i.created_by,
+	i.created_at, i.expires_at, i.revoked_at IS NOT NULL FROM invitations i LEFT JOIN groups g ON g.id = i.group_id WHERE `
+
+func scanInvitation(row scanner) (inv Invitation, group sql.NullInt64, err error) {
+	var created, expires int64
+	err = row.Scan(&inv.ID, &inv.Role, &group, &inv.Group, &inv.Title, &inv.Note, &inv.Uses, &inv.MaxUses, &inv.By, &created, &expires, &inv.Revoked)
+	inv.Created, inv.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	return inv, group, err
+}
+
+func invitation(ctx context.Context, q querier, where string, arg any) (Invitation, error) {
+	inv, _, err := scanInvitation(q.QueryRowContext(ctx, selectInvitation+where, arg))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Invitation{}, errInvitationUnknown()
+	}
+	if err != nil {
+		return Invitation{}, fmt.Errorf("look up an invitation: %w", err)
+	}
+	return inv, nil
+}
+
+func errInvitationUnknown() error {
+	return sentence(ErrInvitationUnknown, "This invitation is not one of this lab's. Check that the whole address was copied, or ask whoever sent it for another.")
+}
+
+// Invitations lists those that by could have made, the newest first.
+func (s *Service) Invitations(ctx context.Context, by User) ([]Invitation, error) {
+	rows, err := s.db.QueryContext(ctx, selectInvitation+"1 ORDER BY i.id DESC")
+	if err != nil {
+		return nil, fmt.Errorf("list invitations: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	var all []Invitation
+	var groups []sql.NullInt64
+	for rows.Next() {
+		inv, group, err := scanInvitation(rows)
+		if err != nil {
+			return nil, fmt.Errorf("list invitations: %w", err)
+		}
+		all, groups = append(all, inv), append(groups, group)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list invitations: %w", err)
+	}
+	list := []Invitation{}
+	for i, inv := range all {
+		switch err := mayInvite(ctx, s.db, by, inv.Role, groups[i]); {
+		case err == nil:
+			list = append(list, inv)
+		case !errors.Is(err, ErrMayNot):
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// RevokeInvitation makes an invitation that by could have made work no longer; the accounts made with it stay. Again is
+// no error.
+func (s *Service) RevokeInvitation(ctx context.Context, by User, id int64) (Invitation, error) {
+	var inv Invitation
+	err := s.inTx(ctx, "revoke an invitation", func(tx *sql.Tx) error {
+		var group sql.NullInt64
+		var err error
+		inv, group, err = scanInvitation(tx.QueryRowContext(ctx, selectInvitation+"i.id = ?", id))
+		if errors.Is(err, sql.ErrNoRows) {
+			return errInvitationUnknown()
+		}
+		if err != nil {
+			return err
+		}
+		if err := mayInvite(ctx, tx, by, inv.Role, group); err != nil {
+			if errors.Is(err, ErrMayNot) {
+				return errInvitationUnknown() // nor does by learn that it is there
+			}
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE invitations SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?", s.now().UnixMilli(), id)
+		inv.Revoked = true
+		return err
+	})
+	return inv, err
+}
+
+// InvitationInfo says what a token is good for without using anything up: ErrInvitationUnknown, ErrInvitationUsed,
+// ErrInvitationExpired or ErrInvitationRevoked when for nothing.
+func (s *Service) InvitationInfo(ctx context.Context, token string) (Invitation, error) {
+	_, hash, ok := parseToken(token)
+	if !ok {
+		return Invitation{}, errInvitationUnknown()
+	}
+	inv, _, err := s.openInvitation(ctx, s.db, hash)
+	return inv, err
+}
+
+// openInvitation finds one that still works. Whoever made it must still be allowed to: the link of a lead who was
+// suspended would otherwise let them in again.
+func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Size]byte) (Invitation, sql.NullInt64, error) {
+	inv, group, err := scanInvitation(q.QueryRowContext(ctx, selectInvitation+"i.token_hash = ?", hash[:]))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return Invitation{}, group, errInvitationUnknown()
+	case err != nil:
+		return Invitation{}, group, fmt.Errorf("look up an invitation: %w", err)
+	case inv.Revoked:
+		return Invitation{}, group, sentence(ErrInvitationRevoked, "This invitation was taken back. Ask whoever sent it for another.")
+	case inv.Left() <= 0:
+		return Invitation{}, group, sentence(ErrInvitationUsed, "Everybody this invitation was for has an account by now. If you have one, sign in; otherwise ask whoever sent it for another.")
+	case !s.now().Before(inv.Expires):
+		return Invitation{}, group, sentence(ErrInvitationExpired, "This invitation is too old. Ask whoever sent it for a new one.")
+	}
+	maker, err := s.oneRow(ctx, q, "handle = ?", inv.By)
+	if err == nil {
+		err = mayInvite(ctx, q, maker.User, inv.Role, group)
+	}
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrMayNot) {
+		err = sentence(ErrInvitationRevoked, "Whoever sent this invitation does not invite people any more. Ask an admin of the lab for another.")
+	}
+	return inv, group, err
+}
+
+// Join makes the account of somebody who was invited, with the invitation's role and group, whatever n says. Of any
+// number of people at once no more get in than it has uses left. Input that is refused (a bad handle, a weak password)
+// uses nothing up. Wrong tokens are limited by address, as wrong passwords are: *RateError.
+func (s *Service) Join(ctx context.Context, token string, n NewUser, password, remote string) (User, error) {
+	key := remoteKey(remote)
+	if wait, _ := s.limits.joins.take(key, s.now()); wait > 0 {
+		return User{}, &RateError{RetryAfter: wait, why: "Too many invitations that do not work were tried from your address."}
+	}
+	u, err := s.join(ctx, token, n, password, remote)
+	for _, wrong := range []error{ErrInvitationUnknown, ErrInvitationUsed, ErrInvitationExpired, ErrInvitationRevoked} {
+		if errors.Is(err, wrong) {
+			return User{}, err
+		}
+	}
+	s.limits.joins.giveBack(key) // a class joins from one address, some with a password that is too short at first
+	return u, err
+}
+
+func (s *Service) join(ctx context.Context, token string, n NewUser, password, remote string) (User, error) {
+	inv, err := s.InvitationInfo(ctx, token)
+	if err != nil {
+		return User{}, err
+	}
+	n.Role = inv.Role
+	if n, err = n.checked(); err != nil {
+		return User{}, s.explainCase(ctx, n.Handle, err)
+	}
+	if err := s.handleFree(ctx, s.db, n.Handle); err != nil {
+		return User{}, err
+	}
+	if err := CheckPassword(password, n.Handle); err != nil {
+		return User{}, err
+	}
+	encoded, err := s.hasher.hash(ctx, password)
+	if err != nil {
+		return User{}, err
+	}
+	var u User
+	err = s.inTx(ctx, "join with an invitation", func(tx *sql.Tx) error {
+		_, hash, _ := parseToken(token)
+		inv, group, err := s.openInvitation(ctx, tx, hash)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE invitations SET uses = uses + 1 WHERE id = ?", inv.ID); err != nil {
+			return err
+		}
+		n.Role = inv.Role
+		if u, err = s.insert(ctx, tx, n, encoded); err != nil {
+			return err
+		}
+		if group.Valid {
+			if err := s.setMember(ctx, tx, group.Int64, u, u.Role == RoleLead); err != nil {
+				return err
+			}
+		}
+		return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle, Remote: remote,
+			Detail: fmt.Sprintf("invitation %d by %s, %s", inv.ID, inv.By, described(u.Role, inv.Group))})
+	})
+	if err != nil {
+		return User{}, err
+	}
+	s.cache.drop() // the group has grown: who leads it may do more
+	return u, nil
+}
+
+// described is what an account got, for the audit log.
+func described(role Role, group string) string {
+	if group == "" {
+		return "role " + string(role)
+	}
+	return "role " + string(role) + ", group " + group
+}
+
+// sweepInvitations forgets those that have not worked for a long time.
+func (s *Service) sweepInvitations(ctx context.Context) error {
+	if _, err := s.db.ExecContext(ctx, "DELETE FROM invitations WHERE expires_at < ?", s.now().Add(-linksKept).UnixMilli()); err != nil {
+		return fmt.Errorf("forget old invitations: %w", err)
+	}
+	return nil
+}
