@@ -102,6 +102,7 @@ type attached struct {
 	tenancy   *tenancy.Tenancy
 	people    *people
 	lending   *lending
+	images    *embedk8s.LabImages
 }
 
 func newAppliance(cfg Config, a *app) (*appliance, error) {
@@ -517,6 +518,9 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	parts := &attached{kube: kube}
+	if parts.images, err = l.cluster.Load().LabImages(); err != nil {
+		return err
+	}
 	hub := notebooks.NewHub(notebooks.HubConfig{Address: kube.HubAddress, Token: l.hub.ServiceToken})
 	parts.tenancy = tenancy.New(tenancy.Config{HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden}, client)
 	plugins := deviceplugin.New(deviceplugin.Config{Log: log})
@@ -543,7 +547,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
-		Hold: l.holdLaunches, MemoryKills: embedk8s.MemoryKills,
+		Hold: l.holdLaunches, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills,
 	})
 	if err != nil {
 		return err

@@ -237,7 +237,10 @@ imagesDir: {{printf "%q" .ImagesDir}}
 # and one with a GPU. Yours take their place, so list those you want to keep.
 # cpus and memory are limits; gpuModel and gpuMemory say which GPUs will do, as
 # the page of a GPU shows them. A card that no machine can serve is shown to
-# administrators only.
+# administrators only. image is the container image that the notebook starts
+# from, instead of gpulab's own; it needs JupyterLab and JupyterHub's
+# jupyterhub-singleuser in it. Bring it in with "gpulab images", or its registry
+# is asked at the first launch.
 #   - slug: cpu
 #     title: CPU notebook
 #     cpus: 2
@@ -255,6 +258,7 @@ imagesDir: {{printf "%q" .ImagesDir}}
 #     gpus: 1
 #     gpuModel: NVIDIA A100-SXM4-80GB
 #     gpuMemory: 80Gi
+#     image: quay.io/jupyter/pytorch-notebook:cuda12-2026-10-05
 profiles:{{if .Profiles}}
 {{yaml .Profiles}}{{else}} []{{end}}
 

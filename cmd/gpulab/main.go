@@ -106,7 +106,7 @@ What the exit codes mean: gpulab exit-codes.`,
 	})
 	root.AddCommand(
 		newInit(a), newServe(a), newStatus(a), newReset(a), newAdminLink(a), newUser(a),
-		newCharts(a), newGPUs(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
+		newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
 	)
 	wrapArgs(root)
 	return root

@@ -155,6 +155,32 @@ func TestNotebookPodUserNamespace(t *testing.T) {
 	}
 }
 
+// A profile may have an image of its own. What is on the machine is not asked
+// for anew, and what else holds for notebooks holds for it.
+func TestNotebookPodOfAnotherImage(t *testing.T) {
+	t.Parallel()
+	in := sampleInputs()
+	in.Profiles = append(in.Profiles, map[string]any{
+		"slug": "torch", "display_name": "PyTorch",
+		"kubespawner_override": map[string]any{"image": "lab.example/torch:1", "cmd": []any{"jupyterhub-singleuser"}},
+	})
+	for profile, image := range map[string]string{"torch": "lab.example/torch:1", "cpu": "gpulab.local/notebook:0123456789ab"} {
+		s := spawn(t, release(t, in, "jupyterhub"), "ada", "n", map[string]any{"uid": 20001, "profile": profile})[0]
+		if s.Error != "" {
+			t.Fatal(s.Error)
+		}
+		container := at(t, s.Pod, "spec", "containers", 0)
+		for path, want := range map[string]any{"image": image, "imagePullPolicy": "IfNotPresent", "securityContext.runAsUser": 20001.0} {
+			if got := dotted(t, container, path); got != want {
+				t.Errorf("%s: %s is %v, want %v", profile, path, got, want)
+			}
+		}
+		if got := at(t, container, "args", 0); (got == "jupyterhub-singleuser") != (profile == "torch") {
+			t.Errorf("%s starts %v", profile, got)
+		}
+	}
+}
+
 // A start without a right user ID makes no pod: it would run as somebody else.
 func TestNotebookPodNeedsItsUser(t *testing.T) {
 	t.Parallel()

@@ -44,6 +44,10 @@ func (c *Client) do(ctx context.Context, method, path string, in any) (*http.Res
 		}
 		body = bytes.NewReader(data)
 	}
+	return c.send(ctx, method, path, body)
+}
+
+func (c *Client) send(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://gpulab"+path, body)
 	if err != nil {
 		return nil, err

@@ -136,4 +136,5 @@ type Daemon interface {
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw,
 	// as the end of a sentence that begins with "a test pod saw".
 	CheckGPU(ctx context.Context) (string, error)
+	Images
 }

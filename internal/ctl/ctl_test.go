@@ -75,6 +75,29 @@ func (d *daemon) Usage(_ context.Context, f history.Filter, by history.By) ([]hi
 }
 func (d *daemon) CheckGPU(context.Context) (string, error) { return "", errors.New("no GPU is free") }
 
+func (d *daemon) Images(context.Context) ([]Image, error) { return []Image{{Ref: "x:1"}}, nil }
+
+func (d *daemon) ImportImage(_ context.Context, r io.Reader, as string) ([]Image, error) {
+	if as == "refused" { // at once, while much is still to come
+		return nil, errors.New("this is no container image")
+	}
+	n, err := io.Copy(io.Discard, r)
+	return []Image{{Ref: as, Size: n}}, err
+}
+
+func (d *daemon) PullImage(_ context.Context, ref string, fn func(Pull) error) error {
+	if err := fn(Pull{Done: 1, Total: 2}); err != nil {
+		return err
+	}
+	if ref == "none" {
+		return errors.New("there is none")
+	}
+	return fn(Pull{Image: &Image{Ref: ref}})
+}
+func (d *daemon) RemoveImage(_ context.Context, ref string) error {
+	return errors.New(ref + " is in use")
+}
+
 func serve(t *testing.T) (string, *Client) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "run", "gpulab.sock")
@@ -146,6 +169,43 @@ func TestRoundTrips(t *testing.T) {
 		t.Errorf("WatchBoot: %+v %v", seen, err)
 	}
 }
+
+func TestImagesOverTheSocket(t *testing.T) {
+	_, c := serve(t)
+	ctx := t.Context()
+	if list, err := c.Images(ctx); err != nil || len(list) != 1 {
+		t.Errorf("Images: %v %v", list, err)
+	}
+	const size = 64 << 20
+	zeros := func() io.Reader { return io.LimitReader(zero{}, size) }
+	if list, err := c.ImportImage(ctx, zeros(), `a&as=b "c"`); err != nil || len(list) != 1 || list[0].Ref != `a&as=b "c"` || list[0].Size != size {
+		t.Errorf("ImportImage: %+v %v", list, err)
+	}
+	if _, err := c.ImportImage(ctx, zeros(), "refused"); err == nil || err.Error() != "this is no container image" {
+		t.Errorf("an import that is refused: %v", err)
+	}
+	if _, err := c.ImportImage(ctx, io.MultiReader(io.LimitReader(zero{}, size), broken{}), "x"); err == nil || !strings.Contains(err.Error(), "the disk is sick") {
+		t.Errorf("a file that cannot be read: %v", err)
+	}
+	var seen []Pull
+	if err := c.PullImage(ctx, "x", func(p Pull) error { seen = append(seen, p); return nil }); err != nil || len(seen) != 2 || seen[0].Total != 2 || seen[1].Image == nil {
+		t.Errorf("PullImage: %+v %v", seen, err)
+	}
+	if err := c.PullImage(ctx, "none", func(Pull) error { return nil }); err == nil || err.Error() != "there is none" {
+		t.Errorf("a pull that fails: %v", err)
+	}
+	if err := c.RemoveImage(ctx, "a/b:1"); err == nil || err.Error() != "a/b:1 is in use" {
+		t.Errorf("RemoveImage: %v", err)
+	}
+}
+
+type zero struct{}
+
+func (zero) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, errors.New("the disk is sick") }
 
 func TestNotRunning(t *testing.T) {
 	if _, err := NewClient(filepath.Join(t.TempDir(), "none.sock")).Status(context.Background()); !errors.Is(err, ErrNotRunning) {

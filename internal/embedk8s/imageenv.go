@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 )
 
@@ -39,7 +38,7 @@ func (l *LabImages) Environment(ctx context.Context, ref string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	ctx = namespaces.WithNamespace(ctx, imageNamespace)
+	ctx = quietly(ctx)
 	record, err := l.client.ImageService().Get(ctx, ref)
 	if errdefs.IsNotFound(err) {
 		return l.askRegistry(ctx, ref)

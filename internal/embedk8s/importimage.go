@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/containerd/v2/core/leases"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -35,7 +34,7 @@ func (l *LabImages) Import(ctx context.Context, r io.Reader, as string, own func
 		return nil, errImagesBusy
 	}
 	defer l.busy.Unlock()
-	ctx, release, err := l.lease(namespaces.WithNamespace(ctx, imageNamespace))
+	ctx, release, err := l.lease(quietly(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +115,11 @@ func checkComplete(ctx context.Context, cs content.Store, target ocispec.Descrip
 	if err != nil {
 		return archiveError(err)
 	}
-	for _, d := range missing {
-		if d.Digest == target.Digest {
+	if len(missing) > 0 {
+		if missing[0].Digest == target.Digest {
 			return fmt.Errorf("this file holds no image for this kind of machine (%s)", platforms.Format(platforms.DefaultSpec()))
 		}
-		return fmt.Errorf("this file is not complete: the image in it lacks the part %s; make or copy it again", d.Digest)
+		return fmt.Errorf("this file is not complete: the image in it lacks the part %s; make or copy it again", missing[0].Digest)
 	}
 	if _, err := environment(ctx, cs, target); err != nil {
 		return archiveError(err)

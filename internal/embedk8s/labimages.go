@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -18,9 +19,11 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
 )
 
 // snapshotter is what k3s's containerd unpacks images with.
@@ -71,12 +74,20 @@ func newLabImages(client *containerd.Client, snapshotter string, hosts docker.Re
 	return &LabImages{client: client, snapshotter: snapshotter, resolve: hosts}
 }
 
+// quietly is ctx for the kubelet's images. containerd's client would write to
+// standard error what it tells its caller too.
+func quietly(ctx context.Context) context.Context {
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	return namespaces.WithNamespace(log.WithLogger(ctx, logrus.NewEntry(silent)), imageNamespace)
+}
+
 // Close lets go of containerd.
 func (l *LabImages) Close() error { return l.client.Close() }
 
 // List returns the images by reference.
 func (l *LabImages) List(ctx context.Context) ([]LabImage, error) {
-	ctx = namespaces.WithNamespace(ctx, imageNamespace)
+	ctx = quietly(ctx)
 	records, err := l.client.ImageService().List(ctx)
 	if err != nil {
 		return nil, l.trouble(err)
@@ -120,7 +131,7 @@ func (l *LabImages) Remove(ctx context.Context, ref string) error {
 		return errImagesBusy
 	}
 	defer l.busy.Unlock()
-	ctx = namespaces.WithNamespace(ctx, imageNamespace)
+	ctx = quietly(ctx)
 	record, err := l.client.ImageService().Get(ctx, ref)
 	if errdefs.IsNotFound(err) {
 		return ErrNoImage
@@ -159,6 +170,13 @@ var errImagesBusy = errors.New("another image is being imported, pulled or remov
 func (l *LabImages) keep(ctx context.Context, ref string, target ocispec.Descriptor) (LabImage, error) {
 	target.Annotations = nil
 	record := images.Image{Name: ref, Target: target, Labels: map[string]string{pinned: "pinned"}}
+	config, err := configuration(ctx, l.client.ContentStore(), target)
+	if err != nil {
+		return LabImage{}, fmt.Errorf("the image %s is damaged: %w", ref, err)
+	}
+	if config.OS != "" && !platforms.Default().Match(platforms.Normalize(config.Platform)) {
+		return LabImage{}, fmt.Errorf("the image %s is made for other machines (%s) than this one (%s)", ref, platforms.Format(config.Platform), platforms.Format(platforms.DefaultSpec()))
+	}
 	img := containerd.NewImage(l.client, record)
 	if err := img.Unpack(ctx, l.snapshotter); err != nil {
 		return LabImage{}, fmt.Errorf("the image %s cannot be unpacked: %w", ref, err)
@@ -208,15 +226,20 @@ func fullName(ref string) (string, error) {
 	return named.String(), nil
 }
 
-// environment reads the environment that an image sets on machines like this one.
-func environment(ctx context.Context, provider content.Provider, target ocispec.Descriptor) ([]string, error) {
+// configuration reads what an image says of itself on machines like this one.
+func configuration(ctx context.Context, provider content.Provider, target ocispec.Descriptor) (image ocispec.Image, err error) {
 	desc, err := images.Config(ctx, provider, target, platforms.Default())
+	if err != nil {
+		return image, err
+	}
+	return image, readBlob(ctx, provider, desc, &image)
+}
+
+// environment reads the environment that an image sets, not nil.
+func environment(ctx context.Context, provider content.Provider, target ocispec.Descriptor) ([]string, error) {
+	image, err := configuration(ctx, provider, target)
 	if err != nil {
 		return nil, err
 	}
-	var image ocispec.Image
-	if err := readBlob(ctx, provider, desc, &image); err != nil {
-		return nil, err
-	}
-	return slices.Concat([]string{}, image.Config.Env), nil // not nil: it was read
+	return slices.Concat([]string{}, image.Config.Env), nil
 }

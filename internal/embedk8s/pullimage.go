@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +21,6 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -48,7 +48,7 @@ func (l *LabImages) Pull(ctx context.Context, ref string, progress func(PullProg
 		return LabImage{}, errImagesBusy
 	}
 	defer l.busy.Unlock()
-	ctx = namespaces.WithNamespace(ctx, imageNamespace)
+	ctx = quietly(ctx)
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: l.resolve})
 	_, target, err := resolver.Resolve(ctx, ref)
 	if err != nil {
@@ -141,9 +141,9 @@ func registryError(ref string, err error) error {
 		return fmt.Errorf("the certificate of the registry %s is not trusted on this machine", registry)
 	case errors.As(err, &operation), errors.As(err, &network), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the registry %s cannot be reached from this machine; with a file of the image, use `gpulab images import` (%w)", registry, err)
-	case errors.As(err, &status) && status.StatusCode == 429:
+	case errors.As(err, &status) && status.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("the registry %s lets nobody load more for now; try again later", registry)
-	case errors.As(err, &status) && (status.StatusCode == 401 || status.StatusCode == 403), errors.Is(err, docker.ErrInvalidAuthorization):
+	case errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden), errors.Is(err, docker.ErrInvalidAuthorization):
 		return fmt.Errorf("the registry %s gives %s to nobody who is not signed in, or has no image of this name", registry, ref)
 	case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "platform"):
 		return fmt.Errorf("%s is not made for this kind of machine (%s)", ref, platforms.Format(platforms.DefaultSpec()))

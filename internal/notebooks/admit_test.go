@@ -90,7 +90,7 @@ func TestProfiles(t *testing.T) {
 		}
 	}
 	own := ProfileList([]Profile{{Slug: "a", Title: "A", Image: "quay.io/lab/cuda:13"}})[0]["kubespawner_override"].(map[string]any)
-	if _, set := override["image"]; set || own["image"] != "quay.io/lab/cuda:13" {
+	if _, set := override["image"]; set || own["image"] != "quay.io/lab/cuda:13" || fmt.Sprint(own["cmd"]) != "[jupyterhub-singleuser]" {
 		t.Errorf("images: %v and %v", override["image"], own["image"])
 	}
 	for short, full := range map[string]string{"jupyter/x": "docker.io/jupyter/x:latest", "x:1": "docker.io/library/x:1", "lab.example:5000/x": "lab.example:5000/x:latest"} {

@@ -20,6 +20,9 @@ const (
 	sharedSuffix   = "-SHARED"
 )
 
+// singleuser is what JupyterHub starts in an image, looked for on its PATH.
+const singleuser = "jupyterhub-singleuser"
+
 // What a notebook is promised when a profile does not say: enough for an idle
 // JupyterLab with one kernel, little enough that many fit on a small machine.
 const (
@@ -72,6 +75,7 @@ func ProfileList(profiles []Profile) []map[string]any {
 		}
 		if p.Image != "" {
 			override["image"] = p.Image
+			override["cmd"] = []any{singleuser} // others have it elsewhere than gpulab's own image
 		}
 		if p.GPUs > 0 {
 			override["extra_resource_limits"] = map[string]any{gpuResource: strconv.Itoa(p.GPUs)}
