@@ -11,6 +11,7 @@ import (
 
 // Exit codes, as `gpulab exit-codes` lists them.
 const (
+	exitFailure    = 1
 	exitUsage      = 2
 	exitNotRoot    = 3
 	exitPreflight  = 4

@@ -29,6 +29,7 @@ func TestGPUs(t *testing.T) {
 		{"metrics", testMetrics, false},
 		{"restart", testHistoryOutlivesRestart, false},
 		{"two cards instead of a shared one", testTwoCards, true},
+		{"an image that needs a newer driver", testImageNeedsNewerDriver, false},
 		{"a sick card beside a healthy one", testSickCard, false},
 	})
 }
@@ -360,10 +361,27 @@ func testHistoryOutlivesRestart(t *testing.T, a *appliance) {
 	})
 }
 
+// twoCardsConfig is a lab with two GPUs, and a card for an image of its own.
+const twoCardsConfig = `
+lab: Sharing lab
+gpus: simulated
+simulatedGPUs: 2
+profiles:
+  - slug: cpu
+    title: CPU notebook
+  - slug: gpu
+    title: GPU notebook
+    gpus: 1
+  - slug: torch
+    title: PyTorch notebook
+    gpus: 1
+    image: ` + torchImage + `
+`
+
 // testTwoCards: the configuration is changed while notebooks run on a shared
 // GPU; they end when their owners say so.
 func testTwoCards(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", "lab: Sharing lab\ngpus: simulated\nsimulatedGPUs: 2\n")
+	a.WriteFile("/etc/gpulab/config.yaml", twoCardsConfig)
 	checkFailure(t, a.Gpulab(a.ctx, initArgs...), exitPreflight, "gpuSharing cannot go from 2 to 1 while notebooks hold GPUs", adminHandle+"/large")
 	for b, title := range map[*lab.Browser]string{a.browser: "Large", a.guest: "Small"} {
 		page := b.For(t)
