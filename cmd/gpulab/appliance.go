@@ -32,6 +32,7 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
+	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/tenancy"
 	"github.com/gpulab/gpulab/internal/users"
@@ -72,6 +73,7 @@ type appliance struct {
 	certs   *webca.Certs
 	fleet   *fleet.Fleet
 	history *history.Recorder
+	quotas  *quota.Service
 	id      embedk8s.Identity
 	images  embedk8s.ImageSet
 	hub     charts.HubSecrets
@@ -168,6 +170,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	}
 	l.people = users.New(l.store.DB())
 	l.history = history.New(history.Config{Store: l.store})
+	if l.quotas, err = l.newQuotas(); err != nil {
+		return err
+	}
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
 		return err
 	}
@@ -547,7 +552,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
-		Hold: l.holdLaunches, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills,
+		Hold: l.holdLaunches, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 	})
 	if err != nil {
 		return err
@@ -561,6 +566,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
+	g.Go(func() error { return l.quotas.Keep(ctx, l) })
 	g.Go(func() error { return parts.tenancy.Run(ctx) })
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
@@ -605,7 +611,7 @@ func (l *appliance) devices(podUID string) []string {
 	return out
 }
 
-// notices is what a person should know of the GPUs they hold.
+// notices is what a person should know of the GPUs they hold, and of their quota.
 func (l *appliance) notices(handle string) []notebooks.Notice {
 	var list []notebooks.Notice
 	for _, s := range l.fleet.Snapshots() {
@@ -613,6 +619,11 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 			if text := s.GPUs[i].Crowded(handle); text != "" && s.Error == "" {
 				list = append(list, notebooks.Notice{Key: "memory " + s.GPUs[i].UUID, Text: text})
 			}
+		}
+	}
+	if u, err := l.people.ByHandle(context.Background(), handle); err == nil {
+		if text, err := l.quotas.Notice(context.Background(), u.ID); err == nil && text != "" {
+			list = append(list, notebooks.Notice{Key: "quota " + text, Text: text})
 		}
 	}
 	return list
@@ -649,7 +660,7 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, CheckGPU: l.CheckGPU,
+		History: l.history, Quotas: l.quotas, CheckGPU: l.CheckGPU,
 		LendGPU: func(ctx context.Context, uuid string, anyway bool) error {
 			_, err := l.lend(ctx, uuid, anyway)
 			return err

@@ -59,6 +59,9 @@ type Config struct {
 	Profiles []notebooks.Profile `json:"profiles,omitempty"`
 	// Metrics says who may read /metrics.
 	Metrics MetricsConfig `json:"metrics,omitzero"`
+	// Quotas says what quotas count from and how long they wait; the quotas
+	// themselves are set while the lab runs.
+	Quotas QuotaConfig `json:"quotas,omitzero"`
 	// K3s passes further options on.
 	K3s K3sConfig `json:"k3s,omitempty"`
 }
@@ -128,6 +131,9 @@ func (c *Config) setDefaults() {
 	if c.GPUs == "" {
 		c.GPUs = gpusNone
 	}
+	if c.Quotas.Grace == "" {
+		c.Quotas.Grace = "1h"
+	}
 }
 
 func (c *Config) check() error {
@@ -157,6 +163,12 @@ func (c *Config) check() error {
 		return errors.New("lab must be one line of at most 60 characters")
 	}
 	if _, err := c.Metrics.networks(); err != nil {
+		return err
+	}
+	if _, err := c.Quotas.term(); err != nil {
+		return err
+	}
+	if _, err := c.Quotas.grace(); err != nil {
 		return err
 	}
 	if err := notebooks.CheckProfiles(c.Profiles); err != nil {
@@ -269,6 +281,13 @@ profiles:{{if .Profiles}}
 metrics:
   enabled: {{.Metrics.On}}
   networks: [{{range $i, $n := .Metrics.Networks}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
+
+# Quotas are set while the lab runs ("gpulab quota", or the page Quotas). Hours "this
+# term" count from the day termBegins, for example 2026-10-12. When somebody's GPU
+# hours are used up, their notebooks with a GPU go on for this long, with a notice.
+quotas:
+  termBegins: {{printf "%q" .Quotas.TermBegins}}
+  grace: {{printf "%q" .Quotas.Grace}}
 
 # For unusual machines: further arguments of the kubelet, without "--".
 k3s:

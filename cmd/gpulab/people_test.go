@@ -158,6 +158,7 @@ func pagesConfig(p *people) webui.Config {
 	return webui.Config{
 		Users: p, Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{},
 		History:  struct{ webui.History }{},
+		Quotas:   struct{ webui.Quotas }{},
 		CheckGPU: func(context.Context) (string, error) { return "", errStarting },
 		LendGPU:  func(context.Context, string, bool) error { return errStarting },
 	}

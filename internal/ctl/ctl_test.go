@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -96,6 +97,25 @@ func (d *daemon) PullImage(_ context.Context, ref string, fn func(Pull) error) e
 }
 func (d *daemon) RemoveImage(_ context.Context, ref string) error {
 	return errors.New(ref + " is in use")
+}
+
+func (d *daemon) Quotas(context.Context) (QuotaList, error) {
+	return QuotaList{Rules: []quota.Rule{{Subject: quota.Subject{Role: users.RoleGuest}, Kind: quota.GPUs, Value: 1}}}, nil
+}
+
+func (d *daemon) QuotaOf(_ context.Context, handle string) ([]quota.Limit, error) {
+	return []quota.Limit{{Kind: quota.GPUs, From: quota.Subject{User: handle}}}, nil
+}
+
+func (d *daemon) SetQuota(_ context.Context, q SetQuota) error {
+	if q.Value == nil {
+		return errors.New("taken away: " + q.Subject.String())
+	}
+	return nil
+}
+func (d *daemon) GrantQuota(_ context.Context, g quota.Grant) (quota.Grant, error) { return g, nil }
+func (d *daemon) EndQuotaGrant(_ context.Context, id int64) (quota.Grant, error) {
+	return quota.Grant{ID: id}, nil
 }
 
 func serve(t *testing.T) (string, *Client) {
@@ -227,5 +247,30 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	socket, _ := serve(t)
 	if err := Serve(context.Background(), socket, &daemon{}); err == nil || !strings.Contains(err.Error(), "already runs") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestQuotasOverTheSocket(t *testing.T) {
+	_, c := serve(t)
+	ctx := t.Context()
+	if q, err := c.Quotas(ctx); err != nil || len(q.Rules) != 1 || q.Rules[0].Subject.Role != users.RoleGuest {
+		t.Errorf("%+v, %v", q, err)
+	}
+	if l, err := c.QuotaOf(ctx, "ada"); err != nil || len(l) != 1 || l[0].From.User != "ada" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	value := 0.0 // is not the same as none
+	if err := c.SetQuota(ctx, SetQuota{Kind: quota.GPUs, Value: &value}); err != nil {
+		t.Error(err)
+	}
+	if err := c.SetQuota(ctx, SetQuota{Subject: quota.Subject{Group: "vision"}, Kind: quota.GPUs}); err == nil || err.Error() != "taken away: group:vision" {
+		t.Error(err)
+	}
+	ends := time.Now().UTC().Truncate(time.Second)
+	if g, err := c.GrantQuota(ctx, quota.Grant{User: "ada", Kind: quota.Memory, Extra: 1, Ends: ends}); err != nil || g.User != "ada" || !g.Ends.Equal(ends) {
+		t.Errorf("%+v, %v", g, err)
+	}
+	if g, err := c.EndQuotaGrant(ctx, 7); err != nil || g.ID != 7 {
+		t.Errorf("%+v, %v", g, err)
 	}
 }

@@ -112,6 +112,7 @@ func handler(d Daemon) http.Handler {
 	}))
 	mux.HandleFunc("POST /v1/gpus/check", answer(func(r *http.Request) (any, error) { return d.CheckGPU(r.Context()) }))
 	handleImages(mux, d)
+	handleQuotas(mux, d)
 	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {
 		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 		err := d.WatchBoot(r.Context(), func(b Boot) error {

@@ -22,6 +22,7 @@ const (
 const (
 	EndStopped     = "stopped"     // by its owner or an admin
 	EndCancelled   = "cancelled"   // before it ran
+	EndQuota       = "quota"       // its owner's quota was used up, and the grace period over
 	EndFailed      = "failed"      // could not be started
 	EndExited      = "exited"      // ended from inside, such as File → Shut Down
 	EndOutOfMemory = "oom"         // used more memory than its limit

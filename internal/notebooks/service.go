@@ -81,7 +81,11 @@ type Config struct {
 	// about profiles with GPUs only, before each launch and every few seconds.
 	// Nil knows of none.
 	Obstacle func(ctx context.Context, p Profile) string
-	Log      *slog.Logger
+	// Quota refuses a launch of this profile that would take u beyond a quota, with
+	// the reason; without is a launch that ends in exchange, 0 for none. Nil
+	// refuses nothing.
+	Quota func(ctx context.Context, u users.User, p Profile, without int64) error
+	Log   *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the
@@ -96,6 +100,8 @@ type Service struct {
 
 	patience  patience
 	connected atomic.Bool // see Connected
+
+	launching sync.Mutex // from asking for the quota until the row that counts is there
 
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended
@@ -134,7 +140,7 @@ func (s *Service) Profiles() []Profile { return append([]Profile(nil), s.cfg.Pro
 
 // Launch records a request; it starts when there is room. The caller has
 // checked that u may launch. Errors: ErrProfileUnknown, ErrTitleInvalid,
-// ErrTooMany, *ObstacleError.
+// ErrTooMany, *ObstacleError, and what the quota refuses with.
 func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, error) {
 	profile, ok := s.profile(r.Profile)
 	if !ok {
@@ -145,6 +151,13 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	}
 	if why := s.obstacle(ctx, profile); why != "" {
 		return Launch{}, &ObstacleError{why}
+	}
+	s.launching.Lock()
+	defer s.launching.Unlock()
+	if s.cfg.Quota != nil {
+		if err := s.cfg.Quota(ctx, u, profile, r.Instead); err != nil {
+			return Launch{}, err
+		}
 	}
 	// Only a request that can be met gives up a place in the queue; what runs by now stays.
 	if r.Instead != 0 {
@@ -198,6 +211,11 @@ func (s *Service) Active(ctx context.Context) ([]Launch, error) {
 // Stop ends a launch in whatever state it is; ended already is no error.
 func (s *Service) Stop(ctx context.Context, id int64) error {
 	return s.end(ctx, id, EndStopped, "It was stopped.")
+}
+
+// StopOverQuota ends a launch because its owner's quota is used up.
+func (s *Service) StopOverQuota(ctx context.Context, id int64, reason string) error {
+	return s.end(ctx, id, EndQuota, reason)
 }
 
 // Cancel ends a launch that does not run yet. It is Stop with other words.

@@ -25,6 +25,7 @@ const (
 	ActionSeeUse          Action = "see-use"
 	ActionInvite          Action = "invite"
 	ActionManageUsers     Action = "manage-users"
+	ActionManageQuotas    Action = "manage-quotas"
 	ActionSeeAudit        Action = "see-audit"
 	ActionManageLab       Action = "manage-lab"
 )
@@ -60,6 +61,7 @@ var rules = []Rule{
 	{ActionSeeUse, "see who used how much over time", byRole(Everybody, OwnGroups, Own, Own)},
 	{ActionInvite, "invite new people", byRole(Everybody, OwnGroups, Nobody, Nobody)},
 	{ActionManageUsers, "add, change, suspend and remove people and groups", byRole(Everybody, Nobody, Nobody, Nobody)},
+	{ActionManageQuotas, "set quotas, and grant more for a while", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionSeeAudit, "read and export the audit log", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionManageLab, "state of the lab, its settings, which GPUs are lent out", byRole(Everybody, Nobody, Nobody, Nobody)},
 }

@@ -174,6 +174,7 @@ func TestPagesInABrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	setSomeQuotas(t, busy)
 	pages := []struct {
 		name, path, user string
 		lab              *lab
@@ -204,6 +205,8 @@ func TestPagesInABrowser(t *testing.T) {
 		{"status", "/status", "ada", busy, 200},
 		{"trust", "/trust", "", busy, 200},
 		{"login", "/login", "", busy, 200},
+		{"quotas", "/quotas", "ada", busy, 200},
+		{"quotas-none", "/quotas", "ada", empty, 200},
 		{"setup", "/setup?token=" + setup, "", before, 200},
 		{"welcome", "/welcome?token=" + welcome, "", busy, 200},
 		{"link-invalid", "/setup?token=no", "", busy, 404},

@@ -72,7 +72,7 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 		prepare(s)
 	}
 	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Fleet: s.fleet, Status: &fakeStatus{},
-		History: &fakeHistory{}, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
+		History: &fakeHistory{}, Quotas: newQuotas(s.users, s.notebooks), LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

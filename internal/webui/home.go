@@ -22,6 +22,10 @@ type homeView struct {
 	Mine      []launchRow
 	Everyone  []launchRow
 	MayLaunch bool
+	// Quotas are the visitor's, and Notice what is about to happen for them; both
+	// as they were when the page was opened.
+	Quotas []limitView
+	Notice string
 }
 
 // fewGPUs is how many GPUs may stand above the launch cards. With more, people
@@ -68,7 +72,9 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 		return err
 	}
 	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
-	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), s.home(r, v, machines, mine, active)))
+	view := s.home(r, v, machines, mine, active)
+	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User), s.quotaNotice(r.Context(), v.session.User)
+	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), view))
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -68,9 +69,10 @@ func (s *Server) launch(w http.ResponseWriter, r *http.Request, v visitor) error
 // launchProblem turns the refusals of package notebooks into pages.
 func launchProblem(err error) error {
 	var obstacle *notebooks.ObstacleError
-	if errors.As(err, &obstacle) {
+	var beyond *quota.Error
+	if errors.As(err, &obstacle) || errors.As(err, &beyond) {
 		return &problem{status: http.StatusConflict, title: "The notebook was not started",
-			text: obstacle.Text, linkText: "Go to the home page", link: "/", cause: err}
+			text: err.Error(), linkText: "Go to the home page", link: "/", cause: err}
 	}
 	for refusal, status := range map[error]int{
 		notebooks.ErrProfileUnknown: http.StatusBadRequest,
@@ -218,6 +220,8 @@ func describeEnded(view *launchView, l *notebooks.Launch) {
 		view.Headline = "Cancelled"
 	case notebooks.EndFailed:
 		view.Headline = "It could not be started"
+	case notebooks.EndQuota:
+		view.Headline = "Stopped: the quota is used up"
 	case notebooks.EndOutOfMemory:
 		view.Headline = "It ran out of memory"
 	default:

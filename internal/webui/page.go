@@ -72,6 +72,9 @@ func navFor(v visitor) []navLink {
 	if v.may(users.ActionManageUsers) {
 		nav = append(nav, navLink{"/users", "Users", "users"})
 	}
+	if v.may(users.ActionManageQuotas) {
+		nav = append(nav, navLink{"/quotas", "Quotas", "gauge"})
+	}
 	if v.may(users.ActionManageLab) {
 		nav = append(nav, navLink{"/status", "Status", "server"})
 	}

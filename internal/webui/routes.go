@@ -62,6 +62,10 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/users", need: users.ActionManageUsers, handler: s.addUser},
 		{method: "POST", path: "/users/{handle}/link", need: users.ActionManageUsers, handler: s.newPasswordLink},
 		{method: "POST", path: "/users/{handle}/remove", need: users.ActionManageUsers, handler: s.removeUser},
+		{method: "GET", path: "/quotas", need: users.ActionManageQuotas, handler: s.quotasPage},
+		{method: "POST", path: "/quotas", need: users.ActionManageQuotas, handler: s.setQuota},
+		{method: "POST", path: "/quotas/grants", need: users.ActionManageQuotas, handler: s.grantQuota},
+		{method: "POST", path: "/quotas/grants/{id}/end", need: users.ActionManageQuotas, handler: s.endGrant},
 		{method: "GET", path: "/status", need: users.ActionManageLab, handler: s.statusPage},
 		{method: "GET", path: "/api/v1/status", need: users.ActionManageLab, handler: s.apiStatus, script: true},
 	}

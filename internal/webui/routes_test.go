@@ -62,6 +62,10 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/users", admin},
 		{"POST", "/users/gus/link", admin},
 		{"POST", "/users/gus/remove", admin},
+		{"GET", "/quotas", admin},
+		{"POST", "/quotas", admin},
+		{"POST", "/quotas/grants", admin},
+		{"POST", "/quotas/grants/1/end", admin},
 		{"GET", "/status", admin},
 		{"GET", "/api/v1/status", admin},
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webca"
@@ -152,7 +153,7 @@ func serve(ctx context.Context, file string) error {
 		return errors.New("the probe has not told of all GPUs and processes within 30 s")
 	}
 	pages, err := webui.New(webui.Config{
-		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, History: recorder,
+		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, History: recorder, Quotas: unlimited{},
 		CheckGPU: func(context.Context) (string, error) { return "", nil },
 		LendGPU:  func(context.Context, string, bool) error { return nil },
 		Log:      slog.Default(),
@@ -225,3 +226,9 @@ func obey(out *json.Encoder, published *samples, profile string) error {
 	}
 	return nil
 }
+
+// unlimited is a lab without quotas.
+type unlimited struct{ webui.Quotas }
+
+func (unlimited) Limits(context.Context, users.User) ([]quota.Limit, error) { return nil, nil }
+func (unlimited) Notice(context.Context, int64) (string, error)             { return "", nil }

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// QuotaConfig says what quotas count from and how long they wait.
+type QuotaConfig struct {
+	// TermBegins is the first day of the current term, as 2026-10-12; "" for none.
+	TermBegins string `json:"termBegins,omitempty"`
+	// Grace is how long notebooks with a GPU go on after their owner's hours are
+	// used up, as "1h".
+	Grace string `json:"grace,omitempty"`
+}
+
+func (q QuotaConfig) term() (time.Time, error) {
+	if q.TermBegins == "" {
+		return time.Time{}, nil
+	}
+	day, err := time.ParseInLocation(time.DateOnly, q.TermBegins, time.Local)
+	if err != nil {
+		return time.Time{}, errors.New("quotas.termBegins is no day; write it as 2026-10-12")
+	}
+	return day, nil
+}
+
+func (q QuotaConfig) grace() (time.Duration, error) {
+	if q.Grace == "" {
+		return quota.DefaultGrace, nil
+	}
+	d, err := time.ParseDuration(q.Grace)
+	if err != nil || d < 0 || d > 7*24*time.Hour {
+		return 0, errors.New("quotas.grace is no time between 0s and 168h; write it as 1h or 30m")
+	}
+	return max(d, time.Nanosecond), nil // 0 would be the default
+}
+
+func (l *appliance) newQuotas() (*quota.Service, error) {
+	term, err := l.cfg.Quotas.term()
+	if err != nil {
+		return nil, err
+	}
+	grace, err := l.cfg.Quotas.grace()
+	if err != nil {
+		return nil, err
+	}
+	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours,
+		Term: func() time.Time { return term }, Grace: grace}), nil
+}
+
+// asks is what somebody's notebooks take, but for one launch.
+func (l *appliance) asks(ctx context.Context, userID, without int64) ([]quota.Ask, error) {
+	parts := l.attached.Load()
+	if parts == nil {
+		return nil, errStarting
+	}
+	active, err := parts.notebooks.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []quota.Ask
+	for i := range active {
+		if n := &active[i]; n.UserID == userID && n.ID != without {
+			list = append(list, l.askOf(n.Profile, n.GPUs, n.GPUUUIDs))
+		}
+	}
+	return list, nil
+}
+
+// askOf is what a notebook of a profile takes. Which model its GPUs are is known
+// once it has them, or before if its card names one or the lab has no other.
+func (l *appliance) askOf(slug string, gpus int, uuids []string) quota.Ask {
+	ask := quota.Ask{GPUs: gpus}
+	var kind string
+	if i := slices.IndexFunc(l.attached.Load().notebooks.Profiles(), func(p notebooks.Profile) bool { return p.Slug == slug }); i >= 0 {
+		p := l.attached.Load().notebooks.Profiles()[i]
+		ask.CPUs, kind = p.CPUs, p.GPUModel
+		if q, err := resource.ParseQuantity(p.Memory); err == nil && p.Memory != "" {
+			ask.Memory = q.Value()
+		}
+	}
+	models := map[string]string{} // by UUID
+	for _, s := range l.fleet.Snapshots() {
+		for i := range s.GPUs {
+			models[s.GPUs[i].UUID] = s.GPUs[i].Name
+		}
+	}
+	for _, uuid := range uuids {
+		if name, known := models[uuid]; known {
+			ask.Models = append(ask.Models, name)
+		}
+	}
+	if len(ask.Models) > 0 {
+		return ask
+	}
+	if kind == "" {
+		only := map[string]bool{}
+		for _, name := range models {
+			only[name] = true
+			kind = name
+		}
+		if len(only) != 1 {
+			return ask
+		}
+	}
+	for range gpus {
+		ask.Models = append(ask.Models, kind)
+	}
+	return ask
+}
+
+// gpuHours is what the ledger says somebody held, of the kind of GPUs that the
+// lab has: hours of simulated ones never count against real ones.
+func (l *appliance) gpuHours(ctx context.Context, handle string, from time.Time) ([]quota.HourUse, error) {
+	rows, err := l.history.Usage(ctx, history.Filter{From: from, User: handle}, history.ByHour)
+	if err != nil {
+		return nil, err
+	}
+	var list []quota.HourUse
+	for _, r := range rows {
+		if r.Simulated == (l.cfg.GPUs == gpusSimulated) {
+			list = append(list, quota.HourUse{Hour: r.Hour, Held: time.Duration(r.Held * float64(time.Second))})
+		}
+	}
+	slices.SortFunc(list, func(a, b quota.HourUse) int { return a.Hour.Compare(b.Hour) })
+	return list, nil
+}
+
+// checkQuota refuses a launch that would go beyond a quota.
+func (l *appliance) checkQuota(ctx context.Context, u users.User, p notebooks.Profile, without int64) error {
+	return l.quotas.Check(ctx, u, l.askOf(p.Slug, p.GPUs, nil), without)
+}
+
+// WithGPU implements quota.Running.
+func (l *appliance) WithGPU(ctx context.Context) ([]users.User, error) {
+	active, err := l.attached.Load().notebooks.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []users.User
+	for i := range active {
+		n := &active[i]
+		if n.GPUs == 0 || n.State == notebooks.Waiting || slices.ContainsFunc(list, func(u users.User) bool { return u.ID == n.UserID }) {
+			continue
+		}
+		u, err := l.people.ByID(ctx, n.UserID)
+		if errors.Is(err, users.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, u)
+	}
+	return list, nil
+}
+
+// StopGPU implements quota.Running.
+func (l *appliance) StopGPU(ctx context.Context, u users.User, reason string) error {
+	parts := l.attached.Load()
+	active, err := parts.notebooks.Active(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range active {
+		if n := &active[i]; n.UserID == u.ID && n.GPUs > 0 && (n.State == notebooks.Starting || n.State == notebooks.Running) {
+			errs = append(errs, parts.notebooks.StopOverQuota(ctx, n.ID, reason),
+				l.people.Audit(ctx, users.Entry{Actor: "system", Action: "quota.stop", Target: u.Handle, Detail: n.Name}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Quotas implements ctl.Daemon.
+func (l *appliance) Quotas(ctx context.Context) (ctl.QuotaList, error) {
+	rules, err := l.quotas.Rules(ctx)
+	if err != nil {
+		return ctl.QuotaList{}, err
+	}
+	grants, err := l.quotas.Grants(ctx)
+	return ctl.QuotaList{Rules: rules, Grants: grants}, err
+}
+
+// QuotaOf implements ctl.Daemon.
+func (l *appliance) QuotaOf(ctx context.Context, handle string) ([]quota.Limit, error) {
+	u, err := l.people.ByHandle(ctx, handle)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := l.quotas.Limits(ctx, u)
+	if limits == nil {
+		limits = []quota.Limit{}
+	}
+	return limits, err
+}
+
+// SetQuota implements ctl.Daemon.
+func (l *appliance) SetQuota(ctx context.Context, q ctl.SetQuota) error {
+	if err := l.quotas.Set(ctx, q.Subject, q.Kind, q.Model, q.Value); err != nil {
+		return err
+	}
+	return l.people.Audit(ctx, quotaEntry("root", q))
+}
+
+// quotaEntry is a changed quota in the audit log.
+func quotaEntry(actor string, q ctl.SetQuota) users.Entry {
+	what := string(q.Kind)
+	if q.Model != "" {
+		what += ":" + q.Model
+	}
+	if q.Value == nil {
+		return users.Entry{Actor: actor, Action: "quota.unset", Target: q.Subject.String(), Detail: what}
+	}
+	return users.Entry{Actor: actor, Action: "quota.set", Target: q.Subject.String(), Detail: what + " " + q.Kind.Format(*q.Value)}
+}
+
+// GrantQuota implements ctl.Daemon.
+func (l *appliance) GrantQuota(ctx context.Context, g quota.Grant) (quota.Grant, error) {
+	g.By = "root"
+	g, err := l.quotas.Grant(ctx, g)
+	if err != nil {
+		return g, err
+	}
+	return g, l.people.Audit(ctx, users.Entry{Actor: g.By, Action: "quota.grant", Target: g.User,
+		Detail: string(g.Kind) + " " + g.Kind.Format(g.Extra) + " until " + g.Ends.Format(time.RFC3339)})
+}
+
+// EndQuotaGrant implements ctl.Daemon.
+func (l *appliance) EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, error) {
+	g, err := l.quotas.EndGrant(ctx, id)
+	if err != nil {
+		return g, err
+	}
+	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: "quota.end-grant", Target: g.User, Detail: string(g.Kind)})
+}

@@ -1,0 +1,92 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/gpulab/gpulab/internal/quota"
+)
+
+// Quotas are how much people may use.
+type Quotas interface {
+	// Quotas is every limit that is set, and every grant that lasts.
+	Quotas(ctx context.Context) (QuotaList, error)
+	// QuotaOf is what holds for one person, and how much of it is used.
+	QuotaOf(ctx context.Context, handle string) ([]quota.Limit, error)
+	SetQuota(ctx context.Context, q SetQuota) error
+	GrantQuota(ctx context.Context, g quota.Grant) (quota.Grant, error)
+	EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, error)
+}
+
+// QuotaList is limits and what is granted on top of them.
+type QuotaList struct {
+	Rules  []quota.Rule  `json:"rules"`
+	Grants []quota.Grant `json:"grants"`
+}
+
+// SetQuota is one limit to set, or with no value to take away.
+type SetQuota struct {
+	Subject quota.Subject `json:"subject"`
+	Kind    quota.Kind    `json:"kind"`
+	Model   string        `json:"model,omitempty"`
+	Value   *float64      `json:"value"`
+}
+
+func handleQuotas(mux *http.ServeMux, d Quotas) {
+	mux.HandleFunc("GET /v1/quotas", answer(func(r *http.Request) (any, error) { return d.Quotas(r.Context()) }))
+	mux.HandleFunc("GET /v1/quotas/{handle}", answer(func(r *http.Request) (any, error) {
+		return d.QuotaOf(r.Context(), r.PathValue("handle"))
+	}))
+	mux.HandleFunc("POST /v1/quotas", answer(func(r *http.Request) (any, error) {
+		var q SetQuota
+		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&q); err != nil {
+			return nil, fmt.Errorf("the request could not be read: %w", err)
+		}
+		return struct{}{}, d.SetQuota(r.Context(), q)
+	}))
+	mux.HandleFunc("POST /v1/quota-grants", answer(func(r *http.Request) (any, error) {
+		var g quota.Grant
+		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&g); err != nil {
+			return nil, fmt.Errorf("the request could not be read: %w", err)
+		}
+		return d.GrantQuota(r.Context(), g)
+	}))
+	mux.HandleFunc("DELETE /v1/quota-grants/{id}", answer(func(r *http.Request) (any, error) {
+		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+		if err != nil {
+			return nil, errors.New("a grant is named by its number, as `gpulab quota list` shows it")
+		}
+		return d.EndQuotaGrant(r.Context(), id)
+	}))
+}
+
+// Quotas implements Daemon.
+func (c *Client) Quotas(ctx context.Context) (QuotaList, error) {
+	return call[QuotaList](ctx, c, http.MethodGet, "/v1/quotas", nil)
+}
+
+// QuotaOf implements Daemon.
+func (c *Client) QuotaOf(ctx context.Context, handle string) ([]quota.Limit, error) {
+	return call[[]quota.Limit](ctx, c, http.MethodGet, "/v1/quotas/"+url.PathEscape(handle), nil)
+}
+
+// SetQuota implements Daemon.
+func (c *Client) SetQuota(ctx context.Context, q SetQuota) error {
+	_, err := call[struct{}](ctx, c, http.MethodPost, "/v1/quotas", q)
+	return err
+}
+
+// GrantQuota implements Daemon.
+func (c *Client) GrantQuota(ctx context.Context, g quota.Grant) (quota.Grant, error) {
+	return call[quota.Grant](ctx, c, http.MethodPost, "/v1/quota-grants", g)
+}
+
+// EndQuotaGrant implements Daemon.
+func (c *Client) EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, error) {
+	return call[quota.Grant](ctx, c, http.MethodDelete, "/v1/quota-grants/"+strconv.FormatInt(id, 10), nil)
+}

@@ -1,0 +1,138 @@
+package quota
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// lookEvery is how often running work is held against the hours of its owner.
+const lookEvery = 30 * time.Second
+
+// Running is the running work that Keep looks after.
+type Running interface {
+	// WithGPU is everybody with a notebook that holds a GPU.
+	WithGPU(ctx context.Context) ([]users.User, error)
+	// StopGPU stops somebody's notebooks with GPUs, for the reason given to them.
+	StopGPU(ctx context.Context, u users.User, reason string) error
+}
+
+// Keep gives notice to people whose GPU hours are used up while they hold GPUs, and stops these notebooks
+// after the grace period, until ctx ends. Limits on what is used at once stop nothing: they refuse what is new.
+func (s *Service) Keep(ctx context.Context, running Running) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		if err := s.look(ctx, running); err != nil && ctx.Err() == nil {
+			slog.Warn("quotas of running notebooks are not looked after; trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Service) look(ctx context.Context, running Running) error {
+	people, err := running.WithGPU(ctx)
+	if err != nil {
+		return err
+	}
+	over := map[int64]bool{}
+	var errs []error
+	for _, u := range people {
+		used, err := s.hoursOver(ctx, u)
+		if err == nil && used != nil {
+			over[u.ID] = true
+			err = s.warnOrStop(ctx, running, u, *used)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, s.forget(ctx, over))...)
+}
+
+// hoursOver is the limit of hours that u has used up, nil if none.
+func (s *Service) hoursOver(ctx context.Context, u users.User) (*Limit, error) {
+	limits, err := s.limits(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	for i := range limits {
+		l := &limits[i]
+		if l.Kind != GPUHoursWeek && l.Kind != GPUHoursTerm {
+			continue
+		}
+		if err := s.measure(ctx, u, l, nil); err != nil {
+			return nil, err
+		}
+		if l.Used >= l.Value {
+			return l, nil
+		}
+	}
+	return nil, nil
+}
+
+func (s *Service) warnOrStop(ctx context.Context, running Running, u users.User, l Limit) error {
+	now := s.now()
+	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_over (user_id, since) VALUES (?, ?) ON CONFLICT DO NOTHING", u.ID, now.UnixMilli()); err != nil {
+		return fmt.Errorf("note that a quota is used up: %w", err)
+	}
+	until, ok, err := s.grace(ctx, u.ID)
+	if err != nil || !ok || now.Before(until) {
+		return err
+	}
+	return running.StopGPU(ctx, u, l.hoursUsedUp())
+}
+
+// forget ends the notices of all others.
+func (s *Service) forget(ctx context.Context, over map[int64]bool) error {
+	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT user_id FROM quota_over")
+	if err != nil {
+		return fmt.Errorf("read notices of quotas: %w", err)
+	}
+	var ended []int64
+	for rows.Next() {
+		var id int64
+		if err = rows.Scan(&id); err == nil && !over[id] {
+			ended = append(ended, id)
+		}
+	}
+	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		return fmt.Errorf("read notices of quotas: %w", err)
+	}
+	for _, id := range ended {
+		if _, err := s.cfg.DB.ExecContext(ctx, "DELETE FROM quota_over WHERE user_id = ?", id); err != nil {
+			return fmt.Errorf("end the notice of a quota: %w", err)
+		}
+	}
+	return nil
+}
+
+// grace is until when somebody's running work may go on; false while they are over no limit.
+func (s *Service) grace(ctx context.Context, userID int64) (time.Time, bool, error) {
+	var since int64
+	err := s.cfg.DB.QueryRowContext(ctx, "SELECT since FROM quota_over WHERE user_id = ?", userID).Scan(&since)
+	if errors.Is(err, sql.ErrNoRows) {
+		return time.Time{}, false, nil
+	}
+	if err != nil {
+		return time.Time{}, false, fmt.Errorf("read the notice of a quota: %w", err)
+	}
+	return time.UnixMilli(since).Add(s.cfg.Grace), true, nil
+}
+
+// Notice is what somebody is told whose running notebooks will be stopped for their quota, "" for nothing.
+func (s *Service) Notice(ctx context.Context, userID int64) (string, error) {
+	until, ok, err := s.grace(ctx, userID)
+	if err != nil || !ok {
+		return "", err
+	}
+	return "Your GPU hours are used up. Save your work: notebooks with a GPU are stopped at " +
+		until.Local().Format("15:04 on Mon 2 Jan") + ". Files in the home folder stay. An admin can grant more hours.", nil
+}
