@@ -264,7 +264,7 @@ func TestSchemaRules(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := open(t, t.TempDir())
 			addUser(t, s.DB(), "ada", 20000)
-			if _, err := s.DB().Exec(`INSERT INTO audit (at, actor, action) VALUES (0, 'ada', 'sign-in')`); err != nil {
+			if _, err := s.DB().Exec(`INSERT INTO audit (id, at, actor, action, hash) VALUES (1, 0, 'ada', 'sign-in', zeroblob(32))`); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.DB().Exec(tc.sql); (err == nil) != tc.ok {
@@ -374,7 +374,7 @@ func writeUntilKilled(dir string) {
 			os.Exit(1)
 		}
 		for range 2 {
-			if _, err := tx.Exec("INSERT INTO audit (at, actor, action, target) VALUES (0, 'system', 'test', ?)", strconv.Itoa(i)); err != nil {
+			if _, err := tx.Exec("INSERT INTO audit (id, at, actor, action, target, hash) SELECT coalesce(max(id), 0) + 1, 0, 'system', 'test', ?, zeroblob(32) FROM audit", strconv.Itoa(i)); err != nil {
 				fmt.Println("insert:", err)
 				os.Exit(1)
 			}

@@ -2,32 +2,54 @@ package users
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
 )
 
-// Entry is one line of the audit log: who did what to whom. The service itself records sign-ins, locked
-// accounts and redeemed links, where nobody else can know who acted; every other change is recorded by
-// the page or command that made it. Entries are never changed or deleted.
+// Entry is one line of the audit log: who did what to whom. The service itself records sign-ins, failed
+// ones too, locked accounts, and what people do with passwords, sessions and tokens of their own; every
+// other change is recorded by the page or command that made it. Entries are never changed, and deleted
+// only when they are older than AuditKept.
 type Entry struct {
-	At     time.Time `json:"at"`     // set when it is recorded
+	ID     int64     `json:"id"`     // 1 for the lab's first; without gaps
+	At     time.Time `json:"at"`     // set when it is recorded; to the millisecond, UTC
 	Actor  string    `json:"actor"`  // a handle, "root" for the command line on the head, or "system"
-	Action string    `json:"action"` // such as "user.remove"
+	Action string    `json:"action"` // one of AuditActions
 	Target string    `json:"target,omitempty"`
 	Detail string    `json:"detail,omitempty"`
 	Remote string    `json:"remote,omitempty"`
+	// Prev and Hash chain the log: see the comment of ChainHash.
+	Prev Hash `json:"prev"`
+	Hash Hash `json:"hash"`
 }
 
-// Audit records an entry.
+// AuditKept is how long the log keeps an entry. The database refuses to forget earlier (migration 0007).
+const AuditKept = 400 * 24 * time.Hour
+
+// Audit records an entry; ID, At, Prev and Hash are set here.
 func (s *Service) Audit(ctx context.Context, e Entry) error {
-	return s.audit(ctx, s.db, e)
+	return s.inTx(ctx, "record in the audit log", func(tx *sql.Tx) error { return s.audit(ctx, tx, e) })
 }
 
-func (s *Service) audit(ctx context.Context, q querier, e Entry) error {
-	_, err := q.ExecContext(ctx, "INSERT INTO audit (at, actor, action, target, detail, remote) VALUES (?, ?, ?, ?, ?, ?)",
-		s.now().UnixMilli(), tidy(e.Actor, 64), tidy(e.Action, 64), tidy(e.Target, 128), tidy(e.Detail, 1000), tidy(e.Remote, 64))
+// audit records an entry together with what it is about. A transaction holds the write lock from its
+// begin, so that of many at once each builds on the one before it.
+func (s *Service) audit(ctx context.Context, tx *sql.Tx, e Entry) error {
+	if err := chainOld(ctx, tx); err != nil {
+		return err
+	}
+	last, err := chainHead(ctx, tx)
+	if err != nil {
+		return err
+	}
+	e = Entry{ID: last.ID + 1, At: time.UnixMilli(s.now().UnixMilli()).UTC(), Prev: last.Hash,
+		Actor: tidy(e.Actor, 64), Action: tidy(e.Action, 64), Target: tidy(e.Target, 128),
+		Detail: tidy(e.Detail, 1000), Remote: tidy(e.Remote, 64)}
+	e.Hash = ChainHash(e)
+	_, err = tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, target, detail, remote, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+		e.ID, e.At.UnixMilli(), e.Actor, e.Action, e.Target, e.Detail, e.Remote, e.Hash[:])
 	if err != nil {
 		return fmt.Errorf("record in the audit log: %w", err)
 	}
@@ -35,28 +57,96 @@ func (s *Service) audit(ctx context.Context, q querier, e Entry) error {
 }
 
 // note records what must not keep anybody from signing in when the log cannot be written.
-func (s *Service) note(ctx context.Context, e Entry) {
-	_ = s.Audit(ctx, e)
+func (s *Service) note(ctx context.Context, entries ...Entry) {
+	for _, e := range entries {
+		_ = s.Audit(ctx, e)
+	}
+}
+
+// AuditFilter says which entries are asked for; every zero value asks for all.
+type AuditFilter struct {
+	Person string `json:"person,omitempty"` // a handle, "root" or "system": who did it, or to whom
+	Action string `json:"action,omitempty"`
+	Remote string `json:"remote,omitempty"` // an address, or its beginning with a "." or ":" at the end
+	// Since and Until bound the time: Since is in it, Until is not.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+	// Before is the ID below which entries are listed, to go on where a list ended; Limit how many at
+	// most, 100 if 0. Exports know neither.
+	Before int64 `json:"before,omitempty"`
+	Limit  int   `json:"limit,omitempty"`
+}
+
+// all reports whether every entry is asked for.
+func (f AuditFilter) all() bool {
+	return f.Person == "" && f.Action == "" && f.Remote == "" && f.Since.IsZero() && f.Until.IsZero()
+}
+
+// where is the filter as SQL conditions.
+func (f AuditFilter) where() (string, []any) {
+	conditions, args := []string{"1 = 1"}, []any{}
+	add := func(condition string, values ...any) {
+		conditions, args = append(conditions, condition), append(args, values...)
+	}
+	if f.Person != "" {
+		add("(actor = ? OR target = ?)", fold(f.Person), fold(f.Person))
+	}
+	if f.Action != "" {
+		add("action = ?", f.Action)
+	}
+	if strings.HasSuffix(f.Remote, ".") || strings.HasSuffix(f.Remote, ":") {
+		add("substr(remote, 1, length(?)) = ?", f.Remote, f.Remote)
+	} else if f.Remote != "" {
+		add("remote = ?", f.Remote)
+	}
+	if !f.Since.IsZero() {
+		add("at >= ?", f.Since.UnixMilli())
+	}
+	if !f.Until.IsZero() {
+		add("at < ?", f.Until.UnixMilli())
+	}
+	return strings.Join(conditions, " AND "), args
 }
 
 // AuditLog returns the newest entries first, at most limit (100 if 0).
 func (s *Service) AuditLog(ctx context.Context, limit int) ([]Entry, error) {
-	if limit <= 0 {
-		limit = 100
+	return s.AuditEntries(ctx, AuditFilter{Limit: limit})
+}
+
+// AuditEntries lists entries, the newest first.
+func (s *Service) AuditEntries(ctx context.Context, f AuditFilter) ([]Entry, error) {
+	where, args := f.where()
+	if f.Before > 0 {
+		where, args = where+" AND id < ?", append(args, f.Before)
 	}
-	rows, err := s.db.QueryContext(ctx, "SELECT at, actor, action, target, detail, remote FROM audit ORDER BY id DESC LIMIT ?", limit)
+	if f.Limit <= 0 {
+		f.Limit = 100
+	}
+	return readEntries(ctx, s.db, where+" ORDER BY id DESC LIMIT ?", append(args, f.Limit)...)
+}
+
+// readEntries reads entries with the hash each builds on: that of the entry before it, or the anchor's.
+func readEntries(ctx context.Context, q interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, where string, args ...any) ([]Entry, error) {
+	rows, err := q.QueryContext(ctx, `SELECT id, at, actor, action, target, detail, remote, hash,
+		coalesce((SELECT hash FROM audit b WHERE b.id < a.id ORDER BY b.id DESC LIMIT 1), (SELECT hash FROM audit_anchor))
+		FROM audit a WHERE `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the audit log: %w", err)
 	}
 	defer func() { _ = rows.Close() }()
-	var log []Entry
+	log := []Entry{}
 	for rows.Next() {
 		var e Entry
 		var at int64
-		if err := rows.Scan(&at, &e.Actor, &e.Action, &e.Target, &e.Detail, &e.Remote); err != nil {
+		var hash, prev []byte
+		if err := rows.Scan(&e.ID, &at, &e.Actor, &e.Action, &e.Target, &e.Detail, &e.Remote, &hash, &prev); err != nil {
 			return nil, fmt.Errorf("read the audit log: %w", err)
 		}
 		e.At = time.UnixMilli(at).UTC()
+		copy(e.Hash[:], hash)
+		copy(e.Prev[:], prev)
 		log = append(log, e)
 	}
 	if err := rows.Err(); err != nil {

@@ -32,6 +32,7 @@ const maxTracked = 16384
 type signInLimits struct {
 	handles, remotes counter
 	joins, signUps   counter // by address
+	tokens           counter // wrong access tokens by remote address
 }
 
 func newSignInLimits() *signInLimits {
@@ -40,6 +41,7 @@ func newSignInLimits() *signInLimits {
 		remotes: counter{policy: remotePolicy, tries: map[string]*tries{}},
 		joins:   counter{policy: remotePolicy, tries: map[string]*tries{}},
 		signUps: counter{policy: signUpPolicy, tries: map[string]*tries{}},
+		tokens:  counter{policy: remotePolicy, tries: map[string]*tries{}},
 	}
 }
 

@@ -202,6 +202,10 @@ func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUse
 	if err := setPassword(ctx, tx, *link.UserID, passwordHash); err != nil {
 		return User{}, err
 	}
+	// Whoever needs a link may have lost more than a password.
+	if _, err := tx.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", *link.UserID); err != nil {
+		return User{}, fmt.Errorf("revoke tokens: %w", err)
+	}
 	u, err := s.oneRow(ctx, tx, "id = ?", *link.UserID)
 	if err != nil {
 		return User{}, err

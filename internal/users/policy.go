@@ -98,7 +98,7 @@ func (u User) Scope(a Action) Scope {
 	if u.ID == 0 || u.Suspended {
 		return Nobody
 	}
-	return u.Role.Scope(a)
+	return min(u.Role.Scope(a), u.limit.scope(a))
 }
 
 // May reports whether u may do the action to the account with the given ID, or to what that account owns.

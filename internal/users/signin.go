@@ -12,7 +12,8 @@ import (
 )
 
 func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Service {
-	return &Service{db: db, now: now, hasher: newHasher(params), limits: newSignInLimits(), cache: newSessionCache()}
+	return &Service{db: db, now: now, hasher: newHasher(params), limits: newSignInLimits(), cache: newSessionCache(),
+		failures: newFailures()}
 }
 
 // Authenticate checks a handle and password from the given remote address. It takes the same time
@@ -23,31 +24,69 @@ func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Servi
 // *RateError; otherwise the error is ErrBadCredentials, or once the password was right ErrSuspended, or ErrPending for
 // somebody who asked for an account and waits.
 func (s *Service) Authenticate(ctx context.Context, handle, password, remote string) (User, error) {
-	handle = clip(fold(handle), maxHandle+1)
-	wait, locked := s.limits.take(handle, remote, s.now())
-	if locked {
-		s.note(ctx, Entry{Actor: "system", Action: "sign-in.locked", Target: handle, Remote: remote})
-	}
-	if wait > 0 {
-		return User{}, &RateError{RetryAfter: wait}
-	}
-	row, ok, err := s.checkPassword(ctx, handle, password)
+	row, err := s.tryPassword(ctx, handle, password, remote)
 	if err != nil {
-		s.limits.abandon(handle, remote)
 		return User{}, err
 	}
-	if !ok {
-		return User{}, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the password, ask an admin of the lab for a new password link.")
-	}
-	s.limits.succeed(handle, remote)
 	if row.ID == 0 {
 		return User{}, sentence(ErrPending, "An admin of the lab has not decided about your account yet. Try again later, or ask them.")
 	}
 	if row.Suspended {
+		s.fail(ctx, failure{row.Handle, remote, "the account is suspended"})
 		return User{}, sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
 	}
 	s.note(ctx, Entry{Actor: row.Handle, Action: "sign-in", Target: row.Handle, Remote: remote})
 	return row.User, nil
+}
+
+// tryPassword is one limited try at a password.
+func (s *Service) tryPassword(ctx context.Context, handle, password, remote string) (userRow, error) {
+	handle = clip(fold(handle), maxHandle+1)
+	wait, locked := s.limits.take(handle, remote, s.now())
+	if wait > 0 || locked {
+		// Looked up in any case, so that the time tells nothing.
+		known, err := s.knownHandle(ctx, handle)
+		if err != nil {
+			return userRow{}, err
+		}
+		if locked && known != "" {
+			s.note(ctx, Entry{Actor: "system", Action: "sign-in.locked", Target: known, Remote: remote})
+		}
+		if wait > 0 {
+			s.fail(ctx, failure{known, remote, "too many tries, so the password was not looked at"})
+			return userRow{}, &RateError{RetryAfter: wait}
+		}
+	}
+	row, ok, err := s.checkPassword(ctx, handle, password)
+	if err != nil {
+		s.limits.abandon(handle, remote)
+		return userRow{}, err
+	}
+	if !ok {
+		why := "wrong password"
+		if row.Handle == "" {
+			why = "a name that nobody has"
+		}
+		s.fail(ctx, failure{row.Handle, remote, why})
+		return userRow{}, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the password, ask an admin of the lab for a new password link.")
+	}
+	s.limits.succeed(handle, remote)
+	return row, nil
+}
+
+// fail records a failed sign-in, within limits.
+func (s *Service) fail(ctx context.Context, f failure) {
+	s.note(context.WithoutCancel(ctx), s.failures.add(f, s.now())...)
+}
+
+// knownHandle is the handle where there is such an account, otherwise empty. People type passwords where
+// the name belongs, so what nobody is called is not written down.
+func (s *Service) knownHandle(ctx context.Context, handle string) (string, error) {
+	row, err := s.oneRow(ctx, s.db, "handle = ?", handle)
+	if errors.Is(err, ErrNotFound) {
+		return "", nil
+	}
+	return row.Handle, err
 }
 
 // checkPassword does the same work for an account without password and for no account at all.

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,7 +29,8 @@ type User struct {
 	Suspended   bool      `json:"suspended"`
 	HasPassword bool      `json:"hasPassword"`
 
-	led *circle // nil for nobody; set for the user of a session
+	led   *circle // nil for nobody; set for the user of a session or token
+	limit limit   // what a token leaves of the rights; "" for all
 }
 
 // Service answers every question about people. Its methods may be called from any goroutine.
@@ -39,6 +41,10 @@ type Service struct {
 	limits *signInLimits
 	cache  *sessionCache
 
+	failures   *failures
+	chained    atomic.Bool  // the audit log has no entry without a hash
+	forgetting sync.RWMutex // held for writing while the oldest entries go, for reading while all are read
+
 	hookMu sync.RWMutex
 	hooks  []func(userID int64, sessionID string)
 }
@@ -48,8 +54,9 @@ func New(db *sql.DB) *Service {
 	return newService(db, passwordParams, time.Now)
 }
 
-// Run ends expired sessions and forgets expired links once a minute until ctx ends. Without it they
-// are refused just the same, but connections that live on them are closed later.
+// Run ends expired sessions and forgets expired links and tokens, and audit entries that are too old, once
+// a minute until ctx ends. Without it they are refused just the same, but connections that live on them are
+// closed later.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
@@ -58,6 +65,7 @@ func (s *Service) Run(ctx context.Context) error {
 		_ = s.Sweep(ctx)
 		select {
 		case <-ctx.Done():
+			s.note(context.WithoutCancel(ctx), s.failures.flush(s.now(), true)...)
 			return nil
 		case <-tick.C:
 		}
@@ -66,7 +74,8 @@ func (s *Service) Run(ctx context.Context) error {
 
 // Sweep does one round of what Run does.
 func (s *Service) Sweep(ctx context.Context) error {
-	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx))
+	s.note(ctx, s.failures.flush(s.now(), false)...)
+	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx), s.sweepTokens(ctx), s.sweepAudit(ctx))
 }
 
 // ByID finds an account that was not removed; ErrNotFound otherwise.

@@ -1,0 +1,49 @@
+package users
+
+import "slices"
+
+// AuditAction is something that the audit log records, with words for people.
+type AuditAction struct{ Name, Words string }
+
+// auditActions is every action there is, in the order of the docs. Whoever records another one adds it here.
+var auditActions = []AuditAction{
+	{"sign-in", "signed in"},
+	{"sign-in.failed", "failed to sign in"},
+	{"sign-in.failed-often", "failed to sign in many times"},
+	{"sign-in.locked", "sign-in locked after many wrong passwords"},
+	{"sign-out", "signed out"},
+	{"session.end", "signed another browser out"},
+	{"session.end-others", "signed all other browsers out"},
+	{"password.chosen", "chose a password with a link"},
+	{"password.changed", "changed the password"},
+	{"token.create", "made an access token"},
+	{"token.revoke", "revoked access tokens"},
+	{"account.change", "changed name or e-mail"},
+	{"admin.link", "made the link for the first administrator"},
+	{"admin.created", "became the first administrator"},
+	{"sign-up.ask", "asked for an account"},
+	{"invitation.join", "joined with an invitation"},
+	{"user.add", "added a person"},
+	{"user.password-link", "made a password link"},
+	{"user.remove", "removed a person"},
+	{"notebook.launch", "launched a notebook"},
+	{"notebook.stop", "stopped a notebook"},
+	{"notebook.cancel", "cancelled a waiting notebook"},
+	{"gpu.check", "tested a GPU"},
+	{"gpu.lend-anyway", "lends a GPU out whoever uses it"},
+	{"gpu.lend-when-free", "lends a GPU out while it is free"},
+	{"audit.export", "exported the audit log"},
+}
+
+// AuditActions lists every action of the audit log.
+func AuditActions() []AuditAction { return slices.Clone(auditActions) }
+
+// AuditWords says what an action is; one that an older gpulab recorded is its own name.
+func AuditWords(name string) string {
+	for _, a := range auditActions {
+		if a.Name == name {
+			return a.Words
+		}
+	}
+	return name
+}

@@ -1,0 +1,119 @@
+package users
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// SessionInfo is one browser that somebody is signed in with, for them to recognise it.
+type SessionInfo struct {
+	ID        string
+	Created   time.Time
+	LastSeen  time.Time // to the minute
+	Remote    string    // from where it signed in
+	UserAgent string    // as the browser called itself
+}
+
+// ChangePassword changes one's own password, knowing the one before. Tries are limited as those to sign in
+// are. Every session of the account ends; the caller starts a new one in the browser that asked. Errors
+// are those of Authenticate, and ErrPasswordWeak.
+func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, remote string) error {
+	u, err := s.ByID(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := CheckPassword(password, u.Handle); err != nil {
+		return err // before a try is used up
+	}
+	if _, err := s.tryPassword(ctx, u.Handle, old, remote); err != nil {
+		if errors.Is(err, ErrBadCredentials) {
+			err = sentence(ErrBadCredentials, "This is not your password of now. If you forgot it, ask an admin of the lab for a new password link.")
+		}
+		return err
+	}
+	if normalPassword(old) == normalPassword(password) {
+		return sentence(ErrPasswordWeak, "This is the password that you have. Choose another one.")
+	}
+	encoded, err := s.hasher.hash(ctx, password)
+	if err != nil {
+		return err
+	}
+	err = s.inTx(ctx, "change a password", func(tx *sql.Tx) error {
+		if err := setPassword(ctx, tx, id, encoded); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "password.changed", Target: u.Handle, Remote: remote})
+	})
+	if err != nil {
+		return err
+	}
+	s.sessionsEnded(id, "")
+	return nil
+}
+
+// Sessions lists the browsers somebody is signed in with, the one last used first.
+func (s *Service) Sessions(ctx context.Context, userID int64) ([]SessionInfo, error) {
+	now := s.now()
+	rows, err := s.db.QueryContext(ctx, `SELECT id, created_at, last_seen_at, remote, user_agent FROM sessions
+		WHERE user_id = ? AND expires_at > ? AND last_seen_at > ? ORDER BY last_seen_at DESC, created_at DESC`,
+		userID, now.UnixMilli(), now.Add(-SessionIdle).UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("list sessions: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	list := []SessionInfo{}
+	for rows.Next() {
+		var i SessionInfo
+		var created, seen int64
+		if err := rows.Scan(&i.ID, &created, &seen, &i.Remote, &i.UserAgent); err != nil {
+			return nil, fmt.Errorf("list sessions: %w", err)
+		}
+		i.Created, i.LastSeen = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC()
+		list = append(list, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list sessions: %w", err)
+	}
+	return list, nil
+}
+
+// EndOneSession signs one browser of a person out, by the session's ID. One that is not theirs, or has
+// ended, is none to end.
+func (s *Service) EndOneSession(ctx context.Context, userID int64, sessionID string) (ended bool, err error) {
+	return s.endSome(ctx, userID, "id = ?", sessionID)
+}
+
+// EndOtherSessions signs a person out everywhere but in the session with that ID.
+func (s *Service) EndOtherSessions(ctx context.Context, userID int64, keep string) (ended bool, err error) {
+	return s.endSome(ctx, userID, "id <> ?", keep)
+}
+
+func (s *Service) endSome(ctx context.Context, userID int64, which, sessionID string) (bool, error) {
+	var ids []string
+	err := s.inTx(ctx, "end sessions", func(tx *sql.Tx) (err error) {
+		ids, err = deleteSessions(ctx, tx, "user_id = ? AND "+which, userID, sessionID)
+		return err
+	})
+	for _, id := range ids {
+		s.sessionsEnded(userID, id)
+	}
+	return len(ids) > 0, err
+}
+
+// FailedSignIns says how often somebody failed to sign in as that person since a time, as far as the log
+// tells one by one, and what the last was; nil for never.
+func (s *Service) FailedSignIns(ctx context.Context, handle string, since time.Time) (n int, last *Entry, err error) {
+	where := "target = ? AND at >= ? AND action IN ('sign-in.failed', 'sign-in.failed-often', 'sign-in.locked')"
+	args := []any{handle, since.UnixMilli()}
+	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM audit WHERE "+where, args...).Scan(&n); err != nil {
+		return 0, nil, fmt.Errorf("read the audit log: %w", err)
+	}
+	list, err := readEntries(ctx, s.db, where+" ORDER BY id DESC LIMIT 1", args...)
+	if err != nil || len(list) == 0 {
+		return 0, nil, err
+	}
+	return n, &list[0], nil
+}

@@ -1,0 +1,301 @@
+package users
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"strings"
+	"time"
+)
+
+// TokenScope is what a token lets a program do in its owner's name, never more than the owner may.
+type TokenScope string
+
+// The scopes.
+const (
+	ScopeRead   TokenScope = "read"   // see what the owner sees
+	ScopeLaunch TokenScope = "launch" // and launch and stop the owner's own notebooks
+	ScopeFull   TokenScope = "full"   // everything the owner's role may do
+)
+
+// TokenScopes lists every scope, from least to most.
+func TokenScopes() []TokenScope { return []TokenScope{ScopeRead, ScopeLaunch, ScopeFull} }
+
+// TokenLifetimes are how many days a new token may last; TokenLifetime is the usual choice. None lasts for ever.
+var TokenLifetimes = []int{7, 30, 90, 365}
+
+// TokenLifetime is how many days a token lasts unless its owner chooses otherwise.
+const TokenLifetime = 90
+
+// TokensPerUser is how many valid tokens somebody can have.
+const TokensPerUser = 20
+
+const (
+	maxTokenName = 60 // characters
+	// tokensKept is how long an expired token stays in its owner's list, to explain why a program fails.
+	tokensKept = 30 * 24 * time.Hour
+	// tokenUsedStep keeps reading from becoming writing.
+	tokenUsedStep = time.Minute
+)
+
+// Token is a personal access token for the API; the secret itself is known to its owner alone.
+type Token struct {
+	ID       int64      `json:"id"`
+	UserID   int64      `json:"-"`
+	Name     string     `json:"name"`
+	Scope    TokenScope `json:"scope"`
+	Created  time.Time  `json:"created"`
+	Expires  time.Time  `json:"expires"`
+	LastUsed *time.Time `json:"lastUsed"` // to the minute; nil for never
+	Remote   string     `json:"remote,omitempty"`
+}
+
+// NewToken is what it takes to make a token: Days is one of TokenLifetimes.
+type NewToken struct {
+	Name  string
+	Scope TokenScope
+	Days  int
+}
+
+// CreateToken makes a token for somebody's programs and returns the secret, which cannot be had again:
+// ErrTokenInvalid for a name, scope or lifetime that cannot be, ErrTokenLimit for one too many.
+func (s *Service) CreateToken(ctx context.Context, userID int64, n NewToken) (secret string, t Token, err error) {
+	name, err := checkName(n.Name)
+	switch {
+	case err != nil || name == "" || len([]rune(name)) > maxTokenName:
+		return "", Token{}, sentence(ErrTokenInvalid, "A token needs a name of at most %d characters that says what it is for, such as the program that uses it.", maxTokenName)
+	case !slices.Contains(TokenScopes(), n.Scope):
+		return "", Token{}, sentence(ErrTokenInvalid, "There is no scope %s. Choose read, launch or full.", quote(string(n.Scope)))
+	case !slices.Contains(TokenLifetimes, n.Days):
+		return "", Token{}, sentence(ErrTokenInvalid, "A token lasts 7, 30, 90 or 365 days. Choose one of them.")
+	}
+	now := time.UnixMilli(s.now().UnixMilli()).UTC()
+	t = Token{UserID: userID, Name: name, Scope: n.Scope, Created: now, Expires: now.AddDate(0, 0, n.Days)}
+	secret = newTokenSecret()
+	hash := sha256.Sum256([]byte(secret))
+	err = s.inTx(ctx, "make a token", func(tx *sql.Tx) error {
+		u, err := s.oneRow(ctx, tx, "id = ?", userID)
+		if err != nil {
+			return err
+		}
+		if u.Suspended {
+			return sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+		}
+		var have int
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE user_id = ? AND expires_at > ?", userID, now.UnixMilli()).Scan(&have); err != nil {
+			return err
+		}
+		if have >= TokensPerUser {
+			return sentence(ErrTokenLimit, "You have %d tokens, and that is the most. Revoke one that no program needs any more.", have)
+		}
+		res, err := tx.ExecContext(ctx, "INSERT INTO api_tokens (token_hash, user_id, name, scope, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
+			hash[:], userID, t.Name, t.Scope, t.Created.UnixMilli(), t.Expires.UnixMilli())
+		if err != nil {
+			return err
+		}
+		t.ID, err = res.LastInsertId()
+		return err
+	})
+	if err != nil {
+		return "", Token{}, err
+	}
+	return secret, t, nil
+}
+
+// Tokens lists somebody's tokens, the newest first; one that expired is still there for 30 days.
+func (s *Service) Tokens(ctx context.Context, userID int64) ([]Token, error) {
+	rows, err := s.db.QueryContext(ctx, selectToken+" WHERE user_id = ? ORDER BY id DESC", userID)
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	list := []Token{}
+	for rows.Next() {
+		t, err := scanToken(rows)
+		if err != nil {
+			return nil, fmt.Errorf("list tokens: %w", err)
+		}
+		list = append(list, t)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	return list, nil
+}
+
+const selectToken = "SELECT id, user_id, name, scope, created_at, expires_at, last_used_at, last_remote FROM api_tokens"
+
+func scanToken(row scanner) (Token, error) {
+	var t Token
+	var created, expires int64
+	var used sql.NullInt64
+	if err := row.Scan(&t.ID, &t.UserID, &t.Name, &t.Scope, &created, &expires, &used, &t.Remote); err != nil {
+		return Token{}, err
+	}
+	t.Created, t.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	if used.Valid {
+		at := time.UnixMilli(used.Int64).UTC()
+		t.LastUsed = &at
+	}
+	return t, nil
+}
+
+// RevokeToken ends one token of a person and returns it; ErrTokenNotFound where they have none such.
+func (s *Service) RevokeToken(ctx context.Context, userID, tokenID int64) (Token, error) {
+	t, err := scanToken(s.db.QueryRowContext(ctx, `DELETE FROM api_tokens WHERE id = ? AND user_id = ?
+		RETURNING id, user_id, name, scope, created_at, expires_at, last_used_at, last_remote`, tokenID, userID))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return Token{}, sentence(ErrTokenNotFound, "There is no such token any more. The list shows those that there are.")
+	case err != nil:
+		return Token{}, fmt.Errorf("revoke a token: %w", err)
+	}
+	return t, nil
+}
+
+// RevokeTokens ends all tokens of a person and says how many there were.
+func (s *Service) RevokeTokens(ctx context.Context, userID int64) (int, error) {
+	res, err := s.db.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", userID)
+	if err != nil {
+		return 0, fmt.Errorf("revoke tokens: %w", err)
+	}
+	n, err := res.RowsAffected()
+	return int(n), err
+}
+
+// TokenUser finds whose token a program shows, and notes from where. The user may do what token and role
+// both allow: with change false, look; with change true, also change what the scope lets it change. Both are
+// told by the method of the request. A token that is unknown, mistyped, expired or of a suspended account is
+// ErrTokenRefused; after many such from one address a *RateError.
+func (s *Service) TokenUser(ctx context.Context, secret, remote string, change bool) (User, Token, error) {
+	now := s.now()
+	u, t, err := s.tokenUser(ctx, secret, now)
+	if errors.Is(err, ErrTokenRefused) {
+		// Only those that are refused count and wait: somebody's broken program must not lock out all who
+		// share its address, and 214 bits are not to be guessed.
+		if wait, _ := s.limits.tokens.take(remoteKey(remote), now); wait > 0 {
+			err = &RateError{RetryAfter: wait, why: "Too many access tokens from this address were not valid."}
+		}
+	}
+	if err != nil {
+		return User{}, Token{}, err
+	}
+	if t.LastUsed == nil || now.Sub(*t.LastUsed) >= tokenUsedStep {
+		if _, err := s.db.ExecContext(ctx, "UPDATE api_tokens SET last_used_at = ?, last_remote = ? WHERE id = ?", now.UnixMilli(), tidy(remote, 64), t.ID); err != nil {
+			return User{}, Token{}, fmt.Errorf("note that a token is in use: %w", err)
+		}
+	}
+	u.limit = t.Scope.limit(change)
+	return u, t, nil
+}
+
+func (s *Service) tokenUser(ctx context.Context, secret string, now time.Time) (User, Token, error) {
+	if !wellFormedToken(secret) {
+		return User{}, Token{}, sentence(ErrTokenRefused, "This is no access token of gpulab, or not all of it: it begins with gpulab_ and has %d characters. Copy it once more, or make a new one on the page of your account.", tokenLength)
+	}
+	hash := sha256.Sum256([]byte(secret))
+	t, err := scanToken(s.db.QueryRowContext(ctx, selectToken+" WHERE token_hash = ?", hash[:]))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return User{}, Token{}, sentence(ErrTokenRefused, "This access token is not valid: it was revoked, or is of another lab. Make a new one on the page of your account.")
+	case err != nil:
+		return User{}, Token{}, fmt.Errorf("look up a token: %w", err)
+	case !now.Before(t.Expires):
+		return User{}, Token{}, sentence(ErrTokenRefused, "This access token has expired. Make a new one on the page of your account.")
+	}
+	u, err := s.ByID(ctx, t.UserID)
+	if errors.Is(err, ErrNotFound) || err == nil && u.Suspended {
+		return User{}, Token{}, sentence(ErrTokenRefused, "The account of this access token is suspended or gone. Ask an admin of the lab.")
+	}
+	if err != nil {
+		return User{}, Token{}, err
+	}
+	u.led, err = s.ledBy(ctx, u)
+	return u, t, err
+}
+
+func (s *Service) sweepTokens(ctx context.Context) error {
+	if _, err := s.db.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires_at < ?", s.now().Add(-tokensKept).UnixMilli()); err != nil {
+		return fmt.Errorf("forget old tokens: %w", err)
+	}
+	return nil
+}
+
+// limit is what a token takes from its owner's rights.
+type limit string
+
+const (
+	limitOwnNotebooks limit = "own notebooks" // nothing but launching, and acting on one's own
+	limitNothing      limit = "nothing"
+)
+
+// limit is that of one request.
+func (t TokenScope) limit(change bool) limit {
+	switch {
+	case t == ScopeFull, !change && slices.Contains(TokenScopes(), t):
+		return ""
+	case t == ScopeLaunch:
+		return limitOwnNotebooks
+	}
+	return limitNothing
+}
+
+// scope is on whom an action may be at most.
+func (l limit) scope(a Action) Scope {
+	switch {
+	case l == "":
+		return Everybody
+	case l == limitOwnNotebooks && (a == ActionLaunch || a == ActionManageNotebooks):
+		return Own
+	}
+	return Nobody
+}
+
+// A token is its prefix, by which secret scanners know it, random characters and a checksum of these, by
+// which a mistyped or shortened one is told without a look at the database.
+const (
+	tokenPrefix   = "gpulab_"
+	tokenRandom   = 36 // characters: 214 bits
+	tokenChecksum = 6  // characters: all of a CRC-32
+	tokenLength   = len(tokenPrefix) + tokenRandom + tokenChecksum
+
+	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+)
+
+func newTokenSecret() string {
+	random := make([]byte, 0, tokenRandom)
+	for piece := make([]byte, tokenRandom); len(random) < tokenRandom; {
+		_, _ = rand.Read(piece) // never fails
+		for _, b := range piece {
+			// Only as many values as fill the alphabet evenly.
+			if int(b) < 256/len(base62)*len(base62) && len(random) < tokenRandom {
+				random = append(random, base62[int(b)%len(base62)])
+			}
+		}
+	}
+	return tokenPrefix + string(random) + tokenSum(string(random))
+}
+
+func tokenSum(random string) string {
+	sum := crc32.ChecksumIEEE([]byte(random))
+	var digits [tokenChecksum]byte
+	for i := range digits {
+		digits[len(digits)-1-i] = base62[sum%uint32(len(base62))]
+		sum /= uint32(len(base62))
+	}
+	return string(digits[:])
+}
+
+// wellFormedToken refuses everything that newTokenSecret cannot have made. The checksum is no secret.
+func wellFormedToken(secret string) bool {
+	body, ok := strings.CutPrefix(secret, tokenPrefix)
+	if !ok || len(secret) != tokenLength || strings.Trim(body, base62) != "" {
+		return false
+	}
+	return tokenSum(body[:tokenRandom]) == body[tokenRandom:]
+}
