@@ -1,0 +1,486 @@
+package users
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ImportStatus is what becomes of a row.
+type ImportStatus string
+
+// What can become of a row.
+const (
+	ImportNew     ImportStatus = "new"
+	ImportExists  ImportStatus = "exists"
+	ImportSkipped ImportStatus = "skipped" // no person: an account of the system
+	ImportWrong   ImportStatus = "error"
+)
+
+// How long the links of an import work.
+const (
+	ImportLinkTTL    = 7 * 24 * time.Hour
+	MaxImportLinkTTL = 30 * 24 * time.Hour
+)
+
+// ImportOptions say how to import.
+type ImportOptions struct {
+	Role       Role          // where the list names none; member if empty
+	Group      string        // where the list names none; empty for none
+	MakeGroups bool          // groups that are not there yet
+	DropWrong  bool          // import the good rows although others have errors
+	LinkTTL    time.Duration // ImportLinkTTL if 0
+	// Expect, if not empty, is the Digest of the plan that somebody has agreed to: a lab that has changed since imports
+	// nothing.
+	Expect string
+}
+
+// PlannedRow is what becomes of one row.
+type PlannedRow struct {
+	Line   int          `json:"line"`
+	Status ImportStatus `json:"status"`
+	Handle string       `json:"handle"` // made from the name where the list has none
+	Name   string       `json:"name"`
+	Email  string       `json:"email,omitempty"`
+	Role   Role         `json:"role,omitempty"`
+	Group  string       `json:"group,omitempty"` // that they join; empty where they are in it
+	UID    int          `json:"uid,omitempty"`   // kept from a Linux account
+	Text   string       `json:"text,omitempty"`  // a sentence: what is wrong, or worth knowing
+}
+
+// ImportPlan is what an import does, row by row. Nothing of it is done yet.
+type ImportPlan struct {
+	Rows    []PlannedRow `json:"rows"`
+	New     int          `json:"new"`
+	Exists  int          `json:"exists"`
+	Skipped int          `json:"skipped"`
+	Wrong   int          `json:"errors"`
+	Groups  []string     `json:"newGroups"`      // that are made
+	Ignored []string     `json:"ignoredColumns"` // columns that mean nothing here
+}
+
+// Joins counts the rows of people who have an account and join a group.
+func (p *ImportPlan) Joins() int {
+	n := 0
+	for i := range p.Rows {
+		if p.Rows[i].Status == ImportExists && p.Rows[i].Group != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// Digest tells one plan from another.
+func (p *ImportPlan) Digest() string {
+	h := sha256.New()
+	for i := range p.Rows {
+		r := &p.Rows[i]
+		fmt.Fprintf(h, "%d %s %q %q %q %s %q %d\n", r.Line, r.Status, r.Handle, r.Name, r.Email, r.Role, r.Group, r.UID)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+func (p *ImportPlan) add(r PlannedRow) {
+	p.Rows = append(p.Rows, r)
+	switch r.Status {
+	case ImportNew:
+		p.New++
+	case ImportExists:
+		p.Exists++
+	case ImportSkipped:
+		p.Skipped++
+	case ImportWrong:
+		p.Wrong++
+	}
+}
+
+// PersonalLink is the way in for one imported person.
+type PersonalLink struct {
+	Handle  string    `json:"handle"`
+	Name    string    `json:"name"`
+	Email   string    `json:"email,omitempty"`
+	Token   string    `json:"-"`
+	URL     string    `json:"url"` // filled in by who knows the lab's address
+	Expires time.Time `json:"expires"`
+}
+
+// PlanImport says what importing the list would do, and changes nothing. The errors are those of ParseImport, of a role
+// or a number of days that cannot be, and ErrGroupNotFound for opts.Group.
+func (s *Service) PlanImport(ctx context.Context, text []byte, opts ImportOptions) (ImportPlan, error) {
+	list, opts, err := readImport(text, opts)
+	if err != nil {
+		return ImportPlan{}, err
+	}
+	known, err := s.loadKnown(ctx, s.db)
+	if err != nil {
+		return ImportPlan{}, err
+	}
+	return planList(list, opts, known)
+}
+
+// Import does what PlanImport says, all of it or nothing, and returns a link for each new person, which stand nowhere
+// else. Rows with errors stop it, ErrImportStopped, unless opts.DropWrong; so does a plan that is not opts.Expect any
+// more. The plan is returned in both cases. who is the actor, with where from, of the entries in the audit log.
+func (s *Service) Import(ctx context.Context, who Entry, text []byte, opts ImportOptions) (ImportPlan, []PersonalLink, error) {
+	list, opts, err := readImport(text, opts)
+	if err != nil {
+		return ImportPlan{}, nil, err
+	}
+	return s.carryOut(ctx, who, opts, func(known *known) (ImportPlan, error) { return planList(list, opts, known) })
+}
+
+func readImport(text []byte, opts ImportOptions) (ImportList, ImportOptions, error) {
+	if opts.Role == "" {
+		opts.Role = RoleMember
+	}
+	opts.Group = fold(opts.Group)
+	opts, err := opts.checked()
+	if err != nil {
+		return ImportList{}, opts, err
+	}
+	list, err := ParseImport(text)
+	return list, opts, err
+}
+
+func (o ImportOptions) checked() (ImportOptions, error) {
+	if o.LinkTTL == 0 {
+		o.LinkTTL = ImportLinkTTL
+	}
+	if o.LinkTTL < 0 || o.LinkTTL > MaxImportLinkTTL {
+		return o, sentence(ErrDaysInvalid, "The links work for 1 to %d days.", MaxImportLinkTTL/(24*time.Hour))
+	}
+	return o, checkRole(o.Role)
+}
+
+// carryOut plans once more inside the transaction, where nobody changes anything meanwhile, and does it.
+func (s *Service) carryOut(ctx context.Context, who Entry, opts ImportOptions, plan func(*known) (ImportPlan, error)) (ImportPlan, []PersonalLink, error) {
+	var p ImportPlan
+	var links []PersonalLink
+	err := s.inTx(ctx, "import people", func(tx *sql.Tx) error {
+		known, err := s.loadKnown(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if p, err = plan(known); err != nil {
+			return err
+		}
+		switch {
+		case opts.Expect != "" && opts.Expect != p.Digest():
+			return sentence(ErrImportStopped, "Nothing was imported: the lab has changed since you looked at the report. Look at the new one.")
+		case p.Wrong > 0 && !opts.DropWrong:
+			return sentence(ErrImportStopped, "Nothing was imported: the list has %s. Mend what the report says, or import the other rows without them.", plural(p.Wrong, "row")+" with errors")
+		}
+		links, err = s.write(ctx, tx, who, opts, &p, known)
+		return err
+	})
+	if err != nil {
+		return p, nil, err
+	}
+	s.cache.drop()
+	return p, links, nil
+}
+
+func (s *Service) write(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, p *ImportPlan, known *known) ([]PersonalLink, error) {
+	for _, name := range p.Groups {
+		res, err := tx.ExecContext(ctx, "INSERT INTO groups (name, title, created_at) VALUES (?, ?, ?)", name, name, s.now().UnixMilli())
+		if err != nil {
+			return nil, err
+		}
+		if known.groups[name], err = res.LastInsertId(); err != nil {
+			return nil, err
+		}
+		if err := s.record(ctx, tx, who, "group.add", name, "import"); err != nil {
+			return nil, err
+		}
+	}
+	var links []PersonalLink
+	for i := range p.Rows {
+		r := &p.Rows[i]
+		switch {
+		case r.Status == ImportNew:
+			link, err := s.writeNew(ctx, tx, who, opts, r, known)
+			if err != nil {
+				return nil, fmt.Errorf("line %d: %w", r.Line, err)
+			}
+			links = append(links, link)
+		case r.Status == ImportExists && r.Group != "":
+			if err := s.setMember(ctx, tx, known.groups[r.Group], User{ID: known.people[r.Handle].id}, false); err != nil {
+				return nil, fmt.Errorf("line %d: %w", r.Line, err)
+			}
+			if err := s.record(ctx, tx, who, "group.join", r.Handle, "import, group "+r.Group); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return links, s.record(ctx, tx, who, "user.import", "", fmt.Sprintf("%d new, %d there already, %d left out", p.New, p.Exists, p.Wrong+p.Skipped))
+}
+
+func (s *Service) record(ctx context.Context, tx *sql.Tx, who Entry, action, target, detail string) error {
+	return s.audit(ctx, tx, Entry{Actor: who.Actor, Action: action, Target: target, Detail: detail, Remote: who.Remote})
+}
+
+func (s *Service) writeNew(ctx context.Context, tx *sql.Tx, who Entry, opts ImportOptions, r *PlannedRow, known *known) (PersonalLink, error) {
+	u, err := s.insert(ctx, tx, NewUser{Handle: r.Handle, Name: r.Name, Email: r.Email, Role: r.Role, keptUID: r.UID}, "")
+	if err != nil {
+		return PersonalLink{}, err
+	}
+	if r.Group != "" {
+		if err := s.setMember(ctx, tx, known.groups[r.Group], u, r.Role == RoleLead); err != nil {
+			return PersonalLink{}, err
+		}
+	}
+	token, hash := newToken()
+	now := s.now()
+	expires := now.Add(opts.LinkTTL)
+	_, err = tx.ExecContext(ctx, "INSERT INTO links (token_hash, purpose, user_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
+		hash[:], PurposePassword, u.ID, now.UnixMilli(), expires.UnixMilli())
+	if err != nil {
+		return PersonalLink{}, err
+	}
+	link := PersonalLink{Handle: u.Handle, Name: u.Name, Email: u.Email, Token: token, Expires: expires.UTC()}
+	return link, s.record(ctx, tx, who, "user.add", u.Handle, "import, "+described(u.Role, r.Group))
+}
+
+// known is who and what is there already.
+type known struct {
+	people map[string]knownPerson // by handle, removed ones too
+	emails map[string]string      // e-mail in lower case → handle
+	asked  map[string]bool        // handles that somebody asked for
+	groups map[string]int64
+	in     map[string]bool // "group handle"
+	uids   map[int]string  // kept from Linux accounts → handle, removed ones too
+}
+
+type knownPerson struct {
+	id                int64
+	name, email       string
+	uid               int // kept; 0 for none
+	removed, suspends bool
+}
+
+func (s *Service) loadKnown(ctx context.Context, q interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}) (*known, error) {
+	k := &known{people: map[string]knownPerson{}, emails: map[string]string{}, asked: map[string]bool{}, groups: map[string]int64{}, in: map[string]bool{}, uids: map[int]string{}}
+	each := func(query string, one func(scanner) error) error {
+		rows, err := q.QueryContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			if err := one(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}
+	err := errors.Join(
+		each("SELECT id, handle, name, email, coalesce(kept_uid, 0), removed_at IS NOT NULL, suspended_at IS NOT NULL FROM users", func(row scanner) error {
+			var handle string
+			var p knownPerson
+			err := row.Scan(&p.id, &handle, &p.name, &p.email, &p.uid, &p.removed, &p.suspends)
+			k.people[handle] = p
+			if p.email != "" && !p.removed {
+				k.emails[strings.ToLower(p.email)] = handle
+			}
+			if p.uid != 0 {
+				k.uids[p.uid] = handle
+			}
+			return err
+		}),
+		each("SELECT handle FROM signups", func(row scanner) error {
+			var handle string
+			err := row.Scan(&handle)
+			k.asked[handle] = true
+			return err
+		}),
+		each("SELECT id, name FROM groups", func(row scanner) error {
+			var name string
+			var id int64
+			err := row.Scan(&id, &name)
+			k.groups[name] = id
+			return err
+		}),
+		each("SELECT g.name, u.handle FROM group_members m JOIN groups g ON g.id = m.group_id JOIN users u ON u.id = m.user_id", func(row scanner) error {
+			var group, handle string
+			err := row.Scan(&group, &handle)
+			k.in[group+" "+handle] = true
+			return err
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("look up who is there: %w", err)
+	}
+	return k, nil
+}
+
+// free reports whether nobody has, had or asked for a handle; the error says who.
+func (k *known) free(handle string) error {
+	p, there := k.people[handle]
+	switch {
+	case p.removed:
+		return sentence(ErrHandleTaken, "The name %s belonged to somebody who left, and is not given to anybody else. Choose another one.", handle)
+	case there:
+		return sentence(ErrHandleTaken, "The name %s is taken. Choose another one.", handle)
+	case k.asked[handle]:
+		return sentence(ErrHandleTaken, "Somebody has asked for an account with the name %s, and no admin has decided yet. Decide about that first.", handle)
+	}
+	return nil
+}
+
+// planList decides about each row of a list. It is the same for a look and for the import.
+func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error) {
+	if opts.Group != "" {
+		if err := checkGroup(opts.Group); err != nil {
+			return ImportPlan{}, err
+		}
+		if _, ok := k.groups[opts.Group]; !ok && !opts.MakeGroups {
+			return ImportPlan{}, sentence(ErrGroupNotFound, "There is no group %s. Choose one that is there, or let the import make it.", quote(opts.Group))
+		}
+	}
+	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: slices.Concat([]string{}, list.Ignored)}
+	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}}
+	for _, row := range list.Rows {
+		l.wanted[row.Handle] = true // names that are written down come before those that are made
+	}
+	for _, row := range list.Rows {
+		planned, err := l.plan(row)
+		if err != nil {
+			text, ok := Message(err)
+			if !ok {
+				return ImportPlan{}, err
+			}
+			planned.Status, planned.Text = ImportWrong, text
+		}
+		if planned.Status != ImportWrong && planned.Group != "" {
+			if _, ok := k.groups[planned.Group]; !ok && !slices.Contains(p.Groups, planned.Group) {
+				p.Groups = append(p.Groups, planned.Group)
+			}
+		}
+		p.add(planned)
+	}
+	return p, nil
+}
+
+// lister is the state on the way through a list.
+type lister struct {
+	opts            ImportOptions
+	known           *known
+	handles, emails map[string]int // → line
+	wanted          map[string]bool
+}
+
+func (l *lister) plan(row ImportRow) (PlannedRow, error) {
+	r := PlannedRow{Line: row.Line, Status: ImportNew, Handle: tidy(row.Handle, maxHandle+10), Name: tidy(row.Name, 80), Email: tidy(row.Email, 254)}
+	if row.Wrong != "" {
+		return r, sentence(ErrImportStopped, "%s", row.Wrong)
+	}
+	if row.Name == "" && row.Handle == "" && row.Email == "" {
+		return r, sentence(ErrNameInvalid, "The row has neither a name nor a sign-in name nor an e-mail address. Fill one in.")
+	}
+	n := NewUser{Handle: row.Handle, Name: row.Name, Email: row.Email, Role: l.opts.Role}
+	if row.Role != "" {
+		n.Role = Role(strings.ToLower(row.Role))
+	}
+	made := n.Handle == ""
+	if made {
+		n.Handle = l.handleFor(n)
+	}
+	n, err := n.checked()
+	if err != nil {
+		if errors.Is(err, ErrHandleInvalid) && row.Handle != fold(row.Handle) && errors.Is(l.known.free(fold(row.Handle)), ErrHandleTaken) {
+			err = sentence(ErrHandleTaken, "The name %s differs from the existing name %s only by case. Write it in lower case if it is the same person, or choose another one.", quote(row.Handle), fold(row.Handle))
+		}
+		return r, err
+	}
+	r.Handle, r.Name, r.Email, r.Role = n.Handle, n.Name, n.Email, n.Role
+	if r.Group, err = l.group(row.Group); err != nil {
+		return r, err
+	}
+	if line := l.handles[n.Handle]; line != 0 {
+		return r, sentence(ErrHandleTaken, "Line %d has the name %s too. Leave one of them out, or choose another name.", line, n.Handle)
+	}
+	if line := l.emails[strings.ToLower(n.Email)]; line != 0 && n.Email != "" {
+		return r, sentence(ErrEmailInvalid, "Line %d has the same e-mail address. Leave one of them out.", line)
+	}
+	l.handles[n.Handle] = r.Line
+	l.emails[strings.ToLower(n.Email)] = r.Line
+	return l.compare(r, made)
+}
+
+// compare tells somebody new from somebody who is there.
+func (l *lister) compare(r PlannedRow, made bool) (PlannedRow, error) {
+	there, ok := l.known.people[r.Handle]
+	own := ok && strings.EqualFold(r.Email, there.email)
+	if owner := l.known.emails[strings.ToLower(r.Email)]; r.Email != "" && !own && owner != "" && owner != r.Handle {
+		return r, sentence(ErrEmailInvalid, "The account %s has this e-mail address. Write %s as the sign-in name if it is the same person.", owner, owner)
+	}
+	if !ok || there.removed {
+		if err := l.known.free(r.Handle); err != nil {
+			return r, err
+		}
+		if made {
+			r.Text = "The sign-in name is made from the list."
+		}
+		return r, nil
+	}
+	if r.Email != "" && there.email != "" && !strings.EqualFold(r.Email, there.email) {
+		return r, sentence(ErrHandleTaken, "The account %s has another e-mail address, so it may be somebody else. Choose another name, or leave the address out.", r.Handle)
+	}
+	r.Status, r.Role, r.Name, r.Email = ImportExists, "", there.name, there.email
+	if r.Group != "" && l.known.in[r.Group+" "+r.Handle] {
+		r.Group = ""
+	}
+	r.Text = "The account is there already and stays as it is."
+	if r.Group != "" {
+		r.Text = "The account is there already; it joins the group."
+	}
+	if there.suspends {
+		r.Text += " It is suspended."
+	}
+	return r, nil
+}
+
+func (l *lister) group(named string) (string, error) {
+	name := fold(named)
+	if name == "" {
+		return l.opts.Group, nil
+	}
+	if err := checkGroup(name); err != nil {
+		return "", err
+	}
+	if _, ok := l.known.groups[name]; !ok && !l.opts.MakeGroups {
+		return "", sentence(ErrGroupNotFound, "There is no group %s. Let the import make it, or correct the name.", quote(name))
+	}
+	return name, nil
+}
+
+// handleFor makes a sign-in name for somebody without one: the one they have, when the list is imported again, or one
+// that nobody has.
+func (l *lister) handleFor(n NewUser) string {
+	if owner := l.known.emails[strings.ToLower(strings.TrimSpace(n.Email))]; owner != "" && n.Email != "" {
+		return owner
+	}
+	source := n.Name
+	if source == "" {
+		source, _, _ = strings.Cut(n.Email, "@")
+	}
+	base := SuggestHandle(source)
+	for i := 1; ; i++ {
+		handle := numbered(base, i)
+		if l.wanted[handle] || l.handles[handle] != 0 {
+			continue
+		}
+		there := l.known.people[handle]
+		same := !there.removed && there.name == n.Name && n.Name != "" && (there.email == "" || n.Email == "" || strings.EqualFold(there.email, n.Email))
+		if same || l.known.free(handle) == nil {
+			return handle
+		}
+	}
+}
