@@ -146,7 +146,7 @@ func newQuotaSet(a *app) *cobra.Command {
 			if err := a.client().SetQuota(c.Context(), q); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: at most %s %s. What runs already goes on.\n", q.Subject, q.Kind.Format(v), quota.Limit{Kind: q.Kind, Model: q.Model}.What())
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %s limited to %s. What runs already goes on.\n", q.Subject, quota.Limit{Kind: q.Kind, Model: q.Model}.What(), q.Kind.Format(v))
 			return err
 		},
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // lookEvery is how often running work is held against the hours of its owner.
-const lookEvery = 30 * time.Second
+const lookEvery = 10 * time.Second
 
 // Running is the running work that Keep looks after.
 type Running interface {

@@ -280,18 +280,18 @@ func Check(limits []Limit, ask Ask) error {
 		case l.Value == 0:
 			return refused(ErrUsedUp, "Your quota allows no %s (%s). Ask an admin for more.", l.What(), l.From.Words())
 		case more > l.Value:
-			return refused(ErrUsedUp, "This takes %s, and your quota is %s %s (%s). Choose another notebook, or ask an admin for more.",
-				l.Kind.Format(more), l.Kind.Format(l.Value), l.What(), l.From.Words())
+			return refused(ErrUsedUp, "This takes %s; your quota for %s is %s (%s). Choose another notebook, or ask an admin for more.",
+				l.Kind.Format(more), l.What(), l.Kind.Format(l.Value), l.From.Words())
 		}
-		return refused(ErrUsedUp, "Your quota is %s %s (%s), and you use %s. Stop a notebook first, or ask an admin for more.",
-			l.Kind.Format(l.Value), l.What(), l.From.Words(), l.Kind.Format(l.Used))
+		return refused(ErrUsedUp, "Your quota for %s is %s (%s), and you use %s. Stop a notebook first, or ask an admin for more.",
+			l.What(), l.Kind.Format(l.Value), l.From.Words(), l.Kind.Format(l.Used))
 	}
 	return nil
 }
 
 // hoursUsedUp says it, and when there are some again.
 func (l Limit) hoursUsedUp() string {
-	text := fmt.Sprintf("You have used your %s %s: the quota is %s (%s).", l.Kind.Format(l.Used), l.What(), l.Kind.Format(l.Value), l.From.Words())
+	text := fmt.Sprintf("Your quota for %s is used up: %s of %s (%s).", l.What(), l.Kind.Format(l.Used), l.Kind.Format(l.Value), l.From.Words())
 	if !l.Frees.IsZero() {
 		return text + " There are hours again from " + l.Frees.Local().Format("Mon 2 Jan, 15:04") + ". A notebook without GPU starts at any time."
 	}

@@ -117,7 +117,7 @@ func TestTheStrictestHolds(t *testing.T) {
 		t.Fatalf("ben: %+v, %v", limits, err)
 	}
 	l.held[ann.ID] = []Ask{{GPUs: 1}, {GPUs: 1}}
-	refusal(t, l.Check(t.Context(), ann, Ask{GPUs: 1}, 0), "2 GPUs at once", "for the group vision", "you use 2", "Stop a notebook")
+	refusal(t, l.Check(t.Context(), ann, Ask{GPUs: 1}, 0), "for GPUs at once is 2 (for the group vision)", "you use 2", "Stop a notebook")
 	if err := l.Check(t.Context(), ann, Ask{}, 0); err != nil {
 		t.Errorf("a notebook without GPU: %v", err)
 	}
@@ -186,7 +186,7 @@ func TestHours(t *testing.T) {
 	if want := first.Add(2*time.Hour + week); !limits[0].Frees.Equal(want) {
 		t.Errorf("frees %s, want %s", limits[0].Frees, want)
 	}
-	refusal(t, l.Check(t.Context(), ann, Ask{GPUs: 1}, 0), "12 h", "GPU hours in 7 days", "There are hours again from")
+	refusal(t, l.Check(t.Context(), ann, Ask{GPUs: 1}, 0), "12 h of 10 h", "GPU hours in 7 days", "There are hours again from")
 	if err := l.Check(t.Context(), ann, Ask{}, 0); err != nil {
 		t.Errorf("without GPU: %v", err)
 	}
