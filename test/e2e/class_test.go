@@ -26,7 +26,7 @@ lab: Class lab
 gpus: simulated
 simulatedGPUs: 2
 quotas:
-  grace: 5s
+  grace: 30s
 `
 
 func testSetUpClass(t *testing.T, a *appliance) {
@@ -90,8 +90,13 @@ func testQuotas(t *testing.T, a *appliance) {
 // too, and stopped after the grace period; files and CPU notebooks stay.
 func testHoursUsedUp(t *testing.T, a *appliance) {
 	b := a.guest.For(t)
+	b.Open(hub + "/user/" + guestHandle + "/granted/lab")
+	waitJupyterLab(b, guestHandle)
 	a.MustGpulab(a.ctx, "quota", "set", "user:"+guestHandle, "gpu-hours-week", "0")
-	b.Open(pages + "/")
+	b.WaitFor("JupyterLab to tell it", `document.querySelector(".Toastify__toast")?.innerText.includes("Your GPU hours are used up")`)
+	page := b.Tab()
+	page.Open(pages + "/")
+	page.WaitText(".banner", "Your GPU hours are used up")
 	a.eventually(t, "the notebook is stopped", func() bool {
 		for _, g := range a.gpus(t) {
 			for _, h := range g.Holders {
