@@ -557,7 +557,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
-	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy}
+	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy, now: time.Now}
 	l.attached.Store(parts)
 	if err := l.openPages(ctx, g, parts); err != nil {
 		return err

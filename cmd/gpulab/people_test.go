@@ -17,6 +17,7 @@ import (
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/tenancy"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webui"
 )
@@ -25,7 +26,9 @@ import (
 type cluster struct {
 	running map[int64]string // user → handle
 	places  map[string]bool
-	away    bool // the cluster does not answer
+	homes   map[string]bool
+	why     []string // StopUser was given
+	away    bool     // the cluster does not answer
 }
 
 func (c *cluster) Active(context.Context) ([]notebooks.Launch, error) {
@@ -36,8 +39,17 @@ func (c *cluster) Active(context.Context) ([]notebooks.Launch, error) {
 	return list, nil
 }
 
-func (c *cluster) StopUser(_ context.Context, id int64, _ string) error {
+func (c *cluster) StopUser(_ context.Context, id int64, why string) error {
+	c.why = append(c.why, why)
 	delete(c.running, id)
+	return nil
+}
+
+func (c *cluster) DeleteHome(_ context.Context, u users.User) error {
+	if c.places[u.Handle] {
+		return tenancy.ErrPlaceInUse
+	}
+	delete(c.homes, u.Handle)
 	return nil
 }
 
@@ -80,8 +92,8 @@ func peopleLab(t *testing.T) (*people, *cluster, users.User) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{running: map[int64]string{ben.ID: "ben"}, places: map[string]bool{"ben": true, "ada": true}}
-	return &people{Service: accounts, notebooks: c, places: c}, c, ben
+	c := &cluster{running: map[int64]string{ben.ID: "ben"}, places: map[string]bool{"ben": true, "ada": true}, homes: map[string]bool{"ben": true, "ada": true}}
+	return &people{Service: accounts, notebooks: c, places: c, now: time.Now}, c, ben
 }
 
 // checkRemoved checks that nothing of ben is left, and that one line of the
@@ -91,8 +103,8 @@ func checkRemoved(t *testing.T, p *people, c *cluster, actor string) {
 	if _, err := p.ByHandle(t.Context(), "ben"); !errors.Is(err, users.ErrNotFound) {
 		t.Errorf("the account: %v", err)
 	}
-	if len(c.running) > 0 || c.places["ben"] || !c.places["ada"] {
-		t.Errorf("notebooks %v, places %v", c.running, c.places)
+	if len(c.running) > 0 || c.places["ben"] || !c.places["ada"] || !c.homes["ben"] {
+		t.Errorf("notebooks %v, places %v, homes %v", c.running, c.places, c.homes)
 	}
 	log, err := p.AuditLog(t.Context(), 100)
 	if err != nil {
@@ -202,5 +214,90 @@ func TestRemoveWhileTheClusterIsAway(t *testing.T) {
 	}
 	if len(c.running) > 0 || c.places["ben"] || !c.places["ada"] {
 		t.Errorf("notebooks %v, places %v", c.running, c.places)
+	}
+}
+
+// TestSuspend: a suspended account holds no notebook, and keeps the rest.
+func TestSuspend(t *testing.T) {
+	p, c, ben := peopleLab(t)
+	if err := p.Suspend(t.Context(), ben.ID); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.running) > 0 || !c.places["ben"] || !c.homes["ben"] || strings.Join(c.why, "|") != "The account was suspended." {
+		t.Errorf("notebooks %v, places %v, why %q", c.running, c.places, c.why)
+	}
+	c.running[ben.ID] = "ben" // a launch that was under way
+	if err := p.sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if len(c.running) > 0 || !c.places["ben"] || strings.Join(c.why, "|") != "The account was suspended.|The account was suspended." {
+		t.Errorf("notebooks %v, places %v, why %q", c.running, c.places, c.why)
+	}
+	if err := p.Resume(t.Context(), ben.ID); err != nil {
+		t.Fatal(err)
+	}
+	c.running[ben.ID] = "ben"
+	if err := p.sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if len(c.running) != 1 {
+		t.Error("a resumed account's notebook was stopped")
+	}
+}
+
+// TestPurgeWhenItsTimeHasCome: account and home stay for 30 days, then go.
+func TestPurgeWhenItsTimeHasCome(t *testing.T) {
+	p, c, ben := peopleLab(t)
+	if err := p.Remove(t.Context(), ben.ID); err != nil {
+		t.Fatal(err)
+	}
+	later := func(d time.Duration) {
+		t.Helper()
+		p.now = func() time.Time { return time.Now().Add(d) }
+		if err := p.sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	later(users.RemovedKept - time.Minute)
+	if who, err := p.Person(t.Context(), "ben"); err != nil || who.Removed == nil || !c.homes["ben"] {
+		t.Fatalf("too early: %+v, %v, homes %v", who, err, c.homes)
+	}
+	c.places["ben"] = true // pods that do not end
+	later(users.RemovedKept)
+	if _, err := p.Person(t.Context(), "ben"); !errors.Is(err, users.ErrPurged) {
+		t.Errorf("the account: %v", err)
+	}
+	later(users.RemovedKept)
+	if c.homes["ben"] || !c.homes["ada"] {
+		t.Errorf("homes %v", c.homes)
+	}
+	if left, err := p.HomesToDelete(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	purged := 0
+	log, err := p.AuditLog(t.Context(), 100)
+	for _, e := range log {
+		if e.Action == "user.purge" && e.Actor == "system" && e.Target == "ben" {
+			purged++
+		}
+	}
+	if err != nil || purged != 1 {
+		t.Errorf("audit: %+v, %v", log, err)
+	}
+}
+
+func TestPurgeAtOnce(t *testing.T) {
+	p, c, ben := peopleLab(t)
+	if _, err := p.Purge(t.Context(), ben.ID); !errors.Is(err, users.ErrNotRemoved) {
+		t.Errorf("in use: %v", err)
+	}
+	if err := p.Remove(t.Context(), ben.ID); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := p.Purge(t.Context(), ben.ID); !gone || err != nil || c.homes["ben"] || !c.homes["ada"] {
+		t.Errorf("%v, %v, homes %v", gone, err, c.homes)
+	}
+	if err := p.Undelete(t.Context(), ben.ID); !errors.Is(err, users.ErrPurged) {
+		t.Errorf("back: %v", err)
 	}
 }

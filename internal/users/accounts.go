@@ -87,13 +87,15 @@ func (s *Service) HandleFree(ctx context.Context, handle string) error {
 
 // handleFree also knows the names of removed accounts, and of those that are asked for.
 func (s *Service) handleFree(ctx context.Context, q querier, handle string) error {
-	var removed sql.NullInt64
-	err := q.QueryRowContext(ctx, "SELECT removed_at FROM users WHERE handle = ?", handle).Scan(&removed)
+	var removed, purged sql.NullInt64
+	err := q.QueryRowContext(ctx, "SELECT removed_at, purged_at FROM users WHERE handle = ?", handle).Scan(&removed, &purged)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return notAskedFor(ctx, q, handle)
 	case err != nil:
 		return err
+	case removed.Valid && !purged.Valid:
+		return sentence(ErrHandleTaken, "The name %s belongs to a removed account and is given to nobody else. An admin can bring that account back, or choose another name.", handle)
 	case removed.Valid:
 		return sentence(ErrHandleTaken, "The name %s belonged to somebody who left, and is not given to anybody else. Choose another one.", handle)
 	}
@@ -116,8 +118,9 @@ func (s *Service) insert(ctx context.Context, tx *sql.Tx, n NewUser, passwordHas
 	if uid > LastUID {
 		return User{}, sentence(ErrUIDsExhausted, "All %d numbers for accounts have been given out, and none is used twice. Set up a new lab for new people.", LastUID-FirstUID+1)
 	}
-	res, err := tx.ExecContext(ctx, "INSERT INTO users (handle, name, email, role, uid, kept_uid, password_hash, created_at) VALUES (?, ?, ?, ?, ?, nullif(?, 0), ?, ?)",
-		n.Handle, n.Name, n.Email, n.Role, uid, n.keptUID, passwordHash, s.now().UnixMilli())
+	res, err := tx.ExecContext(ctx, `INSERT INTO users (handle, name, email, role, uid, kept_uid, password_hash, created_at, search)
+		VALUES (?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?)`,
+		n.Handle, n.Name, n.Email, n.Role, uid, n.keptUID, passwordHash, s.now().UnixMilli(), searchable(n.Handle, n.Name, n.Email))
 	if err != nil {
 		return User{}, err
 	}
@@ -142,12 +145,13 @@ func (s *Service) SetProfile(ctx context.Context, id int64, name, email string) 
 		if name == "" {
 			name = u.Handle
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE users SET name = ?, email = ? WHERE id = ?", name, email, id)
+		_, err := tx.ExecContext(ctx, "UPDATE users SET name = ?, email = ?, search = ? WHERE id = ?", name, email, searchable(u.Handle, name, email), id)
 		return false, err
 	})
 }
 
-// SetRole changes what an account may do and ends its sessions. The last admin stays admin.
+// SetRole changes what an account may do and ends its sessions. The last admin stays admin; who is to be a
+// member or guest leads no group any more.
 func (s *Service) SetRole(ctx context.Context, id int64, role Role) error {
 	if err := checkRole(role); err != nil {
 		return err
@@ -162,47 +166,10 @@ func (s *Service) SetRole(ctx context.Context, id int64, role Role) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE users SET role = ? WHERE id = ?", role, id); err != nil {
 			return false, err
 		}
-		return true, endAccess(ctx, tx, id)
-	})
-}
-
-// Suspend keeps somebody out, signed-in browsers included, and leaves everything else in place.
-func (s *Service) Suspend(ctx context.Context, id int64) error {
-	return s.change(ctx, id, "suspend a user", func(tx *sql.Tx, u User) (bool, error) {
-		if u.Suspended {
-			return false, nil
-		}
-		if err := notLastAdmin(ctx, tx, u); err != nil {
-			return false, err
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE users SET suspended_at = ? WHERE id = ?", s.now().UnixMilli(), id); err != nil {
-			return false, err
-		}
-		return true, endAccess(ctx, tx, id)
-	})
-}
-
-// Resume ends a suspension.
-func (s *Service) Resume(ctx context.Context, id int64) error {
-	return s.change(ctx, id, "resume a user", func(tx *sql.Tx, _ User) (bool, error) {
-		_, err := tx.ExecContext(ctx, "UPDATE users SET suspended_at = NULL WHERE id = ?", id)
-		return false, err
-	})
-}
-
-// Remove takes an account out of use for ever: it disappears from every list, its personal data and
-// password are erased, and a tombstone keeps its id, handle and UID from being given to anybody else. The
-// home folder is not touched.
-func (s *Service) Remove(ctx context.Context, id int64) error {
-	return s.change(ctx, id, "remove a user", func(tx *sql.Tx, u User) (bool, error) {
-		if err := notLastAdmin(ctx, tx, u); err != nil {
-			return false, err
-		}
-		now := s.now().UnixMilli()
-		_, err := tx.ExecContext(ctx, `UPDATE users SET removed_at = ?, suspended_at = coalesce(suspended_at, ?),
-			name = '', email = '', password_hash = '' WHERE id = ?`, now, now, id)
-		if err != nil {
-			return false, err
+		if role == RoleMember || role == RoleGuest {
+			if _, err := tx.ExecContext(ctx, "UPDATE group_members SET lead = 0 WHERE user_id = ?", id); err != nil {
+				return false, err
+			}
 		}
 		return true, endAccess(ctx, tx, id)
 	})

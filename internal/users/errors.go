@@ -22,6 +22,8 @@ var (
 	ErrSuspended      = errors.New("account suspended")
 	ErrNotFound       = errors.New("no such user")
 	ErrSignedOut      = errors.New("signed out")
+	ErrNotRemoved     = errors.New("account not removed")
+	ErrPurged         = errors.New("account deleted for good")
 	ErrLastAdmin      = errors.New("last admin")
 	ErrAdminExists    = errors.New("an admin exists already")
 	ErrLinkUnknown    = errors.New("unknown link")

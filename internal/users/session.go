@@ -90,6 +90,10 @@ func (s *Service) StartSession(ctx context.Context, userID int64, meta SessionMe
 			(id, token_hash, user_id, created_at, last_seen_at, expires_at, remote, user_agent) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 			rand.Text(), hash[:], userID, now.UnixMilli(), now.UnixMilli(), now.Add(SessionMax).UnixMilli(),
 			tidy(meta.Remote, 64), tidy(meta.UserAgent, 300))
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE users SET signed_in_at = ? WHERE id = ?", now.UnixMilli(), userID)
 		return err
 	})
 	if err != nil {

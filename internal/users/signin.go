@@ -160,7 +160,7 @@ func setPassword(ctx context.Context, tx *sql.Tx, id int64, encoded string) erro
 	if n, err := res.RowsAffected(); err != nil {
 		return err
 	} else if n == 0 {
-		return sentence(ErrNotFound, "There is no such user. The list of users shows who there is.")
+		return errNoUser()
 	}
 	return endAccess(ctx, tx, id)
 }

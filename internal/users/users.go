@@ -160,11 +160,15 @@ func (s *Service) oneRow(ctx context.Context, q querier, where string, arg any) 
 	r, err := scanUser(q.QueryRowContext(ctx, selectUser+" AND "+where, arg))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return userRow{}, sentence(ErrNotFound, "There is no such user. The list of users shows who there is.")
+		return userRow{}, errNoUser()
 	case err != nil:
 		return userRow{}, fmt.Errorf("look up a user: %w", err)
 	}
 	return r, nil
+}
+
+func errNoUser() error {
+	return sentence(ErrNotFound, "There is no such user. The list of users shows who there is.")
 }
 
 // inTx runs f in a transaction that holds the write lock from the start (see package store).

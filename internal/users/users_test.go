@@ -189,47 +189,6 @@ func FuzzSuggestHandle(f *testing.F) {
 	})
 }
 
-func TestRemoveLeavesATombstone(t *testing.T) {
-	s, _ := newTest(t)
-	create(t, s, "root-admin", RoleAdmin)
-	gone, err := s.Create(t.Context(), NewUser{Handle: "eve", Name: "Eve Somebody", Email: "eve@example.org"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := s.StartSession(t.Context(), gone.ID, SessionMeta{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	link, err := s.CreateLink(t.Context(), Link{Purpose: PurposePassword, UserID: &gone.ID}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Remove(t.Context(), gone.ID); err != nil {
-		t.Fatal(err)
-	}
-	_, err = s.ByID(t.Context(), gone.ID)
-	wantErr(t, err, ErrNotFound)
-	_, err = s.SessionUser(t.Context(), token)
-	wantErr(t, err, ErrSignedOut)
-	_, err = s.RedeemLink(t.Context(), link, "", "", goodPassword)
-	wantErr(t, err, ErrLinkUnknown)
-	wantErr(t, s.Remove(t.Context(), gone.ID), ErrNotFound)
-	wantErr(t, s.SetPassword(t.Context(), gone.ID, goodPassword), ErrNotFound)
-
-	_, err = s.Create(t.Context(), NewUser{Handle: "eve"})
-	wantErr(t, err, ErrHandleTaken)
-	_, err = s.Create(t.Context(), NewUser{Handle: "EVE"})
-	wantErr(t, err, ErrHandleTaken)
-	next := create(t, s, "next", RoleMember)
-	if next.UID != gone.UID+1 || next.ID == gone.ID {
-		t.Errorf("reused: removed %+v, next %+v", gone, next)
-	}
-	var traces int
-	if err := s.db.QueryRow("SELECT count(*) FROM users WHERE name LIKE '%Eve%' OR email <> ''").Scan(&traces); err != nil || traces != 0 {
-		t.Errorf("personal data left: %d, %v", traces, err)
-	}
-}
-
 func TestUIDsRunOut(t *testing.T) {
 	s, _ := newTest(t)
 	if _, err := s.db.Exec("INSERT INTO users (handle, role, uid, created_at) VALUES ('last-but-one', 'member', 59998, 0)"); err != nil {

@@ -3,8 +3,18 @@
 
 -- +goose Up
 
--- A removed account keeps its personal data and home until it is purged.
+-- A removed account keeps its personal data and home until it is purged. Those removed before there was
+-- this column lost their data at once, and were told that their home stays.
 ALTER TABLE users ADD COLUMN purged_at INTEGER;
+ALTER TABLE users ADD COLUMN purge_home INTEGER NOT NULL DEFAULT 0 CHECK (purge_home IN (0, 1)); -- 1 = still to be deleted
+UPDATE users SET purged_at = removed_at WHERE removed_at IS NOT NULL;
+
+ALTER TABLE users ADD COLUMN signed_in_at INTEGER; -- the last time; NULL = never, or not known
+UPDATE users SET signed_in_at = (SELECT max(created_at) FROM sessions WHERE user_id = users.id);
+
+-- Handle, shown name and e-mail address in plain small letters, to search in (see searchable in package users).
+ALTER TABLE users ADD COLUMN search TEXT NOT NULL DEFAULT '';
+UPDATE users SET search = lower(handle || ' ' || name || ' ' || email);
 
 -- The number that somebody had on the machine before there was gpulab, in place of the account's own.
 ALTER TABLE users ADD COLUMN kept_uid INTEGER CHECK (kept_uid BETWEEN 1000 AND 19998);
