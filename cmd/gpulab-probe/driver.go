@@ -86,6 +86,8 @@ var optionalSymbols = []string{
 	"nvmlDeviceGetEnforcedPowerLimit",
 	"nvmlDeviceGetFanSpeed",
 	"nvmlDeviceGetFieldValues",
+	"nvmlDeviceGetComputeInstanceId",
+	"nvmlDeviceGetGpuInstanceId",
 	"nvmlDeviceGetGraphicsRunningProcesses",
 	"nvmlDeviceGetMPSComputeRunningProcesses",
 	"nvmlDeviceGetMaxClockInfo",

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -23,7 +24,8 @@ func (r *reader) processes() []gpu.Process {
 		return func(infos []nvml.ProcessInfo, ret nvml.Return) {
 			for _, info := range infos {
 				if ret == nvml.SUCCESS {
-					merge(byPID, info, graphics)
+					p := merge(byPID, info, graphics)
+					p.Instance = cmp.Or(r.instanceOf(info), p.Instance)
 				}
 			}
 		}
@@ -46,7 +48,7 @@ func (r *reader) processes() []gpu.Process {
 
 // merge adds an entry of one of the driver's lists, of which that of graphics
 // comes last: only who is in no other merely draws.
-func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo, graphics bool) {
+func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo, graphics bool) *gpu.Process {
 	pid := int(info.Pid)
 	p := byPID[pid]
 	if p == nil {
@@ -56,6 +58,7 @@ func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo, graphics bool) {
 	if used := info.UsedGpuMemory; used != notKnown && (p.MemoryUsed == nil || *p.MemoryUsed < used) {
 		p.MemoryUsed = &used
 	}
+	return p
 }
 
 // addShares adds each process's share of the GPU's time. The driver reports

@@ -47,6 +47,7 @@ gpu 1 retired 7 pending
 gpu 1 persistence off
 gpu 1 mig 1g.6gb 2g.12gb
 gpu 1 process 4194002 sm 10 memory 7GiB
+gpu 1 process 4194003 sm 10 memory 2GiB instance 1
 `)
 	p := start(t, simdriver.Library(root))
 	p.gpuReads(t, 0, func(g gpu.GPU) string {
@@ -56,7 +57,7 @@ gpu 1 process 4194002 sm 10 memory 7GiB
 		return ""
 	})
 	p.gpuReads(t, 1, func(g gpu.GPU) string {
-		if !g.MIG || len(g.Instances) != 2 || *g.Instances[1].MemoryUsed == 0 {
+		if !g.MIG || len(g.Instances) != 2 || *g.Instances[1].MemoryUsed == 0 || len(g.Processes) != 2 || g.Processes[1].Instance == "" {
 			return dump(g)
 		}
 		return ""
@@ -99,8 +100,15 @@ gpu 1 process 4194002 sm 10 memory 7GiB
 	}
 	first, second := g.Instances[0], g.Instances[1]
 	if first.Profile != "1g.6gb" || second.Profile != "2g.12gb" || second.Index != 1 || first.UUID == second.UUID || !strings.HasPrefix(first.UUID, "MIG-") ||
-		*first.MemoryTotal != 6<<30 || *first.MemoryUsed != 6<<30 || *second.MemoryUsed != 1<<30 {
+		*first.MemoryTotal != 6<<30 || *first.MemoryUsed != 6<<30 || *second.MemoryUsed != 3<<30 {
 		t.Errorf("instances %s", dump(g))
+	}
+	if *first.ID == *second.ID || *second.ID == second.Index || first.Slices != 1 || second.Slices != 2 || second.SlicesOf != 7 {
+		t.Errorf("the instances' numbers and sizes: %s", dump(g))
+	}
+	// The driver tells no shares of time on such a card, but who is in which part.
+	if any, in := g.Processes[0], g.Processes[1]; any.Instance != "" || in.Instance != second.UUID || *in.MemoryUsed != 2<<30 || in.SMUtilization != nil || g.Utilization != nil {
+		t.Errorf("processes %s", dump(g))
 	}
 }
 
@@ -263,5 +271,13 @@ func TestSharesAfterTheClockWasSetBack(t *testing.T) {
 	}
 	if before := uint64(now.Add(-time.Second).UnixMicro()); notInFuture(before, now) != before {
 		t.Error("old samples are asked for again")
+	}
+}
+
+func TestSlicesOfAProfile(t *testing.T) {
+	for profile, want := range map[string]int{"1g.5gb": 1, "7g.80gb": 7, "3g.20gb+me": 3, "1c.3g.20gb": 1, "": 0, "g.5gb": 0, "whole": 0} {
+		if got := slicesOf(profile); got != want {
+			t.Errorf("%q: %d, want %d", profile, got, want)
+		}
 	}
 }

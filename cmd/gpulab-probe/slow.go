@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +27,8 @@ type slowly struct {
 // instance is a MIG instance and the way to ask it.
 type instance struct {
 	gpu.Instance
-	handle nvml.Device
+	handle  nvml.Device
+	compute int // the number of its compute instance; known where ID is
 }
 
 // readSlowly asks for it, if it is time.
@@ -169,9 +171,51 @@ func (d *driver) instances(h nvml.Device) []instance {
 		if name, ret := part.GetName(); ret == nvml.SUCCESS {
 			_, in.Profile, _ = strings.Cut(name, " MIG ") // "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 		}
+		if in.Slices = slicesOf(in.Profile); in.Slices > 0 && in.Slices <= most {
+			in.SlicesOf = most
+		} else {
+			in.Slices = 0
+		}
+		d.number(part, &in)
 		found = append(found, in)
 	}
 	return found
+}
+
+// number learns by which numbers the driver's lists of processes call the
+// instance.
+func (d *driver) number(part nvml.Device, in *instance) {
+	if !d.known["nvmlDeviceGetGpuInstanceId"] || !d.known["nvmlDeviceGetComputeInstanceId"] {
+		return
+	}
+	gi, ret := part.GetGpuInstanceId()
+	if ret != nvml.SUCCESS {
+		return
+	}
+	if ci, ret := part.GetComputeInstanceId(); ret == nvml.SUCCESS {
+		in.ID, in.compute = &gi, ci
+	}
+}
+
+// slicesOf is how many slices of the multiprocessors a profile has: 3 in
+// "3g.20gb", and 1 in "1c.3g.20gb", a part of such an instance. 0: not known.
+func slicesOf(profile string) int {
+	slices, _, _ := strings.Cut(profile, ".")
+	n, err := strconv.Atoi(strings.TrimRight(slices, "cg"))
+	if err != nil || len(slices) < 2 {
+		return 0
+	}
+	return n
+}
+
+// instanceOf finds the instance by the numbers in a list of processes.
+func (r *reader) instanceOf(info nvml.ProcessInfo) string {
+	for _, in := range r.slow.instances {
+		if in.ID != nil && uint32(*in.ID) == info.GpuInstanceId && uint32(in.compute) == info.ComputeInstanceId {
+			return in.UUID
+		}
+	}
+	return ""
 }
 
 // instancesNow are the instances with the memory that they use at this moment.

@@ -55,6 +55,9 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 					held += ", "
 				}
 				held += strings.Trim(h.User+"/"+h.Notebook, "/")
+				if in := g.Instance(h.Instance); in != nil {
+					held += " (" + in.Profile + ")"
+				}
 			}
 			switch {
 			case g.Error != "":

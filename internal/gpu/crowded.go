@@ -12,9 +12,10 @@ import (
 const crowdedFrom = 0.9
 
 // Crowded tells somebody who shares the GPU that its memory is nearly full, and
-// who has how much of it; "" while it is not, or they are alone on it.
+// who has how much of it; "" while it is not, or they are alone on it. A GPU's
+// MIG instances have memory of their own, which nobody shares.
 func (g *GPU) Crowded(handle string) string {
-	if g.MemoryUsed == nil || g.MemoryTotal == nil || float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
+	if len(g.Instances) > 0 || g.MemoryUsed == nil || g.MemoryTotal == nil || float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
 		return ""
 	}
 	people := map[string]*float64{} // what each is known to have; nil where that is not known

@@ -140,9 +140,15 @@ const (
 // Instance is a part of a GPU in MIG mode, with memory of its own.
 type Instance struct {
 	UUID string `json:"uuid"` // "MIG-…"
-	// Index is its number on the GPU, Profile its size, such as "1g.10gb".
+	// Index is its number on the GPU, ID the driver's number of the GPU instance
+	// that it is in, Profile its size, such as "1g.10gb".
 	Index   int    `json:"index"`
+	ID      *int   `json:"id,omitempty"`
 	Profile string `json:"profile,omitempty"`
+	// Slices says of how many equal parts of the GPU's multiprocessors it has
+	// how many: 1 of 7; 0 where that is not known.
+	Slices   int `json:"slices,omitempty"`
+	SlicesOf int `json:"slicesOf,omitempty"`
 	// MemoryTotal and MemoryUsed are in bytes.
 	MemoryTotal *uint64 `json:"memoryTotal,omitempty"`
 	MemoryUsed  *uint64 `json:"memoryUsed,omitempty"`
@@ -158,6 +164,8 @@ type Process struct {
 	MemoryUsed *uint64 `json:"memoryUsed,omitempty"`
 	// SMUtilization is its share of the multiprocessors' time, in percent.
 	SMUtilization *float64 `json:"smUtilization,omitempty"`
+	// Instance is the UUID of the MIG instance in which it runs, if it runs in one.
+	Instance string `json:"instance,omitempty"`
 	// Graphics says that it draws, as a desktop session does, and does not compute.
 	Graphics bool `json:"graphics,omitempty"`
 	// Pod is the pod it runs in; zero for a process outside the cluster.
@@ -181,6 +189,9 @@ type PodRef struct {
 type Holder struct {
 	PodRef
 	Container string `json:"container,omitempty"`
+	// Instance is the UUID of the MIG instance it has been given; empty for the
+	// whole GPU, or a turn on it.
+	Instance string `json:"instance,omitempty"`
 	// Since is when the pod started, or if that is not known, when it was
 	// first seen with the GPU.
 	Since time.Time `json:"since"`

@@ -39,8 +39,8 @@ type MonitorConfig struct {
 	LogFile, PIDFile string
 }
 
-// Holders tells which pods the kubelet has given a GPU to, by its UUID. It is
-// asked once a second for each GPU and must not block.
+// Holders tells which pods the kubelet has given a GPU, or a MIG instance, to, by
+// its UUID. It is asked once a second for each and must not block.
 type Holders interface {
 	Of(uuid string) []Holder
 }
@@ -65,6 +65,7 @@ type Monitor struct {
 	heard    time.Time // when the probe last wrote a sample
 	nonsense string    // what it has written since instead
 	devices  map[string]Device
+	parts    map[string][]Instance // what GPUs in MIG mode consist of, by the GPU's UUID
 }
 
 // NewMonitor returns a monitor that does nothing until Run.
@@ -82,7 +83,7 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 		cfg.Publish = func(Snapshot) {}
 	}
 	m := &Monitor{
-		cfg: cfg, devices: make(map[string]Device),
+		cfg: cfg, devices: make(map[string]Device), parts: make(map[string][]Instance),
 		owners: newAttribution("/proc", cfg.Pods),
 	}
 	args := []string{"-interval", cfg.Interval.String()}
@@ -141,10 +142,22 @@ func (m *Monitor) sample(line []byte) {
 	m.identify(&s)
 	m.mu.Unlock()
 	m.owners.complete(s.GPUs, time.Now())
-	for i := range s.GPUs {
-		s.GPUs[i].Holders = m.cfg.Holders.Of(s.GPUs[i].UUID)
-	}
+	m.findHolders(s.GPUs)
 	m.publish(s)
+}
+
+// findHolders adds who has been given each GPU, or one of its MIG instances.
+func (m *Monitor) findHolders(gpus []GPU) {
+	for i := range gpus {
+		g := &gpus[i]
+		g.Holders = m.cfg.Holders.Of(g.UUID)
+		for _, in := range g.Instances {
+			for _, h := range m.cfg.Holders.Of(in.UUID) {
+				h.Instance = in.UUID
+				g.Holders = append(g.Holders, h)
+			}
+		}
+	}
 }
 
 // refuse notes a line that is no sample, and logs the first of several.
@@ -182,8 +195,27 @@ func (m *Monitor) identify(s *Snapshot) {
 			}})
 		}
 	}
+	for i := range s.GPUs {
+		m.recallParts(&s.GPUs[i])
+	}
 	// The others may have got new numbers: those that are there come first.
 	slices.SortStableFunc(s.GPUs, func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
+}
+
+// recallParts keeps saying of what a GPU in MIG mode consists while it cannot be
+// read: who holds it is known by that. m.mu is held.
+func (m *Monitor) recallParts(g *GPU) {
+	if g.Error == "" {
+		m.parts[g.UUID] = g.Instances
+		return
+	}
+	if g.Instances != nil {
+		return
+	}
+	for _, in := range m.parts[g.UUID] {
+		in.MemoryUsed = nil
+		g.Instances = append(g.Instances, in)
+	}
 }
 
 // recall finds the GPU that a nameless one was, by its place in the machine or,
@@ -247,9 +279,7 @@ func (m *Monitor) silent(now time.Time) (Snapshot, bool) {
 	}
 	s.Node, s.Error, s.Events, s.EventsDropped = m.cfg.Node, reason, nil, 0
 	s.GPUs = slices.Clone(s.GPUs)
-	for i := range s.GPUs {
-		s.GPUs[i].Holders = m.cfg.Holders.Of(s.GPUs[i].UUID)
-	}
+	m.findHolders(s.GPUs)
 	return s, true
 }
 

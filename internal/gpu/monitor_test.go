@@ -314,3 +314,57 @@ func TestMonitorFollowsAGPUThatIsTakenOut(t *testing.T) {
 		return ""
 	})
 }
+
+// partHolders has given each MIG instance to somebody of its own.
+type partHolders struct{ whole string }
+
+func (h partHolders) Of(uuid string) []gpu.Holder {
+	if uuid == h.whole {
+		return nil
+	}
+	return []gpu.Holder{{PodRef: gpu.PodRef{Name: "pod-of-" + uuid}}}
+}
+
+// Who has an instance of a GPU in MIG mode is a holder of the GPU, also while it
+// cannot be read.
+func TestMonitorFindsHoldersOfInstances(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
+	simtest.Inject(t, root, "gpu 0 mig 3g.12gb 1g.6gb")
+	simtest.Inject(t, root, "gpu 0 process 4194003 sm 10 memory 2GiB instance 1")
+	var whole string
+	find := func(s gpu.Snapshot) string {
+		if s.Error != "" || len(s.GPUs) != 1 || len(s.GPUs[0].Instances) != 2 || len(s.GPUs[0].Processes) != 1 {
+			return fmt.Sprintf("%+v", s)
+		}
+		whole = s.GPUs[0].UUID
+		return ""
+	}
+	plain := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root)})
+	latest(t, plain, 20*time.Second, find)
+	m := watch(t, gpu.MonitorConfig{Library: simdriver.Library(root), Holders: partHolders{whole}})
+	g := latest(t, m, 20*time.Second, func(s gpu.Snapshot) string {
+		if w := find(s); w != "" || len(s.GPUs[0].Holders) != 2 {
+			return w + " holders are missing"
+		}
+		return ""
+	}).GPUs[0]
+	for i, in := range g.Instances {
+		if h := g.Holders[i]; h.Instance != in.UUID || h.Name != "pod-of-"+in.UUID {
+			t.Errorf("instance %d is held by %+v", i, h)
+		}
+	}
+	if p := g.Processes[0]; p.Instance != g.Instances[1].UUID || *g.Instances[1].MemoryUsed != 2<<30 {
+		t.Errorf("the process is in %q: %+v", p.Instance, g.Instances)
+	}
+	if part := g.PartOf([]string{g.Instances[0].UUID}); part != 3.0/7 {
+		t.Errorf("a 3g of seven is %v of the GPU", part)
+	}
+	simtest.Inject(t, root, "gpu 0 lost")
+	latest(t, m, 9*time.Second, func(s gpu.Snapshot) string {
+		if lost := s.GPUs[0]; lost.Error == "" || len(lost.Holders) != 2 || lost.Instances[0].MemoryUsed != nil {
+			return fmt.Sprintf("%+v", lost)
+		}
+		return ""
+	})
+}

@@ -40,6 +40,26 @@ type claim struct {
 	who
 	// taken is what their processes take, as far as these are use.
 	taken gpu.Taken[who]
+	// whole says that they have the GPU as a whole, or turns on it; instances are
+	// the MIG instances that they have.
+	whole     bool
+	instances []string
+}
+
+// part is what part of the GPU they have, from 0 to 1.
+func (c *claim) part(g *gpu.GPU) float64 {
+	if c.whole {
+		return 1
+	}
+	return g.PartOf(c.instances)
+}
+
+func (c *claim) has(instance string) {
+	if instance == "" {
+		c.whole = true
+	} else {
+		c.instances = append(c.instances, instance)
+	}
 }
 
 // share is how a stretch of a GPU's time is divided.
@@ -69,10 +89,16 @@ func claimsOf(g *gpu.GPU, readable bool) []claim {
 		return &out[i]
 	}
 	for _, h := range g.Holders {
-		at(podOwner(h.PodRef))
+		at(podOwner(h.PodRef)).has(h.Instance)
 	}
 	if !readable {
 		return out
+	}
+	for i := range g.Processes {
+		p := &g.Processes[i]
+		if w, uses := user(p); uses && p.Instance != "" {
+			at(w).has(p.Instance)
+		}
 	}
 	for _, taken := range gpu.TakenBy(g, user) {
 		at(taken.By).taken = taken
@@ -141,17 +167,22 @@ func (c *claim) bytes(g *gpu.GPU, readable, lists, alone bool) *float64 {
 		return known
 	case c.taken.Processes == 0 && lists:
 		return new(float64)
+	case len(c.instances) > 0:
+		return inBounds(g.OwnMemory(func(h *gpu.Holder) bool { return podOwner(h.PodRef) == c.who }))
 	case alone:
 		return usedMemory(g)
 	}
 	return nil
 }
 
-func usedMemory(g *gpu.GPU) *float64 {
-	if g.MemoryUsed == nil || *g.MemoryUsed > mostMemory {
+func usedMemory(g *gpu.GPU) *float64 { return inBounds(g.MemoryUsed) }
+
+// inBounds drops a figure that no card can have.
+func inBounds(bytes *uint64) *float64 {
+	if bytes == nil || *bytes > mostMemory {
 		return nil
 	}
-	v := float64(*g.MemoryUsed)
+	v := float64(*bytes)
 	return &v
 }
 
@@ -166,8 +197,9 @@ func divide(g *gpu.GPU, readable, lists bool, seconds float64, e spent) share {
 	for i := range claims {
 		c := &claims[i]
 		parts[i] = c.share(g, readable, lists, len(claims) == 1)
-		a := amounts{held: seconds}
-		a.use(parts[i], seconds)
+		had := seconds * c.part(g)
+		a := amounts{held: had}
+		a.use(parts[i], had)
 		if b := c.bytes(g, readable, lists, len(claims) == 1); b != nil {
 			a.memory, a.memoryFor = *b*seconds, seconds
 			memory += *b
@@ -175,7 +207,7 @@ func divide(g *gpu.GPU, readable, lists bool, seconds float64, e spent) share {
 		anyBusy, anyUnknown = anyBusy || a.busy > 0, anyUnknown || a.unknown > 0
 		out.claims[c.who] = a
 	}
-	out.card = cardAmounts(g, readable, seconds, len(claims) > 0, anyBusy, anyUnknown)
+	out.card = cardAmounts(g, readable, seconds, seconds*heldPart(g, claims), anyBusy, anyUnknown)
 	if used := usedMemory(g); readable {
 		switch {
 		case used != nil:
@@ -190,9 +222,22 @@ func divide(g *gpu.GPU, readable, lists bool, seconds float64, e spent) share {
 	return out
 }
 
+// heldPart is what part of the card anybody has, from 0 to 1.
+func heldPart(g *gpu.GPU, claims []claim) float64 {
+	all := claim{whole: len(g.Instances) == 0}
+	for i := range claims {
+		all.whole = all.whole || claims[i].whole || len(claims[i].instances) == 0
+		all.instances = append(all.instances, claims[i].instances...)
+	}
+	if len(claims) == 0 {
+		return 0
+	}
+	return all.part(g)
+}
+
 // cardAmounts is what the whole card did: it is busy if anybody is, or by its
 // own word.
-func cardAmounts(g *gpu.GPU, readable bool, seconds float64, held, anyBusy, anyUnknown bool) amounts {
+func cardAmounts(g *gpu.GPU, readable bool, seconds, held float64, anyBusy, anyUnknown bool) amounts {
 	a := amounts{watched: seconds}
 	var use *float64
 	if readable {
@@ -201,15 +246,15 @@ func cardAmounts(g *gpu.GPU, readable bool, seconds float64, held, anyBusy, anyU
 	if use != nil {
 		a.compute, a.computeFor = *use/100*seconds, seconds
 	}
-	if !held {
+	if held == 0 {
 		return a
 	}
-	a.held = seconds
+	a.held = held
 	switch {
 	case anyBusy, use != nil && *use >= BusyShare:
-		a.busy = seconds
+		a.busy = held
 	case anyUnknown && use == nil:
-		a.unknown = seconds
+		a.unknown = held
 	}
 	return a
 }

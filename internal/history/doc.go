@@ -23,7 +23,8 @@
 //
 //   - Held: a pod of theirs has the card from the kubelet, or a process of theirs
 //     is on it. Outside of gpulab, where nothing is handed out, it is the latter.
-//     Everybody on a shared card holds it.
+//     Everybody on a shared card holds it. Of a card in MIG mode who has an instance
+//     holds its part of the multiprocessors: 3/7 of the time, with a 3g of seven.
 //   - Busy: their processes' share of the multiprocessors was at least BusyShare.
 //     Where the driver does not tell shares, somebody alone on a card is as busy
 //     as the card; of several, none is unless the card is idle: that time is

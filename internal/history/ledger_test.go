@@ -400,3 +400,50 @@ func TestUsageFilters(t *testing.T) {
 		}
 	}
 }
+
+// Of a card in MIG mode who has an instance holds its part, with its memory.
+func TestInstancesOfACard(t *testing.T) {
+	l := newLab(t)
+	const gib = 1 << 30
+	split := func() gpu.GPU {
+		g := heldBy(idle(), "ada", "ben")
+		g.MIG, g.Utilization, g.MemoryUsed = true, nil, ptr(uint64(8*gib))
+		g.Instances = []gpu.Instance{
+			{UUID: "MIG-1", Slices: 3, SlicesOf: 7, MemoryUsed: ptr(uint64(5 * gib))},
+			{UUID: "MIG-2", Index: 1, Slices: 1, SlicesOf: 7, MemoryUsed: ptr(uint64(2 * gib))},
+		}
+		g.Holders[0].Instance, g.Holders[1].Instance = "MIG-1", "MIG-2"
+		// The driver tells no shares of time; of ada's process not even the memory.
+		g.Processes = []gpu.Process{process("ada", nil, nil), process("ben", nil, ptr(uint64(gib)))}
+		g.Processes[0].Instance, g.Processes[1].Instance = "MIG-1", "MIG-2"
+		return g
+	}
+	l.Add(snap(split()))
+	l.seconds(700, func(int) gpu.Snapshot { return snap(split()) })
+	ada, ben, card := l.of(KindUser, "ada"), l.of(KindUser, "ben"), l.card()
+	near(t, "ada's held time", ada.Held, 300, 1e-6)
+	near(t, "ben's held time", ben.Held, 100, 1e-6)
+	near(t, "the card's held time", card.Held, 400, 1e-6)
+	near(t, "ada's unknown time", ada.Unknown, 300, 1e-6)
+	nearPtr(t, "ada's memory", ada.Memory, 5*gib, 1)
+	nearPtr(t, "ben's memory", ben.Memory, gib, 1)
+	nearPtr(t, "nobody's memory", l.of(KindUnattributed, "").Memory, 2*gib, 1)
+
+	// Without a process they are idle, and a card that cannot be read is held as before.
+	l.seconds(700, func(int) gpu.Snapshot {
+		g := split()
+		g.Processes = nil
+		return snap(g)
+	})
+	ada = l.of(KindUser, "ada")
+	near(t, "ada's held time", ada.Held, 600, 1e-6)
+	near(t, "ada's idle time", ada.Idle, 300, 1e-6)
+	l.seconds(700, func(int) gpu.Snapshot {
+		g := split()
+		g.Reading = gpu.Reading{Error: "GPU 0 hangs.", Instances: g.Instances}
+		return snap(g)
+	})
+	ada = l.of(KindUser, "ada")
+	near(t, "ada's held time", ada.Held, 900, 1e-6)
+	near(t, "ada's unknown time", ada.Unknown, 600, 1e-6)
+}

@@ -31,14 +31,18 @@ func deviceLabels(s *gpu.Snapshot, g *gpu.GPU) []*dto.LabelPair {
 	return list
 }
 
-// withOwner adds the pod. It is named only if the GPU is one pod's alone:
-// naming one of several would be wrong, and a series for each would count the
-// GPU more than once.
-func withOwner(list []*dto.LabelPair, g *gpu.GPU) []*dto.LabelPair {
-	if len(g.Holders) != 1 {
+// withOwner adds the pod. It is named only if the GPU, or the MIG instance, is one
+// pod's alone: naming one of several would be wrong, and a series for each would
+// count the GPU more than once.
+func withOwner(list []*dto.LabelPair, g *gpu.GPU, instance string) []*dto.LabelPair {
+	holders := g.Holders
+	if instance != "" {
+		holders = slices.DeleteFunc(slices.Clone(holders), func(h gpu.Holder) bool { return h.Instance != instance })
+	}
+	if len(holders) != 1 || holders[0].Instance != instance {
 		return list
 	}
-	h := g.Holders[0]
+	h := holders[0]
 	list = and(list, "container", h.Container, "namespace", h.Namespace, "pod", h.Name)
 	if h.User != "" {
 		list = and(list, "user", h.User, "notebook", h.Notebook)
@@ -131,7 +135,7 @@ func parted(name, help, source string, whole func(*gpu.GPU) *float64, part func(
 				for _, i := range d.Instances {
 					if x := part(i); x != nil {
 						told = true
-						emit(and(d.names, "GPU_I_PROFILE", i.Profile, "GPU_I_ID", strconv.Itoa(i.Index)), *x)
+						emit(withOwner(and(d.names, "GPU_I_PROFILE", i.Profile, "GPU_I_ID", instanceID(i)), d.GPU, i.UUID), *x)
 					}
 				}
 				if x := whole(d.GPU); !told && x != nil {
@@ -140,6 +144,14 @@ func parted(name, help, source string, whole func(*gpu.GPU) *float64, part func(
 			}
 		},
 	}
+}
+
+// instanceID is the driver's number of the GPU instance, as dcgm-exporter has it.
+func instanceID(i gpu.Instance) string {
+	if i.ID != nil {
+		return strconv.Itoa(*i.ID)
+	}
+	return strconv.Itoa(i.Index)
 }
 
 func millijoules(g *gpu.GPU) *float64 {

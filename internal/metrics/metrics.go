@@ -95,7 +95,7 @@ func look(lab *Lab) *view {
 			g := &s.GPUs[k]
 			v.gpus = append(v.gpus, device{
 				GPU: g, node: s, fresh: s.Error == "" && g.Error == "",
-				names: deviceLabels(s, g), owned: withOwner(deviceLabels(s, g), g),
+				names: deviceLabels(s, g), owned: withOwner(deviceLabels(s, g), g, ""),
 			})
 		}
 	}

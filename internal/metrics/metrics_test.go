@@ -69,7 +69,7 @@ func rich(t *testing.T) *Lab {
 	parts := card(2, nil)
 	parts.MIG = true
 	parts.Instances = []gpu.Instance{
-		{UUID: "MIG-1", Index: 1, Profile: "1g.10gb", MemoryTotal: new(uint64(10 << 30)), MemoryUsed: new(uint64(1 << 30))},
+		{UUID: "MIG-1", Index: 1, ID: new(9), Profile: "1g.10gb", Slices: 1, SlicesOf: 7, MemoryTotal: new(uint64(10 << 30)), MemoryUsed: new(uint64(1 << 30))},
 		{UUID: "MIG-2", Index: 2, Profile: "2g.20gb", MemoryTotal: new(uint64(20 << 30)), MemoryUsed: new(uint64(2 << 30))},
 	}
 	idle := card(3, nil)
@@ -189,17 +189,27 @@ func TestUsersOfAGPU(t *testing.T) {
 
 // In MIG mode the parts are told instead of the whole: a sum counts once.
 func TestPartsOfAGPU(t *testing.T) {
-	text, _ := render(t, rich(t))
+	lab := rich(t)
+	of := holder("anna", "work")
+	of.Instance = "MIG-1"
+	lab.Snapshots[0].GPUs = lab.Snapshots[0].GPUs[:3]
+	lab.Snapshots[0].GPUs[2].Holders = []gpu.Holder{of}
+	text, _ := render(t, lab)
 	for _, c := range []struct{ name, first, second string }{
 		{"DCGM_FI_DEV_FB_TOTAL", "10240", "20480"}, {"DCGM_FI_DEV_FB_USED", "1024", "2048"}, {"DCGM_FI_DEV_FB_FREE", "9216", "18432"},
 	} {
 		want := []string{
-			c.name + "{" + names2 + `,GPU_I_PROFILE="1g.10gb",GPU_I_ID="1"} ` + c.first,
+			c.name + "{" + names2 + `,GPU_I_PROFILE="1g.10gb",GPU_I_ID="9"` + anna + `} ` + c.first,
 			c.name + "{" + names2 + `,GPU_I_PROFILE="2g.20gb",GPU_I_ID="2"} ` + c.second,
 		}
 		if got := lines(text, c.name)[2:4]; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+	// The whole is not anna's, who has a part of it.
+	expect(t, text, "gpulab_gpu_up", "{"+names0+anna+"} 1", "{"+names1+"} 1", "{"+names2+"} 1")
+	if held := lines(text, "gpulab_user_gpu_held_ratio"); held[len(held)-1] != "gpulab_user_gpu_held_ratio{"+names2+`,user="anna"} 0.14285714285714285` {
+		t.Errorf("held: %q", held)
 	}
 }
 

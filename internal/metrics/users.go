@@ -13,7 +13,7 @@ func userFamilies() []family {
 	const measured = "the processes on the GPU; the GPU as a whole where one user alone has it. Absent where the driver does not tell"
 	user, outside := append(slices.Clone(nameLabels), "user"), append(slices.Clone(nameLabels), "unix_user")
 	return []family{
-		split("gpulab_user_gpu_held_ratio", "part of 1", "The part of the GPU a user holds, used or not: 1 alone, 1/n for each of n.", "the kubelet", user,
+		split("gpulab_user_gpu_held_ratio", "part of 1", "The part of the GPU a user holds, used or not: 1 alone, 1/n for each of n; with a MIG instance its part.", "the kubelet", user,
 			func(s share) *float64 { return s.held }),
 		split("gpulab_user_gpu_utilization_ratio", "part of 1", "The part of the GPU's time that a user has taken.", measured, user,
 			func(s share) *float64 { return s.utilization }),
@@ -84,8 +84,8 @@ func shares(g *gpu.GPU) []share {
 	found := map[owner]*share{}
 	for _, one := range taken {
 		s := &share{owner: one.By, utilization: per(one.SM(), max(100, all)), memory: one.Memory()}
-		if s.memory == nil && alone(g, one.By) {
-			s.memory = whole(g.MemoryUsed)
+		if s.memory == nil {
+			s.memory = whole(ownMemory(g, one.By))
 		}
 		found[one.By] = s
 	}
@@ -100,7 +100,7 @@ func shares(g *gpu.GPU) []share {
 		if found[o].held == nil {
 			found[o].held = new(float64)
 		}
-		*found[o].held += 1 / float64(len(g.Holders))
+		*found[o].held += heldBy(g, h)
 	}
 	for o, s := range found {
 		if s.utilization == nil && alone(g, o) {
@@ -115,6 +115,34 @@ func shares(g *gpu.GPU) []share {
 		return cmp.Or(cmp.Compare(truth(a.outside), truth(b.outside)), cmp.Compare(a.name, b.name))
 	})
 	return list
+}
+
+// heldBy is the part of the GPU that a holder has: of those that take turns on it
+// an equal one each; with a MIG instance that, divided by those who have it.
+func heldBy(g *gpu.GPU, h gpu.Holder) float64 {
+	beside := 0
+	for _, other := range g.Holders {
+		if other.Instance == h.Instance {
+			beside++
+		}
+	}
+	part := 1.0
+	if h.Instance != "" {
+		part = g.PartOf([]string{h.Instance})
+	}
+	return part / float64(beside)
+}
+
+// ownMemory is the memory in use of a GPU, or of MIG instances, that are one
+// user's alone.
+func ownMemory(g *gpu.GPU, o owner) *uint64 {
+	if own := g.OwnMemory(func(h *gpu.Holder) bool { return owner{name: h.User} == o }); own != nil {
+		return own
+	}
+	if alone(g, o) && len(g.Instances) == 0 {
+		return g.MemoryUsed
+	}
+	return nil
 }
 
 // unused is the share of somebody who holds the GPU and has no process on it:

@@ -10,6 +10,24 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 )
 
+// Of a GPU in MIG mode everybody has an instance of their own, with its memory.
+func TestSharesOfInstances(t *testing.T) {
+	ben, anna := holder("ben", "a"), holder("anna", "x")
+	ben.Instance, anna.Instance = "MIG-1", "MIG-2"
+	g := card(0, []gpu.Holder{ben, anna}, process("anna", nil, nil), process("ben", nil, 1<<30))
+	g.Utilization = nil
+	g.Instances = []gpu.Instance{
+		{UUID: "MIG-1", Slices: 3, SlicesOf: 7, MemoryUsed: new(uint64(5 << 30))}, {UUID: "MIG-2", Slices: 1, SlicesOf: 7, MemoryUsed: new(uint64(2 << 30))},
+	}
+	got := shares(&g)
+	if len(got) != 2 || got[0].name != "anna" || *got[0].held != 1.0/7 || *got[0].memory != 2<<30 || *got[1].held != 3.0/7 || *got[1].memory != 1<<30 {
+		t.Errorf("%+v", got)
+	}
+	if got[0].utilization != nil || got[1].utilization != nil {
+		t.Error("a share of the time is made up")
+	}
+}
+
 func TestShares(t *testing.T) {
 	const (
 		unknown = "?"

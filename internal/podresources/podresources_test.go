@@ -80,6 +80,7 @@ func TestHolders(t *testing.T) {
 		podWith("user-ben", "shared", "main", "nvidia.com/gpu.shared", "GPU-b::0", "GPU-b::3"),
 		podWith("user-ben", "other", "main", "example.com/fpga", "GPU-a"),
 		podWith("user-ben", "none", "main", "nvidia.com/gpu"),
+		podWith("user-ben", "part", "main", "nvidia.com/mig-1g.5gb", "MIG-c"),
 	}
 	h.set(pods, first)
 	anna := gpu.Holder{PodRef: annasPod, Container: "notebook", Since: started}
@@ -89,6 +90,9 @@ func TestHolders(t *testing.T) {
 	}
 	if got := h.Of("GPU-b"); !reflect.DeepEqual(got, []gpu.Holder{ben}) {
 		t.Errorf("GPU-b: %+v", got)
+	}
+	if got := h.Of("MIG-c"); len(got) != 1 || got[0].Name != "part" {
+		t.Errorf("MIG-c: %+v", got)
 	}
 	h.set(pods, first.Add(time.Minute)) // seen again
 	if got := h.Of("GPU-b"); !reflect.DeepEqual(got, []gpu.Holder{ben}) {

@@ -54,7 +54,19 @@ type gpuView struct {
 	slots          int    // how many pods may hold it at a time
 }
 
-type holderView struct{ User, Notebook, For string }
+type holderView struct {
+	User, Notebook, For string
+	// Instance says which part of a GPU in MIG mode they have.
+	Instance string
+}
+
+// instanceWords describes a part of a GPU in MIG mode; "" for none.
+func instanceWords(i *gpu.Instance) string {
+	if i == nil {
+		return ""
+	}
+	return joined("instance "+strconv.Itoa(i.Index), i.Profile, instanceMemory(*i))
+}
 
 type processView struct{ User, Name, PID, Memory, Use string }
 
@@ -140,7 +152,7 @@ func measureOf(place int) measure { return measure(place) }
 
 func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	view := gpuView{UUID: g.UUID, Name: g.Name, Index: g.Index,
-		Simulated: g.Simulated, slots: max(g.Slots, 1), Problem: g.Error, Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
+		Simulated: g.Simulated, slots: max(g.Slots, 1, len(g.Instances)), Problem: g.Error, Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
 	if g.MemoryTotal != nil {
 		view.memory = *g.MemoryTotal
 	}
@@ -148,7 +160,9 @@ func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 		view.Crowded = g.Crowded(v.session.User.Handle)
 	}
 	for _, h := range g.Holders {
-		view.Holders = append(view.Holders, holderView{User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, For: since(h.Since, now)})
+		view.Holders = append(view.Holders, holderView{
+			User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, Instance: instanceWords(g.Instance(h.Instance)), For: since(h.Since, now),
+		})
 	}
 	for _, p := range g.Processes {
 		view.Processes = append(view.Processes, processViewOf(p, v))

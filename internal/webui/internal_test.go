@@ -128,3 +128,28 @@ func TestProseShowsCommands(t *testing.T) {
 		}
 	}
 }
+
+// Who has a part of a GPU in MIG mode is shown with it; the other parts are free.
+func TestHoldersOfInstances(t *testing.T) {
+	gib := func(n uint64) *uint64 { v := n << 30; return &v }
+	g := gpu.GPU{
+		Device: gpu.Device{MIG: true},
+		Reading: gpu.Reading{Instances: []gpu.Instance{
+			{UUID: "MIG-1", Profile: "3g.20gb", MemoryTotal: gib(20), MemoryUsed: gib(9)}, {UUID: "MIG-2", Index: 1, Profile: "1g.5gb"}, {UUID: "MIG-3", Index: 2},
+		}},
+		Holders: []gpu.Holder{{PodRef: gpu.PodRef{User: "ada"}, Instance: "MIG-1"}, {PodRef: gpu.PodRef{User: "ben"}, Instance: "MIG-2"}},
+	}
+	view := gpuViewOf(&g, visitor{}, time.Now())
+	if view.freeWords() != "1 of 3 shares free" {
+		t.Errorf("it is %q", view.freeWords())
+	}
+	var html strings.Builder
+	if err := gpuHolders(view).Render(t.Context(), &html); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"instance 0, 3g.20gb, 9 of 20 GiB", "instance 1, 1g.5gb<"} {
+		if !strings.Contains(html.String(), want) {
+			t.Errorf("it does not say %q: %s", want, html.String())
+		}
+	}
+}

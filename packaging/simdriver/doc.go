@@ -56,7 +56,7 @@
 //	[at TIME] gpu GPU ok                     all of the above is over
 //	[at TIME] gpu GPU use PERCENT [for TIME]
 //	[at TIME] gpu GPU use FROM..TO over TIME [for TIME]    a ramp, then TO
-//	[at TIME] gpu GPU process PID sm PERCENT memory SIZE [graphics] [for TIME]
+//	[at TIME] gpu GPU process PID sm PERCENT memory SIZE [graphics] [instance INDEX] [for TIME]
 //	[at TIME] gpu GPU process PID ends
 //
 // A TIME is written like 5s or 2m, a SIZE like 512MiB or 1.5GiB. Without "at" a

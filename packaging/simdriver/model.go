@@ -147,7 +147,7 @@ func (m *gpuModel) stepProcesses(g *gpuState, users []user, total shares, dt tim
 		if u.exact != nil {
 			p.sm = int(math.Round(float64(u.exact.sm) * min(1, 100/max(total.exact, 1))))
 			p.memory = min(u.exact.memory, gpuMemory-g.memoryUsed)
-			p.graphics = u.exact.graphics
+			p.graphics, p.part = u.exact.graphics, u.exact.part
 		} else if total.work > 0 {
 			p.sm = int(math.Round(left * u.work / total.work))
 		}

@@ -34,6 +34,7 @@ type exactLoad struct {
 	sm       int    // percent
 	memory   uint64 // bytes
 	graphics bool
+	part     int // the instance of a GPU in MIG mode, counted from 1; 0: none
 }
 
 // verb is one thing a line can say.
@@ -180,6 +181,13 @@ func parseProcess(s *step, w *words) error {
 		}
 	}
 	s.load.graphics = w.accept("graphics")
+	if w.accept("instance") {
+		var index uint64
+		if err := w.number(&index, 0, maxInstances-1); err != nil {
+			return err
+		}
+		s.load.part = int(index) + 1
+	}
 	return w.duration("for", &s.length)
 }
 

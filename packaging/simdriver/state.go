@@ -56,6 +56,7 @@ type processState struct {
 	memory   uint64 // bytes
 	sm       int    // percent
 	graphics bool
+	part     int // the instance it runs in, counted from 1; 0: none
 }
 
 // xidEvent stands for a number of equal events that follow each other.
@@ -148,7 +149,7 @@ func (g *gpuState) encode(b *bytes.Buffer, index int) {
 		fmt.Fprintf(b, "instance=%s profile=%s memory=%d used=%d\n", i.uuid, i.profile, i.memory, i.used)
 	}
 	for _, p := range g.processes {
-		fmt.Fprintf(b, "process=%d memory=%d sm=%d graphics=%d\n", p.pid, p.memory, p.sm, flag(p.graphics))
+		fmt.Fprintf(b, "process=%d memory=%d sm=%d graphics=%d part=%d\n", p.pid, p.memory, p.sm, flag(p.graphics), p.part)
 	}
 }
 

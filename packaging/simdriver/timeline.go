@@ -171,18 +171,27 @@ type instance struct {
 	memory, used  uint64 // bytes
 }
 
-// instances are what MIG makes of the GPU. Which process runs in which one is
-// not simulated: what is used fills them one after the other.
+// instances are what MIG makes of the GPU. What is used by processes that no
+// script has put into one fills them one after the other.
 func (g *gpuState) instances() []instance {
 	var all []instance
+	var own [maxInstances]uint64
 	used := g.memoryUsed
+	for _, p := range g.processes {
+		if p.part > 0 {
+			own[p.part-1] += p.memory
+			used -= min(used, p.memory)
+		}
+	}
 	for i, profile := range strings.Fields(g.condition.instances) {
 		var gibibytes uint64
 		_, _ = fmt.Sscan(migProfile.FindStringSubmatch(profile)[1], &gibibytes)
 		in := instance{profile: profile, memory: gibibytes << 30}
 		in.uuid = fmt.Sprintf("MIG-%s%02x", g.uuid[len("GPU-"):len(g.uuid)-2], i)
-		in.used = min(used, in.memory)
-		used -= in.used
+		in.used = min(own[i], in.memory)
+		more := min(used, in.memory-in.used)
+		in.used += more
+		used -= more
 		all = append(all, in)
 	}
 	return all

@@ -35,3 +35,17 @@ EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mi
   *device = sim_handle(mig->gpu);
   return NVML_SUCCESS;
 }
+
+EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id) {
+  READ_PART(device, g, part, id);
+  if (!part) return NVML_ERROR_NOT_SUPPORTED;
+  *id = part_id(device->instance);
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id) {
+  READ_PART(device, g, part, id);
+  if (!part) return NVML_ERROR_NOT_SUPPORTED;
+  *id = 0;
+  return NVML_SUCCESS;
+}

@@ -18,10 +18,11 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *out, si
   char *next = out;
   for (unsigned int i = 0; n && i < g.process_count; i++) {
     if (!g.processes[i].graphics != !graphics) continue;
+    const bool in_part = g.mig && g.processes[i].part > 0;
     const nvmlProcessInfo_t info = {.pid = g.processes[i].pid,
                                     .usedGpuMemory = g.processes[i].memory,
-                                    .gpuInstanceId = ~0u,
-                                    .computeInstanceId = ~0u};
+                                    .gpuInstanceId = in_part ? part_id(g.processes[i].part - 1) : ~0u,
+                                    .computeInstanceId = in_part ? 0 : ~0u};
     memcpy(next, &info, size);
     next += size;
   }
@@ -74,6 +75,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t d, u
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
                                                     unsigned int *count, unsigned long long last) {
   READ_GPU(device, g, count);
+  if (g.mig) return NVML_ERROR_NOT_SUPPORTED;
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   const unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000ull + (unsigned long long)now.tv_nsec / 1000ull;

@@ -3,6 +3,7 @@
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out) {
   READ_GPU(device, g, out);
+  if (g.mig) return NVML_ERROR_NOT_SUPPORTED;
   out->gpu = g.utilization;
   out->memory = g.memory_utilization;
   return NVML_SUCCESS;

@@ -18,6 +18,7 @@ struct gpu_process {
   unsigned int sm;  // share of the GPU's multiprocessors, percent
   unsigned long long memory;  // bytes
   unsigned int graphics;  // it draws instead of computing
+  unsigned int part;  // the MIG instance it runs in, counted from 1; 0: none
 };
 
 // instance is a part of a GPU in MIG mode.
@@ -85,6 +86,10 @@ struct nvmlDevice_st {
 };
 
 enum { WHOLE = -1 };
+
+// part_id is NVML's number of the GPU instance behind a MIG device. It is
+// another than the device's index, as on real cards.
+static inline unsigned int part_id(unsigned int index) { return index + 1; }
 
 // files.c: where the driver's files lie, seen from this process.
 bool sim_state_file_exists(void);

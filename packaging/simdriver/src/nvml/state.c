@@ -44,7 +44,7 @@ static void parse_header(struct state *s, const char *key, const char *value) {
 static void parse_process(struct gpu *g, const char *value) {
   struct gpu_process p;
   if (g->process_count < MAX_PROCESSES &&
-      sscanf(value, "%u memory=%llu sm=%u graphics=%u", &p.pid, &p.memory, &p.sm, &p.graphics) == 4)
+      sscanf(value, "%u memory=%llu sm=%u graphics=%u part=%u", &p.pid, &p.memory, &p.sm, &p.graphics, &p.part) == 5)
     g->processes[g->process_count++] = p;
 }
 
