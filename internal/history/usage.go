@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -84,10 +85,9 @@ func (u Usage) IdleShare() *float64 {
 }
 
 // keys are the columns of a grouping, what makes its groups beside simulated,
-// and how they are sorted. The signs keep SQLite from reading the whole ledger
-// in the order of people, to save sorting them, rather than the hours asked for.
+// and how they are sorted.
 var keys = map[By]struct{ columns, group, order string }{
-	ByUser:  {"kind, usage.name, '', '', 0, '', 0", "+kind, +usage.name, ", "sum(held) DESC, kind, usage.name"},
+	ByUser:  {"kind, part.name, '', '', 0, '', 0", "kind, part.name, ", "sum(held) DESC, kind, part.name"},
 	ByGPU:   {"'', '', uuid, node, number, usage_gpus.name, 0", "uuid, node, ", "node, number, uuid"},
 	ByHour:  {"'', '', '', '', 0, '', hour", "hour, ", "hour"},
 	ByTotal: {"'', '', '', '', 0, '', 0", "", "simulated"},
@@ -103,32 +103,51 @@ func usageQuery(f Filter, by By, cards []int64) (query string, args []any, err e
 	if !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To) {
 		return "", nil, wrong("the window of time is empty: its end must lie after its beginning")
 	}
-	var where []string
-	and := func(condition string, values ...any) { where, args = append(where, condition), append(args, values...) }
+	var conditions []string
+	var values []any
+	and := func(condition string, value ...any) {
+		conditions, values = append(conditions, condition), append(values, value...)
+	}
 	switch {
 	case f.User != "":
-		and("kind = ? AND usage.name = ?", KindUser, f.User)
+		and("kind = ? AND name = ?", KindUser, f.User)
 	case by == ByUser:
 		and("kind <> ?", kindCard)
 	default:
-		and("kind = ? AND usage.name = ''", kindCard)
-	}
-	if !f.From.IsZero() {
-		and("hour >= ?", floor(f.From.Unix(), 3600))
-	}
-	if !f.To.IsZero() {
-		and("hour < ?", f.To.Unix())
+		and("kind = ? AND name = ''", kindCard)
 	}
 	if cards != nil {
-		for _, id := range cards {
-			args = append(args, id)
+		ids := make([]any, len(cards))
+		for i, id := range cards {
+			ids[i] = id
 		}
-		where = append(where, "gpu IN (?"+strings.Repeat(", ?", len(cards)-1)+")")
+		and("gpu IN (?"+strings.Repeat(", ?", len(cards)-1)+")", ids...)
+	}
+	parts := f.stretches()
+	if by == ByHour {
+		parts = []stretch{{anHour, parts[0].from, parts[len(parts)-1].to}}
+	}
+	var rows []string
+	for _, part := range parts {
+		query, more := part.rows(strings.Join(conditions, " AND "), values)
+		rows, args = append(rows, query), append(args, more...)
 	}
 	return `SELECT ` + key.columns + `, simulated, sum(watched), sum(held), sum(busy), sum(unknown), sum(compute), sum(compute_for),
 			sum(memory), sum(memory_for), sum(energy), sum(energy_for)
-		FROM usage JOIN usage_gpus ON usage_gpus.id = usage.gpu WHERE ` + strings.Join(where, " AND ") + `
+		FROM (` + strings.Join(rows, " UNION ALL ") + `) AS part JOIN usage_gpus ON usage_gpus.id = part.gpu
 		GROUP BY ` + key.group + `simulated ORDER BY ` + key.order, args, nil
+}
+
+// stretches are what sums answer the filter's window, which is of whole hours.
+func (f Filter) stretches() []stretch {
+	from, to := int64(math.MinInt64), int64(never)
+	if !f.From.IsZero() {
+		from = floor(f.From.Unix(), anHour)
+	}
+	if !f.To.IsZero() {
+		to = roundUp(f.To.Unix(), anHour)
+	}
+	return stretches(from, to)
 }
 
 // Usage reads the ledger. People and cards without any use in the window have
@@ -297,23 +316,38 @@ func (r *Recorder) numberCards(ctx context.Context, tx *sql.Tx, l ledger) (map[c
 	return cards, nil
 }
 
+// addSums is what inserting a row does that is there already.
+const addSums = ` ON CONFLICT DO UPDATE SET watched = watched + excluded.watched,
+	held = held + excluded.held, busy = busy + excluded.busy, unknown = unknown + excluded.unknown,
+	compute = compute + excluded.compute, compute_for = compute_for + excluded.compute_for,
+	memory = memory + excluded.memory, memory_for = memory_for + excluded.memory_for,
+	energy = energy + excluded.energy, energy_for = energy_for + excluded.energy_for`
+
 func (l ledger) write(ctx context.Context, tx *sql.Tx, cards map[card]cardRow) error {
-	insert, err := tx.PrepareContext(ctx, `INSERT INTO usage (hour, gpu, kind, name, watched, held, busy, unknown,
-			compute, compute_for, memory, memory_for, energy, energy_for) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET watched = watched + excluded.watched,
-			held = held + excluded.held, busy = busy + excluded.busy, unknown = unknown + excluded.unknown,
-			compute = compute + excluded.compute, compute_for = compute_for + excluded.compute_for,
-			memory = memory + excluded.memory, memory_for = memory_for + excluded.memory_for,
-			energy = energy + excluded.energy, energy_for = energy_for + excluded.energy_for`)
+	hours, err := tx.PrepareContext(ctx, `INSERT INTO usage (hour, gpu, kind, name, `+sumColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`+addSums)
 	if err != nil {
 		return err
 	}
-	defer insert.Close()
+	defer hours.Close()
+	longer, err := tx.PrepareContext(ctx, `INSERT INTO usage_sums (span, start, gpu, kind, name, `+sumColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`+addSums)
+	if err != nil {
+		return err
+	}
+	defer longer.Close()
 	for e, v := range l {
 		a := v.amounts
-		if _, err := insert.ExecContext(ctx, e.hour, cards[e.card].id, e.who.kind, e.who.name, a.watched, a.held, a.busy, a.unknown,
-			a.compute, a.computeFor, a.memory, a.memoryFor, a.energy, a.energyFor); err != nil {
+		row := []any{
+			e.hour, cards[e.card].id, e.who.kind, e.who.name, a.watched, a.held, a.busy, a.unknown,
+			a.compute, a.computeFor, a.memory, a.memoryFor, a.energy, a.energyFor,
+		}
+		if _, err := hours.ExecContext(ctx, row...); err != nil {
 			return err
+		}
+		for _, span := range []int64{aDay, aMonth} {
+			row[0] = floor(e.hour, span)
+			if _, err := longer.ExecContext(ctx, append([]any{span}, row...)...); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
