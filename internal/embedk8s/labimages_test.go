@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -382,17 +383,17 @@ func TestReplaceAndRemoveImage(t *testing.T) {
 // library is a registry that counts what it is asked.
 type library struct {
 	*httptest.Server
-	asked int
-	fail  int // status of every answer, 0 for none
+	asked atomic.Int64
+	fail  atomic.Int64 // status of every answer, 0 for none
 }
 
 func newLibrary(t *testing.T) *library {
 	l := &library{}
 	books := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		l.asked++
-		if l.fail != 0 {
-			w.WriteHeader(l.fail)
+		l.asked.Add(1)
+		if status := l.fail.Load(); status != 0 {
+			w.WriteHeader(int(status))
 			return
 		}
 		books.ServeHTTP(w, r)
@@ -453,9 +454,9 @@ func TestPullImage(t *testing.T) {
 	if err != nil || !slices.Contains(env, "CUDA_VERSION=13.0.0") || s.left() != 0 {
 		t.Fatalf("asked from afar: %v, %v; %d things are here", env, err, s.left())
 	}
-	asked := l.asked
-	if _, err := s.Environment(t.Context(), ref); err != nil || l.asked != asked {
-		t.Errorf("asked again: %v, %d more requests", err, l.asked-asked)
+	asked := l.asked.Load()
+	if _, err := s.Environment(t.Context(), ref); err != nil || l.asked.Load() != asked {
+		t.Errorf("asked again: %v, %d more requests", err, l.asked.Load()-asked)
 	}
 	unpacking := false
 	img, err := s.Pull(t.Context(), ref, func(p PullProgress) { unpacking = unpacking || p.Unpacking })
@@ -485,7 +486,7 @@ func TestRegistryThatDoesNotHelp(t *testing.T) {
 	}
 	check("no such image", host+"/lab/none:1", "the registry "+host+" has no image")
 	for status, says := range map[int]string{http.StatusForbidden: "not signed in", http.StatusTooManyRequests: "try again later"} {
-		l.fail = status
+		l.fail.Store(int64(status))
 		check(http.StatusText(status), fmt.Sprintf("%s/lab/x:%d", host, status), says)
 	}
 	l.Close()

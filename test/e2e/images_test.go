@@ -83,7 +83,9 @@ func writeImage(t *testing.T, a *appliance, env ...string) (file, size string) {
 			t.Fatal(err)
 		}
 	}
-	var list struct{ Images []struct{ Name, Digest string } }
+	var list struct {
+		Images []struct{ Name, Digest string }
+	}
 	read("images.json", &list)
 	digest := ""
 	for _, i := range list.Images {
