@@ -87,6 +87,12 @@
     });
   }
 
+  // ---- pages made for paper
+  for (const button of document.querySelectorAll("[data-print]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => print());
+  }
+
   // ---- a handle suggested from the name, until somebody edits it
   const plain = { ß: "ss", æ: "ae", œ: "oe", ø: "o", đ: "d", ł: "l", þ: "th", ð: "d", ı: "i" };
   const toHandle = (name) =>

@@ -665,7 +665,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 			_, err := l.lend(ctx, uuid, anyway)
 			return err
 		},
-		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version,
+		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {

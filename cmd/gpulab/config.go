@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -57,6 +58,8 @@ type Config struct {
 	// Profiles are the cards people launch notebooks from, in this order;
 	// empty gives one without a GPU and one with one.
 	Profiles []notebooks.Profile `json:"profiles,omitempty"`
+	// SignUp says whether anybody may ask for an account: off or approval.
+	SignUp SignUp `json:"signUp,omitempty"`
 	// Metrics says who may read /metrics.
 	Metrics MetricsConfig `json:"metrics,omitzero"`
 	// Quotas says what quotas count from and how long they wait; the quotas
@@ -64,6 +67,28 @@ type Config struct {
 	Quotas QuotaConfig `json:"quotas,omitzero"`
 	// K3s passes further options on.
 	K3s K3sConfig `json:"k3s,omitempty"`
+}
+
+// SignUp is how people without an invitation come in.
+type SignUp string
+
+// The ways of SignUp.
+const (
+	signUpOff      SignUp = "off"
+	signUpApproval SignUp = "approval" // they ask, an admin decides
+)
+
+// UnmarshalJSON takes the word off, which is false in YAML.
+func (s *SignUp) UnmarshalJSON(data []byte) error {
+	var word string
+	switch {
+	case string(data) == "false":
+		word = string(signUpOff)
+	case json.Unmarshal(data, &word) != nil:
+		word = string(data)
+	}
+	*s = SignUp(word)
+	return nil
 }
 
 // MetricsConfig says who may read the metrics besides whoever has the token.
@@ -119,6 +144,9 @@ func (c *Config) setDefaults() {
 		on := true
 		c.Metrics.Enabled = &on
 	}
+	if c.SignUp == "" {
+		c.SignUp = signUpOff
+	}
 	if c.SimulatedGPUs == 0 {
 		c.SimulatedGPUs = 2
 	}
@@ -149,6 +177,9 @@ func (c *Config) check() error {
 	case gpusReal, gpusSimulated, gpusNone:
 	default:
 		return fmt.Errorf("gpus is %q; it may be real, simulated or none", c.GPUs)
+	}
+	if c.SignUp != signUpOff && c.SignUp != signUpApproval {
+		return fmt.Errorf("signUp is %q; it may be off or approval", c.SignUp)
 	}
 	if c.SimulatedGPUs < 1 || c.SimulatedGPUs > 16 {
 		return fmt.Errorf("simulatedGPUs is %d; it may be 1 to 16", c.SimulatedGPUs)
@@ -273,6 +304,10 @@ imagesDir: {{printf "%q" .ImagesDir}}
 #     image: quay.io/jupyter/pytorch-notebook:cuda12-2026-10-05
 profiles:{{if .Profiles}}
 {{yaml .Profiles}}{{else}} []{{end}}
+
+# How people without an invitation get an account. off: an admin adds them.
+# approval: the sign-in page lets anybody who reaches it ask, and an admin decides.
+signUp: {{.SignUp}}
 
 # Who may read https://LAB/metrics: administrators, Prometheus with the token in
 # dataDir/metrics-token ("gpulab metrics --scrape-config" prints its job), and

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"errors"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -92,8 +93,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visit
 	if r.Method != http.MethodPost {
 		return nil
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	if err := r.ParseForm(); err != nil {
+	if err := parseForm(w, r, rt.maxForm); err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
 			return errFormTooLarge
@@ -101,6 +101,20 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visit
 		return errFormUnreadable
 	}
 	return checkFormToken(r, v)
+}
+
+// parseForm reads a form of at most limit bytes. Only a route with a limit of
+// its own takes files; they stay in memory.
+func parseForm(w http.ResponseWriter, r *http.Request, limit int64) error {
+	if limit == 0 {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		return r.ParseForm()
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, limit)
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "multipart/form-data" {
+		return r.ParseMultipartForm(limit)
+	}
+	return r.ParseForm()
 }
 
 // checkFormToken compares the token of a form with the one its page was given.

@@ -493,7 +493,7 @@ func TestPagesLive(t *testing.T) {
 		eventually(ctx, t, "the suggestion", `document.getElementById("handle").value === "lukasz-strasse"`)
 		eventually(ctx, t, "it is free", `document.getElementById("handle-note").innerText === "Free."`)
 		run(ctx, t, `(f => (f.value = "ben", f.dispatchEvent(new Event("input", {bubbles: true}))))(document.getElementById("handle"))`)
-		eventually(ctx, t, "it is taken", `document.getElementById("handle-note").innerText.includes("already")`)
+		eventually(ctx, t, "it is taken", `document.getElementById("handle-note").innerText.includes("taken")`)
 	})
 
 	t.Run("a browser that refuses WebSockets is told so", func(t *testing.T) {

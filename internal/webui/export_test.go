@@ -16,3 +16,6 @@ func (s *Server) OpenStreams() int {
 	defer s.streams.mu.Unlock()
 	return len(s.streams.open)
 }
+
+// SetSignUp lets anybody ask for an account, or not; before the first request.
+func (s *Server) SetSignUp(on bool) { s.cfg.SignUp = on }

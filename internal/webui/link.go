@@ -102,11 +102,8 @@ func (s *Server) redeem(r *http.Request, view linkView) (users.User, error) {
 // It is for people who may create an account; others could list the lab's.
 func (s *Server) checkHandle(w http.ResponseWriter, r *http.Request, v visitor) error {
 	query := r.URL.Query()
-	if !v.may(users.ActionManageUsers) {
-		info, err := s.cfg.Users.LinkInfo(r.Context(), query.Get("token"))
-		if err != nil || info.UserID != nil {
-			return errNotAllowed
-		}
+	if !v.may(users.ActionManageUsers) && !s.mayMakeAccount(r) {
+		return errNotAllowed
 	}
 	handle := query.Get("handle")
 	var wrong, right, hint string
@@ -116,18 +113,28 @@ func (s *Server) checkHandle(w http.ResponseWriter, r *http.Request, v visitor) 
 	case err != nil:
 		wrong = message(err)
 	default:
-		_, err := s.cfg.Users.ByHandle(r.Context(), handle)
-		switch {
+		switch err := s.cfg.Users.HandleFree(r.Context(), handle); {
 		case err == nil:
-			wrong = "Somebody has this sign-in name already."
-		case errors.Is(err, users.ErrNotFound):
 			right = "Free."
+		case errors.Is(err, users.ErrHandleTaken):
+			wrong = message(err)
 		default:
 			return err
 		}
 	}
 	s.render(w, r, http.StatusOK, fieldNote("handle-note", hint, wrong, right))
 	return nil
+}
+
+// mayMakeAccount reports whether a request carries a link with which somebody
+// makes an account.
+func (s *Server) mayMakeAccount(r *http.Request) bool {
+	token := r.URL.Query().Get("token")
+	if info, err := s.cfg.Users.LinkInfo(r.Context(), token); err == nil {
+		return info.UserID == nil
+	}
+	_, err := s.cfg.Users.InvitationInfo(r.Context(), token)
+	return err == nil
 }
 
 // handleHint says what a sign-in name looks like.

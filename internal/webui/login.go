@@ -42,7 +42,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 		status = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(limited.RetryAfter.Seconds()))))
 		view.Error = message(err)
-	case errors.Is(err, users.ErrBadCredentials), errors.Is(err, users.ErrSuspended):
+	case errors.Is(err, users.ErrBadCredentials), errors.Is(err, users.ErrSuspended), errors.Is(err, users.ErrPending):
 		view.Error = message(err)
 	default:
 		return err

@@ -27,6 +27,10 @@ type page struct {
 	HubPort int
 	// Charts says that the page draws curves.
 	Charts bool
+	// Waiting counts the requests for an account, on the list of people.
+	Waiting int
+	// SignUp says that anybody may ask for an account.
+	SignUp bool
 	asset  func(name string) string
 }
 
@@ -60,7 +64,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 	if live != "" {
 		p.Live = "/events?" + live
 	}
+	p.SignUp = s.cfg.SignUp
 	if v.signedIn {
+		p.Waiting = s.waiting(r, v)
 		p.HubPort = s.cfg.HubPort
 		p.Nav = navFor(v)
 	}
@@ -71,6 +77,8 @@ func navFor(v visitor) []navLink {
 	nav := []navLink{{"/", "Home", "house"}, {"/gpus", "GPUs", "gpu"}, {"/use", "Use", "clock"}}
 	if v.may(users.ActionManageUsers) {
 		nav = append(nav, navLink{"/users", "Users", "users"})
+	} else if v.may(users.ActionInvite) {
+		nav = append(nav, navLink{"/invitations", "Invite", "users"})
 	}
 	if v.may(users.ActionManageQuotas) {
 		nav = append(nav, navLink{"/quotas", "Quotas", "gauge"})

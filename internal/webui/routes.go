@@ -25,6 +25,9 @@ type route struct {
 	// script is true where the caller is a program rather than a person: a
 	// missing session is answered with 401 instead of the sign-in page.
 	script bool
+	// maxForm is the largest form taken, in bytes; 0 means the usual maxForm.
+	// Such a form may carry a file.
+	maxForm int64
 }
 
 // table lists every route. The walk in routes_test.go checks each of them for
@@ -39,6 +42,10 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/welcome", need: public, handler: s.linkPage},
 		{method: "POST", path: "/welcome", need: public, handler: s.redeemLink},
 		{method: "GET", path: "/handle/check", need: public, handler: s.checkHandle, script: true},
+		{method: "GET", path: "/join", need: public, handler: s.joinPage},
+		{method: "POST", path: "/join", need: public, handler: s.join},
+		{method: "GET", path: "/signup", need: public, handler: s.signUpPage},
+		{method: "POST", path: "/signup", need: public, handler: s.signUp},
 		{method: "GET", path: "/trust", need: public, handler: s.trustPage},
 		{method: "GET", path: "/ca.crt", need: public, handler: s.downloadCA},
 
@@ -66,6 +73,14 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/quotas", need: users.ActionManageQuotas, handler: s.setQuota},
 		{method: "POST", path: "/quotas/grants", need: users.ActionManageQuotas, handler: s.grantQuota},
 		{method: "POST", path: "/quotas/grants/{id}/end", need: users.ActionManageQuotas, handler: s.endGrant},
+		{method: "GET", path: "/users/import", need: users.ActionManageUsers, handler: s.importPage},
+		{method: "POST", path: "/users/import", need: users.ActionManageUsers, handler: s.importPeople, maxForm: maxImportForm},
+		{method: "GET", path: "/requests", need: users.ActionManageUsers, handler: s.requestsPage},
+		{method: "POST", path: "/requests/{id}/approve", need: users.ActionManageUsers, handler: s.approveRequest},
+		{method: "POST", path: "/requests/{id}/decline", need: users.ActionManageUsers, handler: s.declineRequest},
+		{method: "GET", path: "/invitations", need: users.ActionInvite, handler: s.invitationsPage},
+		{method: "POST", path: "/invitations", need: users.ActionInvite, handler: s.invite},
+		{method: "POST", path: "/invitations/{id}/revoke", need: users.ActionInvite, handler: s.revokeInvitation},
 		{method: "GET", path: "/status", need: users.ActionManageLab, handler: s.statusPage},
 		{method: "GET", path: "/api/v1/status", need: users.ActionManageLab, handler: s.apiStatus, script: true},
 	}

@@ -111,7 +111,7 @@ func TestLiveHandleCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := l.client(t, "")
-	for handle, says := range map[string]string{"grace": "Free.", "ada": "already", "Ä b": "a-b", "": "2 to 30", "root": "reserved"} {
+	for handle, says := range map[string]string{"grace": "Free.", "ada": "taken", "Ä b": "a-b", "": "2 to 30", "root": "reserved"} {
 		c.get("/handle/check?token="+token+"&handle="+url.QueryEscape(handle)).want(t, http.StatusOK, says)
 	}
 	c.get("/handle/check?handle=ada").want(t, http.StatusForbidden)

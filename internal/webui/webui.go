@@ -47,6 +47,7 @@ type Users interface {
 	LinkInfo(ctx context.Context, token string) (users.Link, error)
 	RedeemLink(ctx context.Context, token, handle, name, password string) (users.User, error)
 	Audit(ctx context.Context, entry users.Entry) error
+	waysIn
 }
 
 // Notebooks start, stop and report notebooks.
@@ -110,6 +111,8 @@ type Config struct {
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
+	// SignUp lets anybody ask for an account, which an admin approves or not.
+	SignUp bool
 	// LabName is shown on every page; empty means "gpulab".
 	LabName string
 	// Version is shown in the foot of every page.
