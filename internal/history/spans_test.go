@@ -96,7 +96,7 @@ func TestSumsAreTheHours(t *testing.T) {
 	if _, err := l.store.DB().Exec("DELETE FROM usage_sums"); err != nil {
 		t.Fatal(err)
 	}
-	migration, err := os.ReadFile("../store/migrations/0008_usage_sums.sql")
+	migration, err := os.ReadFile("../store/migrations/0005_usage_sums.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
