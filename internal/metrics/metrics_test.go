@@ -84,6 +84,7 @@ func rich(t *testing.T) *Lab {
 	}
 	// A machine for tests may have none of its own to show.
 	reading.Disks = append(reading.Disks, hoststat.Disk{Device: "disk-of-the-test", Reads: 1})
+	reading.Interfaces = append(reading.Interfaces, hoststat.Interface{Name: "interface-of-the-test", ReceivedBytes: 1, SentBytes: 1})
 	return &Lab{
 		Version: "1.2.3", Now: began.Add(1500 * time.Millisecond), Host: reading,
 		Launches: map[string]int{"waiting": 2, "starting": 0, "running": 3, "stopping": 0},
