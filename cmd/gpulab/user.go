@@ -16,7 +16,7 @@ func newUser(a *app) *cobra.Command {
 		Use: "user", Short: "People: add, list, new password, remove",
 		Example: "  sudo gpulab user add ada --name 'Ada Lovelace' --role member\n  sudo gpulab user list",
 	}
-	c.AddCommand(newUserAdd(a), newUserList(a), newUserPasswd(a), newUserRemove(a))
+	c.AddCommand(newUserAdd(a), newUserList(a), newUserPasswd(a), newUserRemove(a), newUserImport(a))
 	return c
 }
 

@@ -137,5 +137,6 @@ type Daemon interface {
 	// as the end of a sentence that begins with "a test pod saw".
 	CheckGPU(ctx context.Context) (string, error)
 	Images
+	Imports
 	Quotas
 }

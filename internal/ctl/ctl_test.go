@@ -76,6 +76,10 @@ func (d *daemon) Usage(_ context.Context, f history.Filter, by history.By) ([]hi
 }
 func (d *daemon) CheckGPU(context.Context) (string, error) { return "", errors.New("no GPU is free") }
 
+func (d *daemon) ImportUsers(_ context.Context, r ImportRequest) (ImportResult, error) {
+	return ImportResult{Applied: !r.DryRun, Plan: users.ImportPlan{New: len(r.Text)}}, nil
+}
+
 func (d *daemon) Images(context.Context) ([]Image, error) { return []Image{{Ref: "x:1"}}, nil }
 
 func (d *daemon) ImportImage(_ context.Context, r io.Reader, as string) ([]Image, error) {
@@ -176,6 +180,10 @@ func TestRoundTrips(t *testing.T) {
 	}
 	if _, err := c.AddUser(ctx, NewUser{Handle: "ada"}); !errors.As(err, &problem) || problem.Wrong {
 		t.Errorf("a refusal: %+v", problem)
+	}
+	// The largest list passes, though JSON makes it longer.
+	if r, err := c.ImportUsers(ctx, ImportRequest{Text: make([]byte, 4<<20)}); err != nil || !r.Applied || r.Plan.New != 4<<20 {
+		t.Errorf("ImportUsers: %+v %v", r, err)
 	}
 	var text strings.Builder
 	if err := c.Metrics(ctx, &text); err != nil || text.String() != "gpulab_up 1\n" {

@@ -89,6 +89,7 @@ func handler(d Daemon) http.Handler {
 		}
 		return d.AddUser(r.Context(), u)
 	}))
+	mux.HandleFunc("POST /v1/users/import", importUsers(d))
 	mux.HandleFunc("POST /v1/users/{handle}/password-link", answer(func(r *http.Request) (any, error) {
 		return d.PasswordLink(r.Context(), r.PathValue("handle"))
 	}))
