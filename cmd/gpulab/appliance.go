@@ -660,7 +660,7 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, CheckGPU: l.CheckGPU,
+		History: l.history, Quotas: l.quotas, CheckGPU: l.tryGPU,
 		LendGPU: func(ctx context.Context, uuid string, anyway bool) error {
 			_, err := l.lend(ctx, uuid, anyway)
 			return err

@@ -172,7 +172,11 @@ func inWords(d time.Duration) string {
 
 // AdminLink implements ctl.Daemon.
 func (l *appliance) AdminLink(ctx context.Context) (ctl.Link, error) {
-	return l.link(ctx, users.Link{Purpose: users.PurposeAdminSetup}, "/setup")
+	link, err := l.link(ctx, users.Link{Purpose: users.PurposeAdminSetup}, "/setup")
+	if err == nil {
+		l.audit(ctx, "admin.link", "")
+	}
+	return link, err
 }
 
 func (l *appliance) link(ctx context.Context, link users.Link, path string) (ctl.Link, error) {

@@ -119,6 +119,13 @@ const checkPatience = 90 * time.Second
 
 // CheckGPU implements ctl.Daemon.
 func (l *appliance) CheckGPU(ctx context.Context) (string, error) {
+	saw, err := l.tryGPU(ctx)
+	l.audit(ctx, "gpu.check", "")
+	return saw, err
+}
+
+// tryGPU lets a test pod compute on a free GPU and returns what it saw.
+func (l *appliance) tryGPU(ctx context.Context) (string, error) {
 	parts, client := l.attached.Load(), l.client.Load()
 	if parts == nil || !l.canLaunch.Load() {
 		return "", errStarting

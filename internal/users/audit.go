@@ -82,6 +82,27 @@ func (f AuditFilter) all() bool {
 	return f.Person == "" && f.Action == "" && f.Remote == "" && f.Since.IsZero() && f.Until.IsZero()
 }
 
+// Words are the filter for the log itself: empty, or ", of …".
+func (f AuditFilter) Words() string {
+	var parts []string
+	for _, p := range [][2]string{{"person ", f.Person}, {"action ", f.Action}, {"address ", f.Remote}, {"since ", day(f.Since)}, {"until ", day(f.Until)}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+p[1])
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return ", of " + strings.Join(parts, ", ")
+}
+
+func day(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
 // where is the filter as SQL conditions.
 func (f AuditFilter) where() (string, []any) {
 	conditions, args := []string{"1 = 1"}, []any{}

@@ -42,6 +42,9 @@ func lasting(d time.Duration) string {
 	return duration(d)
 }
 
+// seconds is a whole number of them for a header, never too few.
+func seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
+
 func pair(a int, aUnit string, b int, bUnit string) string {
 	if b == 0 {
 		return fmt.Sprintf("%d %s", a, aUnit)

@@ -63,6 +63,11 @@ func (s *Server) launch(w http.ResponseWriter, r *http.Request, v visitor) error
 	if err != nil {
 		return launchProblem(err)
 	}
+	detail := auditedLaunch(&launched)
+	if request.Instead != 0 {
+		detail += fmt.Sprintf(", instead of launch %d", request.Instead)
+	}
+	s.audit(r, v, "notebook.launch", launched.Handle, detail)
 	return seeOther("/launches/" + strconv.FormatInt(launched.ID, 10))
 }
 
@@ -135,8 +140,19 @@ func (s *Server) endLaunch(r *http.Request, v visitor, end func(context.Context,
 		if err := end(r.Context(), l.ID); err != nil && !errors.Is(err, notebooks.ErrNotFound) {
 			return fmt.Errorf("%s launch %d: %w", verb, l.ID, err)
 		}
+		action := "notebook.stop"
+		if verb == "cancel" {
+			action = "notebook.cancel"
+		}
+		s.audit(r, v, action, l.Handle, auditedLaunch(&l))
 	}
 	return seeOther("/")
+}
+
+// auditedLaunch names a launch in the audit log. Its title is its owner's own
+// matter.
+func auditedLaunch(l *notebooks.Launch) string {
+	return fmt.Sprintf("launch %d, profile %s", l.ID, l.Profile)
 }
 
 func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) launchView {

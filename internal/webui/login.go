@@ -2,9 +2,7 @@ package webui
 
 import (
 	"errors"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -40,7 +38,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 	switch {
 	case errors.As(err, &limited):
 		status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(limited.RetryAfter.Seconds()))))
+		w.Header().Set("Retry-After", seconds(limited.RetryAfter))
 		view.Error = message(err)
 	case errors.Is(err, users.ErrBadCredentials), errors.Is(err, users.ErrSuspended), errors.Is(err, users.ErrPending):
 		view.Error = message(err)
@@ -58,6 +56,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request, v visitor) error
 		if err := s.cfg.Users.EndSession(r.Context(), v.token); err != nil {
 			return err
 		}
+		s.audit(r, v, "sign-out", v.session.User.Handle, "")
 	}
 	forgetCookie(w, sessionCookie)
 	return seeOther("/login?signed-out")

@@ -83,6 +83,9 @@ func navFor(v visitor) []navLink {
 	if v.may(users.ActionManageQuotas) {
 		nav = append(nav, navLink{"/quotas", "Quotas", "gauge"})
 	}
+	if v.may(users.ActionSeeAudit) {
+		nav = append(nav, navLink{"/audit", "Audit", "shield-check"})
+	}
 	if v.may(users.ActionManageLab) {
 		nav = append(nav, navLink{"/status", "Status", "server"})
 	}

@@ -67,6 +67,15 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/users/gus/link", admin},
 		{"POST", "/users/gus/remove", admin},
 		{"GET", "/quotas", admin},
+		{"GET", "/account", signedIn},
+		{"POST", "/account/profile", signedIn},
+		{"POST", "/account/password", signedIn},
+		{"POST", "/account/sessions/1/end", signedIn},
+		{"POST", "/account/sessions/end-others", signedIn},
+		{"POST", "/account/tokens", signedIn},
+		{"POST", "/account/tokens/1/revoke", signedIn},
+		{"GET", "/audit", admin},
+		{"POST", "/audit/export", admin},
 		{"POST", "/quotas", admin},
 		{"POST", "/quotas/grants", admin},
 		{"POST", "/quotas/grants/1/end", admin},
@@ -159,6 +168,10 @@ func TestEveryFormNeedsItsToken(t *testing.T) {
 		}
 		token := c.token(page)
 		stranger := l.client(t, "ben").token("/")
+		if _, _, err := l.users.CreateToken(t.Context(), 1, users.NewToken{Name: "laptop", Scope: users.ScopeRead, Days: 30}); err != nil {
+			t.Fatal(err)
+		}
+		tokens, sessions := l.users.count(t, "api_tokens"), l.users.count(t, "sessions")
 		people, running, audit := l.users.count(t, "users"), len(l.notebooks.filter(notebooks.Launch.Active)), l.users.count(t, "audit")
 		walked := 0
 		for _, rt := range l.pages.Routes() {
@@ -170,7 +183,8 @@ func TestEveryFormNeedsItsToken(t *testing.T) {
 			// Everything that would be right but for the token.
 			form := func(csrf ...string) url.Values {
 				return url.Values{"csrf": csrf, "handle": {"ada"}, "password": {"ada-password"}, "again": {"ada-password"},
-					"token": {link}, "name": {"Eve"}, "role": {"admin"}, "profile": {"cpu"}}
+					"token": {link}, "name": {"Eve"}, "role": {"admin"}, "profile": {"cpu"},
+					"old": {"ada-password"}, "scope": {"full"}, "days": {"30"}, "format": {"csv"}}
 			}
 			for what, got := range map[string]answer{
 				"no token":              c.do("POST", path, form(), nil),
@@ -193,7 +207,8 @@ func TestEveryFormNeedsItsToken(t *testing.T) {
 			t.Errorf("only %d routes take forms", walked)
 		}
 		_, unused := l.users.LinkInfo(t.Context(), link)
-		if l.users.count(t, "users") != people || len(l.notebooks.filter(notebooks.Launch.Active)) != running || l.users.count(t, "audit") != audit || unused != nil {
+		if l.users.count(t, "users") != people || len(l.notebooks.filter(notebooks.Launch.Active)) != running || l.users.count(t, "audit") != audit || unused != nil ||
+			l.users.count(t, "api_tokens") != tokens || l.users.count(t, "sessions") != sessions {
 			t.Error("a form without its token changed something")
 		}
 		if handle != "" {

@@ -46,7 +46,8 @@ type Users interface {
 	CreateLink(ctx context.Context, link users.Link, ttl time.Duration) (token string, err error)
 	LinkInfo(ctx context.Context, token string) (users.Link, error)
 	RedeemLink(ctx context.Context, token, handle, name, password string) (users.User, error)
-	Audit(ctx context.Context, entry users.Entry) error
+	AuditTrail
+	OwnAccounts
 	waysIn
 }
 

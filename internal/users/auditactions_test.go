@@ -1,0 +1,170 @@
+package users
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestEveryActionHasWords reads gpulab's own code: whatever is recorded is one of AuditActions, and each of
+// these is recorded somewhere.
+func TestEveryActionHasWords(t *testing.T) {
+	recorded := map[string]string{} // action → where
+	for _, root := range []string{"..", "../../cmd"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			actionsIn(t, path, file, recorded)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(recorded) < 15 {
+		t.Fatalf("only %d actions were found", len(recorded))
+	}
+	for action, where := range recorded {
+		if AuditWords(action) == action {
+			t.Errorf("%s records %q, which auditactions.go has no words for", where, action)
+		}
+	}
+	seen := map[string]bool{}
+	for _, a := range AuditActions() {
+		if recorded[a.Name] == "" {
+			t.Errorf("nothing records %q", a.Name)
+		}
+		if seen[a.Name] || a.Words == "" || strings.HasSuffix(a.Words, ".") {
+			t.Errorf("%q comes twice or has no words", a.Name)
+		}
+		seen[a.Name] = true
+	}
+}
+
+var actionPattern = regexp.MustCompile(`^[a-z]+(-[a-z]+)*(\.[a-z]+(-[a-z]+)*)*$`)
+
+// actionsIn finds the actions of Entry literals and of calls of functions named audit. An action that is no
+// literal comes from the function around it, or from the function of this file that returns it.
+func actionsIn(t *testing.T, path string, file *ast.File, recorded map[string]string) {
+	functions := map[string]*ast.FuncDecl{}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok {
+			functions[f.Name.Name] = f
+		}
+	}
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		name := f.Name.Name
+		if f.Body == nil || slices.Contains([]string{"audit", "Audit", "note"}, name) {
+			continue // these pass on what they are given
+		}
+		ast.Inspect(f.Body, func(n ast.Node) bool {
+			var action ast.Expr
+			switch n := n.(type) {
+			case *ast.CompositeLit:
+				action = entryAction(n)
+			case *ast.CallExpr:
+				action = auditArgument(n)
+			}
+			if action == nil {
+				return true
+			}
+			found := 0
+			for _, text := range literals(action, f, functions) {
+				if actionPattern.MatchString(text) {
+					recorded[text] = path + ": " + name
+					found++
+				}
+			}
+			if found == 0 {
+				t.Errorf("%s: what %s records cannot be told: write it as a literal", path, name)
+			}
+			return true
+		})
+	}
+}
+
+func entryAction(lit *ast.CompositeLit) ast.Expr {
+	name := ""
+	switch typ := lit.Type.(type) {
+	case *ast.Ident:
+		name = typ.Name
+	case *ast.SelectorExpr:
+		name = typ.Sel.Name
+	}
+	if name != "Entry" {
+		return nil
+	}
+	for _, e := range lit.Elts {
+		if kv, ok := e.(*ast.KeyValueExpr); ok {
+			if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Action" {
+				if field, ok := kv.Value.(*ast.SelectorExpr); ok && field.Sel.Name == "Action" {
+					return nil // a copy of an entry
+				}
+				return kv.Value
+			}
+		}
+	}
+	return nil
+}
+
+// auditArgument is the action in s.audit(r, v, action, …) and l.audit(ctx, action, …).
+func auditArgument(call *ast.CallExpr) ast.Expr {
+	fun, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || fun.Sel.Name != "audit" {
+		return nil
+	}
+	for _, arg := range call.Args[1:] {
+		switch arg := arg.(type) {
+		case *ast.BasicLit:
+			return arg
+		case *ast.CompositeLit, *ast.CallExpr:
+			return nil // an Entry, found by itself
+		case *ast.Ident:
+			if arg.Name == "action" {
+				return arg
+			}
+			if arg.Name == "e" || arg.Name == "entry" {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+func literals(action ast.Expr, around *ast.FuncDecl, functions map[string]*ast.FuncDecl) []string {
+	var in ast.Node = around.Body
+	switch action := action.(type) {
+	case *ast.BasicLit:
+		in = action
+	case *ast.CallExpr:
+		if name, ok := action.Fun.(*ast.Ident); ok && functions[name.Name] != nil {
+			in = functions[name.Name].Body
+		}
+	}
+	var list []string
+	ast.Inspect(in, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			if text, err := strconv.Unquote(lit.Value); err == nil && (in == action || strings.Contains(text, ".")) {
+				list = append(list, text)
+			}
+		}
+		return true
+	})
+	return list
+}
