@@ -66,7 +66,7 @@ func actionsIn(t *testing.T, path string, file *ast.File, recorded map[string]st
 			continue
 		}
 		name := f.Name.Name
-		if f.Body == nil || slices.Contains([]string{"audit", "Audit", "note"}, name) {
+		if f.Body == nil || slices.Contains([]string{"audit", "Audit", "note", "record"}, name) {
 			continue // these pass on what they are given
 		}
 		ast.Inspect(f.Body, func(n ast.Node) bool {
@@ -119,10 +119,10 @@ func entryAction(lit *ast.CompositeLit) ast.Expr {
 	return nil
 }
 
-// auditArgument is the action in s.audit(r, v, action, …) and l.audit(ctx, action, …).
+// auditArgument is the action in s.audit(r, v, action, …), l.audit(ctx, action, …) and s.record(ctx, tx, who, action, …).
 func auditArgument(call *ast.CallExpr) ast.Expr {
 	fun, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok || fun.Sel.Name != "audit" {
+	if !ok || fun.Sel.Name != "audit" && fun.Sel.Name != "record" {
 		return nil
 	}
 	for _, arg := range call.Args[1:] {

@@ -65,20 +65,17 @@ type tokenForm struct {
 }
 
 // scopeWords are the choices for a new token, the smallest first.
-var scopeWords = []choice{
+var scopeWords = []roleView{
 	{string(users.ScopeRead), "Read: see what you see"},
 	{string(users.ScopeLaunch), "Launch: also launch and stop your own notebooks"},
 	{string(users.ScopeFull), "Full: everything your role may do"},
 }
 
-// A choice is one option of a list.
-type choice struct{ Value, Text string }
-
 // lifetimes are the choices of how long a token lasts.
-func lifetimes() []choice {
-	list := make([]choice, 0, len(users.TokenLifetimes))
+func lifetimes() []roleView {
+	list := make([]roleView, 0, len(users.TokenLifetimes))
 	for _, days := range users.TokenLifetimes {
-		list = append(list, choice{strconv.Itoa(days), count(days, "day", "days")})
+		list = append(list, roleView{strconv.Itoa(days), count(days, "day", "days")})
 	}
 	return list
 }

@@ -29,7 +29,7 @@ const auditPerPage = 50
 // An auditView is a page of the audit log.
 type auditView struct {
 	Filter  auditForm
-	Actions []choice
+	Actions []roleView
 	Rows    []auditRow
 	Older   string // address of the page with the next older ones, if there are any
 	Newest  string // address of the first page, unless this is it
@@ -102,9 +102,9 @@ func (s *Server) auditPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	if err != nil {
 		return err
 	}
-	view := auditView{Filter: form, Actions: []choice{{"", "Everything"}}, Head: head.Hash.String()}
+	view := auditView{Filter: form, Actions: []roleView{{"", "Everything"}}, Head: head.Hash.String()}
 	for _, a := range users.AuditActions() {
-		view.Actions = append(view.Actions, choice{a.Name, sentenceCase(a.Words)})
+		view.Actions = append(view.Actions, roleView{a.Name, sentenceCase(a.Words)})
 	}
 	if len(entries) > auditPerPage {
 		entries = entries[:auditPerPage]

@@ -49,7 +49,7 @@ func auditPage(p page, view auditView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = choiceField("action", "action", "What", view.Filter.Action, view.Actions).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = choiceField(choice{ID: "action", Name: "action", Label: "What", Value: view.Filter.Action, Options: view.Actions}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
