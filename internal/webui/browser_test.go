@@ -175,6 +175,7 @@ func TestPagesInABrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	setSomeQuotas(t, busy)
+	ways, wayPages := waysInPages(t)
 	pages := []struct {
 		name, path, user string
 		lab              *lab
@@ -213,6 +214,13 @@ func TestPagesInABrowser(t *testing.T) {
 		{"not-found", "/nothing", "ada", busy, 404},
 		{"forbidden", "/users", "ben", busy, 403},
 		{"design", "/design", "ben", busy, 200},
+	}
+	for _, p := range wayPages {
+		pages = append(pages, struct {
+			name, path, user string
+			lab              *lab
+			status           int
+		}{p.name, p.path, p.user, ways, p.status})
 	}
 	var wrong complaints
 	wrong.listen(ctx)

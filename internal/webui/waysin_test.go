@@ -112,14 +112,14 @@ func TestInvitationsThatDoNotWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	make := func() string {
+	invite := func() string {
 		_, token, err := l.users.Invite(t.Context(), ada, users.NewInvitation{Uses: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return token
 	}
-	revoked, expired, used := make(), make(), make()
+	revoked, expired, used := invite(), invite(), invite()
 	l.users.exec(t, "UPDATE invitations SET revoked_at = 1 WHERE id = 1")
 	l.users.exec(t, "UPDATE invitations SET expires_at = 1 WHERE id = 2")
 	l.users.exec(t, "UPDATE invitations SET uses = 1 WHERE id = 3")
