@@ -74,6 +74,7 @@ type appliance struct {
 	fleet   *fleet.Fleet
 	history *history.Recorder
 	quotas  *quota.Service
+	proxy   *proxyName // the way to the internet, where the lab has one
 	id      embedk8s.Identity
 	images  embedk8s.ImageSet
 	hub     charts.HubSecrets
@@ -138,6 +139,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return ctl.Serve(ctx, l.app.socket, l) })
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
+	g.Go(func() error { return l.proxy.run(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
 		err := l.bootstrap(ctx, g)
@@ -177,6 +179,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := l.findPlace(); err != nil {
+		return err
+	}
+	if l.proxy, err = newProxyName(l.cfg.Network); err != nil {
 		return err
 	}
 	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames()); err != nil {
@@ -297,7 +302,7 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 	here := l.where.Load()
 	cluster := embedk8s.New(embedk8s.Config{
 		DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
-		PauseImage: l.images.Refs()["pause"], KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
+		PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
 	})
 	l.cluster.Store(cluster)
 	var client *kubernetes.Clientset
@@ -457,7 +462,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		HasGPU:    l.cfg.GPUs != gpusNone, Simulated: l.cfg.GPUs == gpusSimulated, Sharing: l.cfg.GPUSharing,
 		DriverRoot: l.driverRoot(), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
 		Hub: l.hub, HubStateDir: l.hubStateDir(), FeaturesDir: l.featuresDir(),
-		Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
+		NotebookEnv: l.cfg.Network.proxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
 	}), nil
 }
 
@@ -527,7 +532,9 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	hub := notebooks.NewHub(notebooks.HubConfig{Address: kube.HubAddress, Token: l.hub.ServiceToken})
-	parts.tenancy = tenancy.New(tenancy.Config{HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden}, client)
+	if parts.tenancy, err = l.newTenancy(client); err != nil {
+		return err
+	}
 	plugins := deviceplugin.New(deviceplugin.Config{Log: log})
 	if parts.lending, err = newLending(ctx, l.store, plugins, l.fleet, l.cfg.GPUSharing); err != nil {
 		return err

@@ -65,6 +65,8 @@ type Config struct {
 	// Quotas says what quotas count from and how long they wait; the quotas
 	// themselves are set while the lab runs.
 	Quotas QuotaConfig `json:"quotas,omitzero"`
+	// Network says what notebooks may reach besides the internet.
+	Network NetworkConfig `json:"network,omitzero"`
 	// K3s passes further options on.
 	K3s K3sConfig `json:"k3s,omitempty"`
 }
@@ -123,6 +125,8 @@ func (m MetricsConfig) networks() ([]netip.Prefix, error) {
 
 // K3sConfig is for unusual machines.
 type K3sConfig struct {
+	// PodMaxPIDs is how many processes and threads a notebook may have.
+	PodMaxPIDs  int      `json:"podMaxPids,omitempty"`
 	KubeletArgs []string `json:"kubeletArgs,omitempty"`
 }
 
@@ -146,6 +150,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.SignUp == "" {
 		c.SignUp = signUpOff
+	}
+	if c.K3s.PodMaxPIDs == 0 {
+		c.K3s.PodMaxPIDs = 4096
 	}
 	if c.SimulatedGPUs == 0 {
 		c.SimulatedGPUs = 2
@@ -202,6 +209,12 @@ func (c *Config) check() error {
 	if _, err := c.Quotas.grace(); err != nil {
 		return err
 	}
+	if err := c.Network.check(); err != nil {
+		return err
+	}
+	if c.K3s.PodMaxPIDs < 256 || c.K3s.PodMaxPIDs > 1<<20 {
+		return fmt.Errorf("k3s.podMaxPids is %d; it may be 256, with which JupyterLab just runs, to %d", c.K3s.PodMaxPIDs, 1<<20)
+	}
 	if err := notebooks.CheckProfiles(c.Profiles); err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
@@ -244,6 +257,9 @@ func loadConfig(path string) (Config, error) {
 var configTemplate = template.Must(template.New("config").Funcs(template.FuncMap{"yaml": func(v any) (string, error) {
 	text, err := yaml.Marshal(v)
 	return strings.TrimSpace(string(text)), err
+}, "indent": func(n int, text string) string {
+	space := strings.Repeat(" ", n)
+	return space + strings.ReplaceAll(text, "\n", "\n"+space)
 }}).Parse(`# gpulab's configuration. Every key may be left out. After a change: gpulab init
 
 # The lab's name as the page shows it.
@@ -278,12 +294,12 @@ imagesDir: {{printf "%q" .ImagesDir}}
 
 # The cards people launch notebooks from. None: the first two below, one without
 # and one with a GPU. Yours take their place, so list those you want to keep.
-# cpus and memory are limits; gpuModel and gpuMemory say which GPUs will do, as
-# the page of a GPU shows them. A card that no machine can serve is shown to
-# administrators only. image is the container image that the notebook starts
-# from, instead of gpulab's own; it needs JupyterLab and JupyterHub's
-# jupyterhub-singleuser in it. Bring it in with "gpulab images", or its registry
-# is asked at the first launch.
+# cpus and memory are limits (left out: half of the machine's); gpuModel and
+# gpuMemory say which GPUs will do, as the page of a GPU shows them. A card that no
+# machine can serve is shown to administrators only. image is the container image
+# that the notebook starts from, instead of gpulab's own; it needs JupyterLab and
+# JupyterHub's jupyterhub-singleuser in it. Bring it in with "gpulab images", or
+# its registry is asked at the first launch.
 #   - slug: cpu
 #     title: CPU notebook
 #     cpus: 2
@@ -324,8 +340,27 @@ quotas:
   termBegins: {{printf "%q" .Quotas.TermBegins}}
   grace: {{printf "%q" .Quotas.Grace}}
 
-# For unusual machines: further arguments of the kubelet, without "--".
+# Notebooks reach the internet, and no private address: nothing in 10/8,
+# 100.64/10, 172.16/12 and 192.168/16. allow opens some, for everybody or for
+# groups; names are not taken, ports (of TCP and UDP) may be left out for all:
+#   allow:
+#     - name: nas
+#       to: 192.168.1.10
+#       ports: [2049, 445]
+#       groups: [vision]
+# The lab's own machines stay closed whatever is allowed. proxy is the way to the
+# internet where there is no other, such as http://proxy.example.org:3128, and
+# noProxy what is reached without it, such as [.example.org].
+network:
+  allow:{{if .Network.Allow}}
+{{yaml .Network.Allow | indent 4}}{{else}} []{{end}}
+  proxy: {{printf "%q" .Network.Proxy}}
+  noProxy: [{{range $i, $n := .Network.NoProxy}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
+
+# For unusual machines: how many processes and threads a notebook may have, and
+# further arguments of the kubelet, without "--".
 k3s:
+  podMaxPids: {{.K3s.PodMaxPIDs}}
   kubeletArgs: [{{range $i, $n := .K3s.KubeletArgs}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
 `))
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -133,6 +134,46 @@ func TestNotebookPod(t *testing.T) {
 		t.Errorf("/dev/shm lies on %v", got)
 	}
 	holds(t, "tolerations", at(t, s.Pod, "spec", "tolerations"), "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "NoExecute")
+}
+
+// /dev/shm is half of the notebook's memory, unless the chart is told otherwise.
+func TestNotebookPodSharedMemory(t *testing.T) {
+	t.Parallel()
+	size := func(r Release) (sizes []any) {
+		for _, s := range spawn(t, r, "ada", "n", map[string]any{"uid": 20001, "profile": "cpu"}, map[string]any{"uid": 20001, "profile": "gpu"}) {
+			if s.Error != "" {
+				t.Fatal(s.Error)
+			}
+			sizes = append(sizes, dotted(t, named(t, at(t, s.Pod, "spec", "volumes"), "shm"), "emptyDir.sizeLimit"))
+		}
+		return sizes
+	}
+	r := release(t, sampleInputs(), "jupyterhub")
+	// The second profile has no limit, and so /dev/shm ends with the memory that
+	// the namespace gives it.
+	if got := size(r); !slices.Equal(got, []any{strconv.Itoa(1 << 30), nil}) {
+		t.Errorf("sizes %v", got)
+	}
+	r.Values["gpulab"].(map[string]any)["shmSize"] = "3Gi"
+	if got := size(r); !slices.Equal(got, []any{"3Gi", "3Gi"}) {
+		t.Errorf("sizes %v, want the one that was set", got)
+	}
+}
+
+// What gpulab passes reaches every notebook's environment.
+func TestNotebookPodEnvironment(t *testing.T) {
+	t.Parallel()
+	in := sampleInputs()
+	in.NotebookEnv = map[string]string{"HTTP_PROXY": "http://proxy.example:3128", "no_proxy": ".svc,10.42.0.0/16"}
+	s := spawn(t, release(t, in, "jupyterhub"), "ada", "n", map[string]any{"uid": 20001, "profile": "cpu"})[0]
+	if s.Error != "" {
+		t.Fatal(s.Error)
+	}
+	for name, want := range in.NotebookEnv {
+		if got := named(t, at(t, s.Pod, "spec", "containers", 0, "env"), name)["value"]; got != want {
+			t.Errorf("%s is %v, want %s", name, got, want)
+		}
+	}
 }
 
 // Every notebook has a user namespace of its own, but for those with simulated

@@ -23,11 +23,12 @@ type Inputs struct {
 	Sharing    int    // how many pods take turns on each GPU; 0 and 1: none
 
 	Hub         HubSecrets
-	HubStateDir string           // folder on the head for the hub's database, owned by UID 19999
-	FeaturesDir string           // folder on the node where GPU feature discovery leaves its labels
-	HostUsers   bool             // notebooks share the node's user IDs; needed where homes lie on NFS
-	Profiles    []map[string]any // what a person can launch, in the shape of z2jh's singleuser.profileList
-	HubValues   map[string]any   // the lab's own, in z2jh's names; see CheckHubValues
+	HubStateDir string            // folder on the head for the hub's database, owned by UID 19999
+	FeaturesDir string            // folder on the node where GPU feature discovery leaves its labels
+	HostUsers   bool              // notebooks share the node's user IDs; needed where homes lie on NFS
+	NotebookEnv map[string]string // for every notebook, such as the proxy it is to use
+	Profiles    []map[string]any  // what a person can launch, in the shape of z2jh's singleuser.profileList
+	HubValues   map[string]any    // the lab's own, in z2jh's names; see CheckHubValues
 }
 
 // HubSecrets are made once by gpulab and kept: what they seal outlives pods.
@@ -179,6 +180,10 @@ func featureDiscovery(in Inputs) Release {
 func jupyterhub(in Inputs) Release {
 	hubName, hubTag := splitRef(in.Images["hub"])
 	notebookName, notebookTag := splitRef(in.Images["notebook"])
+	env := map[string]any{}
+	for name, value := range in.NotebookEnv {
+		env[name] = value
+	}
 	defaults := map[string]any{
 		"hub": map[string]any{
 			"image": map[string]any{"name": hubName, "tag": hubTag},
@@ -186,6 +191,7 @@ func jupyterhub(in Inputs) Release {
 		"singleuser": map[string]any{
 			"image":       map[string]any{"name": notebookName, "tag": notebookTag},
 			"profileList": list(in.Profiles),
+			"extraEnv":    env,
 		},
 	}
 	fixed := map[string]any{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
@@ -17,7 +18,9 @@ import (
 // there are secrets among them.
 var watched = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "configmaps"},
+	{Version: "v1", Resource: "limitranges"},
 	{Version: "v1", Resource: "namespaces"},
+	{Version: "v1", Resource: "resourcequotas"},
 	{Version: "v1", Resource: "secrets"},
 	{Version: "v1", Resource: "serviceaccounts"},
 	{Version: "v1", Resource: "services"},
@@ -74,8 +77,8 @@ func (m *Manager) Watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// edited leaves out changes of an object's status, as far as its kind counts
-// the others.
+// edited leaves out changes of an object's status. Most kinds count the others;
+// of the rest, a quota's status changes with every pod.
 func edited(before, now any) bool {
 	a, aok := before.(*metav1.PartialObjectMetadata)
 	b, bok := now.(*metav1.PartialObjectMetadata)
@@ -83,7 +86,21 @@ func edited(before, now any) bool {
 		return true
 	}
 	if b.Generation == 0 {
-		return a.ResourceVersion != b.ResourceVersion
+		return a.ResourceVersion != b.ResourceVersion && !onlyStatus(a, b)
 	}
 	return a.Generation != b.Generation || !maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations)
+}
+
+// onlyStatus goes by the record of who wrote what when.
+func onlyStatus(before, now *metav1.PartialObjectMetadata) bool {
+	written := func(o *metav1.PartialObjectMetadata, status bool) (list []metav1.ManagedFieldsEntry) {
+		for _, entry := range o.ManagedFields {
+			if (entry.Subresource == "status") == status {
+				list = append(list, entry)
+			}
+		}
+		return list
+	}
+	return equality.Semantic.DeepEqual(written(before, false), written(now, false)) && !equality.Semantic.DeepEqual(written(before, true), written(now, true)) &&
+		maps.Equal(before.Labels, now.Labels) && maps.Equal(before.Annotations, now.Annotations)
 }

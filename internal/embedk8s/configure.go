@@ -101,7 +101,7 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		// Not for a full disk: homes fill it, which no eviction frees, and it
 		// would end everybody's notebooks and let nobody in to tidy up.
 		"eviction-hard=memory.available<200Mi",
-		"pod-max-pids=8192",
+		fmt.Sprintf("pod-max-pids=%d", c.cfg.PodMaxPIDs),
 		// How soon a GPU that came, fell ill or got well is seen by the scheduler.
 		"node-status-update-frequency=2s",
 	}

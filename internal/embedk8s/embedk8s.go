@@ -40,6 +40,8 @@ type Config struct {
 	Interface string
 	// PauseImage is the sandbox image's reference.
 	PauseImage string
+	// PodMaxPIDs is how many processes and threads a pod may have.
+	PodMaxPIDs int
 	// KubeletArgs are added to ours, for example "cgroup-root=/lab".
 	KubeletArgs []string
 	// Reserved is kept free for the machine itself; pods cannot have it.

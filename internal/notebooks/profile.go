@@ -36,8 +36,8 @@ type Profile struct {
 	Slug        string  `json:"slug"` // stable name, "cpu" or "gpu"; also the stem of server names
 	Title       string  `json:"title"`
 	Description string  `json:"description,omitempty"`
-	CPUs        float64 `json:"cpus,omitempty"`   // cores, 0 = no limit
-	Memory      string  `json:"memory,omitempty"` // Kubernetes quantity such as "4Gi", "" = no limit
+	CPUs        float64 `json:"cpus,omitempty"`   // cores, 0 = half of the machine's
+	Memory      string  `json:"memory,omitempty"` // Kubernetes quantity such as "4Gi", "" = half of the machine's
 	GPUs        int     `json:"gpus,omitempty"`
 	GPUModel    string  `json:"gpuModel,omitempty"`  // such as "NVIDIA-GeForce-RTX-4090", "" = any
 	GPUMemory   string  `json:"gpuMemory,omitempty"` // of each GPU at least, as its maker counts: "24Gi", "" = any

@@ -2,19 +2,16 @@ package tenancy
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -35,7 +32,7 @@ func newTenancy(t *testing.T) (*Tenancy, *fake.Clientset) {
 	}, client), client
 }
 
-// bind does what Kubernetes' volume binder does, as far as it matters here.
+// bind does what Kubernetes' volume binder and quota controller do, as far as it matters here.
 func bind(t *testing.T, client *fake.Clientset) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -57,6 +54,13 @@ func bind(t *testing.T, client *fake.Clientset) {
 					_, _ = client.CoreV1().PersistentVolumeClaims(c.Namespace).UpdateStatus(ctx, &c, metav1.UpdateOptions{})
 				}
 			}
+			quotas, _ := client.CoreV1().ResourceQuotas("").List(ctx, metav1.ListOptions{})
+			for _, q := range quotas.Items {
+				if !equality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) {
+					q.Status.Hard = q.Spec.Hard
+					_, _ = client.CoreV1().ResourceQuotas(q.Namespace).UpdateStatus(ctx, &q, metav1.UpdateOptions{})
+				}
+			}
 			time.Sleep(5 * time.Millisecond)
 		}
 	}()
@@ -72,7 +76,8 @@ func TestEnsureMayRunAgain(t *testing.T) {
 		}
 	}
 	ns, err := client.CoreV1().Namespaces().Get(ctx, "user-ada", metav1.GetOptions{})
-	if err != nil || ns.Labels[UserLabel] != "ada" || ns.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
+	if err != nil || ns.Labels[UserLabel] != "ada" || ns.Labels["pod-security.kubernetes.io/enforce"] != "restricted" ||
+		ns.Labels["pod-security.kubernetes.io/enforce-version"] != podSecurityVersion || ns.Labels["pod-security.kubernetes.io/warn"] != "restricted" {
 		t.Errorf("namespace: %v %v", ns, err)
 	}
 	claim, err := client.CoreV1().PersistentVolumeClaims("user-ada").Get(ctx, "home", metav1.GetOptions{})
@@ -134,87 +139,6 @@ func TestHomeOfAKeptUID(t *testing.T) {
 	}
 }
 
-func TestNetworkIsClosedButForTheHubNamesAndTheWorld(t *testing.T) {
-	tn, client := newTenancy(t)
-	ctx := context.Background()
-	if err := tn.Ensure(ctx, ada); err != nil {
-		t.Fatal(err)
-	}
-	list, err := client.NetworkingV1().NetworkPolicies("user-ada").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var in, out int
-	for _, p := range list.Items {
-		if len(p.Spec.PodSelector.MatchLabels) > 0 || !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
-			t.Errorf("policy %s does not cover every pod both ways", p.Name)
-		}
-		in += len(p.Spec.Ingress)
-		out += len(p.Spec.Egress)
-		for _, rule := range p.Spec.Egress {
-			for _, to := range rule.To {
-				if to.IPBlock != nil && !slices.Equal(to.IPBlock.Except, []string{"169.254.0.0/16", "10.42.0.0/16", "10.99.0.1/32"}) {
-					t.Errorf("the world excludes only %v", to.IPBlock.Except)
-				}
-			}
-		}
-	}
-	if in != 1 || out != 3 {
-		t.Errorf("%d ways in and %d ways out, want 1 (hub) and 3 (hub, names, world)", in, out)
-	}
-}
-
-// A machine gets addresses while it runs: a cable, a VPN, a bridge of Docker's.
-func TestNetworkFollowsTheMachinesAddresses(t *testing.T) {
-	tn, client := newTenancy(t)
-	ctx, stop := context.WithCancel(context.Background())
-	if err := tn.Ensure(ctx, ada); err != nil {
-		t.Fatal(err)
-	}
-	var answer atomic.Pointer[[]netip.Prefix]
-	tn.cfg.Forbidden = func() ([]netip.Prefix, error) {
-		if list := answer.Load(); list != nil {
-			return *list, nil
-		}
-		return nil, errors.New("no answer")
-	}
-	done := make(chan error, 1)
-	go func() { done <- tn.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	except := func() []string {
-		p, err := client.NetworkingV1().NetworkPolicies("user-ada").Get(ctx, "notebook", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, rule := range p.Spec.Egress {
-			for _, to := range rule.To {
-				if to.IPBlock != nil {
-					return to.IPBlock.Except
-				}
-			}
-		}
-		return nil
-	}
-	time.Sleep(50 * time.Millisecond)
-	if got := except(); !slices.Contains(got, "10.99.0.1/32") {
-		t.Errorf("while the addresses are not known, the world excludes only %v", got)
-	}
-	for _, address := range []string{"172.17.0.1/32", "192.168.7.1/32"} {
-		answer.Store(&[]netip.Prefix{netip.MustParsePrefix(address)})
-		deadline := time.Now().Add(3 * lookEvery)
-		for want := []string{"169.254.0.0/16", address}; !slices.Equal(except(), want); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("the world excludes %v, want %v", except(), want)
-			}
-		}
-	}
-}
-
 func TestRefreshMendsWhatKeepsUsersApart(t *testing.T) {
 	tn, client := newTenancy(t)
 	ctx := context.Background()
@@ -222,6 +146,9 @@ func TestRefreshMendsWhatKeepsUsersApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := client.NetworkingV1().NetworkPolicies("user-ada").Delete(ctx, "default-deny", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CoreV1().ResourceQuotas("user-ada").Delete(ctx, quotaName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	stranger := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "somebody-else", Labels: map[string]string{UserLabel: "ada"}}}
@@ -232,6 +159,9 @@ func TestRefreshMendsWhatKeepsUsersApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := client.NetworkingV1().NetworkPolicies("user-ada").Get(ctx, "default-deny", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.CoreV1().ResourceQuotas("user-ada").Get(ctx, quotaName, metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 	if list, err := client.NetworkingV1().NetworkPolicies("somebody-else").List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) != 0 {

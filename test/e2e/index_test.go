@@ -17,11 +17,11 @@ import (
 const (
 	demoPackage = "gl-demo"
 	demoWheel   = "gl_demo-1.0-py3-none-any.whl"
-	demoIndex   = "http://" + lab.VisitorAddress + ":3141/simple/"
+	demoIndex   = "http://" + lab.InternetAddress + ":3141/simple/"
 )
 
-// servePackageIndex runs a Python package index with one small wheel on the
-// visitor's computer: a test host has no way to the internet's.
+// servePackageIndex runs a Python package index with one small wheel in
+// what stands for the internet: a test host has no way to the real one.
 func servePackageIndex(t *testing.T, a *appliance) {
 	t.Helper()
 	wheel := makeWheel(t)
@@ -31,7 +31,7 @@ func servePackageIndex(t *testing.T, a *appliance) {
 		fmt.Fprintf(w, `<!DOCTYPE html><a href="/files/%[1]s">%[1]s</a>`, demoWheel)
 	})
 	mux.HandleFunc("GET /files/"+demoWheel, func(w http.ResponseWriter, _ *http.Request) { w.Write(wheel) })
-	listener, err := a.Listen("tcp", net.JoinHostPort(lab.VisitorAddress, "3141"))
+	listener, err := a.Listen("tcp", net.JoinHostPort(lab.InternetAddress, "3141"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 	// A cloud's metadata service lies beyond the default route.
 	a.MustRunVisitor(a.ctx, "ip", "address", "add", metadata+"/32", "dev", "br0")
 	t.Cleanup(func() { a.MustRunVisitor(a.ctx, "ip", "address", "del", metadata+"/32", "dev", "br0") })
-	for _, address := range []string{lab.VisitorAddress + ":8080", metadata + ":80"} {
+	for _, address := range []string{lab.InternetAddress + ":8080", lab.VisitorAddress + ":8080", metadata + ":80"} {
 		listener, err := a.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +107,8 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 		{hubPod, 8081, true},
 		{service("gpulab-system", "hub"), 8081, true},
 		{service("kube-system", "kube-dns"), 53, true},
-		{lab.VisitorAddress, 8080, true},
+		{lab.InternetAddress, 8080, true},
+		{lab.VisitorAddress, 8080, false},
 		{metadata, 80, false},
 		{service("default", "kubernetes"), 443, false},
 		{service("gpulab-system", "gpulab"), 443, false},

@@ -157,7 +157,7 @@ func holderOf(t *testing.T, a *appliance, handle string) string {
 func testUserPackages(t *testing.T, a *appliance) {
 	servePackageIndex(t, a)
 	k := a.first.in(t)
-	k.run(t, "%pip install --quiet --index-url "+demoIndex+" --trusted-host "+lab.VisitorAddress+" "+demoPackage)
+	k.run(t, "%pip install --quiet --index-url "+demoIndex+" --trusted-host "+lab.InternetAddress+" "+demoPackage)
 	checkPackage(t, k)
 	if got, err := k.try("open('/usr/gl-test', 'w')"); err != nil || got.Error == "" {
 		t.Error("a notebook may write into its environment")

@@ -8,7 +8,8 @@
 # BIND  folders of this machine that the host sees as they are
 #
 # Three roles of one script. The outermost tidies up, whatever ends the test;
-# "lan" is a wire with a visitor on it, at 10.99.0.254; "head" is process 1 of
+# "lan" is a wire with a visitor on it, at 10.99.0.254, who stands for the
+# internet too, at 203.0.113.7; "head" is process 1 of
 # the host, at 10.99.0.1. The host's file system is this machine's under an
 # overlay: what it writes lands in DIR/scratch/upper, and is gone with it; what
 # is large or lasts lands in DIR/disk.
@@ -133,6 +134,8 @@ lan() {
   ip link set lo up
   ip link add br0 type bridge
   ip addr add 10.99.0.254/24 dev br0
+  # Beyond the default route lies an address that is nobody's in private.
+  ip addr add 203.0.113.7/32 dev br0
   ip link set br0 up
   exec 3< <(exec unshare --net --mount --pid --cgroup --fork --kill-child "$BASH" "$0" head "$name" "$dir" "$@")
   local unshare=$! ready host

@@ -25,10 +25,12 @@ import (
 	"time"
 )
 
-// The addresses of the host and of the visitor's computer.
+// The addresses of the host and of the visitor's computer; at the last of them
+// the visitor's computer stands for a server in the internet.
 const (
-	Address        = "10.99.0.1"
-	VisitorAddress = "10.99.0.254"
+	Address         = "10.99.0.1"
+	VisitorAddress  = "10.99.0.254"
+	InternetAddress = "203.0.113.7"
 )
 
 //go:embed host.sh

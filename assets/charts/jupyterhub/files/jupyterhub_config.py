@@ -15,7 +15,7 @@ import json
 import os
 
 from jupyterhub.utils import exponential_backoff
-from kubernetes_asyncio.client import V1Toleration
+from kubernetes_asyncio.client import V1EmptyDirVolumeSource, V1Toleration
 
 VALUES = os.environ.get("GPULAB_HUB_VALUES", "/etc/jupyterhub/values.json")
 with open(VALUES, encoding="utf-8") as file:
@@ -206,8 +206,9 @@ home = home.replace("{username}", "{unescaped_username}")
 c.KubeSpawner.working_dir = home
 c.KubeSpawner.volumes = [
     {"name": "home", "persistentVolumeClaim": {"claimName": "home"}},
-    # 64 MiB, the usual size, makes PyTorch's data loaders crash.
-    {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": values["gpulab"]["shmSize"]}},
+    # 64 MiB, the usual size, makes PyTorch's data loaders crash. What finish_pod
+    # does not bound ends at the notebook's memory, as everything in it counts.
+    {"name": "shm", "emptyDir": {"medium": "Memory"}},
     # Jupyter's SQLite files: on a home that came over NFS they hang.
     {"name": "scratch", "emptyDir": {"sizeLimit": values["gpulab"]["scratchSize"]}},
     *as_list(get_config("singleuser.storage.extraVolumes")),
@@ -257,7 +258,7 @@ def uid_of(spawner):
 
 
 def finish_pod(spawner, pod):
-    """Label the pod with its launch, bound its scratch space, keep it through its node's absences.
+    """Label the pod with its launch, bound its space, keep it through its node's absences.
 
     It gets the node's user IDs where its GPU needs that.
     """
@@ -270,6 +271,12 @@ def finish_pod(spawner, pod):
     # notebook, and fills nobody's disk. Nothing is set aside for it.
     limits["ephemeral-storage"] = values["gpulab"]["scratchSize"]
     resources.requests = {**(resources.requests or {}), "ephemeral-storage": "0"}
+    shm = values["gpulab"]["shmSize"]
+    if not shm and isinstance(limits.get("memory"), int):
+        shm = str(limits["memory"] // 2)
+    for volume in pod.spec.volumes or []:
+        if shm and volume.name == "shm":
+            volume.empty_dir = V1EmptyDirVolumeSource(medium="Memory", size_limit=shm)
     if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
         pod.spec.host_users = True
     # Kubernetes would delete it once its node has been away for five minutes,

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpulab/gpulab/internal/hoststat"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/tenancy"
+)
+
+const mebibyte = 1 << 20
+
+// scratchSpace is what a notebook may write beside its home, in bytes: the
+// scratchSize of its chart.
+const scratchSpace = int64(20) << 30
+
+// containerLimits bound what one container may take on a machine with that
+// many cores and that much memory. One that sets no limits gets half of the
+// machine; none gets more than the machine, or the largest profile, has.
+func containerLimits(cores int, memory int64, profiles []notebooks.Profile) (tenancy.ContainerLimits, error) {
+	cpu := int64(cores) * 1000
+	half := tenancy.Amounts{
+		MilliCPU: new(max(cpu/2, 1000)), Memory: new(memory / 2 / mebibyte * mebibyte), EphemeralStorage: new(scratchSpace),
+	}
+	for i := range profiles {
+		cpu = max(cpu, int64(profiles[i].CPUs*1000))
+		if profiles[i].Memory == "" {
+			continue
+		}
+		q, err := resource.ParseQuantity(profiles[i].Memory)
+		if err != nil {
+			return tenancy.ContainerLimits{}, fmt.Errorf("the memory of the profile %q: %w", profiles[i].Slug, err)
+		}
+		memory = max(memory, q.Value())
+	}
+	// The hub rounds a profile's memory up to whole mebibytes.
+	memory = (memory + mebibyte - 1) / mebibyte * mebibyte
+	return tenancy.ContainerLimits{
+		Default: half,
+		Max:     tenancy.Amounts{MilliCPU: &cpu, Memory: &memory, EphemeralStorage: new(scratchSpace)},
+	}, nil
+}
+
+// newTenancy makes what gives people their place in the cluster.
+func (l *appliance) newTenancy(client kubernetes.Interface) (*tenancy.Tenancy, error) {
+	profiles := l.cfg.profiles()
+	if len(profiles) == 0 {
+		profiles = notebooks.DefaultProfiles()
+	}
+	may, err := limits(l.host, profiles)
+	if err != nil {
+		return nil, err
+	}
+	allow, err := l.cfg.Network.destinations()
+	if err != nil {
+		return nil, err
+	}
+	return tenancy.New(tenancy.Config{
+		HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden, Entrances: l.entrances,
+		Allow: allow, Proxy: l.proxy.addresses, Members: groupMembers(l.people), Limits: may,
+	}, client), nil
+}
+
+// limits are what each person's pods may take: a bound for every container.
+func limits(host *hoststat.Host, profiles []notebooks.Profile) (func(context.Context, string) (tenancy.Limits, error), error) {
+	now, err := host.Read()
+	memory, known := now.Memory["MemTotal"]
+	if !known || len(now.CPUs) == 0 {
+		return nil, errors.Join(errors.New("this machine does not say how many processors and how much memory it has"), err)
+	}
+	container, err := containerLimits(len(now.CPUs), int64(memory), profiles)
+	if err != nil {
+		return nil, err
+	}
+	return func(context.Context, string) (tenancy.Limits, error) {
+		return tenancy.Limits{Container: container}, nil
+	}, nil
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// configFrom loads a configuration with the given text.
+func configFrom(t *testing.T, text string) (Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return loadConfig(path)
+}
+
+func TestNetworkConfig(t *testing.T) {
+	cfg, err := configFrom(t, `
+network:
+  allow:
+    - {name: nas, to: 192.168.1.10, ports: [2049, 445], groups: [vision]}
+    - {name: campus, to: 10.0.0.0/8}
+  proxy: http://proxy.example.org:3128
+  noProxy: [.example.org]
+k3s: {podMaxPids: 2000}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := cfg.Network.destinations()
+	if want := "[{nas 192.168.1.10/32 [2049 445] [vision]} {campus 10.0.0.0/8 [] []}]"; err != nil || fmt.Sprint(list) != want {
+		t.Errorf("%v %v, want %s", list, err, want)
+	}
+	env := cfg.Network.proxyEnv(embedk8s.Identity{ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")})
+	const direct = "localhost,127.0.0.1,::1,.svc,.cluster.local,10.42.0.0/16,10.43.0.0/16,.example.org"
+	for name, want := range map[string]string{"HTTP_PROXY": cfg.Network.Proxy, "https_proxy": cfg.Network.Proxy, "NO_PROXY": direct, "no_proxy": direct} {
+		if env[name] != want {
+			t.Errorf("%s is %q, want %q", name, env[name], want)
+		}
+	}
+	// What gpulab writes down, it reads as the same.
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if _, err := saveConfig(path, cfg); err != nil {
+		t.Fatal(err)
+	}
+	again, err := loadConfig(path)
+	if err != nil || fmt.Sprint(again.Network, again.K3s) != fmt.Sprint(cfg.Network, cfg.K3s) {
+		t.Errorf("written and read again: %v, %v", again.Network, err)
+	}
+	if cfg, err = configFrom(t, ""); err != nil || cfg.K3s.PodMaxPIDs != 4096 || cfg.Network.proxyEnv(embedk8s.Identity{}) != nil {
+		t.Errorf("without any: %+v %v", cfg, err)
+	}
+}
+
+func TestNetworkConfigRefusals(t *testing.T) {
+	for text, says := range map[string]string{
+		"network: {allow: [{name: nas, to: nas.example.org}]}":                      "names are not taken",
+		"network: {allow: [{name: nas, to: 192.168.1.10/24}]}":                      "192.168.1.0/24 or 192.168.1.10",
+		"network: {allow: [{name: nas, to: fd00::1}]}":                              "no IPv6",
+		"network: {allow: [{name: nas, to: \"\"}]}":                                 "must be an address",
+		"network: {allow: [{to: 10.0.0.1}]}":                                        "name",
+		"network: {allow: [{name: a, to: 10.0.0.1}, {name: a, to: 10.0.0.2}]}":      "two entries",
+		"network: {allow: [{name: all, to: 0.0.0.0/0}]}":                            "never opened",
+		"network: {allow: [{name: cloud, to: 169.254.169.254}]}":                    "never opened",
+		"network: {allow: [{name: self, to: 127.0.0.1}]}":                           "never opened",
+		"network: {allow: [{name: nas, to: 10.0.0.1, ports: [0]}]}":                 "port 0",
+		"network: {allow: [{name: nas, to: 10.0.0.1, ports: [70000]}]}":             "port 70000",
+		"network: {allow: [{name: nas, to: 10.0.0.1, groups: [\"Vision Group\"]}]}": "cannot be the name of a group",
+		"network: {allow: [{name: nas, to: 10.0.0.1, port: 80}]}":                   "port",
+		"network: {proxy: proxy.example.org:3128}":                                  "no address of a proxy",
+		"network: {proxy: \"socks5://proxy.example.org:1080\"}":                     "no address of a proxy",
+		"network: {proxy: \"http://proxy.example.org\"}":                            "does not say the port",
+		"network: {proxy: \"http://proxy.example.org:0\"}":                          "does not say the port",
+		"network: {proxy: \"http://proxy.example.org:3128/a\"}":                     "behind the port",
+		"network: {proxy: \"http://ada:secret@proxy.example.org:3128\"}":            "every notebook would show",
+		"network: {proxy: \"http://[fd00::1]:3128\"}":                               "no IPv6",
+		"network: {proxy: \"http://proxy_1:3128\"}":                                 "no name of a machine",
+		"network: {noProxy: [.example.org]}":                                        "no network.proxy",
+		"network: {proxy: \"http://10.0.0.1:3128\", noProxy: [\"a,b\"]}":            "one name",
+		"k3s: {podMaxPids: 10}":                                                     "podMaxPids",
+	} {
+		_, err := configFrom(t, text)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want one line with %q", text, err, says)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("the refusal shows the password: %v", err)
+		}
+	}
+}
+
+func TestProxyNameIsFollowed(t *testing.T) {
+	p, err := newProxyName(NetworkConfig{Proxy: "http://proxy.example.org:3128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer []netip.Addr
+	var fault error
+	now := time.Unix(0, 0)
+	p.now = func() time.Time { return now }
+	p.look = func(_ context.Context, network, host string) ([]netip.Addr, error) {
+		if network != "ip4" || host != "proxy.example.org" {
+			t.Errorf("looked up %s %s", network, host)
+		}
+		return answer, fault
+	}
+	addr := netip.MustParseAddr
+	for i, step := range []struct {
+		answer []netip.Addr
+		err    error
+		after  time.Duration
+		want   string
+		well   bool
+	}{
+		{nil, errors.New("no such host"), 0, "[]", false},
+		{[]netip.Addr{addr("10.1.1.2"), addr("::ffff:10.1.1.1")}, nil, 0, "[10.1.1.1:3128 10.1.1.2:3128]", true},
+		{nil, errors.New("timeout"), turns / 2, "[10.1.1.1:3128 10.1.1.2:3128]", false},
+		{nil, nil, 0, "[10.1.1.1:3128 10.1.1.2:3128]", false},
+		// A name may give its addresses in turns.
+		{[]netip.Addr{addr("10.1.1.1")}, nil, 0, "[10.1.1.1:3128 10.1.1.2:3128]", true},
+		{[]netip.Addr{addr("10.1.1.3")}, nil, turns / 2, "[10.1.1.1:3128 10.1.1.2:3128 10.1.1.3:3128]", true},
+		{[]netip.Addr{addr("10.1.1.3")}, nil, turns, "[10.1.1.3:3128]", true},
+	} {
+		answer, fault = step.answer, step.err
+		now = now.Add(step.after)
+		p.refresh(t.Context())
+		if got := fmt.Sprint(p.addresses()); got != step.want || (p.problem() == nil) != step.well {
+			t.Errorf("step %d: %s, %v; want %s", i, got, p.problem(), step.want)
+		}
+	}
+	literal, err := newProxyName(NetworkConfig{Proxy: "http://10.1.1.1:3128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	literal.refresh(t.Context())
+	if got := literal.addresses(); !slices.Equal(got, []netip.AddrPort{netip.MustParseAddrPort("10.1.1.1:3128")}) {
+		t.Errorf("an address: %v, %v", got, literal.problem())
+	}
+}
+
+func TestGroupMembers(t *testing.T) {
+	ctx := t.Context()
+	db, err := store.Open(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	people := users.New(db.DB())
+	ada, err := people.Create(ctx, users.NewUser{Handle: "ada", Name: "Ada", Role: users.RoleMember})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := people.CreateGroup(ctx, "vision", "Vision"); err != nil {
+		t.Fatal(err)
+	}
+	if err := people.SetMember(ctx, "vision", ada.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	for group, want := range map[string][]string{"vision": {"ada"}, "nowhere": nil} {
+		if got, err := groupMembers(people)(ctx, group); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v %v, want %v", group, got, err, want)
+		}
+	}
+}
+
+func TestContainerLimits(t *testing.T) {
+	const gib = int64(1) << 30
+	l, err := containerLimits(2, 8*gib+5, notebooks.DefaultProfiles())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The GPU profile has four cores, also on a machine with two.
+	for what, got := range map[string][2]int64{
+		"default cores":  {*l.Default.MilliCPU, 1000},
+		"default memory": {*l.Default.Memory, 4 * gib},
+		"default disk":   {*l.Default.EphemeralStorage, 20 * gib},
+		"most cores":     {*l.Max.MilliCPU, 4000},
+		"most memory":    {*l.Max.Memory, 8*gib + mebibyte},
+		"most disk":      {*l.Max.EphemeralStorage, 20 * gib},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %d, want %d", what, got[0], got[1])
+		}
+	}
+}
