@@ -11,11 +11,13 @@ tool (
 	github.com/containernetworking/plugins/plugins/meta/portmap
 )
 
-require github.com/containernetworking/cni v1.3.0
+require (
+	github.com/containernetworking/cni v1.3.0
+	github.com/containernetworking/plugins v1.9.0
+)
 
 require (
 	github.com/alexflint/go-filemutex v1.3.0 // indirect
-	github.com/containernetworking/plugins v1.9.0 // indirect
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/godbus/dbus/v5 v5.1.0 // indirect
 	github.com/mattn/go-shellwords v1.0.12 // indirect

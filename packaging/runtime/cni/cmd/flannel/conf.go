@@ -134,6 +134,14 @@ func (d delegate) plugin() string {
 	return name
 }
 
+// bridge is the name of the bridge that the bridge plugin makes or takes.
+func (d delegate) bridge() string {
+	if name, _ := d["bridge"].(string); name != "" {
+		return name
+	}
+	return "cni0"
+}
+
 // json encodes the configuration. It was made from JSON values only, so it
 // always can.
 func (d delegate) json() []byte {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -45,6 +46,11 @@ func parseLease(text string) (lease, error) {
 		errs = append(errs, errors.New("it names no FLANNEL_SUBNET"))
 	}
 	return l, errors.Join(errs...)
+}
+
+// hasIPv6 tells whether containers get IPv6 addresses from flannel.
+func (l *lease) hasIPv6() bool {
+	return slices.ContainsFunc(l.subnets, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
 // set takes one variable over; unknown ones are flannel's business.

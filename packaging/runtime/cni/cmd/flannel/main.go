@@ -47,9 +47,19 @@ func add(args *skel.CmdArgs) error {
 	if err := conf.record(args).save(delegate); err != nil {
 		return err
 	}
+	if !lease.hasIPv6() {
+		if err := withoutIPv6(args.Netns); err != nil {
+			return err
+		}
+	}
 	result, err := invoke.DelegateAdd(context.Background(), delegate.plugin(), delegate.json(), nil)
 	if err != nil {
 		return fmt.Errorf("have %s connect container %s: %w", delegate.plugin(), args.ContainerID, err)
+	}
+	if !lease.hasIPv6() && delegate.plugin() == "bridge" {
+		if err := bridgeWithoutIPv6(delegate.bridge()); err != nil {
+			return err
+		}
 	}
 	return types.PrintResult(result, conf.CNIVersion)
 }

@@ -146,6 +146,20 @@ func TestPluginConnectsAndDisconnects(t *testing.T) {
 		t.Errorf("the container does not reach the bridge: %s", said)
 	}
 
+	// A second way between containers and to the node, past every rule.
+	for where, interfaces := range map[string][]string{h.containerNet: {"eth0"}, h.netns: {"cni0"}} {
+		for _, name := range interfaces {
+			if got := h.mustRun("ip", "-n", where, "-6", "address", "show", "dev", name); got != "" {
+				t.Errorf("%s has addresses of IPv6 in a cluster without:\n%s", name, got)
+			}
+		}
+	}
+	// Programs go on listening to themselves on ::1.
+	h.mustRun("ip", "netns", "exec", h.containerNet, "ip", "link", "set", "lo", "up")
+	if got := h.mustRun("ip", "-n", h.containerNet, "-6", "address", "show", "dev", "lo"); !strings.Contains(got, "::1/128") {
+		t.Errorf("the container's loopback has the addresses\n%s", got)
+	}
+
 	prev := `,"prevResult":` + added
 	h.mustCall("CHECK", h.conf(prev))
 	// The subnet may change while the container runs; its own stays.
