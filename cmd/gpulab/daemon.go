@@ -206,15 +206,6 @@ func (l *appliance) Charts(ctx context.Context) ([]ctl.Chart, error) {
 	return out, nil
 }
 
-// Users implements ctl.Daemon.
-func (l *appliance) Users(ctx context.Context) ([]users.User, error) {
-	people, err := l.people.List(ctx)
-	if people == nil {
-		people = []users.User{}
-	}
-	return people, err
-}
-
 // AddUser implements ctl.Daemon.
 func (l *appliance) AddUser(ctx context.Context, u ctl.NewUser) (ctl.UserWithLink, error) {
 	created, err := l.people.Create(ctx, users.NewUser{Handle: u.Handle, Name: u.Name, Email: u.Email, Role: u.Role})
@@ -238,23 +229,6 @@ func (l *appliance) PasswordLink(ctx context.Context, handle string) (ctl.UserWi
 func (l *appliance) withPasswordLink(ctx context.Context, u users.User) (ctl.UserWithLink, error) {
 	link, err := l.link(ctx, users.Link{Purpose: users.PurposePassword, UserID: &u.ID}, "/welcome")
 	return ctl.UserWithLink{User: u, Link: link}, err
-}
-
-// RemoveUser implements ctl.Daemon: sessions and notebooks end with the account.
-func (l *appliance) RemoveUser(ctx context.Context, handle string) error {
-	u, err := l.people.ByHandle(ctx, handle)
-	if err != nil {
-		return err
-	}
-	parts := l.attached.Load()
-	if parts == nil {
-		return errStarting
-	}
-	if err := parts.people.Remove(ctx, u.ID); err != nil {
-		return err
-	}
-	l.audit(ctx, "user.remove", handle)
-	return nil
 }
 
 func (l *appliance) audit(ctx context.Context, action, target string) {

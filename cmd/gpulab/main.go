@@ -105,7 +105,7 @@ What the exit codes mean: gpulab exit-codes.`,
 		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
 	})
 	root.AddCommand(
-		newInit(a), newServe(a), newStatus(a), newReset(a), newAdminLink(a), newUser(a), newQuota(a),
+		newInit(a), newServe(a), newStatus(a), newReset(a), newAdminLink(a), newUser(a), newGroup(a), newQuota(a),
 		newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
 	)
 	wrapArgs(root)
@@ -137,22 +137,6 @@ func completeFlag(c *cobra.Command, flag string, values ...string) {
 	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // no such flag: a mistake in this program
 	}
-}
-
-// completeHandles lets root's shell complete people.
-func (a *app) completeHandles(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	list, err := a.client().Users(c.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var handles []string
-	for _, u := range list {
-		handles = append(handles, u.Handle)
-	}
-	return handles, cobra.ShellCompDirectiveNoFileComp
 }
 
 // requireRoot explains who may run the command.

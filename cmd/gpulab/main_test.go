@@ -92,12 +92,19 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"init --gpus ":       "real simulated none :4",
-		"user add x --role ": "admin lead member guest :4",
-		"logs ":              "gpulab k3s hub probe :4",
-		"status ":            ":4",
-		"user remove ":       "ada ben :4",
-		"init --config ":     "yaml yml :8",
+		"init --gpus ":                    "real simulated none :4",
+		"user add x --role ":              "admin lead member guest :4",
+		"logs ":                           "gpulab k3s hub probe :4",
+		"status ":                         ":4",
+		"user remove ":                    "ada ben :4",
+		"user undelete ":                  "eve :4",
+		"user list --group ":              "vision :4",
+		"user set ben --role ":            "admin lead member guest :4",
+		"group show ":                     "vision :4",
+		"group member add ":               "vision :4",
+		"group member add vision ":        "ada ben :4",
+		"group member remove vision ben ": "ada :4",
+		"init --config ":                  "yaml yml :8",
 	} {
 		socket := serve(t, &daemon{})
 		words := append([]string{"__complete", "--socket", socket}, strings.Split(line, " ")...)
@@ -140,8 +147,15 @@ func (d *daemon) Status(context.Context) (ctl.Status, error) {
 	}, nil
 }
 
-func (d *daemon) Users(context.Context) ([]users.User, error) {
-	return []users.User{{Handle: "ada", Role: users.RoleAdmin, UID: 20000}, {Handle: "ben", Role: users.RoleMember, UID: 20001}}, nil
+func (d *daemon) Users(_ context.Context, q users.Query) ([]users.Person, error) {
+	if q.State == users.StateRemoved {
+		return []users.Person{{User: users.User{Handle: "eve"}}}, nil
+	}
+	return []users.Person{{User: users.User{Handle: "ada", Role: users.RoleAdmin, UID: 20000}}, {User: users.User{Handle: "ben", Role: users.RoleMember, UID: 20001}}}, nil
+}
+
+func (d *daemon) Groups(context.Context) ([]users.Group, error) {
+	return []users.Group{{Name: "vision"}}, nil
 }
 
 func (d *daemon) Charts(context.Context) ([]ctl.Chart, error) {
@@ -227,7 +241,7 @@ func TestStatus(t *testing.T) {
 func TestReadingCommands(t *testing.T) {
 	needRoot(t)
 	socket := serve(t, &daemon{state: ctl.OK})
-	for _, args := range [][]string{{"gpus"}, {"charts"}, {"user", "list"}, {"user", "passwd", "ada"}, {"version"}, {"status"}} {
+	for _, args := range [][]string{{"gpus"}, {"charts"}, {"user", "list"}, {"group", "list"}, {"user", "passwd", "ada"}, {"version"}, {"status"}} {
 		code, out, stderr := gpulab(t, append(args, "--json", "--socket", socket)...)
 		if code != exitOK || !json.Valid([]byte(out)) || stderr != "" {
 			t.Errorf("%v --json: exit code %d\n%s%s", args, code, out, stderr)

@@ -125,11 +125,11 @@ func TestRemoveByCommand(t *testing.T) {
 	p, c, _ := peopleLab(t)
 	l := &appliance{people: p.Service}
 	var daemon ctl.Daemon = l
-	if err := daemon.RemoveUser(t.Context(), "ben"); !errors.Is(err, errStarting) {
+	if _, err := daemon.RemoveUser(t.Context(), "ben", false); !errors.Is(err, errStarting) {
 		t.Errorf("while the lab starts: %v", err)
 	}
 	l.attached.Store(&attached{people: p})
-	if err := daemon.RemoveUser(t.Context(), "ben"); err != nil {
+	if _, err := daemon.RemoveUser(t.Context(), "ben", false); err != nil {
 		t.Fatal(err)
 	}
 	checkRemoved(t, p, c, "root")

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // ErrNotRunning says that no daemon answers on the socket.
@@ -112,11 +111,6 @@ func (c *Client) AdminLink(ctx context.Context) (Link, error) {
 	return call[Link](ctx, c, "POST", "/v1/admin-link", nil)
 }
 
-// Users implements Daemon.
-func (c *Client) Users(ctx context.Context) ([]users.User, error) {
-	return call[[]users.User](ctx, c, "GET", "/v1/users", nil)
-}
-
 // AddUser implements Daemon.
 func (c *Client) AddUser(ctx context.Context, u NewUser) (UserWithLink, error) {
 	return call[UserWithLink](ctx, c, "POST", "/v1/users", u)
@@ -125,12 +119,6 @@ func (c *Client) AddUser(ctx context.Context, u NewUser) (UserWithLink, error) {
 // PasswordLink implements Daemon.
 func (c *Client) PasswordLink(ctx context.Context, handle string) (UserWithLink, error) {
 	return call[UserWithLink](ctx, c, "POST", "/v1/users/"+url.PathEscape(handle)+"/password-link", nil)
-}
-
-// RemoveUser implements Daemon.
-func (c *Client) RemoveUser(ctx context.Context, handle string) error {
-	_, err := call[struct{}](ctx, c, "DELETE", "/v1/users/"+url.PathEscape(handle), nil)
-	return err
 }
 
 // LendGPU implements Daemon.

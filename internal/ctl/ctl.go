@@ -124,10 +124,8 @@ type Daemon interface {
 	WatchBoot(ctx context.Context, fn func(Boot) error) error
 	AdminLink(ctx context.Context) (Link, error)
 	Charts(ctx context.Context) ([]Chart, error)
-	Users(ctx context.Context) ([]users.User, error)
 	AddUser(ctx context.Context, u NewUser) (UserWithLink, error)
 	PasswordLink(ctx context.Context, handle string) (UserWithLink, error)
-	RemoveUser(ctx context.Context, handle string) error
 	// Usage reads the ledger of use.
 	Usage(ctx context.Context, f history.Filter, by history.By) ([]history.Usage, error)
 	// LendGPU makes a GPU, by number or UUID, be lent out even while somebody
@@ -136,6 +134,7 @@ type Daemon interface {
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw,
 	// as the end of a sentence that begins with "a test pod saw".
 	CheckGPU(ctx context.Context) (string, error)
+	People
 	Images
 	Imports
 	Quotas

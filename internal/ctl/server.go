@@ -80,7 +80,6 @@ func handler(d Daemon) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /v1/charts", answer(func(r *http.Request) (any, error) { return d.Charts(r.Context()) }))
-	mux.HandleFunc("GET /v1/users", answer(func(r *http.Request) (any, error) { return d.Users(r.Context()) }))
 	mux.HandleFunc("POST /v1/admin-link", answer(func(r *http.Request) (any, error) { return d.AdminLink(r.Context()) }))
 	mux.HandleFunc("POST /v1/users", answer(func(r *http.Request) (any, error) {
 		var u NewUser
@@ -92,9 +91,6 @@ func handler(d Daemon) http.Handler {
 	mux.HandleFunc("POST /v1/users/import", importUsers(d))
 	mux.HandleFunc("POST /v1/users/{handle}/password-link", answer(func(r *http.Request) (any, error) {
 		return d.PasswordLink(r.Context(), r.PathValue("handle"))
-	}))
-	mux.HandleFunc("DELETE /v1/users/{handle}", answer(func(r *http.Request) (any, error) {
-		return struct{}{}, d.RemoveUser(r.Context(), r.PathValue("handle"))
 	}))
 	mux.HandleFunc("POST /v1/gpus/{gpu}/lend", answer(func(r *http.Request) (any, error) {
 		var in lendGPU
@@ -112,6 +108,7 @@ func handler(d Daemon) http.Handler {
 		return d.Usage(r.Context(), q.Filter, q.By)
 	}))
 	mux.HandleFunc("POST /v1/gpus/check", answer(func(r *http.Request) (any, error) { return d.CheckGPU(r.Context()) }))
+	handlePeople(mux, d)
 	handleImages(mux, d)
 	handleQuotas(mux, d)
 	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {

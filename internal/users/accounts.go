@@ -132,47 +132,85 @@ func (s *Service) insert(ctx context.Context, tx *sql.Tx, n NewUser, passwordHas
 	return row.User, err
 }
 
+// Change is what may change of an account; nil leaves as it is.
+type Change struct {
+	Name  *string `json:"name,omitempty"` // shown name; empty becomes the handle
+	Email *string `json:"email,omitempty"`
+	Role  *Role   `json:"role,omitempty"`
+}
+
 // SetProfile changes the shown name and e-mail address.
 func (s *Service) SetProfile(ctx context.Context, id int64, name, email string) error {
-	name, err := checkName(name)
-	if err != nil {
-		return err
-	}
-	if email, err = checkEmail(email); err != nil {
-		return err
-	}
-	return s.change(ctx, id, "change a user", func(tx *sql.Tx, u User) (bool, error) {
-		if name == "" {
-			name = u.Handle
-		}
-		_, err := tx.ExecContext(ctx, "UPDATE users SET name = ?, email = ?, search = ? WHERE id = ?", name, email, searchable(u.Handle, name, email), id)
-		return false, err
-	})
+	return s.Change(ctx, id, Change{Name: &name, Email: &email})
 }
 
 // SetRole changes what an account may do and ends its sessions. The last admin stays admin; who is to be a
 // member or guest leads no group any more.
 func (s *Service) SetRole(ctx context.Context, id int64, role Role) error {
-	if err := checkRole(role); err != nil {
+	return s.Change(ctx, id, Change{Role: &role})
+}
+
+// Change changes an account, all of it or nothing. A new role ends its sessions, see SetRole.
+func (s *Service) Change(ctx context.Context, id int64, c Change) error {
+	c, err := c.checked()
+	if err != nil {
 		return err
 	}
-	return s.change(ctx, id, "change a role", func(tx *sql.Tx, u User) (bool, error) {
-		if u.Role == role {
+	return s.change(ctx, id, "change a user", func(tx *sql.Tx, u User) (bool, error) {
+		if c.Name != nil {
+			u.Name = *c.Name
+		}
+		if c.Email != nil {
+			u.Email = *c.Email
+		}
+		if u.Name == "" {
+			u.Name = u.Handle
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE users SET name = ?, email = ?, search = ? WHERE id = ?",
+			u.Name, u.Email, searchable(u.Handle, u.Name, u.Email), id); err != nil {
+			return false, err
+		}
+		if c.Role == nil || u.Role == *c.Role {
 			return false, nil
 		}
-		if err := notLastAdmin(ctx, tx, u); err != nil {
-			return false, err
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE users SET role = ? WHERE id = ?", role, id); err != nil {
-			return false, err
-		}
-		if role == RoleMember || role == RoleGuest {
-			if _, err := tx.ExecContext(ctx, "UPDATE group_members SET lead = 0 WHERE user_id = ?", id); err != nil {
-				return false, err
-			}
-		}
-		return true, endAccess(ctx, tx, id)
+		return true, setRole(ctx, tx, u, *c.Role)
 	})
+}
+
+func (c Change) checked() (Change, error) {
+	if c.Name != nil {
+		name, err := checkName(*c.Name)
+		if err != nil {
+			return c, err
+		}
+		c.Name = &name
+	}
+	if c.Email != nil {
+		email, err := checkEmail(*c.Email)
+		if err != nil {
+			return c, err
+		}
+		c.Email = &email
+	}
+	if c.Role != nil {
+		return c, checkRole(*c.Role)
+	}
+	return c, nil
+}
+
+func setRole(ctx context.Context, tx *sql.Tx, u User, role Role) error {
+	if err := notLastAdmin(ctx, tx, u); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE users SET role = ? WHERE id = ?", role, u.ID); err != nil {
+		return err
+	}
+	if role == RoleMember || role == RoleGuest {
+		if _, err := tx.ExecContext(ctx, "UPDATE group_members SET lead = 0 WHERE user_id = ?", u.ID); err != nil {
+			return err
+		}
+	}
+	return endAccess(ctx, tx, u.ID)
 }
 
 // change runs f on an account; f says whether it ended the account's sessions.

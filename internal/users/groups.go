@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -96,6 +97,22 @@ func (s *Service) Groups(ctx context.Context) ([]Group, error) {
 		return nil, fmt.Errorf("list groups: %w", err)
 	}
 	return list, nil
+}
+
+// Group finds one group by its name; ErrGroupNotFound.
+func (s *Service) Group(ctx context.Context, name string) (Group, error) {
+	list, err := s.Groups(ctx)
+	if err != nil {
+		return Group{}, err
+	}
+	if i := slices.IndexFunc(list, func(g Group) bool { return g.Name == fold(name) }); i >= 0 {
+		return list[i], nil
+	}
+	return Group{}, errNoGroup(name)
+}
+
+func errNoGroup(name string) error {
+	return sentence(ErrGroupNotFound, "There is no group %s. The list of groups shows which there are.", quote(name))
 }
 
 // Members lists the members of a group, leads first; ErrGroupNotFound.
@@ -190,7 +207,7 @@ func groupID(ctx context.Context, q querier, name string) (int64, error) {
 	err := q.QueryRowContext(ctx, "SELECT id FROM groups WHERE name = ?", fold(name)).Scan(&id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return 0, sentence(ErrGroupNotFound, "There is no group %s. The list of groups shows which there are.", quote(name))
+		return 0, errNoGroup(name)
 	case err != nil:
 		return 0, fmt.Errorf("look up a group: %w", err)
 	}
