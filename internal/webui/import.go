@@ -95,7 +95,7 @@ func (s *Server) showImport(w http.ResponseWriter, r *http.Request, v visitor, s
 	if view.Groups, err = s.groupChoices(r.Context()); err != nil {
 		return err
 	}
-	s.render(w, r, status, importPage(s.page(w, r, v, "Import a list", ""), view))
+	s.render(w, r, status, importPage(s.belowUsers(w, r, v, "Import a list"), view))
 	return nil
 }
 
@@ -180,7 +180,7 @@ var importWords = map[users.ImportStatus]string{users.ImportNew: "new", users.Im
 
 // report shows a plan, what needs mending first.
 func report(plan users.ImportPlan) *importReport {
-	view := &importReport{Digest: plan.Digest(), New: plan.New, Joins: plan.Joins(), Wrong: plan.Wrong, Summary: importSummary(plan, "would be"),
+	view := &importReport{Digest: plan.Digest(), New: plan.New, Joins: plan.Joins(), Wrong: plan.Wrong, Summary: importSummary(plan, false),
 		Ignored: strings.Join(plan.Ignored, ", "), NewGroups: strings.Join(plan.Groups, ", ")}
 	for i := range plan.Rows {
 		row := &plan.Rows[i]
@@ -198,20 +198,23 @@ func wrongFirst(row importRow) int {
 	return 1
 }
 
-func importSummary(plan users.ImportPlan, verb string) string {
-	parts := []string{fmt.Sprintf("%s %s added", people(plan.New), verb)}
-	if plan.New == 1 && verb == "were" {
-		parts[0] = "1 person was added"
+// importSummary says what would happen, or what has.
+func importSummary(plan users.ImportPlan, done bool) string {
+	parts, left := []string{strconv.Itoa(plan.New) + " new"}, "with an error"
+	if done {
+		parts[0], left = people(plan.New)+" added", "left out"
 	}
 	if plan.Exists > 0 {
-		part := people(plan.Exists) + " there already"
+		part := fmt.Sprintf("%d there already", plan.Exists)
 		if joins := plan.Joins(); joins > 0 {
-			part += fmt.Sprintf(" (%d of them for the group)", joins)
+			part += fmt.Sprintf(" (%d of them for a group)", joins)
 		}
 		parts = append(parts, part)
 	}
-	if plan.Wrong > 0 {
-		parts = append(parts, fmt.Sprintf("%d with an error", plan.Wrong))
+	if plan.Wrong == 1 {
+		parts = append(parts, "1 row "+left)
+	} else if plan.Wrong > 1 {
+		parts = append(parts, fmt.Sprintf("%d rows %s", plan.Wrong, left))
 	}
 	return strings.Join(parts, ", ") + "."
 }
@@ -224,7 +227,7 @@ func people(n int) string {
 }
 
 func (s *Server) showLinks(w http.ResponseWriter, r *http.Request, v visitor, plan users.ImportPlan, links []users.PersonalLink) error {
-	view := linksView{Summary: importSummary(plan, "were"), Address: "https://" + r.Host + "/"}
+	view := linksView{Summary: importSummary(plan, true), Address: "https://" + r.Host + "/"}
 	for i := range links {
 		l := &links[i]
 		l.URL = view.Address + "welcome?token=" + url.QueryEscape(l.Token)
@@ -239,6 +242,6 @@ func (s *Server) showLinks(w http.ResponseWriter, r *http.Request, v visitor, pl
 		// Spreadsheets take a file without this mark for one in an old encoding.
 		view.Download = "data:text/csv;charset=utf-8;base64," + base64.StdEncoding.EncodeToString(append([]byte("\ufeff"), file.Bytes()...))
 	}
-	s.render(w, r, http.StatusOK, linksPage(s.page(w, r, v, "Links", ""), view))
+	s.render(w, r, http.StatusOK, linksPage(s.belowUsers(w, r, v, "Links"), view))
 	return nil
 }

@@ -65,7 +65,7 @@ func (s *Server) showInvitations(w http.ResponseWriter, r *http.Request, v visit
 	if view.Form.Days == "" {
 		view.Form.Days = strconv.Itoa(int(users.InvitationTTL / (24 * time.Hour)))
 	}
-	s.render(w, r, status, invitationsPage(s.page(w, r, v, "Invitations", ""), view))
+	s.render(w, r, status, invitationsPage(s.belowUsers(w, r, v, "Invitations"), view))
 	return nil
 }
 

@@ -103,7 +103,7 @@ func (s *Server) showRequests(w http.ResponseWriter, r *http.Request, v visitor,
 	if view.Groups, err = s.groupChoices(r.Context()); err != nil {
 		return err
 	}
-	s.render(w, r, status, requestsPage(s.page(w, r, v, "Requests", ""), view))
+	s.render(w, r, status, requestsPage(s.belowUsers(w, r, v, "Requests"), view))
 	return nil
 }
 

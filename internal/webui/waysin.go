@@ -46,6 +46,15 @@ func (s *Server) waiting(r *http.Request, v visitor) int {
 	return n
 }
 
+// belowUsers is a page that the list of people leads to, for those who see it.
+func (s *Server) belowUsers(w http.ResponseWriter, r *http.Request, v visitor, title string) page {
+	p := s.page(w, r, v, title, "")
+	if v.may(users.ActionManageUsers) {
+		p.Path = "/users"
+	}
+	return p
+}
+
 // groupChoices are all groups, after the choice of none.
 func (s *Server) groupChoices(ctx context.Context) ([]roleView, error) {
 	groups, err := s.cfg.Users.Groups(ctx)

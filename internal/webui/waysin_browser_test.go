@@ -113,7 +113,7 @@ func TestClassInTheBrowser(t *testing.T) {
 	clicks++ // the file
 	run(ctx, t, `document.querySelector("#new-group").value = "ml-2026"`)
 	click(`form[enctype] button.primary`)
-	eventually(ctx, t, "the report", `document.body.innerText.includes("28 people would be added, 1 person there already (1 of them for the group), 2 with an error.")`)
+	eventually(ctx, t, "the report", `document.body.innerText.includes("28 new, 1 there already (1 of them for a group), 2 rows with an error.")`)
 	looks("import-report")
 	click(`button[value="import-good"]`)
 	eventually(ctx, t, "28 slips", `document.querySelectorAll(".slip").length === 28`)

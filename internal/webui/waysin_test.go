@@ -327,7 +327,7 @@ func TestImport(t *testing.T) {
 	}
 	good := strings.Replace(list, `Zoë "Z" Ünal`, `"Zoë ""Z"" Ünal"`, 1)
 	got = c.upload("/users/import", map[string]string{"csrf": token, "step": "look", "new-group": "ml-2026", "make-groups": "yes", "role": "guest", "days": "3"}, []byte(good))
-	got.want(t, http.StatusOK, "2 people would be added, 1 person there already (1 of them for the group), 1 with an error.", "Nothing is changed yet", "New groups: ml-2026",
+	got.want(t, http.StatusOK, "2 new, 1 there already (1 of them for a group), 1 row with an error.", "Nothing is changed yet", "New groups: ml-2026",
 		"Columns that are not used: Matrikel", "zoe-z-unal", "yan-li", "joins the group", "not an address", "Import the 3 good rows")
 	if l.users.count(t, "users") != 4 || l.users.count(t, "groups") != 0 {
 		t.Fatal("a look changed something")
@@ -356,7 +356,7 @@ func TestImport(t *testing.T) {
 	}
 
 	got = c.upload("/users/import", fields, nil)
-	got.want(t, http.StatusOK, "2 people were added, 1 person there already (1 of them for the group), 1 with an error.", "shown only now", "zoe-z-unal", l.server.URL+"/welcome?token=")
+	got.want(t, http.StatusOK, "2 people added, 1 there already (1 of them for a group), 1 row left out.", "shown only now", "zoe-z-unal", l.server.URL+"/welcome?token=")
 	if l.users.count(t, "users") != 6 || l.users.count(t, "links") != 2 {
 		t.Errorf("%d accounts, %d links", l.users.count(t, "users"), l.users.count(t, "links"))
 	}
@@ -438,7 +438,7 @@ func TestLinkSheet(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ada")
 	got := c.upload("/users/import", map[string]string{"csrf": c.token("/users/import"), "step": "import", "days": "7", "role": "member"}, []byte(class(30)))
-	got.want(t, http.StatusOK, "30 people were added.", "Student 30")
+	got.want(t, http.StatusOK, "30 people added.", "Student 30")
 	if n := strings.Count(got.body, `class="slip"`); n != 30 {
 		t.Errorf("%d slips", n)
 	}
