@@ -154,12 +154,6 @@ func (c *Config) setDefaults() {
 	if c.K3s.PodMaxPIDs == 0 {
 		c.K3s.PodMaxPIDs = 4096
 	}
-	if c.SimulatedGPUs == 0 {
-		c.SimulatedGPUs = 2
-	}
-	if c.GPUSharing == 0 {
-		c.GPUSharing = 1
-	}
 	if c.DataDir == "" {
 		c.DataDir = "/var/lib/gpulab"
 	}
@@ -192,7 +186,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("simulatedGPUs is %d; it may be 1 to 16", c.SimulatedGPUs)
 	}
 	if c.GPUSharing < 1 || c.GPUSharing > maxSharing {
-		return fmt.Errorf("gpuSharing is %d; it may be 1 (a GPU is one notebook's) to %d", c.GPUSharing, maxSharing)
+		return fmt.Errorf("gpuSharing is %d; it may be 1 (each GPU is one notebook's at a time) to %d", c.GPUSharing, maxSharing)
 	}
 	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
 		return fmt.Errorf("dataDir is %q, but must be the full path of a folder of its own", c.DataDir)
@@ -238,13 +232,14 @@ func (c *Config) profiles() []notebooks.Profile {
 // loadConfig reads the file; one that is missing is an empty one. Unknown keys
 // are an error: a typing mistake must not go unnoticed.
 func loadConfig(path string) (Config, error) {
-	var c Config
+	// 0 of these is a mistake, and no way to leave them out.
+	c := Config{SimulatedGPUs: 2, GPUSharing: 1}
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return c, fmt.Errorf("the configuration: %w", err)
 	}
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
-		return c, fail(exitUsage, "%s: %v; correct it and try again", path, strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: json: "))
+		return c, fail(exitUsage, "%s: %w; correct it and try again", path, configWords(data, err))
 	}
 	c.setDefaults()
 	if err := c.check(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // Below either of these a disk counts as almost full: it is time to look for
@@ -27,8 +28,7 @@ func (l *appliance) diskComponent() ctl.Component {
 }
 
 func diskState(homes string, free, total uint64) ctl.Component {
-	const gib = 1 << 30
-	c := ctl.Component{Name: "disk", State: ctl.OK, Detail: fmt.Sprintf("%.1f of %.1f GiB free", float64(free)/gib, float64(total)/gib)}
+	c := ctl.Component{Name: "disk", State: ctl.OK, Detail: units.Bytes(free) + " of " + units.Bytes(total) + " free"}
 	if free < lowDisk || float64(free) < lowFraction*float64(total) {
 		c.State, c.NextStep = ctl.Warning, fmt.Sprintf("make room; the largest homes: du -xsh %s/* | sort -h", homes)
 	}

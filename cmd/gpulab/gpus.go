@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 func newGPUs(a *app) *cobra.Command {
@@ -102,7 +103,7 @@ func memory(used, total *uint64) string {
 		if b == nil {
 			return "?"
 		}
-		return fmt.Sprintf("%.1f", float64(*b)/(1<<30))
+		return units.GiB(*b)
 	}
 	return gib(used) + " / " + gib(total) + " GiB"
 }

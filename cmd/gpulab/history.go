@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 func newGPUsHistory(a *app) *cobra.Command {
@@ -103,7 +104,7 @@ func printUsage(w io.Writer, usage []history.Usage, by history.By, since string)
 			row[at+1] = fmt.Sprintf("%.2f kWh", *u.Energy/3.6e6)
 		}
 		if u.Memory != nil {
-			row[at+2] = fmt.Sprintf("%.1f GiB", *u.Memory/(1<<30))
+			row[at+2] = units.Bytes(uint64(*u.Memory))
 		}
 		rows = append(rows, row)
 	}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -111,15 +110,9 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 
 // lockInit makes sure that one init changes the machine at a time.
 func lockInit(a *app) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(a.socket), 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(a.socket+".init", os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := lockFile(a.socket+".init", fail(exitFailure, "another `gpulab init` is at work on this machine; wait for it, `gpulab status` shows how far it is"))
 	if err != nil {
 		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fail(exitFailure, "another `gpulab init` is at work on this machine; wait for it, `gpulab status` shows how far it is"), f.Close())
 	}
 	return func() { _ = f.Close() }, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -121,5 +122,26 @@ func TestConfigWithProfilesIsKept(t *testing.T) {
 	}
 	if _, err := loadConfig(path); err == nil || !strings.Contains(err.Error(), "Big One") {
 		t.Errorf("a wrong profile: %v", err)
+	}
+}
+
+// One daemon at a time has the machine, and says by its file which one.
+func TestLockDaemon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "gpulab.sock.pid")
+	for range 2 {
+		unlock, err := lockDaemon(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lockDaemon(path); err == nil || !strings.Contains(err.Error(), "already runs on this machine") {
+			t.Errorf("a second daemon: %v", err)
+		}
+		if pid, err := os.ReadFile(path); err != nil || string(pid) != strconv.Itoa(os.Getpid()) {
+			t.Errorf("the file says %q, %v", pid, err)
+		}
+		unlock()
+	}
+	if _, err := lockFile(t.TempDir(), nil); err == nil {
+		t.Error("a folder was locked as a file")
 	}
 }

@@ -56,18 +56,18 @@ func (l *lending) publish(s gpu.Snapshot) {
 	sick := l.proxy.Sick()
 	var held []string
 	for i := range s.GPUs {
+		if l.slots > 1 {
+			s.GPUs[i].Slots = l.slots
+		}
 		// NVIDIA's plugin calls only one share of a shared GPU unhealthy.
 		if slices.Contains(sick, s.GPUs[i].UUID) {
 			s.GPUs[i].Withheld = failedSentence(&s.GPUs[i])
-			if s.GPUs[i].Slots > 1 || l.slots > 1 {
+			if s.GPUs[i].Slots > 1 {
 				withheld = append(withheld, s.GPUs[i].UUID)
 			}
 		}
 		if len(s.GPUs[i].Holders) > 0 {
 			held = append(held, s.GPUs[i].UUID)
-		}
-		if l.slots > 1 {
-			s.GPUs[i].Slots = l.slots
 		}
 		s.GPUs[i].LentAnyway = slices.Contains(l.anyway, s.GPUs[i].UUID)
 	}
@@ -115,14 +115,7 @@ func (l *appliance) LendGPU(ctx context.Context, which string, anyway bool) (gpu
 	if err != nil {
 		return g, err
 	}
-	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: lendAction(anyway), Target: g.UUID})
-}
-
-func lendAction(anyway bool) string {
-	if anyway {
-		return "gpu.lend-anyway"
-	}
-	return "gpu.lend-when-free"
+	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: users.LendAction(anyway), Target: g.UUID})
 }
 
 // lend finds the GPU and changes its setting.

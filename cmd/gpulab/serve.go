@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,25 +45,19 @@ running; the next start takes them over.`,
 	}
 }
 
-// lockDaemon makes sure that one daemon runs per machine: the kernel drops the
-// lock with its holder, however that ends.
+// lockDaemon makes sure that one daemon runs per machine, and writes its number
+// into the file.
 func lockDaemon(path string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := lockFile(path, fail(exitFailure, "gpulab already runs on this machine; see `gpulab status`"))
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, fail(exitFailure, "gpulab already runs on this machine; see `gpulab status`")
-	} else if err != nil {
-		return nil, err
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	}
-	if err := f.Truncate(0); err != nil {
-		return nil, err
-	}
-	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+	if err != nil {
+		_ = f.Close()
 		return nil, err
 	}
 	return func() { _ = f.Close() }, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // watchEvery is the pace of readings.
@@ -110,7 +111,7 @@ func processRows(snapshots []gpu.Snapshot) [][]string {
 			for _, p := range g.Processes {
 				used := "?"
 				if p.MemoryUsed != nil {
-					used = fmt.Sprintf("%.1f GiB", float64(*p.MemoryUsed)/(1<<30))
+					used = units.Bytes(*p.MemoryUsed)
 				}
 				rows = append(rows, []string{where, whoRuns(p), fmt.Sprint(p.PID), unit(p.SMUtilization, "%.0f %%"), used, visibly(p.Name)})
 			}

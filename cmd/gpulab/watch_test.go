@@ -20,7 +20,7 @@ func TestWatchView(t *testing.T) {
 		{Device: gpu.Device{Index: 2}, Withheld: "zoe uses it outside gpulab."},
 	}}
 	text := watchView([]gpu.Snapshot{s})
-	for _, want := range []string{"box, driver 580.1, simulated", "ada/gpu", "70 %", "3.0 GiB", "py?[2Jthon", "zoe (outside gpulab)", "fallen off the bus", "GPU 2 is not lent out: zoe"} {
+	for _, want := range []string{"box, driver 580.1, simulated", "ada/gpu", "70 %", "3 GiB", "py?[2Jthon", "zoe (outside gpulab)", "fallen off the bus", "GPU 2 is not lent out: zoe"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("there is no %q in\n%s", want, text)
 		}

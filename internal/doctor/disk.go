@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 const minDisk = 10 * gib // images unpacked, and room for the first homes
@@ -24,12 +26,12 @@ func probeDisk(h host, opts Options) []Finding {
 	if free < minDisk && !h.exists(filepath.Join(opts.DataDir, "bin/current")) {
 		return []Finding{{
 			Probe: "disk", State: Fail,
-			Seen:  fmt.Sprintf("Only %s are free for %s.", gibibytes(free), opts.DataDir),
-			Means: fmt.Sprintf("Container images and homes need %s to begin with.", gibibytes(minDisk)),
+			Seen:  fmt.Sprintf("Only %s are free for %s.", units.Bytes(free), opts.DataDir),
+			Means: fmt.Sprintf("Container images and homes need %s to begin with.", units.Bytes(minDisk)),
 			Mend:  "Free some space, or name a folder on another disk as dataDir in the configuration.",
 		}}
 	}
-	return []Finding{{Probe: "disk", State: OK, Seen: fmt.Sprintf("%s are free for %s.", gibibytes(free), opts.DataDir)}}
+	return []Finding{{Probe: "disk", State: OK, Seen: fmt.Sprintf("%s are free for %s.", units.Bytes(free), opts.DataDir)}}
 }
 
 // existingParent returns the nearest folder on the way up that exists.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 const (
@@ -20,12 +22,12 @@ func probeMemory(h host, _ Options) []Finding {
 	case total < minMemory:
 		return []Finding{{
 			Probe: "memory", State: Fail,
-			Seen:  fmt.Sprintf("This machine has %s of memory.", gibibytes(total)),
-			Means: fmt.Sprintf("The head of the pool needs %s before the first notebook starts.", gibibytes(minMemory)),
+			Seen:  fmt.Sprintf("This machine has %s of memory.", units.Bytes(total)),
+			Means: fmt.Sprintf("The head of the pool needs %s before the first notebook starts.", units.Bytes(minMemory)),
 			Mend:  "Use a larger machine.",
 		}}
 	}
-	return []Finding{{Probe: "memory", State: OK, Seen: fmt.Sprintf("This machine has %s of memory.", gibibytes(total))}}
+	return []Finding{{Probe: "memory", State: OK, Seen: fmt.Sprintf("This machine has %s of memory.", units.Bytes(total))}}
 }
 
 // memoryTotal returns the installed memory in bytes, 0 when unknown.
@@ -39,9 +41,4 @@ func (h host) memoryTotal() uint64 {
 		}
 	}
 	return 0
-}
-
-// gibibytes writes a number of bytes as a person reads sizes.
-func gibibytes(bytes uint64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(bytes)/gib), ".0") + " GiB"
 }

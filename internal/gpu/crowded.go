@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // crowdedFrom is the share of a GPU's memory from which the people on it are
@@ -41,7 +43,7 @@ func (g *GPU) Crowded(handle string) string {
 	for i, name := range names {
 		has := "not known how much"
 		if m := people[name]; m != nil {
-			has = gibibytes(uint64(*m))
+			has = units.Bytes(uint64(*m))
 		}
 		if name == handle {
 			name = "you"
@@ -49,7 +51,7 @@ func (g *GPU) Crowded(handle string) string {
 		names[i] = name + " " + has
 	}
 	return fmt.Sprintf("The memory of GPU %d is nearly full: %s of %s (%s). A program that asks for more fails.",
-		g.Index, gibibytes(*g.MemoryUsed), gibibytes(*g.MemoryTotal), strings.Join(names, ", "))
+		g.Index, units.Bytes(*g.MemoryUsed), units.Bytes(*g.MemoryTotal), strings.Join(names, ", "))
 }
 
 // inWords names whom a process belongs to.
@@ -60,5 +62,3 @@ func inWords(p *Process) (name string, known bool) {
 	}
 	return name, name != ""
 }
-
-func gibibytes(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }

@@ -15,13 +15,13 @@ func TestCrowded(t *testing.T) {
 		who  string
 		want string
 	}{
-		"nearly full":         {full(22.5, both...), "ben", "The memory of GPU 1 is nearly full: 22.5 GiB of 24.0 GiB (you 8.0 GiB, ada 14.0 GiB). A program that asks for more fails."},
+		"nearly full":         {full(22.5, both...), "ben", "The memory of GPU 1 is nearly full: 22.5 GiB of 24 GiB (you 8 GiB, ada 14 GiB). A program that asks for more fails."},
 		"room left":           {full(21, both...), "ben", ""},
 		"somebody else":       {full(22.5, both...), "lea", ""},
 		"alone on it":         {&GPU{Device: Device{MemoryTotal: gib(24)}, Reading: Reading{MemoryUsed: gib(24)}, Holders: []Holder{{PodRef: ada}}}, "ada", ""},
-		"beside the cluster":  {&GPU{Device: Device{MemoryTotal: gib(24)}, Reading: Reading{MemoryUsed: gib(23), Processes: []Process{{UnixUser: "zoe", MemoryUsed: gib(20)}}}, Holders: []Holder{{PodRef: ada}}}, "ada", "The memory of GPU 0 is nearly full: 23.0 GiB of 24.0 GiB (you not known how much, zoe (outside gpulab) 20.0 GiB). A program that asks for more fails."},
+		"beside the cluster":  {&GPU{Device: Device{MemoryTotal: gib(24)}, Reading: Reading{MemoryUsed: gib(23), Processes: []Process{{UnixUser: "zoe", MemoryUsed: gib(20)}}}, Holders: []Holder{{PodRef: ada}}}, "ada", "The memory of GPU 0 is nearly full: 23 GiB of 24 GiB (you not known how much, zoe (outside gpulab) 20 GiB). A program that asks for more fails."},
 		"not known how full":  {&GPU{Holders: []Holder{{PodRef: ada}, {PodRef: ben}}}, "ada", ""},
-		"driver tells no one": {full(24, Process{Pod: ada}, Process{Pod: ben}), "ada", "The memory of GPU 1 is nearly full: 24.0 GiB of 24.0 GiB (you not known how much, ben not known how much). A program that asks for more fails."},
+		"driver tells no one": {full(24, Process{Pod: ada}, Process{Pod: ben}), "ada", "The memory of GPU 1 is nearly full: 24 GiB of 24 GiB (you not known how much, ben not known how much). A program that asks for more fails."},
 	} {
 		if got := c.g.Crowded(c.who); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, got, c.want)

@@ -17,9 +17,9 @@
 //
 // # Ledger
 //
-// The ledger is in gpulab.db, hour by hour (of UTC), kept for good: 28 MB a year
-// for ten GPUs that a hundred people share, 85 bytes a row. It says what somebody
-// had of a card:
+// The ledger is in gpulab.db, hour by hour (of UTC), kept for good, with its
+// sums over days and over 32 days, which answer for long windows: 32 MB a year for
+// ten GPUs that a hundred people share. It says what somebody had of a card:
 //
 //   - Held: a pod of theirs has the card from the kubelet, or a process of theirs
 //     is on it. Outside of gpulab, where nothing is handed out, it is the latter.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // startFailure says in plain words why a starting pod will not come up, "" while
@@ -186,10 +188,4 @@ func span(d time.Duration) string {
 	}
 }
 
-func bytesWords(n int64) string {
-	const mebi, gibi = 1 << 20, 1 << 30
-	if n >= gibi {
-		return strings.Replace(fmt.Sprintf("%.1f GiB", float64(n)/gibi), ".0 ", " ", 1)
-	}
-	return fmt.Sprintf("%d MiB", n/mebi)
-}
+func bytesWords(n int64) string { return units.Bytes(uint64(max(n, 0))) }

@@ -185,3 +185,12 @@ func tidy(s string, most int) string {
 		return r
 	}, strings.ToValidUTF8(s, "")), most)
 }
+
+// LendAction is the log's word for how a GPU is lent from now on: whoever uses
+// it, or only while nobody outside gpulab does.
+func LendAction(anyway bool) string {
+	if anyway {
+		return "gpu.lend-anyway"
+	}
+	return "gpu.lend-when-free"
+}

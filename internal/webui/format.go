@@ -52,23 +52,6 @@ func pair(a int, aUnit string, b int, bUnit string) string {
 	return fmt.Sprintf("%d %s %d %s", a, aUnit, b, bUnit)
 }
 
-// gib writes bytes as GiB, with one decimal where there is one below 100.
-func gib(bytes uint64) string {
-	value := float64(bytes) / (1 << 30)
-	if value >= 100 || bytes > 0 && bytes%(1<<30) == 0 {
-		return strconv.Itoa(int(math.Round(value)))
-	}
-	return strconv.FormatFloat(value, 'f', 1, 64)
-}
-
-// size writes bytes with the unit that fits: "512 MiB", "1.5 GiB".
-func size(bytes uint64) string {
-	if bytes < 1<<30 {
-		return strconv.FormatUint((bytes+1<<19)>>20, 10) + " MiB"
-	}
-	return gib(bytes) + " GiB"
-}
-
 // whole writes a number rounded to an integer.
 func whole(value float64) string { return strconv.Itoa(int(math.Round(value))) }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -283,7 +284,7 @@ func sharesOf(g *gpu.GPU, v visitor) (shares []shareView, note string) {
 			view.Use, view.UseOf = whole(*use)+" %", ratio(use, 100)
 		}
 		if memory != nil {
-			view.Memory = size(uint64(*memory))
+			view.Memory = units.Bytes(uint64(*memory))
 			if g.MemoryTotal != nil {
 				view.MemoryOf = ratio(memory, float64(*g.MemoryTotal))
 			}
@@ -332,7 +333,7 @@ func factsOf(g *gpu.GPU) []factView {
 func kindWords(g *gpu.GPU) string {
 	memory := ""
 	if g.MemoryTotal != nil {
-		memory = "gpuMemory " + gib(*g.MemoryTotal) + "Gi"
+		memory = "gpuMemory " + units.GiB(*g.MemoryTotal) + "Gi"
 	}
 	if g.Name == "" {
 		return memory
@@ -354,7 +355,7 @@ func instanceMemory(i gpu.Instance) string {
 	if i.MemoryUsed == nil || i.MemoryTotal == nil {
 		return ""
 	}
-	return gib(*i.MemoryUsed) + " of " + gib(*i.MemoryTotal) + " GiB"
+	return units.GiB(*i.MemoryUsed) + " of " + units.GiB(*i.MemoryTotal) + " GiB"
 }
 
 func healthFacts(h *gpu.Health) []factView {
@@ -379,10 +380,19 @@ func healthFacts(h *gpu.Health) []factView {
 	if h.RemapFailed {
 		facts = append(facts, factView{"Memory repair", "failed: no spare memory is left; the card should be replaced", "bad"})
 	}
-	if words, ok := recoveryWords[h.Recovery]; ok {
-		facts = append(facts, factView{"The driver asks", words, "bad"})
+	if h.Recovery != "" {
+		facts = append(facts, factView{"The driver asks", recoveryInWords(h.Recovery), "bad"})
 	}
 	return facts
+}
+
+// recoveryInWords says what the driver wants to be done. Newer drivers than this
+// gpulab may want more.
+func recoveryInWords(recovery string) string {
+	if words, known := recoveryWords[recovery]; known {
+		return words
+	}
+	return "for " + recovery + ", which this version of gpulab does not know; a reboot usually does it"
 }
 
 var recoveryWords = map[string]string{
@@ -390,6 +400,7 @@ var recoveryWords = map[string]string{
 	gpu.RecoveryReboot:        "to reboot the machine",
 	gpu.RecoveryDrain:         "to end the work on the GPUs linked with it",
 	gpu.RecoveryDrainAndReset: "to end the work on it, then to reset it",
+	gpu.RecoveryBusReset:      "to reset its slot: switch the machine off and on again",
 }
 
 // throttleTone warns where the card protects itself; a power limit at full
@@ -523,10 +534,6 @@ func (s *Server) lendGPU(_ http.ResponseWriter, r *http.Request, v visitor) erro
 	if err := s.cfg.LendGPU(r.Context(), g.UUID, anyway); err != nil {
 		return fmt.Errorf("change how a GPU is lent: %w", err)
 	}
-	action := "gpu.lend-when-free"
-	if anyway {
-		action = "gpu.lend-anyway"
-	}
-	s.audit(r, v, action, g.UUID, "")
+	s.audit(r, v, users.LendAction(anyway), g.UUID, "")
 	return seeOther("/gpus/" + url.PathEscape(g.UUID))
 }

@@ -241,7 +241,7 @@ func TestCrowdedGPU(t *testing.T) {
 	s.GPUs[0].MemoryUsed = ptr(uint64(39 << 30))
 	l.fleet.publish(s)
 	for _, page := range []string{"/", "/gpus", "/gpus/" + testGPU} {
-		l.client(t, "lea").get(page).want(t, http.StatusOK, "The memory of GPU 0 is nearly full", "you 4.0 GiB, ada 28.0 GiB")
+		l.client(t, "lea").get(page).want(t, http.StatusOK, "The memory of GPU 0 is nearly full", "you 4 GiB, ada 28 GiB")
 		if strings.Contains(l.client(t, "ben").get(page).body, "nearly full") {
 			t.Error("somebody who is not on the GPU is warned")
 		}

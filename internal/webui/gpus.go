@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -190,10 +191,10 @@ func readingsOf(g *gpu.GPU) []reading {
 		list[use].Value = whole(*g.Utilization)
 	}
 	if g.MemoryUsed != nil {
-		list[memory].Value = gib(*g.MemoryUsed)
+		list[memory].Value = units.GiB(*g.MemoryUsed)
 	}
 	if g.MemoryTotal != nil {
-		list[memory].Of = "of " + gib(*g.MemoryTotal) + " GiB"
+		list[memory].Of = "of " + units.GiB(*g.MemoryTotal) + " GiB"
 	}
 	if g.Power != nil {
 		list[power].Value = whole(*g.Power)
@@ -219,7 +220,7 @@ func processViewOf(p gpu.Process, v visitor) processView {
 		view.User = "not known"
 	}
 	if p.MemoryUsed != nil {
-		view.Memory = size(*p.MemoryUsed)
+		view.Memory = units.Bytes(*p.MemoryUsed)
 	}
 	if p.SMUtilization != nil {
 		view.Use = whole(*p.SMUtilization) + " %"

@@ -25,11 +25,6 @@ func TestDurations(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for bytes, want := range map[uint64]string{0: "0 MiB", 430 << 20: "430 MiB", 3 << 29: "1.5 GiB", 40 << 30: "40 GiB", 141 << 30: "141 GiB"} {
-		if got := size(bytes); got != want {
-			t.Errorf("size(%d) = %q, want %q", bytes, got, want)
-		}
-	}
 	for text, want := range map[string]string{"4Gi": "4 GiB", "512Mi": "512 MiB", "8G": "8 GB", "1024": "1024", "": ""} {
 		if got := quantity(text); got != want {
 			t.Errorf("quantity(%q) = %q, want %q", text, got, want)
@@ -151,5 +146,21 @@ func TestHoldersOfInstances(t *testing.T) {
 		if !strings.Contains(html.String(), want) {
 			t.Errorf("it does not say %q: %s", want, html.String())
 		}
+	}
+}
+
+// Whatever a driver asks for is said in words, also by a driver that is newer.
+func TestRecoveryInWords(t *testing.T) {
+	for recovery, want := range map[string]string{
+		gpu.RecoveryReset: "reset this GPU", gpu.RecoveryReboot: "reboot", gpu.RecoveryDrain: "linked with it", gpu.RecoveryDrainAndReset: "then to reset it",
+		gpu.RecoveryBusReset: "off and on", "action 9": "for action 9, which",
+	} {
+		facts := healthFacts(&gpu.Health{Recovery: recovery})
+		if len(facts) != 1 || facts[0].Name != "The driver asks" || !strings.Contains(facts[0].Value, want) {
+			t.Errorf("%s: %+v", recovery, facts)
+		}
+	}
+	if facts := healthFacts(&gpu.Health{}); facts != nil {
+		t.Errorf("nothing is asked for: %+v", facts)
 	}
 }

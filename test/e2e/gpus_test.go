@@ -295,7 +295,7 @@ func testCrowded(t *testing.T, a *appliance) {
 	b.Pictures("jupyterlab-notice")
 	page := b.Tab()
 	page.Open(pages + "/")
-	page.WaitText("#machines", "you 4.0 GiB, "+adminHandle+" 19.0 GiB")
+	page.WaitText("#machines", "you 4 GiB, "+adminHandle+" 19 GiB")
 	a.first.in(t).run(t, "work.kill()")
 	a.first.in(t).run(t, load(70, "8GiB"))
 	b.WaitFor("JupyterLab to take it back", `!document.querySelector(".Toastify__toast")?.innerText.includes("nearly full")`)

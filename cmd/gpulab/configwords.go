@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// configWords says in plain words why a configuration cannot be read; problem is
+// what the YAML library says.
+func configWords(data []byte, problem error) error {
+	text := problem.Error()
+	for _, of := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "error converting YAML to JSON: ", "yaml: ", "unmarshal errors:"} {
+		text = strings.TrimSpace(strings.TrimPrefix(text, of))
+	}
+	// The library passes its reasons on as text only, so they are asked for again.
+	plain, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return errors.New(text)
+	}
+	strict := json.NewDecoder(bytes.NewReader(plain))
+	strict.DisallowUnknownFields()
+	err = strict.Decode(new(Config))
+	var mistyped *json.UnmarshalTypeError
+	if errors.As(err, &mistyped) && mistyped.Field == "" {
+		return errors.New("it must consist of lines such as \"lab: Physics lab\"")
+	}
+	if mistyped != nil {
+		return fmt.Errorf("%s must be %s, and is %s", mistyped.Field, kindInWords(mistyped.Type), valueInWords(mistyped.Value))
+	}
+	if err != nil {
+		text = strings.TrimPrefix(err.Error(), "json: ")
+	}
+	if key, unknown := strings.CutPrefix(text, "unknown field "); unknown {
+		return unknownKey(strings.Trim(key, `"`))
+	}
+	return errors.New(text)
+}
+
+// unknownKey says which key was perhaps meant.
+func unknownKey(key string) error {
+	places := configKeys(reflect.TypeFor[Config](), "", map[string][]string{})
+	if in := places[key]; len(in) > 0 && in[0] != "" {
+		return fmt.Errorf("%s stands at a place where there is no such key; it belongs into %s", key, strings.Join(in, " or "))
+	}
+	like := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for known := range places {
+		like.AddCommand(&cobra.Command{Use: known, Run: func(*cobra.Command, []string) {}})
+	}
+	if meant := like.SuggestionsFor(key); len(meant) > 0 {
+		slices.Sort(meant)
+		return fmt.Errorf("there is no key %s; did you mean %s?", key, strings.Join(meant, " or "))
+	}
+	return fmt.Errorf("there is no key %s", key)
+}
+
+// configKeys collects all keys with the keys below which they stand, "" for the
+// uppermost.
+func configKeys(of reflect.Type, below string, places map[string][]string) map[string][]string {
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+		of = of.Elem()
+	}
+	if of.Kind() != reflect.Struct {
+		return places
+	}
+	for i := range of.NumField() {
+		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		places[name] = append(places[name], below)
+		configKeys(of.Field(i).Type, name, places)
+	}
+	return places
+}
+
+// kindInWords says what a key of that type takes.
+func kindInWords(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "keys of its own, on lines that are further in"
+	default:
+		return "text"
+	}
+}
+
+// valueInWords says what stands in its place; JSON's words are "string",
+// "number 2.5", "bool", "array" and "object".
+func valueInWords(value string) string {
+	if number, is := strings.CutPrefix(value, "number "); is {
+		return number
+	}
+	switch value {
+	case "string":
+		return "text"
+	case "number":
+		return "a number"
+	case "bool":
+		return "true or false"
+	case "array":
+		return "a list"
+	default:
+		return "keys of its own"
+	}
+}
