@@ -345,7 +345,7 @@ func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error)
 		}
 	}
 	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: slices.Concat([]string{}, list.Ignored)}
-	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}}
+	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}, tried: map[string]int{}}
 	for _, row := range list.Rows {
 		l.wanted[row.Handle] = true // names that are written down come before those that are made
 	}
@@ -374,6 +374,7 @@ type lister struct {
 	known           *known
 	handles, emails map[string]int // → line
 	wanted          map[string]bool
+	tried           map[string]int // name made into a handle → how many are taken, so that many of one name are quick
 }
 
 func (l *lister) plan(row ImportRow) (PlannedRow, error) {
@@ -471,8 +472,9 @@ func (l *lister) handleFor(n NewUser) string {
 	if source == "" {
 		source, _, _ = strings.Cut(n.Email, "@")
 	}
-	base := SuggestHandle(source)
-	for i := 1; ; i++ {
+	base, whose := SuggestHandle(source), n.Name+"\n"+strings.ToLower(n.Email)
+	for i := l.tried[whose] + 1; ; i++ {
+		l.tried[whose] = i - 1
 		handle := numbered(base, i)
 		if l.wanted[handle] || l.handles[handle] != 0 {
 			continue

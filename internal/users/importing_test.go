@@ -64,6 +64,7 @@ func TestParseImportRefuses(t *testing.T) {
 		{"quotes", []byte("name,email\n\"Zoë,x\nYan,y\n"), "quotes in line 2"},
 		{"quotes inside", []byte("name,email\nok,x\nZ\"oë,x\n"), "quotes in line 3"},
 		{"too many", []byte("name\n" + strings.Repeat("x\n", MaxImportRows+1)), "more than 2000"},
+		{"columns without end", []byte(strings.Repeat("name,", 100000)), "more than 100 columns"},
 		{"too large", []byte("name\n" + strings.Repeat("x", MaxImportBytes)), "1 MB"},
 	} {
 		_, err := ParseImport(tc.text)
@@ -80,7 +81,7 @@ func TestParseImportRefuses(t *testing.T) {
 func FuzzParseImport(f *testing.F) {
 	for _, seed := range []string{
 		"name,handle,email,role,group\nZoë,zoe,zoe@example.org,guest,vision\n", "\ufeffName;E-Mail\r\n\"a;b\";x@y\r\n", "name\tgroup\n\t\n",
-		"sep=;\nname;x\n1;2;3\n", "name\n\"", "name,name\n", "\xff\xfen\x00", "name\r\r\rx", "name\n=cmd|x", "handle\nAda\nada\n",
+		"sep=;\nname;x\n1;2;3\n", "name\n\"", "name,name\n", "\xff\xfen\x00", "name\r\r\rx", "name\n=cmd|x", "nAme\t\n\t00", "handle\nAda\nada\n",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -101,7 +102,7 @@ func FuzzParseImport(f *testing.F) {
 				t.Fatalf("line %d after %d", r.Line, last)
 			}
 			last = r.Line
-			if r.Name != strings.TrimSpace(r.Name) || r.Name+r.Handle+r.Email+r.Role+r.Group+r.Wrong == "" && len(list.Ignored) == 0 {
+			if r.Name != strings.TrimSpace(r.Name) || r.Handle != strings.TrimSpace(r.Handle) {
 				t.Fatalf("%+v", r)
 			}
 		}

@@ -20,6 +20,8 @@ var (
 const (
 	MaxImportRows  = 2000
 	MaxImportBytes = 1 << 20
+
+	maxImportColumns = 100
 )
 
 // ImportRow is one person as a list has them; what is not said is empty.
@@ -44,8 +46,10 @@ var importColumns = map[string]func(*ImportRow) *string{
 	"group":  func(r *ImportRow) *string { return &r.Group },
 }
 
+var withoutSigns = strings.NewReplacer("-", "", "_", "", " ", "")
+
 func columnNamed(cell string) func(*ImportRow) *string {
-	return importColumns[strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(strings.TrimSpace(cell)))]
+	return importColumns[withoutSigns.Replace(strings.ToLower(strings.TrimSpace(clip(cell, 40))))]
 }
 
 // ParseImport reads a list of people: UTF-8 with or without a mark at its start; cells between commas, semicolons or
@@ -124,7 +128,7 @@ func separator(plain string) rune {
 			continue
 		}
 		known := 0
-		for _, cell := range cells {
+		for _, cell := range cells[:min(len(cells), maxImportColumns)] {
 			if columnNamed(cell) != nil {
 				known++
 			}
@@ -139,6 +143,9 @@ func separator(plain string) rune {
 
 // columns finds what each column means, nil for nothing.
 func (l *ImportList) columns(header []string) ([]func(*ImportRow) *string, error) {
+	if len(header) > maxImportColumns {
+		return nil, sentence(ErrListInvalid, "The first line names more than %d columns. Leave those out that are not needed.", maxImportColumns)
+	}
 	columns := make([]func(*ImportRow) *string, len(header))
 	var probe ImportRow
 	seen := map[*string]bool{}
