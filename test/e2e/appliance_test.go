@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"regexp"
 	"strings"
@@ -35,6 +36,8 @@ type appliance struct {
 	first   *kernel // of the administrator's first notebook, in browser
 	second  *kernel // of the guest's
 	waiting string  // the progress page of a launch that waits for a GPU
+
+	adminClient *http.Client // see admin
 }
 
 // pages is where the lab's pages are, hub where its notebooks are.

@@ -4,8 +4,15 @@ package e2e
 
 import (
 	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/gpulab/gpulab/test/lab"
 )
@@ -17,6 +24,12 @@ func TestClass(t *testing.T) {
 		{"set up", testSetUpClass, true},
 		{"quotas", testQuotas, false},
 		{"used-up hours", testHoursUsedUp, false},
+		{"a class from a list", testClassFromList, true},
+		{"a lead", testLead, false},
+		{"suspended", testSuspended, false},
+		{"removed and back", testRemovedAndBack, false},
+		{"an invitation", testInvitation, false},
+		{"an access token", testToken, false},
 	})
 }
 
@@ -114,4 +127,250 @@ func testHoursUsedUp(t *testing.T, a *appliance) {
 	launch(b, "cpu", "Without GPU")
 	waitJupyterLab(b, guestHandle)
 	a.MustGpulab(a.ctx, "quota", "unset", "user:"+guestHandle, "gpu-hours-week")
+}
+
+// classSize is how many people the list has, working how many of them start a
+// notebook: as many as two cores start within a reasonable time.
+const (
+	classSize = 30
+	working   = 6
+)
+
+// studentPassword is what the students of the list choose.
+func studentPassword(handle string) string { return "a password for " + handle }
+
+var slipPattern = regexp.MustCompile(`<dd class="mono">([a-z0-9-]+)</dd>(?s:.*?)<dd class="mono">(https://[^<]+)</dd>`)
+
+// testClassFromList: a list becomes a class that works, in three clicks of the
+// admin and one link per student.
+func testClassFromList(t *testing.T, a *appliance) {
+	list := "\ufeffName;E-Mail;Email\r\n"
+	for i := range classSize {
+		list += fmt.Sprintf("\"Student, Number %d\";x;s%d@lab.example\r\n", i+1, i+1)
+	}
+	b := a.browser.For(t)
+	b.Open(pages + "/users/import")
+	fill := func(text string) {
+		b.WaitFor("the form", `(() => { const f = document.querySelector("#text"); if (!f) return false; f.value = `+strconv.Quote(text)+`; document.querySelector("#new-group").value = "seminar"; return true })()`)
+		b.Click("main", "See what would happen")
+	}
+	fill(list + "\"An unfinished row;x;y\r\n")
+	b.WaitText("main", "quot")
+	if got := a.MustGpulab(a.ctx, "user", "list"); strings.Contains(got, "student-number-1") {
+		t.Fatalf("a list with an error was imported in part:\n%s", got)
+	}
+	b.Open(pages + "/users/import")
+	fill(list)
+	b.WaitText("main", "student-number-30")
+	b.Pictures("import")
+	b.Click("main", "Import 30 people")
+	b.WaitText("main", "The links are shown only now.")
+	b.Pictures("links")
+	slips := slipPattern.FindAllStringSubmatch(lab.Evaluate[string](b, `() => document.querySelector(".slips").innerHTML`), -1)
+	if len(slips) != classSize {
+		t.Fatalf("%d slips for %d people", len(slips), classSize)
+	}
+	began := time.Now()
+	var students sync.WaitGroup
+	for i, slip := range slips[:working] {
+		handle, link := slip[1], html.UnescapeString(slip[2])
+		students.Go(func() {
+			client := a.HTTPClient(a.ca)
+			token := mustURL(t, link).Query().Get("token")
+			status, body := sendForm(t, client, strings.TrimPrefix(link, pages), "/welcome",
+				url.Values{"token": {token}, "password": {studentPassword(handle)}, "again": {studentPassword(handle)}})
+			if status != http.StatusSeeOther {
+				t.Errorf("student %d chooses a password: status %d\n%.300s", i, status, body)
+				return
+			}
+			if status, body := sendForm(t, client, "/", "/launch", url.Values{"profile": {"cpu"}, "title": {"Exercise"}}); status != http.StatusSeeOther {
+				t.Errorf("student %d starts a notebook: status %d\n%.300s", i, status, body)
+			}
+		})
+	}
+	students.Wait()
+	a.eventually(t, "the class works", func() bool { return a.running(t, "Exercise") == working })
+	t.Logf("%d students with a notebook %s after their links were opened", working, time.Since(began).Round(time.Second))
+	if got := a.MustGpulab(a.ctx, "group", "show", "seminar"); !strings.Contains(got, "student-number-30") {
+		t.Errorf("group show: %s", got)
+	}
+}
+
+// running counts the notebooks of a title that run, as the admin's page has them.
+func (a *appliance) running(t *testing.T, title string) int {
+	t.Helper()
+	_, body, _ := request(t, a.admin(t), "GET", pages+"/", nil)
+	n := 0
+	for _, row := range strings.Split(body, "<tr")[1:] {
+		if strings.Contains(row, title) && strings.Contains(row, ">running<") {
+			n++
+		}
+	}
+	return n
+}
+
+// admin is a session of the administrator's, made once.
+func (a *appliance) admin(t *testing.T) *http.Client {
+	t.Helper()
+	if a.adminClient == nil {
+		a.adminClient = signIn(t, a, adminHandle, adminPassword)
+	}
+	return a.adminClient
+}
+
+// stopOf finds the action that ends somebody's notebook.
+func stopOf(t *testing.T, client *http.Client, handle string) string {
+	t.Helper()
+	_, body, _ := request(t, client, "GET", pages+"/", nil)
+	for _, row := range strings.Split(body, "<tr")[1:] {
+		if strings.Contains(row, ">"+handle+"<") {
+			if found := regexp.MustCompile(`action="(/launches/\d+/stop)"`).FindStringSubmatch(row); found != nil {
+				return found[1]
+			}
+		}
+	}
+	return ""
+}
+
+// testLead: who leads a group ends its members' notebooks, and nobody else's.
+func testLead(t *testing.T, a *appliance) {
+	a.MustGpulab(a.ctx, "group", "member", "add", "seminar", guestHandle, "--lead")
+	client := signIn(t, a, guestHandle, guestPassword)
+	stop := stopOf(t, client, "student-number-1")
+	if stop == "" {
+		t.Fatal("the lead is offered no way to stop a member's notebook")
+	}
+	// Out of the group, out of reach: at once, with the page still open.
+	a.MustGpulab(a.ctx, "group", "member", "remove", "seminar", "student-number-1")
+	if status, body := sendForm(t, client, "/", stop, url.Values{}); status != http.StatusNotFound {
+		t.Errorf("a lead stops a notebook of somebody outside the group: status %d\n%.300s", status, body)
+	}
+	a.MustGpulab(a.ctx, "group", "member", "add", "seminar", "student-number-1")
+	before := a.running(t, "Exercise")
+	if status, body := sendForm(t, client, "/", stop, url.Values{}); status != http.StatusSeeOther {
+		t.Errorf("a lead stops a member's notebook: status %d\n%.300s", status, body)
+	}
+	a.eventually(t, "it is stopped", func() bool { return a.running(t, "Exercise") == before-1 })
+	for _, page := range []string{"/users", "/quotas", "/status"} {
+		if status, _, _ := request(t, client, "GET", pages+page, nil); status != http.StatusForbidden && page != "/users" {
+			t.Errorf("a lead opens %s: status %d", page, status)
+		}
+	}
+}
+
+// testSuspended: a suspension ends everything at once, and its end brings the
+// account back.
+func testSuspended(t *testing.T, a *appliance) {
+	const handle = "student-number-2"
+	client := signIn(t, a, handle, studentPassword(handle))
+	before := a.running(t, "Exercise")
+	a.MustGpulab(a.ctx, "user", "suspend", handle)
+	if status, _, to := request(t, client, "GET", pages+"/", nil); status != http.StatusSeeOther || !strings.HasPrefix(to, "/login") {
+		t.Errorf("a suspended person's page: status %d, to %q", status, to)
+	}
+	if status, _ := tryPassword(t, a.HTTPClient(a.ca), handle, studentPassword(handle)); status == http.StatusSeeOther {
+		t.Error("a suspended person signs in")
+	}
+	a.eventually(t, "the notebook is stopped", func() bool { return a.running(t, "Exercise") == before-1 })
+	a.MustGpulab(a.ctx, "user", "resume", handle)
+	signIn(t, a, handle, studentPassword(handle))
+	checkFailure(t, a.Gpulab(a.ctx, "user", "suspend", adminHandle), 1, "only admin")
+}
+
+// testRemovedAndBack: a removed account comes back with its home; one that is
+// deleted for good leaves nothing, whatever its owner put there.
+func testRemovedAndBack(t *testing.T, a *appliance) {
+	const handle = "student-number-3"
+	uid := strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", a.Binary()+` user list --json | python3 -c 'import json,sys; print(next(u["id"] for u in json.load(sys.stdin) if u["handle"] == "`+handle+`"))'`))
+	home := "/var/lib/gpulab/homes/" + uid
+	a.MustRun(a.ctx, "sh", "-c", "echo thesis > "+home+"/thesis.txt && mkdir -p /root/precious && echo kept > /root/precious/file && ln -s /root/precious "+home+"/link")
+	if result := a.Gpulab(a.ctx, "user", "remove", handle); result.Code == 0 {
+		t.Error("a removal without a terminal does not ask for --yes")
+	}
+	a.MustGpulab(a.ctx, "user", "remove", "--yes", handle)
+	if status, _ := tryPassword(t, a.HTTPClient(a.ca), handle, studentPassword(handle)); status == http.StatusSeeOther {
+		t.Error("a removed person signs in")
+	}
+	a.eventually(t, "the namespace is gone", func() bool { return a.Gpulab(a.ctx, "kubectl", "get", "namespace", "user-"+handle).Code != 0 })
+	if got := a.MustGpulab(a.ctx, "user", "list", "--removed"); !strings.Contains(got, handle) {
+		t.Errorf("user list --removed: %s", got)
+	}
+	a.MustGpulab(a.ctx, "user", "undelete", handle)
+	signIn(t, a, handle, studentPassword(handle))
+	if got := a.MustRun(a.ctx, "cat", home+"/thesis.txt"); got != "thesis\n" {
+		t.Errorf("the home came back with %q", got)
+	}
+	a.MustGpulab(a.ctx, "user", "remove", "--yes", "--purge", handle)
+	a.eventually(t, "the home is deleted", func() bool { return a.Run(a.ctx, "test", "-e", home).Code != 0 })
+	if got := a.MustRun(a.ctx, "cat", "/root/precious/file"); got != "kept\n" {
+		t.Errorf("what a link in the home led to is %q", got)
+	}
+	if left := a.MustRun(a.ctx, "ls", "-A", "/var/lib/gpulab/homes"); strings.Contains(left, "purge") {
+		t.Errorf("left of it: %s", left)
+	}
+}
+
+// testInvitation: a link with one use makes one account.
+func testInvitation(t *testing.T, a *appliance) {
+	b := a.browser.For(t)
+	b.Open(pages + "/invitations")
+	b.WaitFor("the number of uses", `(() => { const f = document.querySelector("input[name=uses]"); if (!f) return false; f.value = "1"; return true })()`)
+	b.Click("main", "Make the link")
+	b.WaitFor("the link", `document.querySelector("#link")?.value`)
+	link := lab.Evaluate[string](b, `() => document.querySelector("#link").value`)
+	b.Pictures("invitation")
+	visitor := b.Private().For(t)
+	visitor.Open(link)
+	visitor.Fill("Your name", "Zoë Ångström")
+	visitor.Fill("Sign-in name", "zoe")
+	visitor.Fill("Password", "seven grey old boats")
+	visitor.Fill("Password once more", "seven grey old boats")
+	visitor.Click("form", "Create the account")
+	visitor.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	if status, _, _ := request(t, a.HTTPClient(a.ca), "GET", link, nil); status != http.StatusGone {
+		t.Errorf("a used-up invitation: status %d", status)
+	}
+}
+
+// testToken: an access token does what its scope allows, on the API alone, and
+// nothing once it is revoked.
+func testToken(t *testing.T, a *appliance) {
+	b := a.browser.For(t)
+	b.Open(pages + "/account")
+	b.Pictures("account")
+	b.Fill("What it is for", "a script")
+	b.Click("main", "Make the token")
+	b.WaitFor("the token", `document.querySelector("#token")?.value`)
+	token := lab.Evaluate[string](b, `() => document.querySelector("#token").value`)
+	ask := func(path string) int {
+		r, err := http.NewRequest("GET", pages+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		response, err := a.HTTPClient(a.ca).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	if got := ask("/api/v1/gpus"); got != http.StatusOK {
+		t.Errorf("the API with a token: status %d", got)
+	}
+	for _, path := range []string{"/users", "/quotas"} {
+		if got := ask(path); got == http.StatusOK {
+			t.Errorf("%s opens with a token", path)
+		}
+	}
+	if got := strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", "grep -rlF '"+token+"' /var/lib/gpulab/log /var/lib/gpulab/*.db* || true")); got != "" {
+		t.Errorf("the token stands in %s", got)
+	}
+	b.Open(pages + "/account")
+	b.Click("main", "Revoke a script")
+	b.Click("dialog[open]", "Revoke")
+	b.WaitFor("the page without it", `!document.querySelector("dialog[open]") && !document.querySelector("main").innerText.includes("a script")`)
+	if got := ask("/api/v1/gpus"); got != http.StatusUnauthorized {
+		t.Errorf("the API with a revoked token: status %d", got)
+	}
 }
