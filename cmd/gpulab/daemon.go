@@ -33,7 +33,7 @@ func (l *appliance) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) erro
 // Status implements ctl.Daemon.
 func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	state, _ := l.boot.now()
-	s := ctl.Status{URL: l.url(), Version: version.Version, GPUs: l.fleet.Snapshots()}
+	s := ctl.Status{URL: l.url(), Version: version.Version, GPUs: l.fleet.Snapshots(), Network: l.network(ctx)}
 	if s.GPUs == nil {
 		s.GPUs = []gpu.Snapshot{}
 	}
@@ -111,7 +111,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	default:
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
-	out = append(out, hub, l.diskComponent(), l.historyComponent())
+	out = append(out, hub, l.diskComponent(), l.historyComponent(), networkComponent(l.network(ctx)))
 	if l.cfg.GPUs == gpusNone {
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
 	}

@@ -217,7 +217,7 @@ func TestStatus(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &status); err != nil {
 			t.Fatalf("%v:\n%s", err, out)
 		}
-		if keys := slices.Sorted(maps.Keys(status)); !slices.Equal(keys, []string{"components", "gpus", "nodes", "ready", "url", "version"}) {
+		if keys := slices.Sorted(maps.Keys(status)); !slices.Equal(keys, []string{"components", "gpus", "network", "nodes", "ready", "url", "version"}) {
 			t.Errorf("status --json holds %v", keys)
 		}
 		var parts []map[string]string

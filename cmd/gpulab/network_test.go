@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/store"
@@ -195,5 +196,52 @@ func TestContainerLimits(t *testing.T) {
 		if got[0] != got[1] {
 			t.Errorf("%s: %d, want %d", what, got[0], got[1])
 		}
+	}
+}
+
+// What the configuration allows and the lab does not open is told.
+func TestNetworkStatus(t *testing.T) {
+	cfg, err := configFrom(t, `
+network:
+  allow:
+    - {name: nas, to: 192.168.1.10, ports: [2049], groups: [vision]}
+    - {name: a pod, to: 10.42.7.0/24}
+    - {name: campus, to: 10.0.0.0/8}
+  proxy: http://10.43.0.7:3128
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	l := &appliance{cfg: cfg, people: users.New(db.DB()), id: embedk8s.Identity{
+		ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"),
+	}}
+	if l.proxy, err = newProxyName(cfg.Network); err != nil {
+		t.Fatal(err)
+	}
+	l.proxy.refresh(t.Context())
+	n := l.network(t.Context())
+	want := []string{"nas: There is no group vision.", "a pod: " + ownMachines, "proxy: " + ownMachines}
+	if got := n.Problems(); !slices.Equal(got, want) {
+		t.Errorf("problems %q, want %q", got, want)
+	}
+	if c := networkComponent(n); c.State != ctl.Warning || c.NextStep == "" {
+		t.Errorf("component %+v", c)
+	}
+	if n.Allow[0].To != "192.168.1.10" || n.Allow[2].To != "10.0.0.0/8" {
+		t.Errorf("written as %s and %s", n.Allow[0].To, n.Allow[2].To)
+	}
+	if _, err := l.people.CreateGroup(t.Context(), "vision", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.network(t.Context()).Problems(); len(got) != 2 {
+		t.Errorf("with the group, problems %q", got)
+	}
+	if c := networkComponent(ctl.Network{}); c.State != ctl.OK || c.NextStep != "" {
+		t.Errorf("without any: %+v", c)
 	}
 }

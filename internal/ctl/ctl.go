@@ -70,6 +70,44 @@ type Status struct {
 	Nodes      []Node         `json:"nodes"`
 	GPUs       []gpu.Snapshot `json:"gpus"`
 	Components []Component    `json:"components"`
+	Network    Network        `json:"network"`
+}
+
+// Network is what notebooks may reach besides the internet and the hub.
+type Network struct {
+	Allow []Allowed `json:"allow"`
+	Proxy *Proxy    `json:"proxy,omitempty"`
+}
+
+// Allowed is a private address, or network of them, that is open.
+type Allowed struct {
+	Name   string   `json:"name"`
+	To     string   `json:"to"`
+	Ports  []uint16 `json:"ports,omitempty"`  // of TCP and UDP; none means all
+	Groups []string `json:"groups,omitempty"` // none means everybody
+	// Problem says why it is not open as it should be.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Proxy is the way to the internet that notebooks are told of.
+type Proxy struct {
+	URL       string   `json:"url"`
+	Addresses []string `json:"addresses"` // as last looked up
+	Problem   string   `json:"problem,omitempty"`
+}
+
+// Problems are all that keep notebooks from what they should reach.
+func (n Network) Problems() []string {
+	var list []string
+	for i := range n.Allow {
+		if n.Allow[i].Problem != "" {
+			list = append(list, n.Allow[i].Name+": "+n.Allow[i].Problem)
+		}
+	}
+	if n.Proxy != nil && n.Proxy.Problem != "" {
+		list = append(list, "proxy: "+n.Proxy.Problem)
+	}
+	return list
 }
 
 // Node is one machine of the pool.
