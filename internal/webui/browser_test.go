@@ -160,6 +160,7 @@ func TestPagesInABrowser(t *testing.T) {
 		busy.fleet.publish(snapshotAt(time.Now().Add(-time.Duration(back)*time.Second), 2, "ada", "ben"))
 	}
 	busy.busy()
+	busy.status.status.Network = someNetwork()
 	busy.history.usage = someUse()
 	trouble := newLab(t)
 	trouble.fleet.publish(troubled(time.Now()))
@@ -204,6 +205,9 @@ func TestPagesInABrowser(t *testing.T) {
 		{"launch-running", "/launches/1", "ada", busy, 200},
 		{"users", "/users", "ada", busy, 200},
 		{"status", "/status", "ada", busy, 200},
+		{"network", "/network", "ben", busy, 200},
+		{"network-admin", "/network", "ada", busy, 200},
+		{"network-closed", "/network", "ben", empty, 200},
 		{"trust", "/trust", "", busy, 200},
 		{"login", "/login", "", busy, 200},
 		{"quotas", "/quotas", "ada", busy, 200},

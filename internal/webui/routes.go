@@ -58,6 +58,7 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/use", need: users.ActionSee, handler: s.usePage},
 		{method: "GET", path: "/events", need: users.ActionSee, handler: s.events, script: true},
 		{method: "GET", path: "/api/v1/gpus", need: users.ActionSee, handler: s.apiGPUs, script: true},
+		{method: "GET", path: "/network", need: users.ActionSee, handler: s.networkPage},
 		{method: "GET", path: "/design", need: users.ActionSee, handler: s.designPage},
 
 		{method: "POST", path: "/launch", need: users.ActionLaunch, handler: s.launch},

@@ -87,6 +87,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/invitations", lead | admin},
 		{"POST", "/invitations", lead | admin},
 		{"POST", "/invitations/1/revoke", lead | admin},
+		{"GET", "/network", signedIn},
 		{"GET", "/status", admin},
 		{"GET", "/api/v1/status", admin},
 	}
