@@ -15,7 +15,8 @@ func newUser(a *app) *cobra.Command {
 		Example: "  sudo gpulab user add ada --name 'Ada Lovelace' --role member\n  sudo gpulab user list\n  sudo gpulab user show ada",
 	}
 	c.AddCommand(newUserAdd(a), newUserList(a), newUserShow(a), newUserSet(a), newUserPasswd(a),
-		newUserSuspend(a), newUserResume(a), newUserRemove(a), newUserUndelete(a), newUserImport(a))
+		newUserSuspend(a), newUserResume(a), newUserRemove(a), newUserUndelete(a), newUserImport(a),
+		newUserTokens(a), newUserRevokeTokens(a))
 	return c
 }
 

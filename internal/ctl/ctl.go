@@ -154,6 +154,8 @@ type UserWithLink struct {
 
 // Daemon is what the socket offers; the running gpulab implements it.
 type Daemon interface {
+	AuditLog
+	AccessTokens
 	Status(ctx context.Context) (Status, error)
 	// Metrics writes what Prometheus reads.
 	Metrics(ctx context.Context, w io.Writer) error

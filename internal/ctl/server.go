@@ -123,6 +123,7 @@ func handler(d Daemon) http.Handler {
 			slog.Warn("watching the start ended", "err", err)
 		}
 	})
+	auditRoutes(mux, d)
 	return mux
 }
 

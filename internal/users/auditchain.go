@@ -80,7 +80,7 @@ type ChainCheck struct {
 	// Expect, if not nil, is a hash that was kept elsewhere and must still be in the log.
 	Expect *Hash `json:"-"`
 	// Part says that entries may be left out.
-	Part bool `json:"-"`
+	Part bool `json:"part"`
 
 	last int64
 }
