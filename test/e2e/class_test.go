@@ -340,8 +340,8 @@ func testToken(t *testing.T, a *appliance) {
 	b.Pictures("account")
 	b.Fill("What it is for", "a script")
 	b.Click("main", "Make the token")
-	b.WaitFor("the token", `document.querySelector("#token")?.value`)
-	token := lab.Evaluate[string](b, `() => document.querySelector("#token").value`)
+	b.WaitFor("the token", `document.querySelector("#secret")?.value`)
+	token := lab.Evaluate[string](b, `() => document.querySelector("#secret").value`)
 	ask := func(path string) int {
 		r, err := http.NewRequest("GET", pages+path, nil)
 		if err != nil {
