@@ -8,9 +8,9 @@ type AuditAction struct{ Name, Words string }
 // auditActions is every action there is, in the order of the docs. Whoever records another one adds it here.
 var auditActions = []AuditAction{
 	{"sign-in", "signed in"},
-	{"sign-in.failed", "failed to sign in"},
-	{"sign-in.failed-often", "failed to sign in many times"},
-	{"sign-in.locked", "sign-in locked after many wrong passwords"},
+	{"sign-in.failed", "saw a failed sign-in"},
+	{"sign-in.failed-often", "saw many failed sign-ins"},
+	{"sign-in.locked", "locked a sign-in after many wrong passwords"},
 	{"sign-out", "signed out"},
 	{"session.end", "signed another browser out"},
 	{"session.end-others", "signed all other browsers out"},
@@ -21,7 +21,7 @@ var auditActions = []AuditAction{
 	{"account.change", "changed name or e-mail"},
 	{"admin.link", "made the link for the first administrator"},
 	{"admin.created", "became the first administrator"},
-	{"sign-up.ask", "asked for an account"},
+	{"sign-up.ask", "took a request for an account"},
 	{"sign-up.approve", "approved a request for an account"},
 	{"sign-up.decline", "declined a request for an account"},
 	{"invitation.add", "made an invitation"},

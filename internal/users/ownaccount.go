@@ -30,7 +30,7 @@ func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, r
 	}
 	if _, err := s.tryPassword(ctx, u.Handle, old, remote); err != nil {
 		if errors.Is(err, ErrBadCredentials) {
-			err = sentence(ErrBadCredentials, "This is not your password of now. If you forgot it, ask an admin of the lab for a new password link.")
+			err = sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
 		}
 		return err
 	}

@@ -315,7 +315,7 @@ func passwordCard(p page, view accountView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textField(field{ID: "old", Name: "old", Label: "Password of now", Type: "password", Error: view.Password.OldError, Autocomplete: "current-password"}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(field{ID: "old", Name: "old", Label: "Current password", Type: "password", Error: view.Password.OldError, Autocomplete: "current-password"}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

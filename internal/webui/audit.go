@@ -67,19 +67,20 @@ func readAuditForm(values url.Values) (auditForm, users.AuditFilter) {
 	get := func(name string) string { return clip(strings.TrimSpace(values.Get(name)), 128) }
 	form := auditForm{Person: get("person"), Action: get("action"), Since: get("since"), Until: get("until"), Address: get("address")}
 	filter := users.AuditFilter{Person: form.Person, Action: form.Action, Remote: form.Address}
-	date := func(text string, into *time.Time, more int) {
-		if text == "" {
+	date := func(text *string, into *time.Time, more int) {
+		if *text == "" {
 			return
 		}
-		day, err := time.ParseInLocation(time.DateOnly, text, time.Local)
+		day, err := time.ParseInLocation(time.DateOnly, *text, time.Local)
 		if err != nil {
+			*text = "" // no browser shows it in a field for days
 			form.Error = "A day is written as 2026-03-01. This one was left out."
 			return
 		}
 		*into = day.AddDate(0, 0, more)
 	}
-	date(form.Since, &filter.Since, 0)
-	date(form.Until, &filter.Until, 1)
+	date(&form.Since, &filter.Since, 0)
+	date(&form.Until, &filter.Until, 1)
 	return form, filter
 }
 

@@ -162,6 +162,7 @@ func TestPagesInABrowser(t *testing.T) {
 	busy.busy()
 	busy.status.status.Network = someNetwork()
 	busy.history.usage = someUse()
+	busy.traces(t)
 	trouble := newLab(t)
 	trouble.fleet.publish(troubled(time.Now()))
 	trouble.history.events = someEvents(time.Now())
@@ -204,6 +205,10 @@ func TestPagesInABrowser(t *testing.T) {
 		{"launch-failed", "/launches/6", "ada", busy, 200},
 		{"launch-running", "/launches/1", "ada", busy, 200},
 		{"users", "/users", "ada", busy, 200},
+		{"account", "/account", "ben", busy, 200},
+		{"account-empty", "/account", "gus", empty, 200},
+		{"audit", "/audit", "ada", busy, 200},
+		{"audit-filtered", "/audit?person=nobody&since=2026-01-01&until=x", "ada", busy, 200},
 		{"status", "/status", "ada", busy, 200},
 		{"network", "/network", "ben", busy, 200},
 		{"network-admin", "/network", "ada", busy, 200},
