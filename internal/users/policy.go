@@ -23,6 +23,7 @@ const (
 	ActionLaunch          Action = "launch"
 	ActionManageNotebooks Action = "manage-notebooks"
 	ActionSeeUse          Action = "see-use"
+	ActionSeePeople       Action = "see-people"
 	ActionInvite          Action = "invite"
 	ActionManageUsers     Action = "manage-users"
 	ActionManageQuotas    Action = "manage-quotas"
@@ -59,6 +60,7 @@ var rules = []Rule{
 	{ActionLaunch, "launch notebooks", toAll(Own)},
 	{ActionManageNotebooks, "open, stop or cancel notebooks (opening: own ones only)", byRole(Everybody, OwnGroups, Own, Own)},
 	{ActionSeeUse, "see who used how much over time", byRole(Everybody, OwnGroups, Own, Own)},
+	{ActionSeePeople, "see people's pages and groups: e-mail, state, last sign-in", byRole(Everybody, OwnGroups, Nobody, Nobody)},
 	{ActionInvite, "invite new people", byRole(Everybody, OwnGroups, Nobody, Nobody)},
 	{ActionManageUsers, "add, change, suspend and remove people and groups", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionManageQuotas, "set quotas, and grant more for a while", byRole(Everybody, Nobody, Nobody, Nobody)},

@@ -166,6 +166,15 @@ func TestPagesInABrowser(t *testing.T) {
 	trouble := newLab(t)
 	trouble.fleet.publish(troubled(time.Now()))
 	trouble.history.events = someEvents(time.Now())
+	busy.vision(t)
+	for _, err := range []error{
+		busy.users.SetMember(ctx, "vision", 2, false), busy.users.SetMember(ctx, "vision", 4, false),
+		trouble.users.Suspend(ctx, 4), trouble.users.Remove(ctx, 2),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	before := newLab(t)
 	before.users.exec(t, "UPDATE users SET password_hash = '' WHERE handle = 'ada'")
 	setup, err := before.users.CreateLink(ctx, users.Link{Purpose: users.PurposeAdminSetup, Role: users.RoleAdmin}, time.Hour)
@@ -209,6 +218,17 @@ func TestPagesInABrowser(t *testing.T) {
 		{"account-empty", "/account", "gus", empty, 200},
 		{"audit", "/audit", "ada", busy, 200},
 		{"audit-filtered", "/audit?person=nobody&since=2026-01-01&until=x", "ada", busy, 200},
+		{"users-nobody", "/users?q=nobody&state=removed", "ada", busy, 200},
+		{"person", "/users/ben", "ada", busy, 200},
+		{"person-self", "/users/ada", "ada", busy, 200},
+		{"person-suspended", "/users/gus", "ada", trouble, 200},
+		{"person-removed", "/users/ben", "ada", trouble, 200},
+		{"person-lead", "/users/ben", "lea", busy, 200},
+		{"groups", "/groups", "ada", busy, 200},
+		{"groups-empty", "/groups", "ada", empty, 200},
+		{"groups-lead", "/groups", "lea", busy, 200},
+		{"group", "/groups/vision", "ada", busy, 200},
+		{"group-lead", "/groups/vision", "lea", busy, 200},
 		{"status", "/status", "ada", busy, 200},
 		{"network", "/network", "ben", busy, 200},
 		{"network-admin", "/network", "ada", busy, 200},

@@ -146,7 +146,7 @@ func (s *Server) endLaunch(r *http.Request, v visitor, end func(context.Context,
 		}
 		s.audit(r, v, action, l.Handle, auditedLaunch(&l))
 	}
-	return seeOther("/")
+	return seeOther(localPath(r.PostForm.Get("next")))
 }
 
 // auditedLaunch names a launch in the audit log. Its title is its owner's own

@@ -80,6 +80,9 @@ func navFor(v visitor) []navLink {
 	} else if v.may(users.ActionInvite) {
 		nav = append(nav, navLink{"/invitations", "Invite", "users"})
 	}
+	if v.may(users.ActionSeePeople) && !v.may(users.ActionManageUsers) {
+		nav = append(nav, navLink{"/groups", "My groups", "users"})
+	}
 	if v.may(users.ActionManageQuotas) {
 		nav = append(nav, navLink{"/quotas", "Quotas", "gauge"})
 	}

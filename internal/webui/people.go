@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,21 +16,36 @@ import (
 // passwordLinkTTL is how long a link for a password works.
 const passwordLinkTTL = 72 * time.Hour
 
-// A usersView is the list of people with the form that adds one.
+// peopleOnPage is how many people one page of the list shows.
+const peopleOnPage = 50
+
+// A usersView is one page of the list of people, with the form that adds one.
 type usersView struct {
-	People []personView
-	Roles  []roleView
-	Form   addForm
+	People []personRowView
+	// Filter is what the list was narrowed to; Filtered that it was.
+	Filter   peopleFilter
+	Filtered bool
+	Groups   []roleView
+	// Range says which people of how many are shown.
+	Range, Before, Next string // Before and Next are addresses of pages, or empty
+	Roles               []roleView
+	Form                addForm
 	// Link is a one-time link that was just made, For whom.
 	Link, For string
-	Added     bool
 }
 
-type personView struct {
+type peopleFilter struct{ Text, Role, Group, State string }
+
+type personRowView struct {
 	Handle, Name, Email, Role string
-	Since                     string
-	Tags                      []string
-	Self                      bool
+	Groups                    []string
+	SignedIn                  string
+	Tags                      []tagView
+}
+
+type tagView struct {
+	Tone tone
+	Text string
 }
 
 type roleView struct{ Value, Text string }
@@ -44,8 +59,20 @@ type addForm struct {
 var roles = []roleView{
 	{string(users.RoleMember), "Member: works here"},
 	{string(users.RoleGuest), "Guest: works here for a while"},
-	{string(users.RoleLead), "Lead: may also stop anybody’s notebooks"},
+	{string(users.RoleLead), "Lead: looks after the groups they lead"},
 	{string(users.RoleAdmin), "Admin: runs the lab"},
+}
+
+// roleFilters are the roles to filter by.
+var roleFilters = []roleView{{"", "Any role"}, {string(users.RoleAdmin), "Admin"}, {string(users.RoleLead), "Lead"}, {string(users.RoleMember), "Member"}, {string(users.RoleGuest), "Guest"}}
+
+// peopleStates are the states to filter by, the usual one first.
+var peopleStates = []roleView{
+	{"", "Everybody"},
+	{string(users.StateActive), "Can sign in"},
+	{string(users.StateInvited), "No password yet"},
+	{string(users.StateSuspended), "Suspended"},
+	{string(users.StateRemoved), "Removed"},
 }
 
 func (s *Server) usersPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -53,30 +80,90 @@ func (s *Server) usersPage(w http.ResponseWriter, r *http.Request, v visitor) er
 }
 
 func (s *Server) showUsers(w http.ResponseWriter, r *http.Request, v visitor, status int, view usersView) error {
-	everybody, err := s.cfg.Users.List(r.Context())
-	if err != nil {
-		return fmt.Errorf("list users: %w", err)
+	asked := r.URL.Query()
+	view.Filter = peopleFilter{Text: clip(strings.TrimSpace(asked.Get("q")), 100), Role: asked.Get("role"), Group: asked.Get("group"), State: asked.Get("state")}
+	view.Filtered = view.Filter != peopleFilter{}
+	number, err := strconv.Atoi(orElse(asked.Get("page"), "1"))
+	if err != nil || number < 1 || number > 1e6 {
+		return errNoPage
 	}
-	sort.Slice(everybody, func(i, j int) bool { return everybody[i].Handle < everybody[j].Handle })
-	for i := range everybody {
-		view.People = append(view.People, s.personView(&everybody[i], v))
+	offset := (number - 1) * peopleOnPage
+	found, err := s.cfg.Users.Find(r.Context(), users.Query{Text: view.Filter.Text, Role: users.Role(view.Filter.Role), Group: view.Filter.Group,
+		State: users.State(view.Filter.State), Limit: peopleOnPage, Offset: offset})
+	if err != nil {
+		return fmt.Errorf("find people: %w", err)
+	}
+	for i := range found.People {
+		view.People = append(view.People, s.personRowView(&found.People[i]))
+	}
+	if view.Groups, err = s.groupChoices(r.Context()); err != nil {
+		return err
+	}
+	view.Groups[0].Text = "Any group"
+	view.Range = "Nobody"
+	if len(found.People) > 0 {
+		view.Range = fmt.Sprintf("%d–%d of %d", offset+1, offset+len(found.People), found.Total)
+	}
+	if number > 1 {
+		view.Before = view.Filter.address(min(number-1, max(1, (found.Total+peopleOnPage-1)/peopleOnPage)))
+	}
+	if offset+len(found.People) < found.Total && len(found.People) > 0 {
+		view.Next = view.Filter.address(number + 1)
 	}
 	view.Roles = roles
 	s.render(w, r, status, usersPage(s.page(w, r, v, "Users", ""), view))
 	return nil
 }
 
-func (s *Server) personView(u *users.User, v visitor) personView {
-	person := personView{Handle: u.Handle, Name: u.Name, Email: u.Email, Role: string(u.Role),
-		Self: u.ID == v.session.User.ID, Since: lasting(s.now().Sub(u.Created)) + " ago"}
-	if u.Suspended {
-		person.Tags = append(person.Tags, "suspended")
+// address is a page of the list with this filter.
+func (f peopleFilter) address(page int) string {
+	query := url.Values{}
+	for name, value := range map[string]string{"q": f.Text, "role": f.Role, "group": f.Group, "state": f.State} {
+		if value != "" {
+			query.Set(name, value)
+		}
 	}
-	if !u.HasPassword {
-		person.Tags = append(person.Tags, "no password yet")
+	if page > 1 {
+		query.Set("page", strconv.Itoa(page))
 	}
-	return person
+	if len(query) == 0 {
+		return "/users"
+	}
+	return "/users?" + query.Encode()
 }
+
+func (s *Server) personRowView(p *users.Person) personRowView {
+	row := personRowView{Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), SignedIn: s.ago(p.SignedIn), Tags: personTags(p)}
+	for _, m := range p.Groups {
+		row.Groups = append(row.Groups, m.Group)
+	}
+	return row
+}
+
+// ago says how long something is past, "never" for what never was.
+func (s *Server) ago(t *time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return lasting(s.now().Sub(*t)) + " ago"
+}
+
+// personTags are what is unusual about an account.
+func personTags(p *users.Person) []tagView {
+	var tags []tagView
+	switch {
+	case p.Removed != nil:
+		tags = append(tags, tagView{"bad", "removed, until " + date(*p.Purge)})
+	case p.Suspended:
+		tags = append(tags, tagView{"warn", "suspended"})
+	case !p.HasPassword && p.SignedIn == nil:
+		tags = append(tags, tagView{"", "no password yet"})
+	}
+	return tags
+}
+
+// date writes a day for people.
+func date(t time.Time) string { return t.Local().Format("2 January 2006") }
 
 func (s *Server) addUser(w http.ResponseWriter, r *http.Request, v visitor) error {
 	form := addForm{Name: strings.TrimSpace(r.PostForm.Get("name")), Handle: strings.TrimSpace(r.PostForm.Get("handle")),
@@ -99,44 +186,28 @@ func (s *Server) addUser(w http.ResponseWriter, r *http.Request, v visitor) erro
 		return s.showUsers(w, r, v, http.StatusUnprocessableEntity, usersView{Form: form})
 	}
 	s.audit(r, v, "user.add", user.Handle, "role "+string(user.Role))
-	return s.showLink(w, r, v, user, true)
+	return s.showLink(w, r, v, user)
 }
 
-func (s *Server) newPasswordLink(w http.ResponseWriter, r *http.Request, v visitor) error {
-	user, err := s.cfg.Users.ByHandle(r.Context(), r.PathValue("handle"))
+// showLink makes a one-time link for the password of somebody who was just
+// added and shows it. The answer is the page itself: the link must not stand in
+// an address.
+func (s *Server) showLink(w http.ResponseWriter, r *http.Request, v visitor, user users.User) error {
+	link, err := s.passwordLink(r, v, user)
 	if err != nil {
 		return err
 	}
-	return s.showLink(w, r, v, user, false)
+	return s.showUsers(w, r, v, http.StatusOK, usersView{Form: addForm{Role: roles[0].Value}, For: displayName(user), Link: link})
 }
 
-// showLink makes a one-time link for user's password and shows it. The answer
-// is the page itself: the link must not stand in an address.
-func (s *Server) showLink(w http.ResponseWriter, r *http.Request, v visitor, user users.User, added bool) error {
+// passwordLink makes a one-time link with which somebody chooses a password.
+func (s *Server) passwordLink(r *http.Request, v visitor, user users.User) (string, error) {
 	token, err := s.cfg.Users.CreateLink(r.Context(), users.Link{Purpose: users.PurposePassword, UserID: &user.ID}, passwordLinkTTL)
 	if err != nil {
-		return fmt.Errorf("make a password link: %w", err)
+		return "", fmt.Errorf("make a password link: %w", err)
 	}
 	s.audit(r, v, "user.password-link", user.Handle, "")
-	view := usersView{Form: addForm{Role: roles[0].Value}, For: displayName(user), Added: added,
-		Link: "https://" + r.Host + "/welcome?token=" + url.QueryEscape(token)}
-	return s.showUsers(w, r, v, http.StatusOK, view)
-}
-
-func (s *Server) removeUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	user, err := s.cfg.Users.ByHandle(r.Context(), r.PathValue("handle"))
-	if err != nil {
-		return err
-	}
-	if user.ID == v.session.User.ID {
-		return &problem{status: http.StatusConflict, title: "You cannot remove yourself",
-			text: "Another admin can do it.", linkText: "Back to the users", link: "/users"}
-	}
-	if err := s.cfg.Users.Remove(r.Context(), user.ID); err != nil {
-		return fmt.Errorf("remove user: %w", err)
-	}
-	s.audit(r, v, "user.remove", user.Handle, "")
-	return seeOther("/users")
+	return "https://" + r.Host + "/welcome?token=" + url.QueryEscape(token), nil
 }
 
 // audit records what an admin did. What was done stands even if it cannot be

@@ -60,8 +60,12 @@ func problemOf(err error) *problem {
 	switch {
 	case errors.As(err, &known):
 		return known
-	case errors.Is(err, users.ErrNotFound):
+	case errors.Is(err, users.ErrNotFound), errors.Is(err, users.ErrGroupNotFound):
 		return errNoPage
+	case errors.Is(err, users.ErrPurged):
+		return &problem{status: http.StatusGone, title: "This account is gone", text: message(err), linkText: "Back to the users", link: "/users", cause: err}
+	case errors.Is(err, users.ErrNotRemoved):
+		return &problem{status: http.StatusConflict, title: "This account is not removed", text: message(err), linkText: "Back to the users", link: "/users", cause: err}
 	case errors.Is(err, users.ErrLastAdmin):
 		return &problem{status: http.StatusConflict, title: "The lab needs an admin", text: message(err),
 			linkText: "Back to the users", link: "/users", cause: err}

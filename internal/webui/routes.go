@@ -3,6 +3,7 @@ package webui
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"sort"
 	"strings"
 
@@ -70,6 +71,17 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/users", need: users.ActionManageUsers, handler: s.addUser},
 		{method: "POST", path: "/users/{handle}/link", need: users.ActionManageUsers, handler: s.newPasswordLink},
 		{method: "POST", path: "/users/{handle}/remove", need: users.ActionManageUsers, handler: s.removeUser},
+		{method: "GET", path: "/users/{handle}", need: users.ActionSeePeople, handler: s.personPage},
+		{method: "POST", path: "/users/{handle}", need: users.ActionManageUsers, handler: s.changePerson},
+		{method: "POST", path: "/users/{handle}/suspend", need: users.ActionManageUsers, handler: s.suspendUser},
+		{method: "POST", path: "/users/{handle}/resume", need: users.ActionManageUsers, handler: s.resumeUser},
+		{method: "POST", path: "/users/{handle}/undelete", need: users.ActionManageUsers, handler: s.undeleteUser},
+		{method: "GET", path: "/groups", need: users.ActionSeePeople, handler: s.groupsPage},
+		{method: "POST", path: "/groups", need: users.ActionManageUsers, handler: s.addGroup},
+		{method: "GET", path: "/groups/{group}", need: users.ActionSeePeople, handler: s.groupPage},
+		{method: "POST", path: "/groups/{group}/remove", need: users.ActionManageUsers, handler: s.removeGroup},
+		{method: "POST", path: "/memberships", need: users.ActionManageUsers, handler: s.setMembers},
+		{method: "POST", path: "/memberships/remove", need: users.ActionManageUsers, handler: s.removeMember},
 		{method: "GET", path: "/quotas", need: users.ActionManageQuotas, handler: s.quotasPage},
 		{method: "POST", path: "/quotas", need: users.ActionManageQuotas, handler: s.setQuota},
 		{method: "POST", path: "/quotas/grants", need: users.ActionManageQuotas, handler: s.grantQuota},
@@ -107,7 +119,14 @@ func (s *Server) routes() http.Handler {
 	}
 	for path, allowed := range methods {
 		sort.Strings(allowed)
-		mux.Handle(path, s.wrongMethod(strings.Join(allowed, ", ")))
+		wrong := s.wrongMethod(strings.Join(allowed, ", "))
+		// One by one: a path for every method would contradict one with a
+		// variable in its place, such as /users/import and GET /users/{handle}.
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+			if !slices.Contains(allowed, method) {
+				mux.Handle(method+" "+path, wrong)
+			}
+		}
 	}
 	mux.Handle("GET /assets/", s.files)
 	mux.Handle("/", s.guard(route{need: public, handler: func(http.ResponseWriter, *http.Request, visitor) error {

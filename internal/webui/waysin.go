@@ -11,8 +11,6 @@ import (
 type waysIn interface {
 	// HandleFree reports whether an account could be made under a handle now.
 	HandleFree(ctx context.Context, handle string) error
-	Groups(ctx context.Context) ([]users.Group, error)
-	Memberships(ctx context.Context, userID int64) ([]users.Membership, error)
 
 	Invite(ctx context.Context, by users.User, invitation users.NewInvitation) (users.Invitation, string, error)
 	Invitations(ctx context.Context, by users.User) ([]users.Invitation, error)

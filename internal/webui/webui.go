@@ -39,15 +39,15 @@ type Users interface {
 	// OnSessionsEnded registers a function that hears of every session that
 	// ends before its time; an empty session ID means all of the user's.
 	OnSessionsEnded(func(userID int64, sessionID string))
-	List(ctx context.Context) ([]users.User, error)
 	ByHandle(ctx context.Context, handle string) (users.User, error)
 	Create(ctx context.Context, user users.NewUser) (users.User, error)
-	Remove(ctx context.Context, id int64) error
 	CreateLink(ctx context.Context, link users.Link, ttl time.Duration) (token string, err error)
 	LinkInfo(ctx context.Context, token string) (users.Link, error)
 	RedeemLink(ctx context.Context, token, handle, name, password string) (users.User, error)
 	AuditTrail
 	OwnAccounts
+	accounts
+	groups
 	waysIn
 }
 
