@@ -53,6 +53,8 @@ type Rule struct {
 	Roles  map[Role]Scope
 }
 
+//go:generate go test -run TestRolesDocumentation -update .
+
 // rules are the whole of it: pages, commands and the API ask nothing else.
 var rules = []Rule{
 	{ActionSee, "see machines, GPUs and who holds them", toAll(Everybody)},

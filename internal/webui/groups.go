@@ -48,7 +48,7 @@ type groupView struct {
 
 type memberView struct {
 	Handle, Name, Role string
-	Lead               bool
+	Lead, MayLead      bool // guests lead no group
 }
 
 type memberForm struct {
@@ -120,7 +120,7 @@ func (s *Server) showGroup(w http.ResponseWriter, r *http.Request, v visitor, st
 	}
 	view := groupView{Name: group.Name, Title: group.Title, Manages: v.mayOnOthers(users.ActionManageUsers), Form: form}
 	for _, m := range members {
-		view.Members = append(view.Members, memberView{Handle: m.Handle, Name: orElse(m.Name, m.Handle), Role: string(m.Role), Lead: m.Lead})
+		view.Members = append(view.Members, memberView{Handle: m.Handle, Name: orElse(m.Name, m.Handle), Role: string(m.Role), Lead: m.Lead, MayLead: m.Role != users.RoleGuest})
 	}
 	s.render(w, r, status, groupPage(s.page(w, r, v, group.Title, ""), view))
 	return nil

@@ -268,7 +268,7 @@ func peopleFilterForm(view usersView) templ.Component {
 			templ_7745c5c3_Var10 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<form class=\"filter\" method=\"get\" action=\"/users\" role=\"search\" aria-label=\"People\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<form class=\"people-filter\" method=\"get\" action=\"/users\" role=\"search\" aria-label=\"People\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -33,6 +33,7 @@ type personView struct {
 	Purge                     string // the day on which a removed account is deleted for good
 	Kept                      string // until when it would be kept if it were removed now
 	Manages                   bool   // the visitor may change the account
+	MayLead                   bool   // a group; guests may not
 	Groups                    []membershipView
 	Form                      personForm
 	AddGroup                  groupChoiceForm
@@ -102,6 +103,7 @@ func (s *Server) personView(r *http.Request, v visitor, who *users.Person) (pers
 		Since: date(who.Created), SignedIn: s.ago(who.SignedIn), Tags: personTags(who), Self: who.ID == v.session.User.ID,
 		Suspended: who.Suspended, Removed: who.Removed != nil, Kept: date(s.now().Add(users.RemovedKept)), Manages: v.mayOn(users.ActionManageUsers, who.ID),
 		Form: personForm{Name: who.Name, Email: who.Email, Role: string(who.Role)}, State: personState(who)}
+	view.MayLead = who.Role != users.RoleGuest
 	if who.Purge != nil {
 		view.Purge = date(*who.Purge)
 	}

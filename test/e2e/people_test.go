@@ -32,9 +32,13 @@ func testRemovePerson(t *testing.T, a *appliance) {
 	admin := a.browser.For(t)
 	admin.Open(pages + "/users")
 	admin.Pictures("users")
-	admin.Click("table", "Remove "+guestHandle)
+	admin.Open(pages + "/users/" + guestHandle)
+	admin.Pictures("person")
+	admin.Click("main", "Remove")
 	admin.Click("dialog[open]", "Remove")
-	admin.WaitFor("the list without "+guestHandle, `location.pathname === "/users" && !document.querySelector("table").innerText.includes("`+guestHandle+`")`)
+	admin.WaitFor("the way back", `location.pathname === "/users/`+guestHandle+`" && document.querySelector("main").innerText.includes("Bring back")`)
+	admin.Open(pages + "/users")
+	admin.WaitFor("the list without "+guestHandle, `!document.querySelector("table").innerText.includes("`+guestHandle+`")`)
 	a.eventually(t, "the notebook and its namespace are gone", func() bool {
 		return pods() == "" && a.Gpulab(a.ctx, "kubectl", "get", "namespace", "user-"+guestHandle).Code != 0
 	})
@@ -46,7 +50,7 @@ func testRemovePerson(t *testing.T, a *appliance) {
 	if status, body := tryPassword(t, a.HTTPClient(a.ca), guestHandle, guestPassword); status != http.StatusUnauthorized {
 		t.Errorf("a removed person signs in: status %d\n%.500s", status, body)
 	}
-	if result := a.Gpulab(a.ctx, "user", "add", guestHandle); result.Code == 0 || !strings.Contains(result.Stderr, "belonged to somebody who left") {
+	if result := a.Gpulab(a.ctx, "user", "add", guestHandle); result.Code == 0 || !strings.Contains(result.Stderr, "belongs to a removed account") {
 		t.Errorf("the name of a removed person: exit code %d: %s%s", result.Code, result.Stdout, result.Stderr)
 	}
 }

@@ -1,0 +1,54 @@
+package users
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the table of docs/roles.md anew")
+
+// TestRolesDocumentation: the table of docs/roles.md is the Policy.
+func TestRolesDocumentation(t *testing.T) {
+	const page = "../../docs/roles.md"
+	old, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- table: go generate ./internal/users -->\n", "<!-- end of table -->\n"
+	head, rest, found := strings.Cut(string(old), begin)
+	_, tail, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has lost the marks %q and %q", page, begin, end)
+	}
+	want := head + begin + policyTable() + end + tail
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if want != string(old) {
+		t.Errorf("%s does not tell what the roles may do; run `go generate ./internal/users`", page)
+	}
+}
+
+// policyTable is the Policy as a page shows it.
+func policyTable() string {
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, r := range Roles() {
+		fmt.Fprintf(&b, " %s |", r)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(Roles())) + "\n")
+	for _, rule := range Policy() {
+		fmt.Fprintf(&b, "| %s |", rule.What)
+		for _, r := range Roles() {
+			fmt.Fprintf(&b, " %s |", r.Scope(rule.Action))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
