@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -29,9 +30,16 @@ func startFailure(p PodInfo, now time.Time, unscheduled time.Duration) string {
 	return ""
 }
 
+// ownDiskLimit matches what the kubelet says of a pod that went over its own
+// bound, rather than being in the way of others.
+var ownDiskLimit = regexp.MustCompile(`(?:local ephemeral storage limit|total limit of containers|EmptyDir volume "[^"]*" exceeds the limit) "?(\d+)([KMGT]i)`)
+
 // endWords says why a pod is over.
 func endWords(p PodInfo) (code, words string) {
 	switch {
+	case p.StatusReason == "Evicted" && ownDiskLimit.MatchString(p.StatusMessage):
+		limit := ownDiskLimit.FindStringSubmatch(p.StatusMessage)
+		return EndEvicted, fmt.Sprintf("It wrote more than its %s %sB outside of its home, such as in /tmp, and was ended. What is in the home is still there.", limit[1], limit[2])
 	case p.StatusReason == "Evicted":
 		return EndEvicted, "Its machine ran short of memory or disk and had to end it: " + detail(p.StatusMessage, "no details were given")
 	case p.ExitReason == "OOMKilled":

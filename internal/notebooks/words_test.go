@@ -30,6 +30,23 @@ func TestStartFailure(t *testing.T) {
 	}
 }
 
+// Who fills a disk of their own reads that, and who gives way to others that.
+func TestEvictedWords(t *testing.T) {
+	const own = "It wrote more than its 20 GiB outside of its home"
+	for message, want := range map[string]string{
+		`Container notebook exceeded its local ephemeral storage limit "20Gi". `:                    own,
+		`Pod ephemeral local storage usage exceeds the total limit of containers 20Gi. `:            own,
+		`Usage of EmptyDir volume "scratch" exceeds the limit "20Gi". `:                             own,
+		`The node was low on resource: memory. Threshold quantity: 200Mi, available: 100Mi. `:       "Its machine ran short of memory or disk",
+		`The node was low on resource: ephemeral-storage. Container x was using 20Gi, request is 0`: "Its machine ran short of memory or disk",
+	} {
+		code, words := endWords(PodInfo{Finished: true, StatusReason: "Evicted", StatusMessage: message})
+		if code != EndEvicted || !strings.HasPrefix(words, want) {
+			t.Errorf("%s: %s, %s", message, code, words)
+		}
+	}
+}
+
 // Whatever a registry or the kubelet says, a student reads what it means.
 func TestImageFailure(t *testing.T) {
 	const ref = `failed to pull and unpack image "docker.io/lab/x:1": failed to resolve reference "docker.io/lab/x:1": `

@@ -5,9 +5,12 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -81,7 +84,17 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 	// A cloud's metadata service lies beyond the default route.
 	a.MustRunVisitor(a.ctx, "ip", "address", "add", metadata+"/32", "dev", "br0")
 	t.Cleanup(func() { a.MustRunVisitor(a.ctx, "ip", "address", "del", metadata+"/32", "dev", "br0") })
-	for _, address := range []string{lab.InternetAddress + ":8080", lab.VisitorAddress + ":8080", metadata + ":80"} {
+	private := []string{"10.200.0.1", "172.20.0.1", "192.168.77.1", "100.64.7.7"}
+	for _, address := range private {
+		a.MustRunVisitor(a.ctx, "ip", "address", "add", address+"/32", "dev", "br0")
+		t.Cleanup(func() { a.MustRunVisitor(a.ctx, "ip", "address", "del", address+"/32", "dev", "br0") })
+	}
+	for _, address := range append([]string{lab.InternetAddress, lab.VisitorAddress, metadata}, private...) {
+		port := "8080"
+		if address == metadata {
+			port = "80"
+		}
+		address = net.JoinHostPort(address, port)
 		listener, err := a.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -118,8 +131,17 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 		{notebook, 8888, false},
 		{notebook, 40000, false},
 	}
+	for _, address := range private {
+		targets = append(targets, target{address, 8080, false})
+	}
+	ports := append(a.listening(t), a.nodePort(t))
+	for _, port := range []int{80, 443, 6443, 8443, 10250} {
+		if !slices.Contains(ports, port) {
+			t.Errorf("the machine does not listen on port %d", port)
+		}
+	}
 	for _, address := range []string{lab.Address, bridge} {
-		for _, port := range []int{80, 443, 6443, 8443, 10250} {
+		for _, port := range ports {
 			targets = append(targets, target{address, port, false})
 		}
 	}
@@ -145,6 +167,35 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 			t.Errorf("%s:%d is reached from a notebook: %t, want %t", x.address, x.port, reached[i], x.allowed)
 		}
 	}
+	t.Run("the tunnel between machines", func(t *testing.T) {
+		// Whoever writes to it puts packets into the pods' network past all rules.
+		if got := a.second.in(t).run(t, fmt.Sprintf(`import socket
+for address in (%q, %q):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(1)
+        s.connect((address, 8472))
+        for _ in range(10): # the kernel refuses a few packets each second, and drops the others
+            try:
+                s.send(b"x" * 50)
+                s.recv(1)
+            except ConnectionRefusedError:
+                print("refused")
+                break
+            except TimeoutError:
+                pass`, lab.Address, bridge)); got != "refused\nrefused" {
+			t.Errorf("packets to it are %q", got)
+		}
+	})
+	t.Run("a closed address is refused at once", func(t *testing.T) {
+		if got := a.second.in(t).run(t, fmt.Sprintf(`import errno, socket, time
+time.sleep(7) # see above
+began = time.monotonic()
+with socket.socket() as s:
+    s.settimeout(3)
+    print(errno.errorcode[s.connect_ex((%q, 8080))], time.monotonic() - began < 0.5)`, private[0])); got != "ECONNREFUSED True" {
+			t.Errorf("it ends with, and soon: %s", got)
+		}
+	})
 	t.Run("an address that the machine gets later", func(t *testing.T) {
 		const later = "172.17.0.1"
 		a.MustRun(a.ctx, "ip", "address", "add", later+"/16", "dev", "eth0")
@@ -174,6 +225,41 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 			}
 		}
 	})
+}
+
+// listening are the ports of TCP that the host offers to others.
+func (a *appliance) listening(t *testing.T) (ports []int) {
+	t.Helper()
+	for line := range strings.Lines(a.MustRun(a.ctx, "cat", "/proc/net/tcp", "/proc/net/tcp6")) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[3] != "0A" {
+			continue
+		}
+		address, hex, _ := strings.Cut(f[1], ":")
+		port, err := strconv.ParseInt(hex, 16, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Trim(address, "0") == "" && !slices.Contains(ports, int(port)) {
+			ports = append(ports, int(port))
+		}
+	}
+	return ports
+}
+
+// nodePort opens a port of the machine that leads to a pod, until the test ends.
+func (a *appliance) nodePort(t *testing.T) int {
+	t.Helper()
+	a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "expose", "service", "metrics-server", "--name=door", "--type=NodePort", "--port=443", "--target-port=10250")
+	t.Cleanup(func() { a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "delete", "service", "door") })
+	port, err := strconv.Atoi(a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "service", "door", "-o", "jsonpath={.spec.ports[0].nodePort}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.eventually(t, "the port leads to the pod", func() bool {
+		return a.Run(a.ctx, "timeout", "2", "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%s/%d", lab.Address, port)).Code == 0
+	})
+	return port
 }
 
 // ownServer is what a student puts in the place of the notebook server: it

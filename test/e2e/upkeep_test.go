@@ -26,6 +26,7 @@ func testDrift(t *testing.T, a *appliance) {
 	kubectl("delete", "runtimeclass", "nvidia")
 	kubectl("-n", "gpulab-system", "delete", "endpointslice", "gpulab")
 	kubectl("-n", "user-"+guestHandle, "delete", "networkpolicies", "--all")
+	kubectl("-n", "user-"+guestHandle, "delete", "resourcequotas,limitranges", "--all")
 	kubectl("label", "namespace", "user-"+guestHandle, "pod-security.kubernetes.io/enforce=privileged", "--overwrite")
 	began := time.Now()
 	a.eventually(t, "everything is as it was", func() bool {
@@ -38,6 +39,7 @@ func testDrift(t *testing.T, a *appliance) {
 			{"nvidia", []string{"get", "runtimeclass", "nvidia", "-o", "jsonpath={.metadata.name}"}},
 			{lab.Address, []string{"-n", "gpulab-system", "get", "endpointslice", "gpulab", "-o", "jsonpath={.endpoints[*].addresses[*]}"}},
 			{"default-deny notebook", []string{"-n", "user-" + guestHandle, "get", "networkpolicies", "-o", "jsonpath={.items[*].metadata.name}"}},
+			{"gpulab gpulab", []string{"-n", "user-" + guestHandle, "get", "resourcequotas,limitranges", "-o", "jsonpath={.items[*].metadata.name}"}},
 			{"restricted", []string{"get", "namespace", "user-" + guestHandle, "-o", `jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}`}},
 		} {
 			if got := a.Gpulab(a.ctx, append([]string{"kubectl"}, look.args...)...); got.Stdout != look.want {
