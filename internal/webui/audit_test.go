@@ -69,13 +69,13 @@ func TestAuditPage(t *testing.T) {
 		t.Errorf("paging shows %d of 120", len(seen))
 	}
 	for query, want := range map[string][2]string{
-		"person=ben":                     {"signed in", "user-119"},
-		"action=user.add&address=10.0.0": {"Nothing fits", "user-119"},
-		"address=10.0.0.":                {"user-119", "Nothing fits"},
-		"address=10.0.0.8":               {"signed in", "user-119"},
-		"since=2001-01-01":               {"user-119", "Nothing fits"},
-		"until=2001-01-01":               {"Nothing fits", "user-119"},
-		"since=yesterday":                {"A day is written as", "Nothing fits"},
+		"person=ben":                               {"signed in", "user-119"},
+		"action=user.add&address=10.0.0":           {"Nothing fits", "user-119"},
+		"address=10.0.0.":                          {"user-119", "Nothing fits"},
+		"address=10.0.0.8":                         {"signed in", "user-119"},
+		"since=2001-01-01":                         {"user-119", "Nothing fits"},
+		"until=2001-01-01":                         {"Nothing fits", "user-119"},
+		"since=yesterday":                          {"A day is written as", "Nothing fits"},
 		"person=" + url.QueryEscape("' OR 1=1 --"): {"Nothing fits", "user-119"},
 	} {
 		got := c.get("/audit?" + query)

@@ -97,7 +97,7 @@ func TestChangingByToken(t *testing.T) {
 	}
 	var readErr error
 	big := s.guard(routeOf(func(r *http.Request) { _, readErr = r.Body.Read(make([]byte, maxForm+1)) }))
-	request := httptest.NewRequest("POST", apiPrefix+"thing", strings.NewReader(strings.Repeat("x", maxForm+1)))
+	request := httptest.NewRequest(http.MethodPost, apiPrefix+"thing", strings.NewReader(strings.Repeat("x", maxForm+1)))
 	request.Header.Set("Authorization", "Bearer "+secret)
 	big.ServeHTTP(httptest.NewRecorder(), request)
 	if readErr == nil {
