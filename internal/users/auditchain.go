@@ -219,16 +219,23 @@ func (s *Service) chainOld(ctx context.Context) error {
 
 // chainOld chains the entries without a hash. They are the oldest: no other is taken from then on.
 func chainOld(ctx context.Context, tx *sql.Tx) error {
+	var set *sql.Stmt
 	for {
 		batch, err := readEntries(ctx, tx, "hash IS NULL ORDER BY id LIMIT ?", eachBatch)
 		if err != nil || len(batch) == 0 {
 			return err
 		}
+		if set == nil {
+			if set, err = tx.PrepareContext(ctx, "UPDATE audit SET hash = ? WHERE id = ?"); err != nil {
+				return fmt.Errorf("chain the audit log: %w", err)
+			}
+			defer func() { _ = set.Close() }()
+		}
 		prev := batch[0].Prev
 		for _, e := range batch {
 			e.Prev = prev
 			prev = ChainHash(e)
-			if _, err := tx.ExecContext(ctx, "UPDATE audit SET hash = ? WHERE id = ?", prev[:], e.ID); err != nil {
+			if _, err := set.ExecContext(ctx, prev[:], e.ID); err != nil {
 				return fmt.Errorf("chain the audit log: %w", err)
 			}
 		}
