@@ -211,36 +211,52 @@ func notYourself(title string) error {
 }
 
 func (s *Server) suspendUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	return s.act(r, v, "user.suspend", "You cannot suspend yourself", s.cfg.Users.Suspend)
-}
-
-func (s *Server) resumeUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	return s.act(r, v, "user.resume", "", s.cfg.Users.Resume)
-}
-
-func (s *Server) removeUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	return s.act(r, v, "user.remove", "You cannot remove yourself", s.cfg.Users.Remove)
-}
-
-func (s *Server) undeleteUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	return s.act(r, v, "user.undelete", "", s.cfg.Users.Undelete)
-}
-
-// act does something to a person and shows them again. self is what somebody is
-// told who does it to themself, or empty where that is no harm.
-func (s *Server) act(r *http.Request, v visitor, action, self string, do func(context.Context, int64) error) error {
-	who, err := s.person(r, v)
+	who, err := s.act(r, v, "You cannot suspend yourself", s.cfg.Users.Suspend)
 	if err != nil {
 		return err
 	}
-	if self != "" && who.ID == v.session.User.ID {
-		return notYourself(self)
-	}
-	if err := do(r.Context(), who.ID); err != nil {
-		return fmt.Errorf("%s: %w", action, err)
-	}
-	s.audit(r, v, action, who.Handle, "")
+	s.audit(r, v, "user.suspend", who.Handle, "")
 	return seeOther(personPath(who.Handle))
+}
+
+func (s *Server) resumeUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
+	who, err := s.act(r, v, "", s.cfg.Users.Resume)
+	if err != nil {
+		return err
+	}
+	s.audit(r, v, "user.resume", who.Handle, "")
+	return seeOther(personPath(who.Handle))
+}
+
+func (s *Server) removeUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
+	who, err := s.act(r, v, "You cannot remove yourself", s.cfg.Users.Remove)
+	if err != nil {
+		return err
+	}
+	s.audit(r, v, "user.remove", who.Handle, "")
+	return seeOther(personPath(who.Handle))
+}
+
+func (s *Server) undeleteUser(_ http.ResponseWriter, r *http.Request, v visitor) error {
+	who, err := s.act(r, v, "", s.cfg.Users.Undelete)
+	if err != nil {
+		return err
+	}
+	s.audit(r, v, "user.undelete", who.Handle, "")
+	return seeOther(personPath(who.Handle))
+}
+
+// act does something to a person. self is what somebody is told who does it to
+// themself, or empty where that is no harm.
+func (s *Server) act(r *http.Request, v visitor, self string, do func(context.Context, int64) error) (users.Person, error) {
+	who, err := s.person(r, v)
+	if err != nil {
+		return who, err
+	}
+	if self != "" && who.ID == v.session.User.ID {
+		return who, notYourself(self)
+	}
+	return who, do(r.Context(), who.ID)
 }
 
 // newPasswordLink shows a new link on the person's page: it must not stand in
