@@ -144,7 +144,7 @@ var slipPattern = regexp.MustCompile(`<dd class="mono">([a-z0-9-]+)</dd>(?s:.*?)
 // testClassFromList: a list becomes a class that works, in three clicks of the
 // admin and one link per student.
 func testClassFromList(t *testing.T, a *appliance) {
-	list := "\ufeffName;E-Mail;Email\r\n"
+	list := "\ufeffName;Notes;Email\r\n"
 	for i := range classSize {
 		list += fmt.Sprintf("\"Student, Number %d\";x;s%d@lab.example\r\n", i+1, i+1)
 	}
