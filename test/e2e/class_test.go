@@ -30,6 +30,7 @@ func TestClass(t *testing.T) {
 		{"removed and back", testRemovedAndBack, false},
 		{"an invitation", testInvitation, false},
 		{"an access token", testToken, false},
+		{"the audit log", testAudit, false},
 	})
 }
 
@@ -373,4 +374,29 @@ func testToken(t *testing.T, a *appliance) {
 	if got := ask("/api/v1/gpus"); got != http.StatusUnauthorized {
 		t.Errorf("the API with a revoked token: status %d", got)
 	}
+}
+
+// testAudit: what was done is in the log, and a log that somebody changed
+// behind gpulab's back is found out.
+func testAudit(t *testing.T, a *appliance) {
+	if got := a.MustGpulab(a.ctx, "audit", "verify"); !strings.Contains(got, "unbroken") {
+		t.Errorf("audit verify: %s", got)
+	}
+	b := a.browser.For(t)
+	b.Open(pages + "/audit")
+	b.WaitText("main", "zoe")
+	b.Pictures("audit")
+	export := a.MustGpulab(a.ctx, "audit", "export", "--json")
+	for _, action := range []string{"user.remove", "user.suspend", "quota.set", "quota.stop", "user.import"} {
+		if !strings.Contains(export, `"`+action+`"`) {
+			t.Errorf("%s is not in the audit log", action)
+		}
+	}
+	a.MustRun(a.ctx, "python3", "-c", `import sqlite3
+db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=20)
+for name, in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit'").fetchall():
+    db.execute("DROP TRIGGER " + name)
+db.execute("UPDATE audit SET actor = 'nobody' WHERE action = 'user.suspend'")
+db.commit()`)
+	checkFailure(t, a.Gpulab(a.ctx, "audit", "verify"), 1, "broken at entry", "user.suspend", "it was changed")
 }
