@@ -234,11 +234,12 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 	for i, l := range waiting {
 		queue[i] = s.need(l)
 	}
-	position, admitted := 0, false
+	position, admitted, starting := 0, false, s.starting(all)
 	for i, v := range admit(room, s.reserved(all), queue) {
 		l := waiting[i]
-		if v.admit {
+		if v.admit && (s.cfg.StartsAtOnce == 0 || starting < s.cfg.StartsAtOnce) {
 			admitted = s.start(ctx, l) || admitted
+			starting++
 			continue
 		}
 		if !v.never {
@@ -248,9 +249,27 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 			t.begin(StepQueue, l.Requested)
 			t.never, t.holders, t.position = v.never, room.Holders, position
 			t.reason = waitWords(v, room, position)
+			if v.admit {
+				t.reason = "Several notebooks are starting at this moment; this one is among the next."
+			}
 		})
 	}
 	return admitted
+}
+
+// startTime is how long a start is taken to keep the machine busy. One that
+// takes longer waits for something else, such as an image.
+const startTime = 15 * time.Second
+
+// starting counts the launches that begin just now.
+func (s *Service) starting(all []Launch) int {
+	n := 0
+	for i := range all {
+		if all[i].State == Starting && s.now().Sub(all[i].Started) < startTime {
+			n++
+		}
+	}
+	return n
 }
 
 // profileGone ends a launch that waits for what the lab does not offer any more.

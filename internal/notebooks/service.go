@@ -68,6 +68,10 @@ type Config struct {
 	SharedGPUs bool
 	// MaxActive is how many launches one person may have at a time, 0 = DefaultMaxActive.
 	MaxActive int
+	// StartsAtOnce is how many launches begin at the same time; a class that
+	// starts together would only make each other slow, and the hub run into its
+	// time limits. 0 = any number.
+	StartsAtOnce int
 	// Devices names the GPUs (UUIDs) that a pod holds, nil or empty while unknown.
 	Devices func(podUID string) []string
 	// MemoryKills counts the processes of a pod that ran into its memory limit

@@ -316,6 +316,11 @@ c.KubeSpawner.environment = {
 # time: a node that is away for minutes must not cost anybody their work.
 c.KubeSpawner.http_timeout = max(600, get_config("hub.config.KubeSpawner.http_timeout", 0))
 
+# While a whole class starts, hub and API may take longer than the usual three
+# seconds; the spawner takes one late answer for a server that failed to start.
+c.KubeSpawner.k8s_api_request_timeout = 30
+c.KubeSpawner.k8s_api_request_retry_timeout = 120
+
 # The "restricted" profile of Kubernetes' Pod Security Standards.
 c.KubeSpawner.privileged = False
 c.KubeSpawner.allow_privilege_escalation = False
