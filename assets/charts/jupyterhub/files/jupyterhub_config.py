@@ -318,8 +318,8 @@ c.KubeSpawner.http_timeout = max(600, get_config("hub.config.KubeSpawner.http_ti
 
 # While a whole class starts, hub and API may take longer than the usual three
 # seconds; the spawner takes one late answer for a server that failed to start.
-c.KubeSpawner.k8s_api_request_timeout = 30
-c.KubeSpawner.k8s_api_request_retry_timeout = 120
+c.KubeSpawner.k8s_api_request_timeout = get_config("hub.config.KubeSpawner.k8s_api_request_timeout", 30)
+c.KubeSpawner.k8s_api_request_retry_timeout = get_config("hub.config.KubeSpawner.k8s_api_request_retry_timeout", 120)
 
 # The "restricted" profile of Kubernetes' Pod Security Standards.
 c.KubeSpawner.privileged = False
