@@ -56,14 +56,17 @@ func (s *Server) ownNetwork(ctx context.Context, v visitor, all ctl.Network) (ow
 }
 
 func portWords(ports []uint16) string {
-	if len(ports) == 0 {
-		return "all"
+	switch len(ports) {
+	case 0:
+		return "all ports"
+	case 1:
+		return fmt.Sprintf("port %d", ports[0])
 	}
 	var list []string
 	for _, p := range ports {
 		list = append(list, strconv.Itoa(int(p)))
 	}
-	return strings.Join(list, ", ")
+	return "ports " + strings.Join(list, ", ")
 }
 
 func groupWords(groups []string) string {

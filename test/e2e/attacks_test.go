@@ -292,7 +292,7 @@ func testTitleWithScript(t *testing.T, a *appliance) {
 	b.Open(progress)
 	b.Click("#launch-actions", "Stop")
 	b.Click("dialog[open]", "Stop")
-	b.WaitText("#launch-state", "Ended")
+	waitGone(b, "script")
 }
 
 // heartbeat asks a person's notebook server and gpulab's home page again and

@@ -167,6 +167,14 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 			t.Errorf("%s:%d is reached from a notebook: %t, want %t", x.address, x.port, reached[i], x.allowed)
 		}
 	}
+	t.Run("the head reaches notebooks of other machines", func(t *testing.T) {
+		own := strings.Fields(a.MustRun(a.ctx, "sh", "-c", "for i in flannel.1 cni0; do ip -4 -o address show $i | sed 's|.* inet ||; s|/.*|/32|'; done"))
+		let := strings.Fields(a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+guestHandle, "get", "networkpolicy", "notebook", "-o", "jsonpath={.spec.ingress[*].from[*].ipBlock.cidr}"))
+		slices.Sort(own)
+		if len(own) != 2 || !slices.Equal(own, let) {
+			t.Errorf("from %v it comes, and %v may", own, let)
+		}
+	})
 	t.Run("the tunnel between machines", func(t *testing.T) {
 		// Whoever writes to it puts packets into the pods' network past all rules.
 		if got := a.second.in(t).run(t, fmt.Sprintf(`import socket
