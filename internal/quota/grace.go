@@ -92,26 +92,37 @@ func (s *Service) warnOrStop(ctx context.Context, running Running, u users.User,
 
 // forget ends the notices of all others.
 func (s *Service) forget(ctx context.Context, over map[int64]bool) error {
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT user_id FROM quota_over")
+	warned, err := s.warned(ctx)
 	if err != nil {
 		return fmt.Errorf("read notices of quotas: %w", err)
 	}
-	var ended []int64
-	for rows.Next() {
-		var id int64
-		if err = rows.Scan(&id); err == nil && !over[id] {
-			ended = append(ended, id)
+	for _, id := range warned {
+		if over[id] {
+			continue
 		}
-	}
-	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
-		return fmt.Errorf("read notices of quotas: %w", err)
-	}
-	for _, id := range ended {
 		if _, err := s.cfg.DB.ExecContext(ctx, "DELETE FROM quota_over WHERE user_id = ?", id); err != nil {
 			return fmt.Errorf("end the notice of a quota: %w", err)
 		}
 	}
 	return nil
+}
+
+// warned is everybody with a notice.
+func (s *Service) warned(ctx context.Context) ([]int64, error) {
+	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT user_id FROM quota_over")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var list []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		list = append(list, id)
+	}
+	return list, rows.Err()
 }
 
 // grace is until when somebody's running work may go on; false while they are over no limit.

@@ -73,7 +73,7 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 	}
 	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
 	view := s.home(r, v, machines, mine, active)
-	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User), s.quotaNotice(r.Context(), v.session.User)
+	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User, v.session.User.ID), s.quotaNotice(r.Context(), v.session.User)
 	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), view))
 	return nil
 }

@@ -39,6 +39,7 @@ type personView struct {
 	AddGroup                  groupChoiceForm
 	Notebooks                 []launchRow
 	Use                       personUse
+	Quotas                    []limitView
 	Link                      string // a one-time link that was just made
 }
 
@@ -128,6 +129,9 @@ func (s *Server) personView(r *http.Request, v visitor, who *users.Person) (pers
 		if active[i].UserID == who.ID {
 			view.Notebooks = append(view.Notebooks, s.launchRow(r, v, &active[i], machines))
 		}
+	}
+	if !view.Removed {
+		view.Quotas = s.limits(r.Context(), who.User, v.session.User.ID)
 	}
 	view.Use, err = s.personUse(r.Context(), who.Handle)
 	return view, err

@@ -34,9 +34,9 @@ type limitView struct {
 	Why               string
 }
 
-// limits are the quotas of a person in words. What cannot be read is left out:
-// no page fails for it.
-func (s *Server) limits(ctx context.Context, u users.User) []limitView {
+// limits are the quotas of a person in the words for who reads them. What
+// cannot be read is left out: no page fails for it.
+func (s *Server) limits(ctx context.Context, u users.User, reader int64) []limitView {
 	list, err := s.cfg.Quotas.Limits(ctx, u)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -47,6 +47,9 @@ func (s *Server) limits(ctx context.Context, u users.User) []limitView {
 	var views []limitView
 	for _, l := range list {
 		view := limitView{What: l.What(), Used: l.Kind.Format(l.Used), Limit: l.Kind.Format(l.Value), Why: l.From.Words()}
+		if l.From.User != "" && u.ID != reader {
+			view.Why = "for " + u.Handle + " alone"
+		}
 		if l.Extra > 0 {
 			view.Why += "; " + l.Kind.Format(l.Extra) + " of it is granted until " + l.Until.Local().Format("Mon 2 Jan, 15:04")
 		}

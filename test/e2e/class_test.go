@@ -344,7 +344,7 @@ func testToken(t *testing.T, a *appliance) {
 	b.WaitFor("the token", `document.querySelector("#secret")?.value`)
 	token := lab.Evaluate[string](b, `() => document.querySelector("#secret").value`)
 	ask := func(path string) int {
-		r, err := http.NewRequest("GET", pages+path, nil)
+		r, err := http.NewRequest(http.MethodGet, pages+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
