@@ -205,9 +205,10 @@ with socket.socket() as s:
 		}
 	})
 	t.Run("an address that the machine gets later", func(t *testing.T) {
-		const later = "172.17.0.1"
-		a.MustRun(a.ctx, "ip", "address", "add", later+"/16", "dev", "eth0")
-		t.Cleanup(func() { a.MustRun(a.ctx, "ip", "address", "del", later+"/16", "dev", "eth0") })
+		// A public one: private ones are closed whosever they are.
+		const later = "198.51.100.1"
+		a.MustRun(a.ctx, "ip", "address", "add", later+"/24", "dev", "eth0")
+		t.Cleanup(func() { a.MustRun(a.ctx, "ip", "address", "del", later+"/24", "dev", "eth0") })
 		k := a.second.in(t)
 		try := fmt.Sprintf(connect, fmt.Sprintf("[[%q, 443], [%[1]q, 6443], [%[1]q, 10250]]", later))
 		// gpulab looks for addresses every two seconds, and Kubernetes follows.
