@@ -35,7 +35,7 @@ func TestRecord(t *testing.T) {
 		t.Errorf("%d checks failed, %s", v.failed, path)
 	}
 	for _, want := range []string{"# 2 × Simulated GPU 24GB, 2 January 2026", "simulated: this record proves nothing", "| nvidia-smi says the same | ok |",
-		"| CUDA computes | ok | a simulated GPU", "a lab on this machine | not tried |", "Temperature 33"} {
+		"| CUDA computes | ok | a simulated GPU", "a lab on this machine | not tried |", "Temperature 3"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("there is no %q in\n%s", want, text)
 		}
