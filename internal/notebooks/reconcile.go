@@ -651,7 +651,7 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	l.Pod, l.Node = p.Name, p.Node
 	switch {
 	case p.Finished, p.Exited && !p.Ready:
-		code, words := endWords(p)
+		code, words := endWords(s.evicted(ctx, p))
 		return failed(l, code, words)
 	case p.Terminating:
 		return failed(l, EndInterrupted, "It was interrupted: its pod was deleted from outside gpulab.")
@@ -672,6 +672,26 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	})
 	s.checkRoute(ctx, l, p, now)
 	return l
+}
+
+// evicted adds to a pod that ended without a reason that its machine ended it:
+// its program may have exited before the machine has written that down, but the
+// event comes first.
+func (s *Service) evicted(ctx context.Context, p PodInfo) PodInfo {
+	if p.StatusReason != "" {
+		return p
+	}
+	warnings, err := s.cfg.Cluster.Warnings(ctx, p)
+	if err != nil {
+		return p // what the pod says itself has to do
+	}
+	for _, w := range warnings {
+		if why, ok := strings.CutPrefix(w, "Evicted: "); ok {
+			p.StatusReason, p.StatusMessage = "Evicted", why
+			break
+		}
+	}
+	return p
 }
 
 // memoryWords tells for a while when a program in a notebook was ended because

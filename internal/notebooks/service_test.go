@@ -325,6 +325,12 @@ func TestEndsWithTheReason(t *testing.T) {
 				p.Finished, p.Ready, p.StatusReason, p.StatusMessage = true, false, "Evicted", "low on disk"
 			})
 		}, EndEvicted, "low on disk"},
+		{"evicted, and its program was faster", func(h *house, uid string) {
+			h.lab.edit(func() {
+				h.lab.warnings = []string{`Evicted: Usage of EmptyDir volume "scratch" exceeds the limit "20Gi". `}
+			})
+			h.lab.pod(uid, func(p *PodInfo) { p.Finished, p.Ready, p.Exited = true, false, true })
+		}, EndEvicted, "more than its 20 GiB outside of its home"},
 		{"deleted from outside", func(h *house, uid string) {
 			h.lab.linger = time.Second
 			h.lab.remove(uid)
