@@ -282,7 +282,7 @@ func testCurves(t *testing.T, a *appliance) {
 		t.Errorf("the highest use of the last ten minutes is %v, want 100", highest)
 	}
 	b.Click("main", "24 hours")
-	b.WaitFor("the day", `location.search === "?span=24h" && document.querySelector('a[aria-current="true"]').innerText === "24 hours"`)
+	b.WaitFor("the day", `location.search === "?span=24h" && document.querySelector('.choices a[aria-current="true"]').innerText === "24 hours"`)
 	b.WaitFor("its curves", `document.querySelectorAll("[data-curve] canvas").length >= 4`)
 }
 
