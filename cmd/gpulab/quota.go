@@ -61,7 +61,7 @@ func printQuotas(w io.Writer, q ctl.QuotaList) error {
 	} else {
 		rows := [][]string{{"FOR", "QUOTA", "AT MOST"}}
 		for _, r := range q.Rules {
-			rows = append(rows, []string{r.Subject.String(), kindName(r.Kind, r.Model), r.Kind.Format(r.Value)})
+			rows = append(rows, []string{r.Subject.String(), quota.KindName(r.Kind, r.Model), r.Kind.Format(r.Value)})
 		}
 		if err := table(w, rows); err != nil {
 			return err
@@ -72,18 +72,11 @@ func printQuotas(w io.Writer, q ctl.QuotaList) error {
 	}
 	rows := [][]string{{"GRANT", "TO", "QUOTA", "MORE", "UNTIL", "BY", "NOTE"}}
 	for _, g := range q.Grants {
-		rows = append(rows, []string{fmt.Sprint(g.ID), g.User, kindName(g.Kind, g.Model), "+" + g.Kind.Format(g.Extra),
+		rows = append(rows, []string{fmt.Sprint(g.ID), g.User, quota.KindName(g.Kind, g.Model), "+" + g.Kind.Format(g.Extra),
 			g.Ends.Local().Format("2006-01-02 15:04"), g.By, g.Note})
 	}
 	fmt.Fprintln(w)
 	return table(w, rows)
-}
-
-func kindName(k quota.Kind, model string) string {
-	if model == "" {
-		return string(k)
-	}
-	return string(k) + ":" + model
 }
 
 func newQuotaShow(a *app) *cobra.Command {
@@ -114,7 +107,7 @@ func newQuotaShow(a *app) *cobra.Command {
 				if l.Extra > 0 {
 					why += fmt.Sprintf(", +%s granted until %s", l.Kind.Format(l.Extra), l.Until.Local().Format("2006-01-02 15:04"))
 				}
-				rows = append(rows, []string{kindName(l.Kind, l.Model), l.Kind.Format(l.Used), l.Kind.Format(l.Value), why})
+				rows = append(rows, []string{quota.KindName(l.Kind, l.Model), l.Kind.Format(l.Used), l.Kind.Format(l.Value), why})
 			}
 			return table(c.OutOrStdout(), rows)
 		},

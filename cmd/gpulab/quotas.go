@@ -216,10 +216,7 @@ func (l *appliance) SetQuota(ctx context.Context, q ctl.SetQuota) error {
 
 // quotaEntry is a changed quota in the audit log.
 func quotaEntry(actor string, q ctl.SetQuota) users.Entry {
-	what := string(q.Kind)
-	if q.Model != "" {
-		what += ":" + q.Model
-	}
+	what := quota.KindName(q.Kind, q.Model)
 	if q.Value == nil {
 		return users.Entry{Actor: actor, Action: "quota.unset", Target: q.Subject.String(), Detail: what}
 	}

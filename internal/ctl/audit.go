@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -41,32 +40,16 @@ type auditCheck struct {
 	Expect *users.Hash `json:"expect,omitempty"`
 }
 
-func readBody(r *http.Request, into any) error {
-	if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(into); err != nil {
-		return fmt.Errorf("the request could not be read: %w", err)
-	}
-	return nil
-}
-
 func auditRoutes(mux *http.ServeMux, d Daemon) {
-	mux.HandleFunc("POST /v1/audit", answer(func(r *http.Request) (any, error) {
-		var f users.AuditFilter
-		if err := readBody(r, &f); err != nil {
-			return nil, err
-		}
+	mux.HandleFunc("POST /v1/audit", answer(withBody(smallBody, func(r *http.Request, f users.AuditFilter) (any, error) {
 		return d.AuditEntries(r.Context(), f)
-	}))
-	mux.HandleFunc("POST /v1/audit/verify", answer(func(r *http.Request) (any, error) {
-		var in auditCheck
-		if err := readBody(r, &in); err != nil {
-			return nil, err
-		}
+	})))
+	mux.HandleFunc("POST /v1/audit/verify", answer(withBody(smallBody, func(r *http.Request, in auditCheck) (any, error) {
 		return d.VerifyAudit(r.Context(), in.Expect)
-	}))
+	})))
 	mux.HandleFunc("POST /v1/audit/export", func(w http.ResponseWriter, r *http.Request) {
-		var in auditExport
 		out := &noted{Writer: w}
-		err := readBody(r, &in)
+		in, err := readBody[auditExport](r, smallBody)
 		if err == nil {
 			err = d.ExportAudit(r.Context(), out, in.Format, in.AuditFilter)
 		}

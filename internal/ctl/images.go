@@ -52,14 +52,6 @@ type imageName struct {
 	Ref string `json:"ref"`
 }
 
-func readImageName(r *http.Request) (string, error) {
-	var in imageName
-	if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&in); err != nil {
-		return "", fmt.Errorf("the request could not be read: %w", err)
-	}
-	return in.Ref, nil
-}
-
 func handleImages(mux *http.ServeMux, d Images) {
 	mux.HandleFunc("GET /v1/images", answer(func(r *http.Request) (any, error) { return d.Images(r.Context()) }))
 	mux.HandleFunc("POST /v1/images/import", answer(func(r *http.Request) (any, error) {
@@ -68,15 +60,11 @@ func handleImages(mux *http.ServeMux, d Images) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		return list, err
 	}))
-	mux.HandleFunc("POST /v1/images/remove", answer(func(r *http.Request) (any, error) {
-		ref, err := readImageName(r)
-		if err != nil {
-			return nil, err
-		}
-		return struct{}{}, d.RemoveImage(r.Context(), ref)
-	}))
+	mux.HandleFunc("POST /v1/images/remove", answer(withBody(smallBody, func(r *http.Request, in imageName) (any, error) {
+		return struct{}{}, d.RemoveImage(r.Context(), in.Ref)
+	})))
 	mux.HandleFunc("POST /v1/images/pull", func(w http.ResponseWriter, r *http.Request) {
-		ref, err := readImageName(r)
+		in, err := readBody[imageName](r, smallBody)
 		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 		tell := func(p Pull) error {
 			if err := enc.Encode(p); err != nil {
@@ -85,7 +73,7 @@ func handleImages(mux *http.ServeMux, d Images) {
 			return flush.Flush()
 		}
 		if err == nil {
-			err = d.PullImage(r.Context(), ref, tell)
+			err = d.PullImage(r.Context(), in.Ref, tell)
 		}
 		if err == nil || r.Context().Err() != nil {
 			return

@@ -2,9 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -51,14 +48,4 @@ type Imports interface {
 // ImportUsers implements Daemon.
 func (c *Client) ImportUsers(ctx context.Context, r ImportRequest) (ImportResult, error) {
 	return call[ImportResult](ctx, c, "POST", "/v1/users/import", r)
-}
-
-func importUsers(d Imports) http.HandlerFunc {
-	return answer(func(r *http.Request) (any, error) {
-		var in ImportRequest
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxImport)).Decode(&in); err != nil {
-			return nil, fmt.Errorf("the request could not be read: %w", err)
-		}
-		return d.ImportUsers(r.Context(), in)
-	})
 }

@@ -2,8 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -65,11 +63,11 @@ type member struct {
 
 func handlePeople(mux *http.ServeMux, d People) {
 	// A question, asked by POST because of its length.
-	mux.HandleFunc("POST /v1/users/find", answer(withBody(func(r *http.Request, q users.Query) (any, error) { return d.Users(r.Context(), q) })))
+	mux.HandleFunc("POST /v1/users/find", answer(withBody(largeBody, func(r *http.Request, q users.Query) (any, error) { return d.Users(r.Context(), q) })))
 	mux.HandleFunc("GET /v1/users/{handle}", answer(func(r *http.Request) (any, error) {
 		return d.User(r.Context(), r.PathValue("handle"))
 	}))
-	mux.HandleFunc("PATCH /v1/users/{handle}", answer(withBody(func(r *http.Request, c users.Change) (any, error) {
+	mux.HandleFunc("PATCH /v1/users/{handle}", answer(withBody(largeBody, func(r *http.Request, c users.Change) (any, error) {
 		return d.ChangeUser(r.Context(), r.PathValue("handle"), c)
 	})))
 	for verb, suspend := range map[string]bool{"suspend": true, "resume": false} {
@@ -84,30 +82,19 @@ func handlePeople(mux *http.ServeMux, d People) {
 		return d.UndeleteUser(r.Context(), r.PathValue("handle"))
 	}))
 	mux.HandleFunc("GET /v1/groups", answer(func(r *http.Request) (any, error) { return d.Groups(r.Context()) }))
-	mux.HandleFunc("POST /v1/groups", answer(withBody(func(r *http.Request, g NewGroup) (any, error) { return d.AddGroup(r.Context(), g) })))
+	mux.HandleFunc("POST /v1/groups", answer(withBody(largeBody, func(r *http.Request, g NewGroup) (any, error) { return d.AddGroup(r.Context(), g) })))
 	mux.HandleFunc("GET /v1/groups/{group}", answer(func(r *http.Request) (any, error) {
 		return d.Group(r.Context(), r.PathValue("group"))
 	}))
 	mux.HandleFunc("DELETE /v1/groups/{group}", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.RemoveGroup(r.Context(), r.PathValue("group"))
 	}))
-	mux.HandleFunc("PUT /v1/groups/{group}/members/{handle}", answer(withBody(func(r *http.Request, m member) (any, error) {
+	mux.HandleFunc("PUT /v1/groups/{group}/members/{handle}", answer(withBody(largeBody, func(r *http.Request, m member) (any, error) {
 		return struct{}{}, d.SetMember(r.Context(), r.PathValue("group"), r.PathValue("handle"), m.Lead)
 	})))
 	mux.HandleFunc("DELETE /v1/groups/{group}/members/{handle}", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.RemoveMember(r.Context(), r.PathValue("group"), r.PathValue("handle"))
 	}))
-}
-
-// withBody reads what a request carries.
-func withBody[T any](fn func(*http.Request, T) (any, error)) func(*http.Request) (any, error) {
-	return func(r *http.Request) (any, error) {
-		var in T
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 64<<10)).Decode(&in); err != nil {
-			return nil, fmt.Errorf("the request could not be read: %w", err)
-		}
-		return fn(r, in)
-	}
 }
 
 func userPath(handle string) string { return "/v1/users/" + url.PathEscape(handle) }

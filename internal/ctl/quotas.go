@@ -2,9 +2,7 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -42,20 +40,12 @@ func handleQuotas(mux *http.ServeMux, d Quotas) {
 	mux.HandleFunc("GET /v1/quotas/{handle}", answer(func(r *http.Request) (any, error) {
 		return d.QuotaOf(r.Context(), r.PathValue("handle"))
 	}))
-	mux.HandleFunc("POST /v1/quotas", answer(func(r *http.Request) (any, error) {
-		var q SetQuota
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&q); err != nil {
-			return nil, fmt.Errorf("the request could not be read: %w", err)
-		}
+	mux.HandleFunc("POST /v1/quotas", answer(withBody(smallBody, func(r *http.Request, q SetQuota) (any, error) {
 		return struct{}{}, d.SetQuota(r.Context(), q)
-	}))
-	mux.HandleFunc("POST /v1/quota-grants", answer(func(r *http.Request) (any, error) {
-		var g quota.Grant
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&g); err != nil {
-			return nil, fmt.Errorf("the request could not be read: %w", err)
-		}
+	})))
+	mux.HandleFunc("POST /v1/quota-grants", answer(withBody(smallBody, func(r *http.Request, g quota.Grant) (any, error) {
 		return d.GrantQuota(r.Context(), g)
-	}))
+	})))
 	mux.HandleFunc("DELETE /v1/quota-grants/{id}", answer(func(r *http.Request) (any, error) {
 		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 		if err != nil {

@@ -81,32 +81,20 @@ func handler(d Daemon) http.Handler {
 	})
 	mux.HandleFunc("GET /v1/charts", answer(func(r *http.Request) (any, error) { return d.Charts(r.Context()) }))
 	mux.HandleFunc("POST /v1/admin-link", answer(func(r *http.Request) (any, error) { return d.AdminLink(r.Context()) }))
-	mux.HandleFunc("POST /v1/users", answer(func(r *http.Request) (any, error) {
-		var u NewUser
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 64<<10)).Decode(&u); err != nil {
-			return nil, fmt.Errorf("the request could not be read: %w", err)
-		}
-		return d.AddUser(r.Context(), u)
-	}))
-	mux.HandleFunc("POST /v1/users/import", importUsers(d))
+	mux.HandleFunc("POST /v1/users", answer(withBody(largeBody, func(r *http.Request, u NewUser) (any, error) { return d.AddUser(r.Context(), u) })))
+	mux.HandleFunc("POST /v1/users/import", answer(withBody(maxImport, func(r *http.Request, in ImportRequest) (any, error) {
+		return d.ImportUsers(r.Context(), in)
+	})))
 	mux.HandleFunc("POST /v1/users/{handle}/password-link", answer(func(r *http.Request) (any, error) {
 		return d.PasswordLink(r.Context(), r.PathValue("handle"))
 	}))
-	mux.HandleFunc("POST /v1/gpus/{gpu}/lend", answer(func(r *http.Request) (any, error) {
-		var in lendGPU
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&in); err != nil {
-			return nil, fmt.Errorf("the request could not be read: %w", err)
-		}
+	mux.HandleFunc("POST /v1/gpus/{gpu}/lend", answer(withBody(smallBody, func(r *http.Request, in lendGPU) (any, error) {
 		return d.LendGPU(r.Context(), r.PathValue("gpu"), in.Anyway)
-	}))
+	})))
 	// A question, asked by POST because of its length.
-	mux.HandleFunc("POST /v1/usage", answer(func(r *http.Request) (any, error) {
-		var q usageQuestion
-		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 4<<10)).Decode(&q); err != nil {
-			return nil, fmt.Errorf("the request could not be read: %w", err)
-		}
+	mux.HandleFunc("POST /v1/usage", answer(withBody(smallBody, func(r *http.Request, q usageQuestion) (any, error) {
 		return d.Usage(r.Context(), q.Filter, q.By)
-	}))
+	})))
 	mux.HandleFunc("POST /v1/gpus/check", answer(func(r *http.Request) (any, error) { return d.CheckGPU(r.Context()) }))
 	handlePeople(mux, d)
 	handleImages(mux, d)
@@ -136,6 +124,31 @@ type usageQuestion struct {
 // lendGPU is the body of a request to lend a GPU.
 type lendGPU struct {
 	Anyway bool `json:"anyway"`
+}
+
+// How much a request may carry, in bytes.
+const (
+	smallBody = 4 << 10
+	largeBody = 64 << 10
+)
+
+// readBody decodes what a request carries.
+func readBody[T any](r *http.Request, limit int64) (in T, err error) {
+	if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, limit)).Decode(&in); err != nil {
+		return in, fmt.Errorf("the request could not be read: %w", err)
+	}
+	return in, nil
+}
+
+// withBody is fn for answer, with what the request carries.
+func withBody[T any](limit int64, fn func(*http.Request, T) (any, error)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		in, err := readBody[T](r, limit)
+		if err != nil {
+			return nil, err
+		}
+		return fn(r, in)
+	}
 }
 
 // answer turns a function into a handler that writes JSON.

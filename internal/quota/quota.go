@@ -93,6 +93,14 @@ func ParseKind(text string) (kind Kind, model string, err error) {
 	return kind, Model(model), nil
 }
 
+// KindName is what ParseKind reads.
+func KindName(kind Kind, model string) string {
+	if model == "" {
+		return string(kind)
+	}
+	return string(kind) + ":" + model
+}
+
 // Model writes a GPU's model the way the labels of nodes do.
 func Model(name string) string { return strings.ReplaceAll(strings.TrimSpace(name), " ", "-") }
 

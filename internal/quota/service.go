@@ -127,11 +127,7 @@ func (s *Service) Set(ctx context.Context, subject Subject, kind Kind, model str
 }
 
 func checkKind(kind Kind, model string) error {
-	text := string(kind)
-	if model != "" {
-		text += ":" + model
-	}
-	_, _, err := ParseKind(text)
+	_, _, err := ParseKind(KindName(kind, model))
 	return err
 }
 

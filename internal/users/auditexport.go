@@ -72,7 +72,9 @@ func (s *Service) exportCSV(ctx context.Context, w io.Writer, f AuditFilter) err
 	return errors.Join(err, out.Error())
 }
 
-// CSVCell makes text harmless as a cell: spreadsheets calculate what begins with one of these characters.
+// CSVCell keeps a spreadsheet from taking a cell for a formula: one that begins with = + - @, a tab or a carriage
+// return gets an apostrophe in front, as OWASP advises (https://owasp.org/www-community/attacks/CSV_Injection). People
+// choose their names themselves, and whoever opens the file may do more than they.
 func CSVCell(text string) string {
 	if text != "" && strings.ContainsRune("=+-@\t\r", rune(text[0])) {
 		return "'" + text

@@ -114,15 +114,6 @@ func (s *Server) showQuotas(w http.ResponseWriter, r *http.Request, v visitor, s
 	return nil
 }
 
-// readQuota reads what a form says, but for whom.
-func readQuota(r *http.Request, form quotaForm) (kind quota.Kind, model string, err error) {
-	text := form.Kind
-	if form.Model != "" {
-		text += ":" + form.Model
-	}
-	return quota.ParseKind(text)
-}
-
 func (s *Server) setQuota(w http.ResponseWriter, r *http.Request, v visitor) error {
 	f := quotaForm{Subject: strings.TrimSpace(r.PostForm.Get("subject")), Kind: r.PostForm.Get("kind"),
 		Model: strings.TrimSpace(r.PostForm.Get("model")), Value: strings.TrimSpace(r.PostForm.Get("value"))}
@@ -130,7 +121,7 @@ func (s *Server) setQuota(w http.ResponseWriter, r *http.Request, v visitor) err
 	var kind quota.Kind
 	var model string
 	if err == nil {
-		kind, model, err = readQuota(r, f)
+		kind, model, err = quota.ParseKind(quota.KindName(quota.Kind(f.Kind), f.Model))
 	}
 	var value *float64 // none: take it away
 	if err == nil && !r.PostForm.Has("unset") {
@@ -160,7 +151,7 @@ func (s *Server) setQuota(w http.ResponseWriter, r *http.Request, v visitor) err
 func (s *Server) grantQuota(w http.ResponseWriter, r *http.Request, v visitor) error {
 	f := quotaForm{Subject: strings.TrimSpace(r.PostForm.Get("user")), Kind: r.PostForm.Get("kind"), Model: strings.TrimSpace(r.PostForm.Get("model")),
 		Value: strings.TrimSpace(r.PostForm.Get("extra")), Ends: r.PostForm.Get("ends"), Note: strings.TrimSpace(r.PostForm.Get("note"))}
-	kind, model, err := readQuota(r, f)
+	kind, model, err := quota.ParseKind(quota.KindName(quota.Kind(f.Kind), f.Model))
 	var extra float64
 	if err == nil {
 		extra, err = kind.Parse(f.Value)
