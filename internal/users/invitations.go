@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -268,16 +269,16 @@ func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Si
 // uses nothing up. Wrong tokens are limited by address, as wrong passwords are: *RateError.
 func (s *Service) Join(ctx context.Context, token string, n NewUser, password, remote string) (User, error) {
 	key := remoteKey(remote)
-	if wait, _ := s.limits.joins.take(key, s.now()); wait > 0 {
-		return User{}, &RateError{RetryAfter: wait, why: "Too many invitations that do not work were tried from your address."}
+	if refused := s.limits.joins.enter(key, s.now()); refused != nil {
+		if !refused.busy {
+			refused.why = "Too many invitations that do not work were tried from your address."
+		}
+		return User{}, refused
 	}
 	u, err := s.join(ctx, token, n, password, remote)
-	for _, wrong := range []error{ErrInvitationUnknown, ErrInvitationUsed, ErrInvitationExpired, ErrInvitationRevoked} {
-		if errors.Is(err, wrong) {
-			return User{}, err
-		}
-	}
-	s.limits.joins.giveBack(key) // a class joins from one address, some with a password that is too short at first
+	// A class joins from one address, some with a password that is too short at first: only wrong links count.
+	wrong := []error{ErrInvitationUnknown, ErrInvitationUsed, ErrInvitationExpired, ErrInvitationRevoked}
+	s.limits.joins.leave(key, slices.ContainsFunc(wrong, func(w error) bool { return errors.Is(err, w) }), s.now())
 	return u, err
 }
 

@@ -24,8 +24,12 @@ var (
 	signUpPolicy = policy{free: 40, lockAt: 60, maxWait: time.Minute, lock: time.Hour, forget: time.Hour}
 )
 
-// maxTracked bounds the memory of each counter.
-const maxTracked = 16384
+const (
+	// maxTracked bounds the memory of each counter.
+	maxTracked = 16384
+	// insideAtOnce is how many tries one address may have under way: half of all that may wait for a hash.
+	insideAtOnce = hashesWaiting / 2
+)
 
 // signInLimits counts tries by account and by remote address. It is kept in memory only: a restart of
 // gpulab forgives, and nobody but root can cause one.
@@ -45,30 +49,36 @@ func newSignInLimits() *signInLimits {
 	}
 }
 
-// take counts a try, before its outcome is known so that many at once cannot slip through, and returns
-// how long the caller has to wait instead, or 0. locked says that this try locked the account.
-func (l *signInLimits) take(handle, remote string, now time.Time) (wait time.Duration, locked bool) {
-	wait, locked = l.handles.take(handle, now)
+// take begins a try, or says how long to wait instead. The account counts it before its outcome is known, so
+// that many at once cannot slip through; the address once it has failed, for behind one may sit a class that
+// signs in at the same moment. locked says that this try locked the account.
+func (l *signInLimits) take(handle, remote string, now time.Time) (refused *RateError, locked bool) {
+	wait, locked := l.handles.take(handle, now)
 	if wait > 0 {
-		return wait, locked
+		return &RateError{RetryAfter: wait}, locked
 	}
-	if wait, _ = l.remotes.take(remoteKey(remote), now); wait > 0 {
+	if refused := l.remotes.enter(remoteKey(remote), now); refused != nil {
 		l.handles.giveBack(handle)
-		return wait, false
+		return refused, false
 	}
-	return 0, locked
+	return nil, locked
 }
 
 // succeed forgets the account's wrong tries. Those of the address stay: an attacker may own an account.
-func (l *signInLimits) succeed(handle, remote string) {
+func (l *signInLimits) succeed(handle, remote string, now time.Time) {
 	l.handles.clear(handle)
-	l.remotes.giveBack(remoteKey(remote))
+	l.remotes.leave(remoteKey(remote), false, now)
+}
+
+// fail counts the try against the address; the account has counted it already.
+func (l *signInLimits) fail(remote string, now time.Time) {
+	l.remotes.leave(remoteKey(remote), true, now)
 }
 
 // abandon takes back a try that came to no outcome.
-func (l *signInLimits) abandon(handle, remote string) {
+func (l *signInLimits) abandon(handle, remote string, now time.Time) {
 	l.handles.giveBack(handle)
-	l.remotes.giveBack(remoteKey(remote))
+	l.remotes.leave(remoteKey(remote), false, now)
 }
 
 // remoteKey puts all addresses that one household or laptop can choose freely under one key.
@@ -91,9 +101,10 @@ func remoteKey(remote string) string {
 }
 
 type tries struct {
-	n     int
-	last  time.Time
-	until time.Time // no try before this
+	n      int
+	inside int // begun, with no outcome yet; see enter
+	last   time.Time
+	until  time.Time // no try before this
 }
 
 type counter struct {
@@ -102,10 +113,43 @@ type counter struct {
 	tries  map[string]*tries
 }
 
+// take counts a try, whatever comes of it, and returns how long to wait instead, or 0.
 func (c *counter) take(key string, now time.Time) (wait time.Duration, locked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.count(c.entry(key, now), now)
+}
+
+// enter begins a try that is counted only if it fails: leave must follow, unless it is refused. No key has more than
+// insideAtOnce of them at a time, so that one cannot keep others waiting, nor try much before it is counted.
+func (c *counter) enter(key string, now time.Time) *RateError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	t := c.entry(key, now)
+	if now.Before(t.until) {
+		wait, _ := c.count(t, now)
+		return &RateError{RetryAfter: wait}
+	}
+	if t.inside >= insideAtOnce {
+		return &RateError{RetryAfter: busyWait, busy: true}
+	}
+	t.inside++
+	t.last = now
+	return nil
+}
+
+// leave ends what enter began.
+func (c *counter) leave(key string, failed bool, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.entry(key, now)
+	t.inside = max(0, t.inside-1)
+	if failed {
+		c.count(t, now)
+	}
+}
+
+func (c *counter) count(t *tries, now time.Time) (wait time.Duration, locked bool) {
 	t.last = now
 	if t.n >= c.policy.lockAt {
 		if now.Before(t.until) {

@@ -26,7 +26,9 @@ const (
 	// hashesAtOnce bounds what sign-ins can take from the machine: 2 cores and 64 MiB.
 	hashesAtOnce = 2
 	// hashesWaiting is how many more may queue; the others are asked to come back.
-	hashesWaiting = 64
+	hashesWaiting = 256
+	// busyWait is when they should.
+	busyWait = 10 * time.Second
 
 	minPassword = 10  // characters
 	maxPassword = 256 // characters
@@ -145,7 +147,7 @@ func (h *hasher) verify(ctx context.Context, password, encoded string) (match, o
 func (h *hasher) acquire(ctx context.Context) (release func(), err error) {
 	if h.waiting.Add(1) > hashesAtOnce+hashesWaiting {
 		h.waiting.Add(-1)
-		return nil, &RateError{RetryAfter: 10 * time.Second, busy: true}
+		return nil, &RateError{RetryAfter: busyWait, busy: true}
 	}
 	select {
 	case h.slots <- struct{}{}:

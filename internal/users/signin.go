@@ -42,8 +42,8 @@ func (s *Service) Authenticate(ctx context.Context, handle, password, remote str
 // tryPassword is one limited try at a password.
 func (s *Service) tryPassword(ctx context.Context, handle, password, remote string) (userRow, error) {
 	handle = clip(fold(handle), maxHandle+1)
-	wait, locked := s.limits.take(handle, remote, s.now())
-	if wait > 0 || locked {
+	refused, locked := s.limits.take(handle, remote, s.now())
+	if refused != nil || locked {
 		// Looked up in any case, so that the time tells nothing.
 		known, err := s.knownHandle(ctx, handle)
 		if err != nil {
@@ -52,17 +52,21 @@ func (s *Service) tryPassword(ctx context.Context, handle, password, remote stri
 		if locked && known != "" {
 			s.note(ctx, Entry{Actor: "system", Action: "sign-in.locked", Target: known, Remote: remote})
 		}
-		if wait > 0 {
+		if refused != nil && refused.busy {
+			return userRow{}, refused
+		}
+		if refused != nil {
 			s.fail(ctx, failure{known, remote, "too many tries, so the password was not looked at"})
-			return userRow{}, &RateError{RetryAfter: wait}
+			return userRow{}, refused
 		}
 	}
 	row, ok, err := s.checkPassword(ctx, handle, password)
 	if err != nil {
-		s.limits.abandon(handle, remote)
+		s.limits.abandon(handle, remote, s.now())
 		return userRow{}, err
 	}
 	if !ok {
+		s.limits.fail(remote, s.now())
 		why := "wrong password"
 		if row.Handle == "" {
 			why = "a name that nobody has"
@@ -70,7 +74,7 @@ func (s *Service) tryPassword(ctx context.Context, handle, password, remote stri
 		s.fail(ctx, failure{row.Handle, remote, why})
 		return userRow{}, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the password, ask an admin of the lab for a new password link.")
 	}
-	s.limits.succeed(handle, remote)
+	s.limits.succeed(handle, remote, s.now())
 	return row, nil
 }
 

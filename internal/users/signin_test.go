@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,8 +159,8 @@ func TestWaitGrows(t *testing.T) {
 		t.Errorf("waits in seconds: %s", got)
 	}
 	c.add(2 * time.Hour)
-	if wait, _ := s.limits.take("ada", "", c.now()); wait != 0 {
-		t.Errorf("after two quiet hours: %v", wait)
+	if refused, _ := s.limits.take("ada", "", c.now()); refused != nil {
+		t.Errorf("after two quiet hours: %v", refused)
 	}
 }
 
@@ -201,6 +202,78 @@ func TestParallelTriesAreCounted(t *testing.T) {
 	wg.Wait()
 	if evaluated > handlePolicy.free {
 		t.Errorf("%d passwords were tried at once", evaluated)
+	}
+}
+
+// A class behind one router signs in at the same moment: nobody is refused, and nothing is held against it.
+func TestAClassSignsInAtOnce(t *testing.T) {
+	s, _ := newTest(t)
+	const class = 120
+	for i := range class {
+		create(t, s, fmt.Sprintf("student%d", i), RoleMember)
+	}
+	for range hashesAtOnce { // until all are there
+		s.hasher.slots <- struct{}{}
+	}
+	var wg sync.WaitGroup
+	for i := range class {
+		wg.Go(func() {
+			if _, err := s.Authenticate(t.Context(), fmt.Sprintf("student%d", i), goodPassword, "192.0.2.1"); err != nil {
+				t.Errorf("student %d: %v", i, err)
+			}
+		})
+	}
+	for s.hasher.waiting.Load() < class {
+		time.Sleep(time.Millisecond)
+	}
+	for range hashesAtOnce {
+		<-s.hasher.slots
+	}
+	wg.Wait()
+}
+
+// One address cannot keep everybody else waiting, nor try many passwords before the first one is counted.
+func TestTriesOfOneAddressAtOnceAreBounded(t *testing.T) {
+	s, _ := newTest(t)
+	create(t, s, "ada", RoleMember)
+	for range hashesAtOnce {
+		s.hasher.slots <- struct{}{}
+	}
+	var busy, wrong atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 2 * insideAtOnce {
+		wg.Go(func() {
+			_, err := s.Authenticate(t.Context(), fmt.Sprintf("guess-%d", i), "wrong", "192.0.2.1")
+			switch {
+			case errors.Is(err, ErrTooManyTries):
+				busy.Add(1)
+			case errors.Is(err, ErrBadCredentials):
+				wrong.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	for busy.Load() < insideAtOnce {
+		time.Sleep(time.Millisecond)
+	}
+	wg.Go(func() {
+		if _, err := s.Authenticate(t.Context(), "ada", goodPassword, "192.0.2.2"); err != nil {
+			t.Errorf("somebody elsewhere: %v", err)
+		}
+	})
+	for s.hasher.waiting.Load() <= insideAtOnce {
+		time.Sleep(time.Millisecond)
+	}
+	for range hashesAtOnce {
+		<-s.hasher.slots
+	}
+	wg.Wait()
+	if n := wrong.Load(); n != insideAtOnce {
+		t.Errorf("%d passwords were tried at once, want %d", n, insideAtOnce)
+	}
+	if _, err := s.Authenticate(t.Context(), "ada", goodPassword, "192.0.2.1"); !errors.Is(err, ErrTooManyTries) {
+		t.Errorf("after so many failures the address goes on: %v", err)
 	}
 }
 
