@@ -68,6 +68,7 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 				srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 			}
 		}
+		ln = limitPerAddress(ln, connectionsPerAddress)
 		g.Go(func() error {
 			var err error
 			if d.tls {
