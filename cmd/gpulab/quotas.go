@@ -83,8 +83,9 @@ func (l *appliance) asks(ctx context.Context, userID, without int64) ([]quota.As
 func (l *appliance) askOf(slug string, gpus int, uuids []string) quota.Ask {
 	ask := quota.Ask{GPUs: gpus}
 	var kind string
-	if i := slices.IndexFunc(l.attached.Load().notebooks.Profiles(), func(p notebooks.Profile) bool { return p.Slug == slug }); i >= 0 {
-		p := l.attached.Load().notebooks.Profiles()[i]
+	profiles := l.attached.Load().notebooks.Profiles()
+	if i := slices.IndexFunc(profiles, func(p notebooks.Profile) bool { return p.Slug == slug }); i >= 0 {
+		p := &profiles[i]
 		ask.CPUs, kind = p.CPUs, p.GPUModel
 		if q, err := resource.ParseQuantity(p.Memory); err == nil && p.Memory != "" {
 			ask.Memory = q.Value()

@@ -212,9 +212,15 @@ func (s *Service) Active(ctx context.Context) ([]Launch, error) {
 	return s.decorated(s.rows.active(ctx))
 }
 
+// What a launch's owner reads when somebody ended it by hand.
+const (
+	stopped   = "It was stopped."
+	cancelled = "It was cancelled."
+)
+
 // Stop ends a launch in whatever state it is; ended already is no error.
 func (s *Service) Stop(ctx context.Context, id int64) error {
-	return s.end(ctx, id, EndStopped, "It was stopped.")
+	return s.end(ctx, id, EndStopped, stopped)
 }
 
 // StopOverQuota ends a launch because its owner's quota is used up.
@@ -224,7 +230,7 @@ func (s *Service) StopOverQuota(ctx context.Context, id int64, reason string) er
 
 // Cancel ends a launch that does not run yet. It is Stop with other words.
 func (s *Service) Cancel(ctx context.Context, id int64) error {
-	return s.end(ctx, id, EndCancelled, "It was cancelled.")
+	return s.end(ctx, id, EndCancelled, cancelled)
 }
 
 // StopUser ends everything a user has, as suspending or removing an account needs.
@@ -274,7 +280,10 @@ func (s *Service) end(ctx context.Context, id int64, code, reason string) error 
 			return nil
 		case Waiting:
 			l.State, l.Ended = Ended, s.now()
-			code, reason = EndCancelled, "It was cancelled."
+			if code == EndStopped && reason == stopped {
+				reason = cancelled
+			}
+			code = EndCancelled
 		default:
 			l.State = Stopping
 		}

@@ -28,7 +28,6 @@ var auditActions = []AuditAction{
 	{"invitation.revoke", "revoked an invitation"},
 	{"invitation.join", "joined with an invitation"},
 	{"user.import", "imported people"},
-	{"group.join", "put somebody into a group"},
 	{"user.add", "added a person"},
 	{"user.password-link", "made a password link"},
 	{"user.change", "changed a person's name or e-mail"},

@@ -213,7 +213,7 @@ func (s *Service) write(ctx context.Context, tx *sql.Tx, who Entry, opts ImportO
 			if err := s.setMember(ctx, tx, known.groups[r.Group], User{ID: known.people[r.Handle].id}, false); err != nil {
 				return nil, fmt.Errorf("line %d: %w", r.Line, err)
 			}
-			if err := s.record(ctx, tx, who, "group.join", r.Handle, "import, group "+r.Group); err != nil {
+			if err := s.record(ctx, tx, who, "group.member", r.Handle, "in "+r.Group+", by import"); err != nil {
 				return nil, err
 			}
 		}

@@ -291,7 +291,7 @@ func TestImport(t *testing.T) {
 	}
 	if got, want := strings.Join(lines, "\n"), strings.Join([]string{
 		"group.add robots: import", "user.add zoe: import, role member, group vision", "user.add yan: import, role lead, group robots",
-		"group.join ada: import, group vision", "user.import : 2 new, 1 there already, 1 left out",
+		"group.member ada: in vision, by import", "user.import : 2 new, 1 there already, 1 left out",
 	}, "\n"); got != want {
 		t.Errorf("audit:\n%s\nwant:\n%s", got, want)
 	}

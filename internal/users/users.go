@@ -109,17 +109,6 @@ func (s *Service) List(ctx context.Context) ([]User, error) {
 	return list, nil
 }
 
-// CountAdmins counts the admins who are neither suspended nor removed.
-func (s *Service) CountAdmins(ctx context.Context) (int, error) {
-	var n int
-	err := s.db.QueryRowContext(ctx,
-		"SELECT count(*) FROM users WHERE role = 'admin' AND suspended_at IS NULL AND removed_at IS NULL").Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("count admins: %w", err)
-	}
-	return n, nil
-}
-
 const selectUser = `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at
 	FROM users WHERE removed_at IS NULL`
 

@@ -380,7 +380,7 @@ func TestImport(t *testing.T) {
 
 	// The same click again, such as by a reload, adds nobody twice.
 	c.upload("/users/import", fields, nil).want(t, http.StatusConflict, "has changed since you looked")
-	if got := l.actions(t); !strings.Contains(got, "ada group.add ml-2026, ada user.add zoe-z-unal, ada user.add yan-li, ada group.join ada, ada user.import") {
+	if got := l.actions(t); !strings.Contains(got, "ada group.add ml-2026, ada user.add zoe-z-unal, ada user.add yan-li, ada group.member ada, ada user.import") {
 		t.Errorf("audit: %s", got)
 	}
 }
