@@ -1,5 +1,5 @@
-// Package bench measures gpulab: how long a start and a launch take, and how
-// much memory gpulab adds to Kubernetes. [test/bench/proxy] does the same for
+// Package bench measures gpulab: how long a start and a launch take, how much
+// memory gpulab adds to Kubernetes, and how it does when everybody comes at once. [test/bench/proxy] does the same for
 // the hub's proxy, [test/bench/sampling] for the watching of GPUs.
 //
 // Its tests are built with the tag e2e, print figures rather than judge them,

@@ -36,6 +36,7 @@ type appliance struct {
 	first   *kernel // of the administrator's first notebook, in browser
 	second  *kernel // of the guest's
 	waiting string  // the progress page of a launch that waits for a GPU
+	hoard   string  // the progress page of a notebook that fills its disk
 
 	adminClient *http.Client // see admin
 }

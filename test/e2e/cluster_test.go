@@ -7,16 +7,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestCluster is the life of a lab whose machines do not behave: what notebooks
-// live through.
+// TestCluster is the life of a lab whose machines do not behave, and of one
+// whose people do not: what notebooks live through, and what nobody gets.
 func TestCluster(t *testing.T) {
-	live(t, []chapter{
+	live(t, slices.Concat([]chapter{
 		{"set up", testSetUp, true},
 		{"tutorial pods", testTutorialPods, false},
 		{"two notebooks", testTwoNotebooks, true},
@@ -26,8 +27,9 @@ func TestCluster(t *testing.T) {
 		{"what was changed by hand", testDrift, false},
 		{"a release that fails", testFailedRelease, true},
 		{"another address", testAnotherAddress, true},
+	}, attacks, []chapter{
 		{"from simulated GPUs and back", testGPUModes, false},
-	})
+	}))
 }
 
 // testSetUp: a lab with an administrator and one member, both signed in.

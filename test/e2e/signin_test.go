@@ -163,6 +163,15 @@ func signIn(t *testing.T, a *appliance, handle, password string) *http.Client {
 	return client
 }
 
+// signInBrowser signs somebody in by the form.
+func signInBrowser(b *lab.Browser, handle, password string) {
+	b.Open(pages + "/login")
+	b.Fill("Sign-in name", handle)
+	b.Fill("Password", password)
+	b.Click("form", "Sign in")
+	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+}
+
 // tryPassword sends the sign-in form as a browser does.
 func tryPassword(t *testing.T, client *http.Client, handle, password string) (int, string) {
 	t.Helper()

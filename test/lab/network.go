@@ -18,19 +18,26 @@ import (
 // Dial connects from the visitor's computer. The address must be numeric:
 // there is no name server on the wire.
 func (l *Lab) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	var conn net.Conn
-	err := inNetwork(l.visitor, func() (err error) {
-		conn, err = new(net.Dialer).DialContext(ctx, network, address)
-		return err
-	})
-	return conn, err
+	return dial(ctx, l.visitor, nil, network, address)
+}
+
+// DialFrom connects like [Lab.Dial], from the given one of the visitor's addresses.
+func (l *Lab) DialFrom(source string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	from := &net.TCPAddr{IP: net.ParseIP(source)}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dial(ctx, l.visitor, from, network, address)
+	}
 }
 
 // DialHost connects from the host itself, which reaches the addresses of pods.
 func (l *Lab) DialHost(ctx context.Context, network, address string) (net.Conn, error) {
+	return dial(ctx, l.head, nil, network, address)
+}
+
+func dial(ctx context.Context, pid int, from net.Addr, network, address string) (net.Conn, error) {
 	var conn net.Conn
-	err := inNetwork(l.head, func() (err error) {
-		conn, err = new(net.Dialer).DialContext(ctx, network, address)
+	err := inNetwork(pid, func() (err error) {
+		conn, err = (&net.Dialer{LocalAddr: from}).DialContext(ctx, network, address)
 		return err
 	})
 	return conn, err
