@@ -178,4 +178,5 @@ type Daemon interface {
 	Images
 	Imports
 	Quotas
+	WaysIn
 }

@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -46,13 +45,9 @@ func handleQuotas(mux *http.ServeMux, d Quotas) {
 	mux.HandleFunc("POST /v1/quota-grants", answer(withBody(smallBody, func(r *http.Request, g quota.Grant) (any, error) {
 		return d.GrantQuota(r.Context(), g)
 	})))
-	mux.HandleFunc("DELETE /v1/quota-grants/{id}", answer(func(r *http.Request) (any, error) {
-		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-		if err != nil {
-			return nil, errors.New("a grant is named by its number, as `gpulab quota list` shows it")
-		}
+	mux.HandleFunc("DELETE /v1/quota-grants/{id}", answer(numbered("a grant", "gpulab quota list", func(r *http.Request, id int64) (any, error) {
 		return d.EndQuotaGrant(r.Context(), id)
-	}))
+	})))
 }
 
 // Quotas implements Daemon.

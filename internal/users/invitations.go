@@ -44,21 +44,37 @@ type NewInvitation struct {
 
 // Invitation is a link with which people make accounts of their own.
 type Invitation struct {
-	ID      int64
-	Role    Role
-	Group   string // name; empty for none
-	Title   string // of the group
-	Note    string
-	Uses    int // accounts made with it so far
-	MaxUses int
-	By      string // handle of who made it
-	Created time.Time
-	Expires time.Time
-	Revoked bool
+	ID      int64     `json:"id"`
+	Role    Role      `json:"role"`
+	Group   string    `json:"group,omitempty"` // name; empty for none
+	Title   string    `json:"title,omitempty"` // of the group
+	Note    string    `json:"note,omitempty"`
+	Uses    int       `json:"uses"` // accounts made with it so far
+	MaxUses int       `json:"maxUses"`
+	By      string    `json:"by"` // handle of who made it; Root's for the command line
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+	Revoked bool      `json:"revoked,omitempty"`
 }
 
 // Left is how many more accounts can be made with it.
 func (i Invitation) Left() int { return i.MaxUses - i.Uses }
+
+// State is "open", or why no more accounts are made with it: "revoked", "used up" or "expired".
+func (i Invitation) State(now time.Time) string {
+	switch {
+	case i.Revoked:
+		return "revoked"
+	case i.Left() <= 0:
+		return "used up"
+	case !now.Before(i.Expires):
+		return "expired"
+	}
+	return "open"
+}
+
+// Root is who runs commands on the head: everything allowed, but no account. None can have its handle, nor its ID.
+func Root() User { return User{ID: -1, Handle: "root", Role: RoleAdmin} }
 
 // Invite makes an invitation in by's name and returns the token for its address; only a hash of it is kept. Who may
 // invite everybody may do so for any role; who leads groups, for members and guests of those: otherwise ErrMayNot.
@@ -253,6 +269,9 @@ func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Si
 		return Invitation{}, group, sentence(ErrInvitationUsed, "Everybody this invitation was for has an account by now. If you have one, sign in; otherwise ask whoever sent it for another.")
 	case !s.now().Before(inv.Expires):
 		return Invitation{}, group, sentence(ErrInvitationExpired, "This invitation is too old. Ask whoever sent it for a new one.")
+	}
+	if inv.By == Root().Handle {
+		return inv, group, nil
 	}
 	maker, err := s.oneRow(ctx, q, "handle = ?", inv.By)
 	if err == nil {

@@ -31,6 +31,25 @@ func invite(t *testing.T, s *Service, by User, n NewInvitation) string {
 	return token
 }
 
+// The command line on the head has no account, and nobody can take its place.
+func TestRootInvites(t *testing.T) {
+	s, c := newTest(t)
+	inv, token, err := s.Invite(t.Context(), Root(), NewInvitation{Role: RoleAdmin, Uses: 1})
+	if err != nil || inv.By != "root" || inv.State(c.now()) != "open" {
+		t.Fatalf("%+v, %v", inv, err)
+	}
+	if _, err := s.Join(t.Context(), token, NewUser{Handle: "root"}, goodPassword, ""); !errors.Is(err, ErrHandleInvalid) {
+		t.Errorf("joined as root: %v", err)
+	}
+	if u, err := s.Join(t.Context(), token, NewUser{Handle: "ada"}, goodPassword, ""); err != nil || u.Role != RoleAdmin {
+		t.Errorf("joined: %+v, %v", u, err)
+	}
+	list, err := s.Invitations(t.Context(), Root())
+	if err != nil || len(list) != 1 || list[0].State(c.now()) != "used up" {
+		t.Errorf("list: %+v, %v", list, err)
+	}
+}
+
 func TestInvite(t *testing.T) {
 	s, c := newTest(t)
 	admin := create(t, s, "ada", RoleAdmin)

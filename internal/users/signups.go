@@ -30,14 +30,14 @@ const (
 
 // SignUp is somebody who asks for an account.
 type SignUp struct {
-	ID        int64
-	Handle    string // what the account would have
-	Wanted    string // what they asked for; another one if that was taken
-	Name      string
-	Email     string
-	Note      string // why they ask
-	Remote    string
-	Requested time.Time
+	ID        int64     `json:"id"`
+	Handle    string    `json:"handle"` // what the account would have
+	Wanted    string    `json:"wanted"` // what they asked for; another one if that was taken
+	Name      string    `json:"name"`
+	Email     string    `json:"email,omitempty"`
+	Note      string    `json:"note,omitempty"` // why they ask
+	Remote    string    `json:"remote"`
+	Requested time.Time `json:"requested"`
 }
 
 // AskToJoin keeps a request for an account until an admin decides. n.Role is not looked at. To a stranger the answer

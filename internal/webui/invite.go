@@ -93,13 +93,12 @@ func (s *Server) inviteGroups(ctx context.Context, v visitor) ([]roleView, error
 func (s *Server) invitationView(i users.Invitation) invitationView {
 	view := invitationView{ID: i.ID, What: invitedAs(i), Note: i.Note, By: i.By, Until: i.Expires.Local().Format("2 Jan 2006"),
 		Left: fmt.Sprintf("%d of %d left", i.Left(), i.MaxUses)}
-	switch {
-	case i.Revoked:
+	switch state := i.State(s.now()); state {
+	case "open":
+	case "revoked":
 		view.State = "taken back"
-	case i.Left() <= 0:
-		view.State = "used up"
-	case !s.now().Before(i.Expires):
-		view.State = "expired"
+	default:
+		view.State = state
 	}
 	return view
 }

@@ -30,6 +30,7 @@ func TestClass(t *testing.T) {
 		{"suspended", testSuspended, false},
 		{"removed and back", testRemovedAndBack, false},
 		{"an invitation", testInvitation, false},
+		{"asking for an account", testAsking, false},
 		{"an access token", testToken, false},
 		{"the audit log", testAudit, false},
 	})
@@ -40,6 +41,7 @@ const classConfig = `
 lab: Class lab
 gpus: simulated
 simulatedGPUs: 2
+signUp: approval
 quotas:
   grace: 30s
 `
@@ -342,6 +344,44 @@ func testInvitation(t *testing.T, a *appliance) {
 	visitor.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
 	if status, _, _ := request(t, a.HTTPClient(a.ca), "GET", link, nil); status != http.StatusGone {
 		t.Errorf("a used-up invitation: status %d", status)
+	}
+}
+
+// testAsking: who has no invitation asks; the command line decides, as pages do.
+func testAsking(t *testing.T, a *appliance) {
+	for _, handle := range []string{"wanda", "mallory"} {
+		status, body := sendForm(t, a.HTTPClient(a.ca), "/signup", "/signup", url.Values{"name": {"Somebody new"}, "handle": {handle}, "note": {"for the seminar"},
+			"password": {"five round blue stones"}, "again": {"five round blue stones"}})
+		if status/100 > 3 {
+			t.Fatalf("%s asks for an account: status %d\n%.500s", handle, status, body)
+		}
+	}
+	if status, _ := tryPassword(t, a.HTTPClient(a.ca), "wanda", "five round blue stones"); status == http.StatusSeeOther {
+		t.Error("somebody signs in before an admin has decided")
+	}
+	if got := a.MustGpulab(a.ctx, "request", "list"); !strings.Contains(got, "wanda") || !strings.Contains(got, "for the seminar") {
+		t.Errorf("request list: %s", got)
+	}
+	a.MustGpulab(a.ctx, "request", "approve", "1", "--group", "seminar")
+	a.MustGpulab(a.ctx, "request", "decline", "2")
+	checkFailure(t, a.Gpulab(a.ctx, "request", "approve", "2"), 1, "not there any more")
+	checkFailure(t, a.Gpulab(a.ctx, "request", "approve", "two"), 2, "request list")
+	signIn(t, a, "wanda", "five round blue stones")
+	if status, _ := tryPassword(t, a.HTTPClient(a.ca), "mallory", "five round blue stones"); status == http.StatusSeeOther {
+		t.Error("who was declined signs in")
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "invitation", "add", "--uses", "501"), 1, "1 to 500")
+	printed := a.MustGpulab(a.ctx, "invitation", "add", "--role", "guest", "--uses", "2")
+	link := joinLink.FindString(printed)
+	if status, _, _ := request(t, a.HTTPClient(a.ca), "GET", pages+link, nil); link == "" || status != http.StatusOK {
+		t.Errorf("the link of the command line: status %d\n%s", status, printed)
+	}
+	if got := a.MustGpulab(a.ctx, "invitation", "list"); !strings.Contains(got, "0 of 2") || !strings.Contains(got, "used up") {
+		t.Errorf("invitation list: %s", got)
+	}
+	a.MustGpulab(a.ctx, "invitation", "revoke", "2")
+	if status, _, _ := request(t, a.HTTPClient(a.ca), "GET", pages+link, nil); status != http.StatusGone {
+		t.Errorf("an invitation that was taken back: status %d", status)
 	}
 }
 
