@@ -94,6 +94,8 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 
 func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 	r := c.cfg.Reserved
+	// Kubernetes makes this folder; its own choice is below /usr/libexec.
+	plugins := filepath.Join(c.cfg.DataDir, "volume-plugins")
 	kubelet := []string{
 		// Kubernetes 1.35 refuses hosts with version 1 control groups unless told.
 		"fail-cgroupv1=false",
@@ -104,6 +106,7 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		fmt.Sprintf("pod-max-pids=%d", c.cfg.PodMaxPIDs),
 		// How soon a GPU that came, fell ill or got well is seen by the scheduler.
 		"node-status-update-frequency=2s",
+		"volume-plugin-dir=" + plugins,
 	}
 	return map[string]any{
 		"data-dir":                 c.k3sDir(),
@@ -124,7 +127,7 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		"secrets-encryption":       true,
 		"kubelet-arg":              append(kubelet, c.cfg.KubeletArgs...),
 		// A home's claim that the binder met too early waits this long, not 15 s.
-		"kube-controller-manager-arg": []string{"pvclaimbinder-sync-period=2s"},
+		"kube-controller-manager-arg": []string{"pvclaimbinder-sync-period=2s", "flex-volume-plugin-dir=" + plugins},
 	}
 }
 

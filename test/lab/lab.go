@@ -109,8 +109,11 @@ func (l *Lab) start() error {
 		l.stop.Close()
 		return errors.Join(errors.New("it did not start"), l.script.Wait())
 	}
-	_, err = fmt.Sscan(line, &l.visitor, &l.head)
-	return err
+	if _, err = fmt.Sscan(line, &l.visitor, &l.head); err != nil {
+		return err
+	}
+	// What another Kubernetes has left on this machine would hide that ours does.
+	return os.RemoveAll(l.Path("/usr/libexec/kubernetes"))
 }
 
 // end stops the host and everything on it, and looks for leftovers.
