@@ -34,6 +34,7 @@ import (
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/tenancy"
 	"github.com/gpulab/gpulab/internal/users"
@@ -75,6 +76,7 @@ type appliance struct {
 	fleet   *fleet.Fleet
 	history *history.Recorder
 	quotas  *quota.Service
+	storage *storage.Service
 	proxy   *proxyName // the way to the internet, where the lab has one
 	id      embedk8s.Identity
 	images  embedk8s.ImageSet
@@ -174,6 +176,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	l.people = users.New(l.store.DB())
 	l.history = history.New(history.Config{Store: l.store})
 	if l.quotas, err = l.newQuotas(); err != nil {
+		return err
+	}
+	if l.storage, err = l.newStorage(); err != nil {
 		return err
 	}
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
@@ -562,6 +567,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Hold:         l.holdLaunches, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
+		Options: l.launchOptions(parts.tenancy),
 	})
 	if err != nil {
 		return err
@@ -577,6 +583,8 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return parts.people.Run(ctx) })
 	g.Go(func() error { return l.quotas.Keep(ctx, l) })
 	g.Go(func() error { return parts.tenancy.Run(ctx) })
+	g.Go(func() error { return l.storage.Run(ctx) })
+	g.Go(func() error { return l.keepClaims(ctx, parts.tenancy) })
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 		g.Go(func() error { return plugins.Run(ctx) })
@@ -634,6 +642,9 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 		if text, err := l.quotas.Notice(context.Background(), u.ID); err == nil && text != "" {
 			list = append(list, notebooks.Notice{Key: "quota " + text, Text: text})
 		}
+		if text, err := l.storage.HomeNotice(context.Background(), u); err == nil && text != "" {
+			list = append(list, notebooks.Notice{Key: "home", Text: text})
+		}
 	}
 	return list
 }
@@ -669,7 +680,7 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, CheckGPU: l.tryGPU,
+		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU,
 		LendGPU: func(ctx context.Context, uuid string, anyway bool) error {
 			_, err := l.lend(ctx, uuid, anyway)
 			return err

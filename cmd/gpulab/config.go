@@ -65,6 +65,8 @@ type Config struct {
 	// Quotas says what quotas count from and how long they wait; the quotas
 	// themselves are set while the lab runs.
 	Quotas QuotaConfig `json:"quotas,omitzero"`
+	// Storage says how homes and shared folders are looked after.
+	Storage StorageConfig `json:"storage,omitzero"`
 	// Network says what notebooks may reach besides the internet.
 	Network NetworkConfig `json:"network,omitzero"`
 	// K3s passes further options on.
@@ -163,6 +165,9 @@ func (c *Config) setDefaults() {
 	if c.Quotas.Grace == "" {
 		c.Quotas.Grace = "1h"
 	}
+	if c.Storage.MeasureEvery == "" {
+		c.Storage.MeasureEvery = "10m"
+	}
 }
 
 func (c *Config) check() error {
@@ -201,6 +206,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Quotas.grace(); err != nil {
+		return err
+	}
+	if _, err := c.Storage.measureEvery(); err != nil {
 		return err
 	}
 	if err := c.Network.check(); err != nil {
@@ -334,6 +342,11 @@ metrics:
 quotas:
   termBegins: {{printf "%q" .Quotas.TermBegins}}
   grace: {{printf "%q" .Quotas.Grace}}
+
+# Homes and shared folders are measured again while they are in use, and after a
+# notebook has ended: at most this often each, with what the disk has left over.
+storage:
+  measureEvery: {{printf "%q" .Storage.MeasureEvery}}
 
 # Notebooks reach the internet, and no private address: nothing in 10/8,
 # 100.64/10, 172.16/12 and 192.168/16. allow opens some, for everybody or for

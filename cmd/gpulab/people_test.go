@@ -171,6 +171,7 @@ func pagesConfig(p *people) webui.Config {
 		Users: p, Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{},
 		History:  struct{ webui.History }{},
 		Quotas:   struct{ webui.Quotas }{},
+		Storage:  struct{ webui.Storage }{},
 		CheckGPU: func(context.Context) (string, error) { return "", errStarting },
 		LendGPU:  func(context.Context, string, bool) error { return errStarting },
 	}

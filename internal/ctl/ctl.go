@@ -179,4 +179,5 @@ type Daemon interface {
 	Imports
 	Quotas
 	WaysIn
+	Folders
 }

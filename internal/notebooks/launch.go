@@ -23,6 +23,7 @@ const (
 	EndStopped     = "stopped"     // by its owner or an admin
 	EndCancelled   = "cancelled"   // before it ran
 	EndQuota       = "quota"       // its owner's quota was used up, and the grace period over
+	EndFolder      = "folder"      // a shared folder that it had open was taken from its owner
 	EndFailed      = "failed"      // could not be started
 	EndExited      = "exited"      // ended from inside, such as File → Shut Down
 	EndOutOfMemory = "oom"         // used more memory than its limit

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -497,6 +498,13 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 	}
 	// The hub takes nothing but these: what a notebook gets is its profile's matter.
 	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID}
+	if s.cfg.Options != nil {
+		more, err := s.cfg.Options(ctx, u, l.ID)
+		if err != nil {
+			return fmt.Errorf("prepare the folders of %s: %w", l.Handle, err)
+		}
+		maps.Copy(options, more)
+	}
 	if err := s.cfg.Servers.StartServer(ctx, l.Handle, l.Name, l.Title, options); err != nil {
 		return err
 	}

@@ -89,7 +89,11 @@ type Config struct {
 	// the reason; without is a launch that ends in exchange, 0 for none. Nil
 	// refuses nothing.
 	Quota func(ctx context.Context, u users.User, p Profile, without int64) error
-	Log   *slog.Logger
+	// Options makes ready what a launch gets besides its profile, such as shared
+	// folders, and returns what the hub is told of it. It may be asked several
+	// times for one launch. Nil adds nothing.
+	Options func(ctx context.Context, u users.User, launch int64) (map[string]any, error)
+	Log     *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the
@@ -226,6 +230,12 @@ func (s *Service) Stop(ctx context.Context, id int64) error {
 // StopOverQuota ends a launch because its owner's quota is used up.
 func (s *Service) StopOverQuota(ctx context.Context, id int64, reason string) error {
 	return s.end(ctx, id, EndQuota, reason)
+}
+
+// StopForFolder ends a launch because its owner may no longer use a folder that
+// it has open.
+func (s *Service) StopForFolder(ctx context.Context, id int64, reason string) error {
+	return s.end(ctx, id, EndFolder, reason)
 }
 
 // Cancel ends a launch that does not run yet. It is Stop with other words.

@@ -31,14 +31,17 @@ const (
 	GPUHoursTerm Kind = "gpu-hours-term" // held since the term began
 	CPUs         Kind = "cpus"           // cores, of all notebooks at once
 	Memory       Kind = "memory"         // bytes, of all notebooks at once
+	HomeSize     Kind = "home-size"      // bytes that the home takes on disk
 )
 
 // Kinds lists every kind, in the order in which people see them.
-func Kinds() []Kind { return []Kind{Notebooks, GPUs, GPUHoursWeek, GPUHoursTerm, CPUs, Memory} }
+func Kinds() []Kind {
+	return []Kind{Notebooks, GPUs, GPUHoursWeek, GPUHoursTerm, CPUs, Memory, HomeSize}
+}
 
 var kindWords = map[Kind]string{
 	Notebooks: "notebooks at once", GPUs: "GPUs at once", GPUHoursWeek: "GPU hours in 7 days", GPUHoursTerm: "GPU hours this term",
-	CPUs: "CPU cores at once", Memory: "memory at once",
+	CPUs: "CPU cores at once", Memory: "memory at once", HomeSize: "home size",
 }
 
 // Words names the kind for people, with the unit it is counted in.
@@ -47,7 +50,7 @@ func (k Kind) Words() string { return kindWords[k] }
 // Format writes a value of this kind for people.
 func (k Kind) Format(value float64) string {
 	switch k {
-	case Memory:
+	case Memory, HomeSize:
 		return strconv.FormatFloat(math.Round(value/(1<<30)*10)/10, 'f', -1, 64) + " GiB"
 	case GPUHoursWeek, GPUHoursTerm:
 		return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64) + " h"
@@ -58,10 +61,10 @@ func (k Kind) Format(value float64) string {
 // Parse reads a value of this kind as people write it: "2", "0.5", "40" (hours), "64Gi".
 func (k Kind) Parse(text string) (float64, error) {
 	text = strings.TrimSpace(text)
-	if k == Memory {
+	if k == Memory || k == HomeSize {
 		q, err := resource.ParseQuantity(text)
 		if err != nil || q.Sign() < 0 {
-			return 0, refused(ErrValue, "The memory %q is no size. Write it like 64Gi.", clip(text))
+			return 0, refused(ErrValue, "The %s %q is no size. Write it like 64Gi.", map[Kind]string{Memory: "memory", HomeSize: "home size"}[k], clip(text))
 		}
 		return q.AsApproximateFloat64(), nil
 	}
@@ -184,8 +187,11 @@ type Limit struct {
 	// Extra of Value is granted for a while, until the first of the grants ends.
 	Extra float64   `json:"extra,omitempty"`
 	Until time.Time `json:"until,omitzero"`
-	// Used of it now.
-	Used float64 `json:"used"`
+	// Used of it now; 0 and Unknown while that is not known.
+	Used    float64 `json:"used"`
+	Unknown bool    `json:"unknown,omitempty"`
+	// Measured is when a home's size was taken.
+	Measured time.Time `json:"measured,omitzero"`
 	// Frees is when hours held begin to drop out of the last seven days, zero when
 	// there are none or the kind has no such time.
 	Frees time.Time `json:"frees,omitzero"`
@@ -274,6 +280,8 @@ func Check(limits []Limit, ask Ask) error {
 				return refused(ErrUsedUp, "%s", l.hoursUsedUp())
 			}
 			continue
+		case HomeSize:
+			continue // a full home can still be read: package storage keeps it
 		case CPUs, Memory:
 			if l.Kind == CPUs && ask.CPUs == 0 || l.Kind == Memory && ask.Memory == 0 {
 				return refused(ErrUsedUp, "This notebook has no bound of its own for %s, and your quota %s does. Choose another one, or ask an admin.",

@@ -34,7 +34,7 @@ type HourUse struct {
 	Held time.Duration // of GPUs: two for a whole hour are two hours
 }
 
-// Config wires a Service. All but Term and Grace are required.
+// Config wires a Service. All but HomeSize, Term and Grace are required.
 type Config struct {
 	DB     *sql.DB
 	People People
@@ -43,6 +43,9 @@ type Config struct {
 	Held func(ctx context.Context, userID, without int64) ([]Ask, error)
 	// Hours is what a person held since then, oldest hour first.
 	Hours func(ctx context.Context, handle string, from time.Time) ([]HourUse, error)
+	// HomeSize is how many bytes somebody's home takes, and when that was
+	// measured; nil while it is not known. Nil knows of none.
+	HomeSize func(ctx context.Context, u users.User) (bytes *int64, at time.Time, err error)
 	// Term is when the current term began; zero, or nil, for none: hours per term
 	// are then not limited.
 	Term func() time.Time
@@ -333,6 +336,32 @@ func (s *Service) limits(ctx context.Context, u users.User) ([]Limit, error) {
 	return limits, nil
 }
 
+// HomeLimit is the limit of somebody's home, nil for none. What is used of it is not looked up.
+func (s *Service) HomeLimit(ctx context.Context, u users.User) (*Limit, error) {
+	limits, err := s.limits(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(limits, func(l Limit) bool { return l.Kind == HomeSize })
+	if i < 0 {
+		return nil, nil
+	}
+	return &limits[i], nil
+}
+
+func (s *Service) measureHome(ctx context.Context, u users.User, l *Limit) error {
+	l.Unknown = true
+	if s.cfg.HomeSize == nil {
+		return nil
+	}
+	bytes, at, err := s.cfg.HomeSize(ctx, u)
+	if err != nil || bytes == nil {
+		return err
+	}
+	l.Used, l.Unknown, l.Measured = float64(*bytes), false, at
+	return nil
+}
+
 func (s *Service) measure(ctx context.Context, u users.User, l *Limit, held []Ask) error {
 	var from time.Time
 	switch l.Kind {
@@ -340,6 +369,8 @@ func (s *Service) measure(ctx context.Context, u users.User, l *Limit, held []As
 		from = s.now().Add(-week)
 	case GPUHoursTerm:
 		from = s.cfg.Term()
+	case HomeSize:
+		return s.measureHome(ctx, u, l)
 	default:
 		for _, h := range held {
 			l.Used += h.of(l.Kind, l.Model)

@@ -1,10 +1,11 @@
 package tenancy
 
 import (
-	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
+	"github.com/gpulab/gpulab/internal/beneath"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -17,24 +18,5 @@ func (t *Tenancy) ensureHome(u users.User) error {
 	if err := os.MkdirAll(t.cfg.HomesDir, 0o711); err != nil {
 		return err
 	}
-	home := t.Home(u)
-	info, err := os.Lstat(home)
-	if err == nil {
-		if !info.IsDir() {
-			return fmt.Errorf("%s is not a folder; move it away and try again", home)
-		}
-		return nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	tmp, err := os.MkdirTemp(t.cfg.HomesDir, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp)
-	if err := os.Chown(tmp, u.UID, u.UID); err != nil {
-		return err
-	}
-	return os.Rename(tmp, home)
+	return beneath.Make(t.cfg.HomesDir, strconv.FormatInt(u.ID, 10), func(dir *os.File) error { return dir.Chown(u.UID, u.UID) })
 }

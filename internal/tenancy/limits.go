@@ -43,8 +43,8 @@ const (
 // Objects of a kind that a namespace may hold beside pods. Nobody but gpulab
 // makes any; these numbers bound what a hole could be used for.
 const (
-	maxClaims     = 32
-	maxSmallFiles = 16 // secrets, and config maps
+	maxClaims     = 256 // the home, and shared folders
+	maxSmallFiles = 16  // secrets, and config maps
 )
 
 // quotaName is of the quota and of the bounds of containers.

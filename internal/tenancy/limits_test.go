@@ -33,7 +33,7 @@ func quotaOf(t *testing.T, client *fake.Clientset, handle string) string {
 	return amounts(q.Spec.Hard)
 }
 
-const always = "configmaps=16 persistentvolumeclaims=32 secrets=16 services=0 services.loadbalancers=0 services.nodeports=0"
+const always = "configmaps=16 persistentvolumeclaims=256 secrets=16 services=0 services.loadbalancers=0 services.nodeports=0"
 
 // Without limits nothing is limited but what nobody needs, and a container that
 // does not say what it takes is promised little.
@@ -79,7 +79,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := func(gpus string) string {
-		return "configmaps=16 limits.cpu=2500m limits.ephemeral-storage=100Gi limits.memory=64Gi persistentvolumeclaims=32 pods=5 " +
+		return "configmaps=16 limits.cpu=2500m limits.ephemeral-storage=100Gi limits.memory=64Gi persistentvolumeclaims=256 pods=5 " +
 			"requests.cpu=2500m requests.ephemeral-storage=100Gi requests.memory=64Gi requests.nvidia.com/gpu=" + gpus +
 			" secrets=16 services=0 services.loadbalancers=0 services.nodeports=0"
 	}

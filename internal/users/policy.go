@@ -27,6 +27,9 @@ const (
 	ActionInvite          Action = "invite"
 	ActionManageUsers     Action = "manage-users"
 	ActionManageQuotas    Action = "manage-quotas"
+	ActionSeeFolders      Action = "see-folders"
+	ActionManageFolders   Action = "manage-folders"
+	ActionManageDatasets  Action = "manage-datasets"
 	ActionSeeAudit        Action = "see-audit"
 	ActionManageLab       Action = "manage-lab"
 )
@@ -66,6 +69,9 @@ var rules = []Rule{
 	{ActionInvite, "invite new people", byRole(Everybody, OwnGroups, Nobody, Nobody)},
 	{ActionManageUsers, "add, change, suspend and remove people and groups", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionManageQuotas, "set quotas, and grant more for a while", byRole(Everybody, Nobody, Nobody, Nobody)},
+	{ActionSeeFolders, "see the shared folders that are for them, and the room in the own home", toAll(Own)},
+	{ActionManageFolders, "make, change and delete group folders and hand-ins", byRole(Everybody, OwnGroups, Nobody, Nobody)},
+	{ActionManageDatasets, "make and delete datasets, and show folders of the machine", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionSeeAudit, "read and export the audit log", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionManageLab, "state of the lab, its settings, which GPUs are lent out", byRole(Everybody, Nobody, Nobody, Nobody)},
 }

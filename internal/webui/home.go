@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,10 @@ type homeView struct {
 	// as they were when the page was opened.
 	Quotas []limitView
 	Notice string
+	// Home is what is to be said of the room in the visitor's home, Folders what
+	// is shared with them.
+	Home    string
+	Folders []folderRow
 }
 
 // fewGPUs is how many GPUs may stand above the launch cards. With more, people
@@ -74,6 +79,11 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
 	view := s.home(r, v, machines, mine, active)
 	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User, v.session.User.ID), s.quotaNotice(r.Context(), v.session.User)
+	view.Home = s.homeNotice(r.Context(), v.session.User)
+	if view.Folders, err = s.folderRows(r.Context(), v.session.User); err != nil {
+		return err
+	}
+	view.Folders = slices.DeleteFunc(view.Folders, func(f folderRow) bool { return f.Deleted != "" || f.Mine == manageOnly })
 	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), view))
 	return nil
 }

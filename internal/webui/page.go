@@ -74,7 +74,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 }
 
 func navFor(v visitor) []navLink {
-	nav := []navLink{{"/", "Home", "house"}, {"/gpus", "GPUs", "gpu"}, {"/use", "Use", "clock"}}
+	nav := []navLink{{"/", "Home", "house"}, {"/gpus", "GPUs", "gpu"}, {"/use", "Use", "clock"}, {"/folders", "Folders", "folder"}}
 	if v.may(users.ActionManageUsers) {
 		nav = append(nav, navLink{"/users", "Users", "users"})
 	} else if v.may(users.ActionInvite) {

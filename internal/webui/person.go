@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -40,6 +41,7 @@ type personView struct {
 	Notebooks                 []launchRow
 	Use                       personUse
 	Quotas                    []limitView
+	Home                      string // its size, "" while not known
 	Link                      string // a one-time link that was just made
 }
 
@@ -132,6 +134,9 @@ func (s *Server) personView(r *http.Request, v visitor, who *users.Person) (pers
 	}
 	if !view.Removed {
 		view.Quotas = s.limits(r.Context(), who.User, v.session.User.ID)
+		if state, err := s.cfg.Storage.HomeState(r.Context(), who.User); err == nil && state.Size != nil {
+			view.Home = units.Bytes(uint64(state.Size.Bytes)) + ", " + s.measured(state.Size.At)
+		}
 	}
 	view.Use, err = s.personUse(r.Context(), who.Handle)
 	return view, err

@@ -53,6 +53,14 @@ func (s *Server) limits(ctx context.Context, u users.User, reader int64) []limit
 		if l.Extra > 0 {
 			view.Why += "; " + l.Kind.Format(l.Extra) + " of it is granted until " + l.Until.Local().Format("Mon 2 Jan, 15:04")
 		}
+		if !l.Measured.IsZero() {
+			view.Why += "; " + s.measured(l.Measured)
+		}
+		if l.Unknown {
+			view.Used, view.Why = "", view.Why+"; not measured yet"
+			views = append(views, view)
+			continue
+		}
 		part := 1.0
 		if l.Value > 0 {
 			part = min(l.Used/l.Value, 1)

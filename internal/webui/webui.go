@@ -97,7 +97,7 @@ type StatusSource interface {
 }
 
 // Config is what the pages need. Users, Notebooks, Fleet, Status, History,
-// Quotas, CheckGPU and LendGPU are required; every other zero value works.
+// Quotas, Storage, CheckGPU and LendGPU are required; every other zero value works.
 type Config struct {
 	Users     Users
 	Notebooks Notebooks
@@ -105,6 +105,7 @@ type Config struct {
 	Status    StatusSource
 	History   History
 	Quotas    Quotas
+	Storage   Storage
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as
 	// the end of a sentence that begins with "a test pod saw".
 	CheckGPU func(ctx context.Context) (string, error)
@@ -140,8 +141,8 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.History == nil || cfg.Quotas == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, History, Quotas, CheckGPU and LendGPU are required")
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, History, Quotas, Storage, CheckGPU and LendGPU are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443

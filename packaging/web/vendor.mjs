@@ -17,7 +17,7 @@ const tested = join(here, "../../internal/webui/testdata/axe");
 // The icons in use; webui's icon component knows no others.
 const icons = [
   "arrow-right", "check", "circle-alert", "circle-check", "clock", "copy",
-  "cpu", "download", "external-link", "gauge", "gpu", "house", "info", "log-out",
+  "cpu", "download", "external-link", "folder", "gauge", "gpu", "house", "info", "log-out",
   "monitor-cog", "moon", "notebook-pen", "play", "plus", "server", "shield-check",
   "square", "sun", "trash-2", "triangle-alert", "users", "x",
 ];

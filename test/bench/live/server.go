@@ -22,6 +22,7 @@ import (
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webca"
@@ -154,6 +155,7 @@ func serve(ctx context.Context, file string) error {
 	}
 	pages, err := webui.New(webui.Config{
 		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, History: recorder, Quotas: unlimited{},
+		Storage:  storage.New(storage.Config{DB: databases.DB(), People: people, HomesDir: filepath.Join(cfg.Dir, "homes"), FoldersDir: filepath.Join(cfg.Dir, "folders")}),
 		CheckGPU: func(context.Context) (string, error) { return "", nil },
 		LendGPU:  func(context.Context, string, bool) error { return nil },
 		Log:      slog.Default(),

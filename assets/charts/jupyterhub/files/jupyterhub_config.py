@@ -13,9 +13,17 @@ JupyterHub uses. What must hold whatever the values say stands at the end.
 import inspect
 import json
 import os
+import re
 
 from jupyterhub.utils import exponential_backoff
-from kubernetes_asyncio.client import V1EmptyDirVolumeSource, V1Toleration
+from kubernetes_asyncio.client import (
+    V1EmptyDirVolumeSource,
+    V1EnvVar,
+    V1PersistentVolumeClaimVolumeSource,
+    V1Toleration,
+    V1Volume,
+    V1VolumeMount,
+)
 
 VALUES = os.environ.get("GPULAB_HUB_VALUES", "/etc/jupyterhub/values.json")
 with open(VALUES, encoding="utf-8") as file:
@@ -257,10 +265,69 @@ def uid_of(spawner):
     return uid
 
 
+def folders_of(spawner):
+    """Return the shared folders that gpulab sends with a start.
+
+    Claims are of the person's own namespace and made by gpulab alone; names and
+    numbers are checked here once more, because mounts and groups come of them.
+    """
+    folders = spawner.user_options.get("folders") or []
+    for folder in folders:
+        gid = folder.get("gid")
+        if not (
+            re.fullmatch(r"(folder|part)-[1-9][0-9]*", str(folder.get("claim")))
+            and re.fullmatch(r"[a-z]([a-z0-9]|-[a-z0-9]){1,29}", str(folder.get("name")))
+            and type(folder.get("readOnly")) is bool
+            and type(gid) is int
+            and (gid == 0 or 60000 <= gid <= 64999)
+        ):
+            raise ValueError(f"gpulab sent a shared folder that cannot be: {folder!r}")
+    return folders
+
+
+def add_folders(spawner, pod):
+    """Mount the shared folders below the home, where JupyterLab's file tree shows them."""
+    container = pod.spec.containers[0]
+    groups = set()
+    for folder in folders_of(spawner):
+        claim, read_only = folder["claim"], folder["readOnly"]
+        pod.spec.volumes.append(V1Volume(
+            name=claim,
+            persistent_volume_claim=V1PersistentVolumeClaimVolumeSource(claim_name=claim, read_only=read_only),
+        ))
+        container.volume_mounts.append(V1VolumeMount(
+            name=claim,
+            mount_path=f"{container.working_dir}/shared/{folder['name']}",
+            read_only=read_only,
+            # What is mounted below a folder of the machine is only read, too.
+            recursive_read_only="Enabled" if read_only else None,
+        ))
+        if folder["gid"]:
+            groups.add(folder["gid"])
+    if groups:
+        pod.spec.security_context["supplementalGroups"] = sorted(groups)
+    if spawner.user_options.get("hostUsers") is True:
+        pod.spec.host_users = True
+
+
+def close_home(pod):
+    """Let a notebook only read the home, and work elsewhere: the home is full."""
+    container = pod.spec.containers[0]
+    for mount in container.volume_mounts:
+        if mount.name == "home":
+            mount.read_only = True
+    container.env = [
+        *(variable for variable in container.env or [] if variable.name not in ("HOME", "JUPYTERHUB_ROOT_DIR")),
+        V1EnvVar(name="HOME", value="/tmp/home"),
+        V1EnvVar(name="JUPYTERHUB_ROOT_DIR", value=container.working_dir),
+    ]
+
+
 def finish_pod(spawner, pod):
     """Label the pod with its launch, bound its space, keep it through its node's absences.
 
-    It gets the node's user IDs where its GPU needs that.
+    It gets the node's user IDs where its GPU needs that, and the person's
+    shared folders.
     """
     launch = spawner.user_options.get("launch")
     if launch is not None:
@@ -279,6 +346,9 @@ def finish_pod(spawner, pod):
             volume.empty_dir = V1EmptyDirVolumeSource(medium="Memory", size_limit=shm)
     if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
         pod.spec.host_users = True
+    add_folders(spawner, pod)
+    if spawner.user_options.get("homeReadOnly") is True:
+        close_home(pod)
     # Kubernetes would delete it once its node has been away for five minutes,
     # although it may well go on there.
     pod.spec.tolerations = [

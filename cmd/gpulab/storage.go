@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
+	"github.com/gpulab/gpulab/internal/tenancy"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// StorageConfig says how homes and shared folders are looked after.
+type StorageConfig struct {
+	// MeasureEvery is how long the size of what is in use counts as new, as "10m".
+	MeasureEvery string `json:"measureEvery,omitempty"`
+}
+
+func (s StorageConfig) measureEvery() (time.Duration, error) {
+	d, err := time.ParseDuration(s.MeasureEvery)
+	if err != nil || d < time.Second || d > 24*time.Hour {
+		return 0, errors.New("storage.measureEvery is no time between 1s and 24h; write it as 10m")
+	}
+	return d, nil
+}
+
+func (l *appliance) foldersDir() string { return filepath.Join(l.cfg.DataDir, "folders") }
+
+func (l *appliance) newStorage() (*storage.Service, error) {
+	every, err := l.cfg.Storage.measureEvery()
+	if err != nil {
+		return nil, err
+	}
+	grace, err := l.cfg.Quotas.grace()
+	if err != nil {
+		return nil, err
+	}
+	return storage.New(storage.Config{
+		DB: l.store.DB(), People: l.people, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(), DataDir: l.cfg.DataDir,
+		HomeLimit: l.homeLimit, Active: l.launchesWithFolders, End: l.endForStorage,
+		MeasureEvery: every, Grace: grace, Log: slog.Default(),
+	}), nil
+}
+
+// homeLimit is how large somebody's home may be.
+func (l *appliance) homeLimit(ctx context.Context, u users.User) (*storage.HomeLimit, error) {
+	limit, err := l.quotas.HomeLimit(ctx, u)
+	if err != nil || limit == nil {
+		return nil, err
+	}
+	return &storage.HomeLimit{Bytes: int64(limit.Value), Why: limit.From.Words()}, nil
+}
+
+// homeSize is how much of it is used, for quotas.
+func (l *appliance) homeSize(ctx context.Context, u users.User) (*int64, time.Time, error) {
+	size, _, err := l.storage.HomeUse(ctx, u)
+	if err != nil || size == nil {
+		return nil, time.Time{}, err
+	}
+	return &size.Bytes, size.At, nil
+}
+
+func (l *appliance) launchesWithFolders(ctx context.Context) ([]storage.Running, error) {
+	parts := l.attached.Load()
+	if parts == nil {
+		return nil, errStarting
+	}
+	active, err := parts.notebooks.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]storage.Running, len(active))
+	for i := range active {
+		list[i] = storage.Running{Launch: active[i].ID, UserID: active[i].UserID, Waiting: active[i].State == notebooks.Waiting}
+	}
+	return list, nil
+}
+
+// endForStorage ends a launch because of a folder that it has open.
+func (l *appliance) endForStorage(ctx context.Context, id int64, why storage.Cause, reason string) error {
+	parts := l.attached.Load()
+	launch, err := parts.notebooks.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if launch.State == notebooks.Stopping || launch.State == notebooks.Ended {
+		return nil // asked before
+	}
+	stop, action := parts.notebooks.StopForFolder, "folder.stop"
+	if why == storage.FullHome {
+		stop, action = parts.notebooks.StopOverQuota, "quota.stop"
+	}
+	return errors.Join(stop(ctx, id, reason), l.people.Audit(ctx, users.Entry{Actor: "system", Action: action, Target: launch.Handle, Detail: launch.Name}))
+}
+
+// launchOptions makes a launch's folders ready and says what the hub has to
+// know of them.
+func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context, users.User, int64) (map[string]any, error) {
+	return func(ctx context.Context, u users.User, launch int64) (map[string]any, error) {
+		opened, err := l.storage.Open(ctx, launch, u)
+		if err != nil {
+			return nil, err
+		}
+		var shared []tenancy.SharedFolder
+		for _, m := range opened.Mounts {
+			shared = append(shared, tenancy.SharedFolder{Claim: m.Claim, Path: m.Path})
+		}
+		if err := places.EnsureFolders(ctx, u, shared); err != nil {
+			return nil, err
+		}
+		options := map[string]any{"folders": opened.Mounts}
+		if opened.HomeReadOnly {
+			options["homeReadOnly"] = true
+		}
+		if opened.HostUsers {
+			options["hostUsers"] = true
+		}
+		return options, nil
+	}
+}
+
+// claimsEvery is how often claims are taken away that nobody may use any more.
+const claimsEvery = 20 * time.Second
+
+// keepClaims does so until ctx ends.
+func (l *appliance) keepClaims(ctx context.Context, places *tenancy.Tenancy) error {
+	for sleep(ctx, claimsEvery) {
+		err := places.SweepFolders(ctx, func(ctx context.Context, handle string) ([]string, error) {
+			u, err := l.people.ByHandle(ctx, handle)
+			if errors.Is(err, users.ErrNotFound) {
+				return nil, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+			mounts, err := l.storage.Claims(ctx, u)
+			var claims []string
+			for _, m := range mounts {
+				claims = append(claims, m.Claim)
+			}
+			return claims, err
+		})
+		if err != nil && ctx.Err() == nil {
+			slog.Warn("claims of shared folders are not up to date; trying again", "err", err)
+		}
+	}
+	return nil
+}
+
+// homesComponent says who keeps homes within their limits.
+func (l *appliance) homesComponent(ctx context.Context) ctl.Component {
+	c := ctl.Component{Name: "home sizes", State: ctl.OK, Detail: fmt.Sprintf("measured every %s; a quota for them is kept by warnings, not by the file system. "+
+		"With project quotas it would be: see docs/folders.md", l.cfg.Storage.MeasureEvery)}
+	if l.storage.Kept() {
+		c.Detail = "kept by the file system's project quotas"
+	}
+	rules, err := l.quotas.Rules(ctx)
+	if err != nil {
+		return c
+	}
+	for _, r := range rules {
+		if r.Kind == quota.HomeSize {
+			return c
+		}
+	}
+	c.Detail += "; no quota for them is set"
+	return c
+}
+
+// Folders implements ctl.Daemon.
+func (l *appliance) Folders(ctx context.Context) ([]storage.Folder, error) {
+	return l.storage.Folders(ctx)
+}
+
+// Folder implements ctl.Daemon.
+func (l *appliance) Folder(ctx context.Context, name string) (storage.Folder, error) {
+	return l.storage.Folder(ctx, name)
+}
+
+// AddFolder implements ctl.Daemon.
+func (l *appliance) AddFolder(ctx context.Context, n storage.New) (storage.Folder, error) {
+	n.By = "root"
+	f, err := l.storage.Create(ctx, n)
+	if err == nil {
+		l.auditDetail(ctx, "folder.add", f.Name, f.Detail())
+	}
+	return f, err
+}
+
+// ChangeFolder implements ctl.Daemon.
+func (l *appliance) ChangeFolder(ctx context.Context, name string, c storage.Change) (storage.Folder, error) {
+	f, err := l.storage.SetAccess(ctx, name, c)
+	if err == nil {
+		l.auditDetail(ctx, "folder.change", f.Name, f.Detail())
+	}
+	return f, err
+}
+
+// DeleteFolder implements ctl.Daemon.
+func (l *appliance) DeleteFolder(ctx context.Context, name string) (storage.Folder, error) {
+	f, err := l.storage.Delete(ctx, name)
+	if err == nil {
+		l.audit(ctx, "folder.delete", f.Name)
+	}
+	return f, err
+}
+
+// UndeleteFolder implements ctl.Daemon.
+func (l *appliance) UndeleteFolder(ctx context.Context, name string) (storage.Folder, error) {
+	f, err := l.storage.Undelete(ctx, name)
+	if err == nil {
+		l.audit(ctx, "folder.undelete", f.Name)
+	}
+	return f, err
+}

@@ -1,0 +1,96 @@
+package storage
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// closed are folders of the machine that are shown to nobody, nor anything in them, nor what they lie in.
+var closed = []string{"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/tmp", "/var/lib/kubelet", "/var/lib/rancher", "/var/run", "/var/tmp"}
+
+// checkHost refuses folders of the machine that must not be shown, and returns where the others really lie. What
+// a folder leads to may change later, so it is asked again before every use.
+func (s *Service) checkHost(path string) (string, error) {
+	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
+		return "", refused(ErrPath, "Write the whole path of the folder, such as /srv/data.")
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", refused(ErrPath, "There is no folder %s on this machine.", clip(path))
+	}
+	info, err := os.Lstat(real)
+	if err != nil || !info.IsDir() {
+		return "", refused(ErrPath, "%s is not a folder.", clip(path))
+	}
+	shut := append([]string{s.cfg.DataDir, s.cfg.HomesDir, s.cfg.FoldersDir}, closed...)
+	for _, bad := range shut {
+		if bad == "" {
+			continue
+		}
+		if resolved, err := filepath.EvalSymlinks(bad); err == nil {
+			bad = resolved
+		}
+		if within(real, bad) || within(bad, real) {
+			return "", refused(ErrPath, "%s is not shown to anybody: it is, holds or lies in %s, which belongs to the machine itself. Choose a folder with data only, such as /srv/data.", clip(real), bad)
+		}
+	}
+	for dir := filepath.Dir(real); ; dir = filepath.Dir(dir) {
+		info, err := os.Lstat(dir)
+		if err != nil {
+			return "", refused(ErrPath, "%s cannot be looked at.", clip(dir))
+		}
+		if owner(info) != 0 || info.Mode().Perm()&0o022 != 0 {
+			return "", refused(ErrPath, "Others than root can change what %s leads to, because they may write in %s. Move the folder, or show it in another place: mount --bind %s /srv/NAME.", clip(real), clip(dir), clip(real))
+		}
+		if dir == "/" {
+			return real, nil
+		}
+	}
+}
+
+// within reports whether path is dir or lies in it.
+func within(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+// canMapIDs reports whether the file system of a folder can be shown to a container that has user IDs of its
+// own. NFS, for one, cannot.
+func canMapIDs(path string) bool {
+	namespace, err := userNamespace()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = namespace.Close() }()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(tree) }()
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(namespace.Fd())}
+	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr) == nil
+}
+
+// userNamespace opens one as Kubernetes makes them for pods. The process that it is made with is held before
+// its first instruction, and ended.
+func userNamespace() (*os.File, error) {
+	runtime.LockOSThread() // the thread that starts a traced process is its tracer
+	defer runtime.UnlockOSThread()
+	p, err := os.StartProcess("/proc/self/exe", []string{"user-namespace"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER, Ptrace: true, Pdeathsig: syscall.SIGKILL,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1 << 20, Size: 1 << 16}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1 << 20, Size: 1 << 16}},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_ = p.Kill()
+		_, _ = p.Wait()
+	}()
+	return os.Open("/proc/" + number(int64(p.Pid)) + "/ns/user")
+}
