@@ -3,6 +3,7 @@ package charts
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -312,5 +313,69 @@ func TestHubLooksOften(t *testing.T) {
 	pause, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 	if err != nil || pause > 1 {
 		t.Errorf("between two looks pass %s s (%v)", out, err)
+	}
+}
+
+// Shared folders appear below the home, with the groups they take; the person's
+// home can be closed, and the pod have the node's user IDs for their sake.
+func TestNotebookPodFolders(t *testing.T) {
+	t.Parallel()
+	folder := func(claim, name string, readOnly bool, gid any) map[string]any {
+		return map[string]any{"claim": claim, "name": name, "readOnly": readOnly, "gid": gid}
+	}
+	start := func(more map[string]any, folders ...any) map[string]any {
+		options := map[string]any{"uid": 20001, "profile": "cpu", "folders": folders}
+		for key, value := range more {
+			options[key] = value
+		}
+		return options
+	}
+	pods := spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n",
+		start(nil, folder("folder-12", "vision-data", false, 60004), folder("part-3", "exercises", false, 0), folder("folder-7", "imagenet", true, 60009)),
+		start(map[string]any{"homeReadOnly": true, "hostUsers": true}, folder("folder-7", "imagenet", true, 60009)),
+		start(nil))
+	for _, s := range pods {
+		if s.Error != "" {
+			t.Fatal(s.Error)
+		}
+	}
+	s := pods[0].Pod
+	mounts := at(t, s, "spec", "containers", 0, "volumeMounts")
+	for name, want := range map[string]string{"folder-12": "/home/ada/shared/vision-data", "part-3": "/home/ada/shared/exercises", "folder-7": "/home/ada/shared/imagenet"} {
+		mount, readOnly := named(t, mounts, name), name == "folder-7"
+		if mount["mountPath"] != want || (mount["readOnly"] == true) != readOnly || (mount["recursiveReadOnly"] == "Enabled") != readOnly {
+			t.Errorf("%s: %v", name, mount)
+		}
+		if got := dotted(t, named(t, at(t, s, "spec", "volumes"), name), "persistentVolumeClaim.claimName"); got != name {
+			t.Errorf("%s is claim %v", name, got)
+		}
+	}
+	if got := fmt.Sprint(dotted(t, s, "spec.securityContext.supplementalGroups")); got != "[60004 60009]" {
+		t.Errorf("groups %s", got)
+	}
+	if got := dotted(t, s, "spec.hostUsers"); got != false {
+		t.Errorf("spec.hostUsers is %v", got)
+	}
+	closed := pods[1].Pod
+	env := at(t, closed, "spec", "containers", 0, "env")
+	if named(t, at(t, closed, "spec", "containers", 0, "volumeMounts"), "home")["readOnly"] != true || named(t, env, "HOME")["value"] != "/tmp/home" ||
+		named(t, env, "JUPYTERHUB_ROOT_DIR")["value"] != "/home/ada" || dotted(t, closed, "spec.hostUsers") != true {
+		t.Errorf("a closed home: %v", closed)
+	}
+	if got := dotted(t, pods[2].Pod, "spec.securityContext.supplementalGroups"); got != nil {
+		t.Errorf("groups without a folder: %v", got)
+	}
+	var bad []map[string]any
+	for _, f := range []map[string]any{
+		folder("home", "x1", false, 0), folder("folder-0", "x1", false, 0), folder("folder-1/..", "x1", false, 0), folder("folder-1", "../x", false, 0),
+		folder("folder-1", "a", false, 0), folder("folder-1", "x/y", false, 0), folder("folder-1", "x1\n", false, 0), folder("folder-1", "x1", false, 20002), folder("folder-1", "x1", false, 65000),
+		folder("folder-1", "x1", false, true), folder("folder-1", "x1", false, "60000"), {"claim": "folder-1", "name": "x1", "gid": 0},
+	} {
+		bad = append(bad, start(nil, f))
+	}
+	for i, s := range spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", bad...) {
+		if s.Error == "" {
+			t.Errorf("a start with %v made a pod", bad[i]["folders"])
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -135,7 +134,7 @@ func setProject(fd, project int, folder bool) error {
 // adopt gives everything in a home its owner's project, folders before what is in them: so nothing that is made
 // meanwhile is missed.
 func adopt(ctx context.Context, path string, project int) error {
-	_, err := walk(ctx, path, func(d time.Duration) { time.Sleep(min(d, time.Second)) },
+	_, err := walk(ctx, path, rest,
 		func(fd int) error { return setProject(fd, project, true) },
 		func(dir int, name string) error {
 			fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOATIME, 0)

@@ -10,6 +10,7 @@ import (
 const (
 	watchEvery = 2 * time.Second
 	homesEvery = 10 * time.Second
+	limitEvery = 30 * time.Second
 	sweepEvery = 10 * time.Minute
 )
 
@@ -20,7 +21,7 @@ func (s *Service) Run(ctx context.Context) error {
 	parts.Go(func() { s.every(ctx, watchEvery, "open folders are not looked after", s.watch) })
 	parts.Go(func() { s.every(ctx, homesEvery, "homes are not held against their limits", s.keepHomes) })
 	parts.Go(func() {
-		s.every(ctx, homesEvery, "the file system's limits of homes are not up to date", s.keepProjects)
+		s.every(ctx, limitEvery, "the file system's limits of homes are not up to date", s.keepProjects)
 	})
 	parts.Go(func() { s.every(ctx, sweepEvery, "deleted folders are not gone", s.sweep) })
 	parts.Go(func() { s.keepMeasuring(ctx) })

@@ -110,13 +110,13 @@ func (s *Service) size(ctx context.Context, t target) (*Size, []Entry, error) {
 	return &size, list, nil
 }
 
+// rest lets others have the disk for as long as a walk had it.
+func rest(d time.Duration) { time.Sleep(min(d, time.Second)) }
+
 // keepMeasuring measures what needs it, one after the other, until ctx ends.
 func (s *Service) keepMeasuring(ctx context.Context) {
-	// For good: the thread ends with this goroutine, and takes its low priority along.
-	runtime.LockOSThread()
-	if err := stepBack(); err != nil {
-		s.cfg.Log.Warn("sizes are measured at the usual priority", "err", err)
-	}
+	stop := s.lowly()
+	defer stop()
 	tick := time.NewTicker(min(s.cfg.MeasureEvery, 15*time.Second))
 	defer tick.Stop()
 	for {
@@ -130,6 +130,30 @@ func (s *Service) keepMeasuring(ctx context.Context) {
 		case <-s.ask:
 		}
 	}
+}
+
+// lowly gives walks a thread of their own that steps back for everybody else. The database is not used on it: who
+// waits for a lock must not wait for it. Stop ends it.
+func (s *Service) lowly() (stop func()) {
+	jobs := make(chan func())
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		if err := stepBack(); err != nil {
+			s.cfg.Log.Warn("sizes are measured at the usual priority", "err", err)
+		}
+		for do := range jobs {
+			do()
+		}
+	}()
+	s.low = func(do func()) {
+		done := make(chan struct{})
+		jobs <- func() {
+			defer close(done)
+			do()
+		}
+		<-done
+	}
+	return func() { close(jobs) }
 }
 
 // stepBack makes this thread one that takes processor and disk only where nobody else wants them.
@@ -210,7 +234,8 @@ func (s *Service) measure(ctx context.Context, t target) error {
 	var result found
 	var err error
 	for range 3 {
-		if result, err = walk(ctx, path, func(d time.Duration) { time.Sleep(min(d, time.Second)) }, nil, nil); !errors.Is(err, errMoving) {
+		s.low(func() { result, err = walk(ctx, path, rest, nil, nil) })
+		if !errors.Is(err, errMoving) {
 			break
 		}
 	}

@@ -107,6 +107,8 @@ type Service struct {
 	used map[target]bool // in use since it was measured
 	due  map[target]bool // to be measured at once
 	ask  chan struct{}   // wakes the measurer
+
+	low func(func()) // runs what may take its time; changed by Run alone
 }
 
 // New makes the service over an open gpulab.db.
@@ -129,7 +131,7 @@ func New(cfg Config) *Service {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{cfg: cfg, now: time.Now, used: map[target]bool{}, due: map[target]bool{}, ask: make(chan struct{}, 1)}
+	return &Service{cfg: cfg, now: time.Now, used: map[target]bool{}, due: map[target]bool{}, ask: make(chan struct{}, 1), low: func(do func()) { do() }}
 }
 
 // Home is somebody's home folder on this machine, there or not.

@@ -186,6 +186,7 @@ func TestPagesInABrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	setSomeQuotas(t, busy)
+	someFolders(t, busy)
 	ways, wayPages := waysInPages(t)
 	pages := []struct {
 		name, path, user string
@@ -235,6 +236,16 @@ func TestPagesInABrowser(t *testing.T) {
 		{"network-closed", "/network", "ben", empty, 200},
 		{"trust", "/trust", "", busy, 200},
 		{"login", "/login", "", busy, 200},
+		{"folders", "/folders", "ben", busy, 200},
+		{"folders-admin", "/folders", "ada", busy, 200},
+		{"folders-empty", "/folders", "ben", empty, 200},
+		{"folders-full", "/folders?done=cleared", "lea", busy, 200},
+		{"folder", "/folders/vision-data", "lea", busy, 200},
+		{"folder-dataset", "/folders/imagenet", "ada", busy, 200},
+		{"folder-host", "/folders/measurements-of-the-old-group", "ada", busy, 200},
+		{"folder-deleted", "/folders/old-data", "ada", busy, 200},
+		{"folder-member", "/folders/exercises", "ben", busy, 200},
+		{"home-full", "/", "ben", busy, 200},
 		{"quotas", "/quotas", "ada", busy, 200},
 		{"quotas-none", "/quotas", "ada", empty, 200},
 		{"setup", "/setup?token=" + setup, "", before, 200},

@@ -71,8 +71,9 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	if prepare != nil {
 		prepare(s)
 	}
+	quotas, files := newQuotas(t, s.users, s.notebooks)
 	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Fleet: s.fleet, Status: &fakeStatus{},
-		History: &fakeHistory{}, Quotas: newQuotas(s.users, s.notebooks), LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
+		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webui"
 )
@@ -37,6 +38,7 @@ const testGPU = "GPU-5f0c1a7e-0000-4000-8000-000000000000"
 type lab struct {
 	users     *testUsers
 	quotas    *quota.Service
+	storage   *storage.Service
 	notebooks *fakeNotebooks
 	fleet     *fakeFleet
 	status    *fakeStatus
@@ -63,7 +65,7 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 		history: &fakeHistory{known: map[string]bool{testGPU: true}}, lending: &fakeLending{anyway: map[string]bool{}},
 		status: &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
 	l.fleet.publish(snapshotAt(time.Now(), 2, heldBy...))
-	l.quotas = newQuotas(l.users, l.notebooks)
+	l.quotas, l.storage = newQuotas(t, l.users, l.notebooks)
 
 	mux := http.NewServeMux()
 	l.server = httptest.NewUnstartedServer(mux)
@@ -80,7 +82,7 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 		t.Fatal(err)
 	}
 	pages, err := webui.New(webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
-		History: l.history, Quotas: l.quotas, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
+		History: l.history, Quotas: l.quotas, Storage: l.storage, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
 		CA: func() []byte { return l.ca }, LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
 	if err != nil {

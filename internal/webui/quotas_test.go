@@ -4,17 +4,38 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
+	"github.com/gpulab/gpulab/internal/users"
 )
 
-// newQuotas are real quotas over a test's accounts and launches.
-func newQuotas(people *testUsers, launches *fakeNotebooks) *quota.Service {
-	return quota.New(quota.Config{DB: people.db, People: people.Service,
+// newQuotas are real quotas over a test's accounts and launches, with a real storage.
+func newQuotas(t testing.TB, people *testUsers, launches *fakeNotebooks) (*quota.Service, *storage.Service) {
+	t.Helper()
+	dir := t.TempDir()
+	var quotas *quota.Service
+	files := storage.New(storage.Config{DB: people.db, People: people.Service, HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir,
+		HomeLimit: func(ctx context.Context, u users.User) (*storage.HomeLimit, error) {
+			limit, err := quotas.HomeLimit(ctx, u)
+			if err != nil || limit == nil {
+				return nil, err
+			}
+			return &storage.HomeLimit{Bytes: int64(limit.Value), Why: limit.From.Words()}, nil
+		}})
+	quotas = quota.New(quota.Config{DB: people.db, People: people.Service,
+		HomeSize: func(ctx context.Context, u users.User) (*int64, time.Time, error) {
+			size, _, err := files.HomeUse(ctx, u)
+			if err != nil || size == nil {
+				return nil, time.Time{}, err
+			}
+			return &size.Bytes, size.At, nil
+		},
 		Held: func(_ context.Context, userID, _ int64) ([]quota.Ask, error) {
 			var list []quota.Ask
 			for _, l := range launches.filter(notebooks.Launch.Active) {
@@ -27,12 +48,13 @@ func newQuotas(people *testUsers, launches *fakeNotebooks) *quota.Service {
 		Hours: func(context.Context, string, time.Time) ([]quota.HourUse, error) {
 			return []quota.HourUse{{Hour: time.Now().Add(-5 * time.Hour).Truncate(time.Hour), Held: 90 * time.Minute}}, nil
 		}})
+	return quotas, files
 }
 
 // setSomeQuotas limits everybody a little, and grants ben more.
 func setSomeQuotas(t testing.TB, l *lab) {
 	t.Helper()
-	for kind, value := range map[quota.Kind]float64{quota.Notebooks: 3, quota.GPUs: 1, quota.GPUHoursWeek: 20, quota.Memory: 32 << 30} {
+	for kind, value := range map[quota.Kind]float64{quota.Notebooks: 3, quota.GPUs: 1, quota.GPUHoursWeek: 20, quota.Memory: 32 << 30, quota.HomeSize: 50 << 30} {
 		if err := l.quotas.Set(t.Context(), quota.Subject{}, kind, "", &value); err != nil {
 			t.Fatal(err)
 		}

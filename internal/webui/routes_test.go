@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -93,6 +94,13 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/quotas", admin},
 		{"POST", "/quotas/grants", admin},
 		{"POST", "/quotas/grants/1/end", admin},
+		{"GET", "/folders", signedIn},
+		{"POST", "/folders", managers},
+		{"GET", "/folders/vision-data", managers},
+		{"POST", "/folders/vision-data", managers},
+		{"POST", "/folders/vision-data/delete", managers},
+		{"POST", "/folders/vision-data/undelete", managers},
+		{"POST", "/home/clear", signedIn},
 		{"GET", "/users/import", admin},
 		{"POST", "/users/import", admin},
 		{"GET", "/requests", admin},
@@ -131,6 +139,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			l.folder(t, "vision-data", storage.Group, "vision") // which lea manages, and nobody else of those who ask sees
 			for _, rt := range routes {
 				// Somebody's launch that is nobody's of those who ask, in a group that lea leads.
 				l.notebooks.change(func(list *[]notebooks.Launch) {
@@ -164,7 +173,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{$}", "", "{uuid}", testGPU).Replace(pattern)
+	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{$}", "", "{uuid}", testGPU).Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

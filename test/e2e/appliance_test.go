@@ -39,6 +39,7 @@ type appliance struct {
 	hoard   string  // the progress page of a notebook that fills its disk
 
 	adminClient *http.Client // see admin
+	foldersOf   map[string]*kernel
 }
 
 // pages is where the lab's pages are, hub where its notebooks are.
