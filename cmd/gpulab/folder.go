@@ -83,7 +83,7 @@ func folderState(f *storage.Folder) string {
 }
 
 func newFolderCreate(a *app) *cobra.Command {
-	var n storage.New
+	var n storage.NewFolder
 	var kind, guests, others string
 	var asJSON bool
 	c := &cobra.Command{

@@ -184,7 +184,7 @@ func (l *appliance) Folder(ctx context.Context, name string) (storage.Folder, er
 }
 
 // AddFolder implements ctl.Daemon.
-func (l *appliance) AddFolder(ctx context.Context, n storage.New) (storage.Folder, error) {
+func (l *appliance) AddFolder(ctx context.Context, n storage.NewFolder) (storage.Folder, error) {
 	n.By = "root"
 	f, err := l.storage.Create(ctx, n)
 	if err == nil {

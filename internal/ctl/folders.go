@@ -14,7 +14,7 @@ type Folders interface {
 	// Folders lists every folder, deleted ones that can come back included.
 	Folders(ctx context.Context) ([]storage.Folder, error)
 	Folder(ctx context.Context, name string) (storage.Folder, error)
-	AddFolder(ctx context.Context, n storage.New) (storage.Folder, error)
+	AddFolder(ctx context.Context, n storage.NewFolder) (storage.Folder, error)
 	ChangeFolder(ctx context.Context, name string, c storage.Change) (storage.Folder, error)
 	DeleteFolder(ctx context.Context, name string) (storage.Folder, error)
 	UndeleteFolder(ctx context.Context, name string) (storage.Folder, error)
@@ -22,7 +22,7 @@ type Folders interface {
 
 func handleFolders(mux *http.ServeMux, d Folders) {
 	mux.HandleFunc("GET /v1/folders", answer(func(r *http.Request) (any, error) { return d.Folders(r.Context()) }))
-	mux.HandleFunc("POST /v1/folders", answer(withBody(largeBody, func(r *http.Request, n storage.New) (any, error) { return d.AddFolder(r.Context(), n) })))
+	mux.HandleFunc("POST /v1/folders", answer(withBody(largeBody, func(r *http.Request, n storage.NewFolder) (any, error) { return d.AddFolder(r.Context(), n) })))
 	mux.HandleFunc("GET /v1/folders/{name}", answer(func(r *http.Request) (any, error) {
 		return d.Folder(r.Context(), r.PathValue("name"))
 	}))
@@ -50,7 +50,7 @@ func (c *Client) Folder(ctx context.Context, name string) (storage.Folder, error
 }
 
 // AddFolder implements Daemon.
-func (c *Client) AddFolder(ctx context.Context, n storage.New) (storage.Folder, error) {
+func (c *Client) AddFolder(ctx context.Context, n storage.NewFolder) (storage.Folder, error) {
 	return call[storage.Folder](ctx, c, http.MethodPost, "/v1/folders", n)
 }
 

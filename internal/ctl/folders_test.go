@@ -17,7 +17,7 @@ func (d *daemon) Folder(_ context.Context, name string) (storage.Folder, error) 
 	return storage.Folder{}, errors.New("there is no folder " + name)
 }
 
-func (d *daemon) AddFolder(_ context.Context, n storage.New) (storage.Folder, error) {
+func (d *daemon) AddFolder(_ context.Context, n storage.NewFolder) (storage.Folder, error) {
 	return storage.Folder{Name: n.Name, Kind: n.Kind, Groups: n.Groups}, nil
 }
 
@@ -43,7 +43,7 @@ func TestFolders(t *testing.T) {
 	if _, err := c.Folder(ctx, "a b/c"); err == nil || err.Error() != "there is no folder a b/c" {
 		t.Errorf("a folder that is not there: %v", err)
 	}
-	if f, err := c.AddFolder(ctx, storage.New{Name: "x", Kind: storage.HandIn, Groups: []string{"g"}}); err != nil || f.Kind != storage.HandIn || len(f.Groups) != 1 {
+	if f, err := c.AddFolder(ctx, storage.NewFolder{Name: "x", Kind: storage.HandIn, Groups: []string{"g"}}); err != nil || f.Kind != storage.HandIn || len(f.Groups) != 1 {
 		t.Errorf("a new folder: %+v, %v", f, err)
 	}
 	if f, err := c.ChangeFolder(ctx, "x", storage.Change{Others: new(storage.Read)}); err != nil || f.Others != storage.Read {

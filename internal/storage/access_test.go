@@ -16,7 +16,7 @@ import (
 func TestWhoSeesWhat(t *testing.T) {
 	l := newTestLab(t)
 	data := hostFolder(t)
-	for _, n := range []New{
+	for _, n := range []NewFolder{
 		{Name: "vision-data", Kind: Group, Groups: []string{"vision"}},
 		{Name: "with-guests", Kind: Group, Groups: []string{"vision"}, Guests: Write},
 		{Name: "no-guests", Kind: Group, Groups: []string{"vision"}, Guests: None},
@@ -29,7 +29,7 @@ func TestWhoSeesWhat(t *testing.T) {
 	} {
 		l.create(t, n)
 	}
-	l.create(t, New{Name: "gone", Kind: Dataset})
+	l.create(t, NewFolder{Name: "gone", Kind: Dataset})
 	if _, err := l.Delete(t.Context(), "gone"); err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +83,8 @@ func TestWhoSeesWhat(t *testing.T) {
 
 func TestWhoManages(t *testing.T) {
 	l := newTestLab(t)
-	of := l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
-	all := l.create(t, New{Name: "imagenet", Kind: Dataset})
+	of := l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	all := l.create(t, NewFolder{Name: "imagenet", Kind: Dataset})
 	if _, err := l.people.CreateGroup(t.Context(), "audio", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestWhoManages(t *testing.T) {
 // What one member makes, the others read and change, whatever the umask; guests only read; nobody else is let in.
 func TestGroupFolder(t *testing.T) {
 	l := newTestLab(t)
-	f := l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	f := l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	ben, _ := l.place(t, "ben", f.Name)
 	gus, _ := l.place(t, "gus", f.Name)
 	if ben.GID < firstGID || ben.GID > lastGID || gus.GID != ben.GID+1 || ben.Path != gus.Path || strings.Contains(ben.Path, f.Name) {
@@ -138,7 +138,7 @@ func TestGroupFolder(t *testing.T) {
 // A student's part is theirs alone, but for who leads the group, and they only read.
 func TestHandIn(t *testing.T) {
 	l := newTestLab(t)
-	f := l.create(t, New{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
+	f := l.create(t, NewFolder{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
 	ben, _ := l.place(t, "ben", f.Name)
 	cleo, _ := l.place(t, "cleo", f.Name)
 	lea, _ := l.place(t, "lea", f.Name)
@@ -160,7 +160,7 @@ func TestHandIn(t *testing.T) {
 
 func TestDataset(t *testing.T) {
 	l := newTestLab(t)
-	l.create(t, New{Name: "imagenet", Kind: Dataset})
+	l.create(t, NewFolder{Name: "imagenet", Kind: Dataset})
 	ada, _ := l.place(t, "ada", "imagenet")
 	dan, _ := l.place(t, "dan", "imagenet")
 	l.can(t, "ada", ada.GID, "cd "+ada.Path+" && mkdir train && echo cat >train/1")
@@ -174,7 +174,7 @@ func TestDataset(t *testing.T) {
 // Hard links do not cross the mounts of a notebook, though folders and homes lie on one file system.
 func TestHardLinksDoNotCrossFolders(t *testing.T) {
 	l := newTestLab(t)
-	f := l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	f := l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	p, _ := l.place(t, "ben", f.Name)
 	home, _ := l.place(t, "ben", "")
 	l.can(t, "ben", p.GID, "echo mine >"+home.Path+"/file && echo ours >"+p.Path+"/file")
@@ -195,7 +195,7 @@ func TestHardLinksDoNotCrossFolders(t *testing.T) {
 // A link in a shared folder leads to what its reader has: on the machine, gpulab follows none.
 func TestLinksAreNotFollowed(t *testing.T) {
 	l := newTestLab(t)
-	f := l.create(t, New{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
+	f := l.create(t, NewFolder{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
 	ben, _ := l.place(t, "ben", f.Name)
 	secret := filepath.Join(open(t), "secret")
 	if err := os.WriteFile(secret, make([]byte, 4<<20), 0o600); err != nil {

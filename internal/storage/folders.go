@@ -89,8 +89,8 @@ const Kept = 30 * 24 * time.Hour
 
 const maxNote = 200 // characters
 
-// New is what it takes to make a folder.
-type New struct {
+// NewFolder is what it takes to make a folder.
+type NewFolder struct {
 	Name   string   `json:"name"`
 	Kind   Kind     `json:"kind"`
 	Note   string   `json:"note,omitempty"`
@@ -113,7 +113,7 @@ func CheckName(name string) error {
 }
 
 // checked fills in what is left out and refuses what does not go together.
-func (n New) checked() (New, error) {
+func (n NewFolder) checked() (NewFolder, error) {
 	if err := CheckName(n.Name); err != nil {
 		return n, err
 	}
@@ -154,7 +154,7 @@ func (n New) checked() (New, error) {
 }
 
 // Create makes a folder, on disk too. The caller has asked MayMake.
-func (s *Service) Create(ctx context.Context, n New) (Folder, error) {
+func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 	n, err := n.checked()
 	if err != nil {
 		return Folder{}, err
@@ -257,7 +257,7 @@ func (s *Service) SetAccess(ctx context.Context, name string, c Change) (Folder,
 	if err != nil {
 		return Folder{}, err
 	}
-	n := New{Name: f.Name, Kind: f.Kind, Note: f.Note, Groups: f.Groups, Guests: f.Guests, Others: f.Others, Path: f.Path}
+	n := NewFolder{Name: f.Name, Kind: f.Kind, Note: f.Note, Groups: f.Groups, Guests: f.Guests, Others: f.Others, Path: f.Path}
 	if c.Groups != nil {
 		n.Groups = c.Groups
 	}

@@ -25,36 +25,36 @@ func hostFolder(t *testing.T) string {
 
 func TestRefusedFolders(t *testing.T) {
 	l := newTestLab(t)
-	l.create(t, New{Name: "taken", Kind: Dataset})
-	l.create(t, New{Name: "deleted", Kind: Dataset})
+	l.create(t, NewFolder{Name: "taken", Kind: Dataset})
+	l.create(t, NewFolder{Name: "deleted", Kind: Dataset})
 	if _, err := l.Delete(t.Context(), "deleted"); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
-		n    New
+		n    NewFolder
 		kind error
 		says string
 	}{
-		{New{Name: "", Kind: Dataset}, ErrName, "2 to 30"},
-		{New{Name: "a", Kind: Dataset}, ErrName, "2 to 30"},
-		{New{Name: "../etc", Kind: Dataset}, ErrName, "cannot be"},
-		{New{Name: "a/b", Kind: Dataset}, ErrName, "cannot be"},
-		{New{Name: "Upper", Kind: Dataset}, ErrName, "cannot be"},
-		{New{Name: "two--hyphens", Kind: Dataset}, ErrName, "cannot be"},
-		{New{Name: "line\nbreak", Kind: Dataset}, ErrName, "cannot be"},
-		{New{Name: strings.Repeat("a", 31), Kind: Dataset}, ErrName, "cannot be"},
-		{New{Name: "taken", Kind: Dataset}, ErrTaken, "already"},
-		{New{Name: "deleted", Kind: Dataset}, ErrTaken, "can come back"},
-		{New{Name: "xx", Kind: "bucket"}, ErrKind, "no kind"},
-		{New{Name: "xx", Kind: Group}, ErrGroup, "for one group"},
-		{New{Name: "xx", Kind: HandIn, Groups: []string{"vision"}, Others: Read}, ErrGroup, "its group alone"},
-		{New{Name: "xx", Kind: Group, Groups: []string{"none"}}, ErrGroup, "no group"},
-		{New{Name: "xx", Kind: Group, Groups: []string{"vision"}, Guests: "all"}, ErrKind, "Guests"},
-		{New{Name: "xx", Kind: Group, Groups: []string{"vision"}, Others: Write}, ErrKind, "only members"},
-		{New{Name: "xx", Kind: Dataset, Others: None}, ErrGroup, "Nobody"},
-		{New{Name: "xx", Kind: Dataset, Path: "/srv"}, ErrPath, "Only a folder"},
-		{New{Name: "xx", Kind: Host}, ErrPath, "Say which"},
-		{New{Name: "xx", Kind: Dataset, Note: "a\x1b[2J"}, ErrName, "one line"},
+		{NewFolder{Name: "", Kind: Dataset}, ErrName, "2 to 30"},
+		{NewFolder{Name: "a", Kind: Dataset}, ErrName, "2 to 30"},
+		{NewFolder{Name: "../etc", Kind: Dataset}, ErrName, "cannot be"},
+		{NewFolder{Name: "a/b", Kind: Dataset}, ErrName, "cannot be"},
+		{NewFolder{Name: "Upper", Kind: Dataset}, ErrName, "cannot be"},
+		{NewFolder{Name: "two--hyphens", Kind: Dataset}, ErrName, "cannot be"},
+		{NewFolder{Name: "line\nbreak", Kind: Dataset}, ErrName, "cannot be"},
+		{NewFolder{Name: strings.Repeat("a", 31), Kind: Dataset}, ErrName, "cannot be"},
+		{NewFolder{Name: "taken", Kind: Dataset}, ErrTaken, "already"},
+		{NewFolder{Name: "deleted", Kind: Dataset}, ErrTaken, "can come back"},
+		{NewFolder{Name: "xx", Kind: "bucket"}, ErrKind, "no kind"},
+		{NewFolder{Name: "xx", Kind: Group}, ErrGroup, "for one group"},
+		{NewFolder{Name: "xx", Kind: HandIn, Groups: []string{"vision"}, Others: Read}, ErrGroup, "its group alone"},
+		{NewFolder{Name: "xx", Kind: Group, Groups: []string{"none"}}, ErrGroup, "no group"},
+		{NewFolder{Name: "xx", Kind: Group, Groups: []string{"vision"}, Guests: "all"}, ErrKind, "Guests"},
+		{NewFolder{Name: "xx", Kind: Group, Groups: []string{"vision"}, Others: Write}, ErrKind, "only members"},
+		{NewFolder{Name: "xx", Kind: Dataset, Others: None}, ErrGroup, "Nobody"},
+		{NewFolder{Name: "xx", Kind: Dataset, Path: "/srv"}, ErrPath, "Only a folder"},
+		{NewFolder{Name: "xx", Kind: Host}, ErrPath, "Say which"},
+		{NewFolder{Name: "xx", Kind: Dataset, Note: "a\x1b[2J"}, ErrName, "one line"},
 	} {
 		_, err := l.Create(t.Context(), test.n)
 		if text, ok := Message(err); !errors.Is(err, test.kind) || !ok || !strings.Contains(text, test.says) {
@@ -90,14 +90,14 @@ func TestHostFolders(t *testing.T) {
 		"/root": "belongs", "/run": "belongs", "/var/run": "belongs", "/var": "belongs", "/var/lib": "belongs", l.cfg.DataDir: "belongs", l.cfg.HomesDir: "",
 		"/tmp": "belongs", trap: "belongs", "srv": "whole path", data + "/none": "no folder", file: "not a folder", below: "Others than root", "/srv/../etc": "belongs",
 	} {
-		_, err := l.Create(t.Context(), New{Name: "xx", Kind: Host, Path: path})
+		_, err := l.Create(t.Context(), NewFolder{Name: "xx", Kind: Host, Path: path})
 		if text, ok := Message(err); !errors.Is(err, ErrPath) || !ok || !strings.Contains(text, says) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 	// Whose the folder itself is does not matter.
-	l.create(t, New{Name: "theirs", Kind: Host, Path: theirs})
-	f := l.create(t, New{Name: "archive", Kind: Host, Path: link})
+	l.create(t, NewFolder{Name: "theirs", Kind: Host, Path: theirs})
+	f := l.create(t, NewFolder{Name: "archive", Kind: Host, Path: link})
 	if f.Path != inside || f.GID != 0 {
 		t.Errorf("%+v", f)
 	}
@@ -128,8 +128,8 @@ func TestDeleteAndPurge(t *testing.T) {
 	now := time.Now()
 	l.now = func() time.Time { return now }
 	data := hostFolder(t)
-	f := l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
-	host := l.create(t, New{Name: "archive", Kind: Host, Path: data})
+	f := l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	host := l.create(t, NewFolder{Name: "archive", Kind: Host, Path: data})
 	p, _ := l.place(t, "ben", f.Name)
 	l.can(t, "ben", p.GID, "echo kept >"+p.Path+"/file; ln -s "+data+" "+p.Path+"/link")
 	for _, name := range []string{f.Name, host.Name} {
@@ -179,7 +179,7 @@ func TestDeleteAndPurge(t *testing.T) {
 	if _, err := l.Undelete(t.Context(), f.Name); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a purged folder comes back: %v", err)
 	}
-	again := l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	again := l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	if again.GID <= f.GID || again.ID == f.ID {
 		t.Errorf("the numbers of %+v are given again to %+v", f, again)
 	}
@@ -187,8 +187,8 @@ func TestDeleteAndPurge(t *testing.T) {
 
 func TestSetAccess(t *testing.T) {
 	l := newTestLab(t)
-	l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
-	l.create(t, New{Name: "imagenet", Kind: Dataset})
+	l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "imagenet", Kind: Dataset})
 	if _, err := l.SetAccess(t.Context(), "vision-data", Change{Groups: []string{"audio"}}); !errors.Is(err, ErrGroup) {
 		t.Errorf("another group: %v", err)
 	}

@@ -118,7 +118,7 @@ func TestWhatIsMeasured(t *testing.T) {
 		}
 		return of
 	}
-	f := l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	f := l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	if got := stale(); len(got) != 7 {
 		t.Errorf("of a new lab: %v", got)
 	}
@@ -163,7 +163,7 @@ func TestClear(t *testing.T) {
 	outside := open(t)
 	fill(t, filepath.Join(outside, "kept", "file"), 1)
 	fill(t, filepath.Join(l.cfg.HomesDir, "other"), 1)
-	l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	l.launch(t, "ben")
 	l.can(t, "ben", 0, "cd "+home.Path+" && mkdir -p work/data && echo x >work/data/file && echo x >'odd name' && mkdir sealed && chmod 500 sealed && "+
 		"ln -s "+outside+" out && ln -s "+outside+"/kept work/out && ln -s work inside && ln -s .. up")
@@ -195,7 +195,7 @@ func TestClear(t *testing.T) {
 // Run does all of it by itself.
 func TestRun(t *testing.T) {
 	l := newTestLab(t)
-	l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	id, _ := l.launch(t, "ben")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)

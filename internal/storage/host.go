@@ -19,11 +19,11 @@ func (s *Service) checkHost(path string) (string, error) {
 	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
 		return "", refused(ErrPath, "Write the whole path of the folder, such as /srv/data.")
 	}
-	real, err := filepath.EvalSymlinks(path)
+	at, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", refused(ErrPath, "There is no folder %s on this machine.", clip(path))
 	}
-	info, err := os.Lstat(real)
+	info, err := os.Lstat(at)
 	if err != nil || !info.IsDir() {
 		return "", refused(ErrPath, "%s is not a folder.", clip(path))
 	}
@@ -35,20 +35,20 @@ func (s *Service) checkHost(path string) (string, error) {
 		if resolved, err := filepath.EvalSymlinks(bad); err == nil {
 			bad = resolved
 		}
-		if within(real, bad) || within(bad, real) {
-			return "", refused(ErrPath, "%s is not shown to anybody: it is, holds or lies in %s, which belongs to the machine itself. Choose a folder with data only, such as /srv/data.", clip(real), bad)
+		if within(at, bad) || within(bad, at) {
+			return "", refused(ErrPath, "%s is not shown to anybody: it is, holds or lies in %s, which belongs to the machine itself. Choose a folder with data only, such as /srv/data.", clip(at), bad)
 		}
 	}
-	for dir := filepath.Dir(real); ; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(at); ; dir = filepath.Dir(dir) {
 		info, err := os.Lstat(dir)
 		if err != nil {
 			return "", refused(ErrPath, "%s cannot be looked at.", clip(dir))
 		}
 		if owner(info) != 0 || info.Mode().Perm()&0o022 != 0 {
-			return "", refused(ErrPath, "Others than root can change what %s leads to, because they may write in %s. Move the folder, or show it in another place: mount --bind %s /srv/NAME.", clip(real), clip(dir), clip(real))
+			return "", refused(ErrPath, "Others than root can change what %s leads to, because they may write in %s. Move the folder, or show it in another place: mount --bind %s /srv/NAME.", clip(at), clip(dir), clip(at))
 		}
 		if dir == "/" {
-			return real, nil
+			return at, nil
 		}
 	}
 }

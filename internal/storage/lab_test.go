@@ -105,7 +105,7 @@ func open(t *testing.T) string {
 	return dir
 }
 
-func (l *testLab) create(t *testing.T, n New) Folder {
+func (l *testLab) create(t *testing.T, n NewFolder) Folder {
 	t.Helper()
 	if n.By == "" {
 		n.By = "root"

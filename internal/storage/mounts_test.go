@@ -34,9 +34,9 @@ func TestWhoLosesAFolderLosesItsNotebooks(t *testing.T) {
 	if len(opened.Mounts) != 0 {
 		t.Errorf("%+v", opened)
 	}
-	l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
-	l.create(t, New{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
-	l.create(t, New{Name: "imagenet", Kind: Dataset})
+	l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "imagenet", Kind: Dataset})
 	ben, opened := l.launch(t, "ben")
 	cleo, _ := l.launch(t, "cleo")
 	dan, _ := l.launch(t, "dan")
@@ -102,7 +102,7 @@ func (l *testLab) end(t *testing.T, launch int64) {
 // A start that is asked for twice may run with what it was given first.
 func TestOpenTwiceKeepsTheWider(t *testing.T) {
 	l := newTestLab(t)
-	l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	id, _ := l.launch(t, "ben")
 	if err := l.people.Change(t.Context(), l.of["ben"].ID, users.Change{Role: new(users.RoleGuest)}); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestMountPoints(t *testing.T) {
 	home, _ := l.place(t, "ben", "")
 	outside := open(t)
 	l.can(t, "ben", 0, "cd "+home.Path+" && ln -s "+outside+" shared")
-	l.create(t, New{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
 	l.launch(t, "ben")
 	look := func(name string) (os.FileInfo, error) { return os.Lstat(filepath.Join(home.Path, name)) }
 	if info, err := look("shared/vision-data"); err != nil || !info.IsDir() || owner(info) != 0 {
@@ -150,7 +150,7 @@ func TestMountPoints(t *testing.T) {
 	// Somebody who had a folder of that name keeps it, and what is in it.
 	home, _ = l.place(t, "cleo", "")
 	l.can(t, "cleo", 0, "mkdir -p "+home.Path+"/shared/vision-data && echo mine >"+home.Path+"/shared/vision-data/file && ln -s /etc "+home.Path+"/shared/exercises")
-	l.create(t, New{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
+	l.create(t, NewFolder{Name: "exercises", Kind: HandIn, Groups: []string{"vision"}})
 	l.launch(t, "cleo")
 	if got, err := os.ReadFile(filepath.Join(home.Path, "shared/vision-data.yours-1/file")); err != nil || string(got) != "mine\n" {
 		t.Errorf("%q, %v", got, err)

@@ -20,7 +20,7 @@ type Storage interface {
 	// FoldersOf lists the folders that a person sees or manages.
 	FoldersOf(ctx context.Context, u users.User) ([]storage.Folder, error)
 	Folder(ctx context.Context, name string) (storage.Folder, error)
-	Create(ctx context.Context, n storage.New) (storage.Folder, error)
+	Create(ctx context.Context, n storage.NewFolder) (storage.Folder, error)
 	SetAccess(ctx context.Context, name string, c storage.Change) (storage.Folder, error)
 	Delete(ctx context.Context, name string) (storage.Folder, error)
 	Undelete(ctx context.Context, name string) (storage.Folder, error)
@@ -238,7 +238,7 @@ var kindChoices = map[storage.Kind]string{
 func (s *Server) createFolder(w http.ResponseWriter, r *http.Request, v visitor) error {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	form := folderForm{Name: get("name"), Kind: get("kind"), Group: get("group"), Guests: get("guests"), Path: get("path"), Note: get("note")}
-	n := storage.New{Name: form.Name, Kind: storage.Kind(form.Kind), Note: form.Note, Guests: storage.Access(form.Guests), By: v.session.User.Handle}
+	n := storage.NewFolder{Name: form.Name, Kind: storage.Kind(form.Kind), Note: form.Note, Guests: storage.Access(form.Guests), By: v.session.User.Handle}
 	if form.Group != "" {
 		n.Groups = []string{form.Group}
 	}
