@@ -36,11 +36,21 @@ func quotaDisk(t *testing.T, kind string, option string, format ...string) strin
 	return at
 }
 
+// kernelHas ends a test, loudly, that this kernel cannot run. A kernel that does not tell how it was built has to.
+func kernelHas(t *testing.T, option string) {
+	t.Helper()
+	config, err := exec.Command("zcat", "/proc/config.gz").Output()
+	if err == nil && !strings.Contains(string(config), "\n"+option+"=") {
+		t.Skipf("SKIPPED: this kernel was built without %s; project quotas were NOT tested here", option)
+	}
+}
+
 // Where the file system keeps project quotas, it refuses more than the limit, whoever's home it is and whatever is in it.
 func TestProjectQuotasOnExt4(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: project quotas need root")
 	}
+	kernelHas(t, "CONFIG_QFMT_V2")
 	testProjects(t, quotaDisk(t, "ext4", "prjquota", "mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota"))
 }
 
@@ -52,6 +62,7 @@ func TestProjectQuotasOnXFS(t *testing.T) {
 	if _, err := exec.LookPath("mkfs.xfs"); err != nil || !strings.Contains(string(kinds), "\txfs\n") && exec.Command("modprobe", "xfs").Run() != nil || os.Geteuid() != 0 {
 		t.Skip("SKIPPED: XFS needs root, mkfs.xfs (apt-get install xfsprogs) and a kernel that knows it; project quotas on XFS were NOT tested here")
 	}
+	kernelHas(t, "CONFIG_XFS_QUOTA")
 	testProjects(t, quotaDisk(t, "xfs", "prjquota", "mkfs.xfs", "-q"))
 }
 
