@@ -178,10 +178,16 @@ func (a *appliance) waitReady(t *testing.T) {
 // eventually waits for a condition, and ends the test when it does not come.
 func (a *appliance) eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(lab.Patience)
+	a.within(t, lab.Patience, what, condition)
+}
+
+// within is eventually with another patience.
+func (a *appliance) within(t *testing.T, patience time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s it is not so: %s", lab.Patience, what)
+			t.Fatalf("after %s it is not so: %s", patience, what)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
