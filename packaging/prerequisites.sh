@@ -6,7 +6,7 @@
 #
 # build  what turns a clone into bin/gpulab
 # run    what a machine of the pool needs while gpulab runs
-# test   what the tests need besides (a Chromium, a Prometheus that is not started)
+# test   what the tests need besides (a Chromium; a Prometheus and an OpenLDAP that are not started)
 #
 # Debian 12 and 13, Ubuntu 24.04. Go itself is not installed: whoever runs this
 # through `go tool task` has it.
@@ -14,7 +14,7 @@ set -euo pipefail
 
 build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
-test=(chromium curl libnss3-tools prometheus python3 python3-venv util-linux procps)
+test=(chromium curl libnss3-tools prometheus slapd python3 python3-venv util-linux procps)
 
 . /etc/os-release
 case "${ID:-}${VERSION_ID:-}" in
@@ -66,13 +66,15 @@ echo "prerequisites: installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1; }
-# Debian would start a Prometheus of the machine's own, and at every boot again.
-# The tests start theirs themselves.
+# Debian would start a Prometheus and an OpenLDAP of the machine's own, and at every
+# boot again. The tests start theirs themselves.
 policy=/usr/sbin/policy-rc.d
-quiet=
-case " ${missing[*]} " in *" prometheus "*) quiet=yes ;; esac
-if [ -n "$quiet" ] && [ ! -e "$policy" ]; then
-  printf '#!/bin/sh\n[ "$1" != prometheus ] && [ "$1" != prometheus.service ] || exit 101\n' | "${sudo[@]}" tee "$policy" >/dev/null
+quiet=()
+for service in prometheus slapd; do
+  case " ${missing[*]} " in *" $service "*) quiet+=("$service") ;; esac
+done
+if [ ${#quiet[@]} -gt 0 ] && [ ! -e "$policy" ]; then
+  printf '#!/bin/sh\ncase "${1%%.service}" in prometheus | slapd) exit 101 ;; esac\n' | "${sudo[@]}" tee "$policy" >/dev/null
   "${sudo[@]}" chmod 755 "$policy"
   trap 'rm -f "$log"; "${sudo[@]}" rm -f "$policy"' EXIT
 fi
@@ -82,6 +84,8 @@ if ! { apt install --no-install-recommends "${missing[@]}" || { apt update && ap
   echo "prerequisites: apt could not install ${missing[*]}; the lines above say why" >&2
   exit 1
 fi
-if [ -n "$quiet" ] && command -v systemctl >/dev/null; then
-  "${sudo[@]}" systemctl disable prometheus >>"$log" 2>&1 || echo "prerequisites: Debian's Prometheus starts at the next boot; \`systemctl disable prometheus\` takes it off" >&2
+if command -v systemctl >/dev/null; then
+  for service in "${quiet[@]}"; do
+    "${sudo[@]}" systemctl disable "$service" >>"$log" 2>&1 || echo "prerequisites: Debian's $service starts at the next boot; \`systemctl disable $service\` takes it off" >&2
+  done
 fi

@@ -34,6 +34,7 @@ import (
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/tenancy"
@@ -77,7 +78,8 @@ type appliance struct {
 	history *history.Recorder
 	quotas  *quota.Service
 	storage *storage.Service
-	proxy   *proxyName // the way to the internet, where the lab has one
+	signin  *signin.Service // outside identity providers
+	proxy   *proxyName      // the way to the internet, where the lab has one
 	id      embedk8s.Identity
 	images  embedk8s.ImageSet
 	hub     charts.HubSecrets
@@ -174,6 +176,11 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people = users.New(l.store.DB())
+	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Log: slog.Default()})
+	if err != nil {
+		return err
+	}
+	l.people.UseDirectories(l.signin.Directories()...)
 	l.history = history.New(history.Config{Store: l.store})
 	if l.quotas, err = l.newQuotas(); err != nil {
 		return err
@@ -685,7 +692,8 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 			_, err := l.lend(ctx, uuid, anyway)
 			return err
 		},
-		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval,
+		SignIn: l.signin,
+		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {

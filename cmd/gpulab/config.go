@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/signin"
 )
 
 const defaultConfigPath = "/etc/gpulab/config.yaml"
@@ -60,6 +61,8 @@ type Config struct {
 	Profiles []notebooks.Profile `json:"profiles,omitempty"`
 	// SignUp says whether anybody may ask for an account: off or approval.
 	SignUp SignUp `json:"signUp,omitempty"`
+	// SignIn are outside identity providers with which people sign in.
+	SignIn []signin.Config `json:"signin,omitempty"`
 	// Metrics says who may read /metrics.
 	Metrics MetricsConfig `json:"metrics,omitzero"`
 	// Quotas says what quotas count from and how long they wait; the quotas
@@ -220,6 +223,9 @@ func (c *Config) check() error {
 	if err := notebooks.CheckProfiles(c.Profiles); err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
+	if err := signin.Check(c.SignIn); err != nil {
+		return fmt.Errorf("signin: %w", err)
+	}
 	return nil
 }
 
@@ -251,7 +257,7 @@ func loadConfig(path string) (Config, error) {
 	}
 	c.setDefaults()
 	if err := c.check(); err != nil {
-		return c, fail(exitUsage, "%s: %w", path, err)
+		return c, fail(exitUsage, "%s: %w", path, withLine(data, err))
 	}
 	return c, nil
 }
@@ -327,6 +333,24 @@ profiles:{{if .Profiles}}
 # How people without an invitation get an account. off: an admin adds them.
 # approval: the sign-in page lets anybody who reaches it ask, and an admin decides.
 signUp: {{.SignUp}}
+
+# Outside identity providers: OpenID Connect, OAuth 2, LDAP. docs/signin.md has an
+# example for each; "gpulab signin check" tries them. Secrets stand in files of
+# their own. This one is a Keycloak:
+#   - name: university
+#     type: keycloak
+#     title: Example University
+#     url: https://id.example.org
+#     realm: staff
+#     clientID: gpulab
+#     clientSecretFile: /etc/gpulab/university.secret
+#     rules:
+#       - groups: [gpu-admins]
+#         role: admin
+#       - groups: [students, staff]
+#         role: member
+signin:{{if .SignIn}}
+{{yaml .SignIn}}{{else}} []{{end}}
 
 # Who may read https://LAB/metrics: administrators, Prometheus with the token in
 # dataDir/metrics-token ("gpulab metrics --scrape-config" prints its job), and

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -25,9 +26,15 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"k3s: {kubeletarg: []}":              "did you mean kubeletArgs?",
 		"cpus: 2":                            "cpus stands at a place where there is no such key; it belongs into profiles",
 		"zzz: 2":                             "there is no key zzz; correct it",
-		"lab: a\nlab: b":                     `key "lab" already set in map`,
-		"lab: [":                             "line 1: ",
-		"- lab":                              `it must consist of lines such as "lab: Physics lab"`,
+		"gpuSharing: 2\n\nlabb: x":           "line 3: there is no key labb; did you mean lab?",
+		"signin:\n- name: uni\n  type: okta": "line 3: signin: the type of uni is \"okta\"; it may be oidc",
+		"lab: x\nsignin:\n- name: uni\n  type: keycloak\n  realm: a\n  clientID: b":                                                   "line 3: signin: uni lacks url",
+		"signin:\n- {name: uni, type: oidc, clientSecret: x}":                                                                         "line 2: there is no key clientSecret; did you mean clientSecretFile?",
+		"signin:\n- name: uni\n  type: oidc\n  issuer: https://a.example\n  clientID: b\n  rules:\n  - groups: [a]\n    rolle: admin": "line 8: there is no key rolle; did you mean role?",
+		"signin: {name: uni}": "signin must be a list, and is keys of its own",
+		"lab: a\nlab: b":      `key "lab" already set in map`,
+		"lab: [":              "line 1: ",
+		"- lab":               `it must consist of lines such as "lab: Physics lab"`,
 		"profiles:\n- {slug: Big One, title: Big}": "Big One",
 	} {
 		path := writeConfig(t, text)
@@ -47,5 +54,23 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {
 			t.Errorf("%q: %+v, %v", text, c, err)
 		}
+	}
+}
+
+// What init writes is what it read.
+func TestProvidersStayAsTheyAre(t *testing.T) {
+	text := "signin:\n- name: uni\n  type: keycloak\n  title: \"Example: University\"\n  url: https://id.example.org\n  realm: staff\n  clientID: gpulab\n" +
+		"  claims: {groups: realm_access.roles}\n  rules:\n  - {groups: [/a, b], role: admin}\n  - {claim: x, values: [z], group: vision}\n  noMatch: guest\n"
+	before, err := loadConfig(writeConfig(t, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := writeConfig(t, "")
+	if _, err := saveConfig(path, before); err != nil {
+		t.Fatal(err)
+	}
+	after, err := loadConfig(path)
+	if err != nil || !reflect.DeepEqual(before.SignIn, after.SignIn) || len(after.SignIn) != 1 || len(after.SignIn[0].Rules) != 2 {
+		t.Errorf("%+v, %v\nwant %+v", after.SignIn, err, before.SignIn)
 	}
 }

@@ -39,7 +39,8 @@ func configWords(data []byte, problem error) error {
 		text = strings.TrimPrefix(err.Error(), "json: ")
 	}
 	if key, unknown := strings.CutPrefix(text, "unknown field "); unknown {
-		return unknownKey(strings.Trim(key, `"`))
+		key = strings.Trim(key, `"`)
+		return atLine(lineOfKey(data, key), unknownKey(key))
 	}
 	return errors.New(text)
 }

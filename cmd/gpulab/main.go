@@ -106,7 +106,7 @@ What the exit codes mean: gpulab exit-codes.`,
 	})
 	root.AddCommand(
 		newInit(a), newServe(a), newStatus(a), newReset(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
-		newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
+		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
 	)
 	wrapArgs(root)
 	return root

@@ -160,9 +160,21 @@ func printPerson(w io.Writer, p *users.Person) error {
 	}
 	rows := [][]string{
 		{"handle", p.Handle}, {"name", p.Name}, {"e-mail", orNone(p.Email)}, {"role", string(p.Role)}, {"groups", orNone(strings.Join(groups, ", "))},
-		{"state", state}, {"UID", fmt.Sprint(p.UID)}, {"added", day(p.Created)}, {"last sign-in", signedIn},
+		{"sign-in", waysToSignIn(p)}, {"state", state}, {"UID", fmt.Sprint(p.UID)}, {"added", day(p.Created)}, {"last sign-in", signedIn},
 	}
 	return table(w, rows)
+}
+
+// waysToSignIn are the password and the outside accounts of somebody.
+func waysToSignIn(p *users.Person) string {
+	var list []string
+	if p.HasPassword {
+		list = append(list, "password")
+	}
+	for i := range p.Identities {
+		list = append(list, strings.TrimSpace(p.Identities[i].Provider+" "+p.Identities[i].Username))
+	}
+	return orNone(strings.Join(list, ", "))
 }
 
 func orNone(text string) string {

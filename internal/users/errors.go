@@ -63,6 +63,10 @@ func Message(err error) (text string, ok bool) {
 	if errors.As(err, &r) {
 		return r.Error(), true
 	}
+	var refused *Refusal
+	if errors.As(err, &refused) {
+		return refused.Text, true
+	}
 	return "", false
 }
 

@@ -17,6 +17,7 @@ import (
 type Person struct {
 	User
 	Groups         []Membership `json:"groups"`
+	Identities     []Identity   `json:"identities"`               // outside accounts that they sign in with
 	SignedIn       *time.Time   `json:"signedIn,omitempty"`       // the last time; nil = never
 	SuspendedSince *time.Time   `json:"suspendedSince,omitempty"` // nil = not suspended
 	Removed        *time.Time   `json:"removed,omitempty"`        // nil = not removed
@@ -148,7 +149,7 @@ func (s *Service) people(ctx context.Context, where string, args ...any) ([]Pers
 	defer func() { _ = rows.Close() }()
 	list := []Person{}
 	for rows.Next() {
-		p := Person{Groups: []Membership{}}
+		p := Person{Groups: []Membership{}, Identities: []Identity{}}
 		var created int64
 		var hash string
 		var suspended, removed, signedIn sql.NullInt64
@@ -178,7 +179,7 @@ func moment(ms sql.NullInt64) *time.Time {
 	return &t
 }
 
-// addGroups fills in who is in which group, in few questions however many people there are.
+// addGroups fills in who is in which group and signs in with what, in few questions however many people there are.
 func (s *Service) addGroups(ctx context.Context, list []Person) error {
 	const atOnce = 500 // parameters of one statement
 	for some := range slices.Chunk(list, atOnce) {
@@ -194,6 +195,13 @@ func (s *Service) addGroupsOf(ctx context.Context, some []Person) error {
 	for i := range some {
 		at[some[i].ID] = &some[i]
 		ids = append(ids, some[i].ID)
+	}
+	identities, err := identitiesByUser(ctx, s.db, ids...)
+	if err != nil {
+		return err
+	}
+	for id, list := range identities {
+		at[id].Identities = list
 	}
 	rows, err := s.db.QueryContext(ctx, `SELECT g.name, m.user_id, m.lead FROM group_members m JOIN groups g ON g.id = m.group_id
 		WHERE m.user_id IN (?`+strings.Repeat(", ?", len(ids)-1)+`) ORDER BY g.name`, ids...)

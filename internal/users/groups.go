@@ -35,7 +35,7 @@ const maxGroupTitle = 80 // characters
 
 // CreateGroup makes an empty group: ErrGroupInvalid, ErrGroupTaken. An empty title becomes the name.
 func (s *Service) CreateGroup(ctx context.Context, name, title string) (Group, error) {
-	if err := checkGroup(name); err != nil {
+	if err := CheckGroup(name); err != nil {
 		return Group{}, err
 	}
 	title, err := checkName(title)
@@ -64,7 +64,8 @@ func (s *Service) CreateGroup(ctx context.Context, name, title string) (Group, e
 	return g, err
 }
 
-func checkGroup(name string) error {
+// CheckGroup reports whether name may be a group's, apart from being taken: ErrGroupInvalid.
+func CheckGroup(name string) error {
 	if !wellFormed(name) || isReserved(name) {
 		return sentence(ErrGroupInvalid, "The name %s cannot be a group's. It takes 2 to %d characters from a–z, 0–9 and single hyphens, with a letter first, such as %s.",
 			quote(name), maxHandle, SuggestHandle(name))

@@ -337,7 +337,7 @@ func (k *known) free(handle string) error {
 // planList decides about each row of a list. It is the same for a look and for the import.
 func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error) {
 	if opts.Group != "" {
-		if err := checkGroup(opts.Group); err != nil {
+		if err := CheckGroup(opts.Group); err != nil {
 			return ImportPlan{}, err
 		}
 		if _, ok := k.groups[opts.Group]; !ok && !opts.MakeGroups {
@@ -453,7 +453,7 @@ func (l *lister) group(named string) (string, error) {
 	if name == "" {
 		return l.opts.Group, nil
 	}
-	if err := checkGroup(name); err != nil {
+	if err := CheckGroup(name); err != nil {
 		return "", err
 	}
 	if _, ok := l.known.groups[name]; !ok && !l.opts.MakeGroups {

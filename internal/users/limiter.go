@@ -37,6 +37,7 @@ type signInLimits struct {
 	handles, remotes counter
 	joins, signUps   counter // by address
 	tokens           counter // wrong access tokens by remote address
+	outside          counter // failed sign-ins with outside accounts by remote address
 }
 
 func newSignInLimits() *signInLimits {
@@ -46,6 +47,7 @@ func newSignInLimits() *signInLimits {
 		joins:   counter{policy: remotePolicy, tries: map[string]*tries{}},
 		signUps: counter{policy: signUpPolicy, tries: map[string]*tries{}},
 		tokens:  counter{policy: remotePolicy, tries: map[string]*tries{}},
+		outside: counter{policy: remotePolicy, tries: map[string]*tries{}},
 	}
 }
 

@@ -28,7 +28,7 @@ func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, r
 	if err := CheckPassword(password, u.Handle); err != nil {
 		return err // before a try is used up
 	}
-	if _, err := s.tryPassword(ctx, u.Handle, old, remote); err != nil {
+	if _, _, err := s.tryPassword(ctx, u.Handle, old, remote); err != nil {
 		if errors.Is(err, ErrBadCredentials) {
 			err = sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
 		}

@@ -121,7 +121,7 @@ func readPasswd(text []byte, opts PasswdOptions) ([]LinuxAccount, PasswdOptions,
 func planPasswd(accounts []LinuxAccount, opts PasswdOptions, k *known) (ImportPlan, error) {
 	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: []string{}}
 	if opts.Group != "" {
-		if err := checkGroup(opts.Group); err != nil {
+		if err := CheckGroup(opts.Group); err != nil {
 			return ImportPlan{}, err
 		}
 		if _, ok := k.groups[opts.Group]; !ok {

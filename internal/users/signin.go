@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -23,10 +24,16 @@ func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Servi
 // row locks it for 15 minutes, and until then the right password is refused too. Such a refusal is a
 // *RateError; otherwise the error is ErrBadCredentials, or once the password was right ErrSuspended, or ErrPending for
 // somebody who asked for an account and waits.
+//
+// What is no account's name and password here may be one of a directory (UseDirectories): errors are then also
+// ErrDirectoryAway, and those of SignInOutside.
 func (s *Service) Authenticate(ctx context.Context, handle, password, remote string) (User, error) {
-	row, err := s.tryPassword(ctx, handle, password, remote)
+	row, outside, err := s.tryPassword(ctx, handle, password, remote, s.directories...)
 	if err != nil {
 		return User{}, err
+	}
+	if outside != nil {
+		return s.SignInOutside(ctx, *outside, remote)
 	}
 	if row.ID == 0 {
 		return User{}, sentence(ErrPending, "An admin of the lab has not decided about your account yet. Try again later, or ask them.")
@@ -39,44 +46,82 @@ func (s *Service) Authenticate(ctx context.Context, handle, password, remote str
 	return row.User, nil
 }
 
-// tryPassword is one limited try at a password.
-func (s *Service) tryPassword(ctx context.Context, handle, password, remote string) (userRow, error) {
-	handle = clip(fold(handle), maxHandle+1)
+// tryPassword is one limited try at a password, of an account here or else of an outside one in a directory.
+func (s *Service) tryPassword(ctx context.Context, name, password, remote string, directories ...Directory) (userRow, *Outside, error) {
+	handle := clip(fold(name), maxHandle+1)
 	refused, locked := s.limits.take(handle, remote, s.now())
 	if refused != nil || locked {
 		// Looked up in any case, so that the time tells nothing.
 		known, err := s.knownHandle(ctx, handle)
 		if err != nil {
-			return userRow{}, err
+			return userRow{}, nil, err
 		}
 		if locked && known != "" {
 			s.note(ctx, Entry{Actor: "system", Action: "sign-in.locked", Target: known, Remote: remote})
 		}
 		if refused != nil && refused.busy {
-			return userRow{}, refused
+			return userRow{}, nil, refused
 		}
 		if refused != nil {
 			s.fail(ctx, failure{known, remote, "too many tries, so the password was not looked at"})
-			return userRow{}, refused
+			return userRow{}, nil, refused
 		}
 	}
 	row, ok, err := s.checkPassword(ctx, handle, password)
 	if err != nil {
 		s.limits.abandon(handle, remote, s.now())
-		return userRow{}, err
+		return userRow{}, nil, err
 	}
-	if !ok {
+	if ok {
+		s.limits.succeed(handle, remote, s.now())
+		return row, nil, nil
+	}
+	outside, away := askDirectories(ctx, directories, name, password)
+	switch {
+	case outside != nil && row.ID == 0:
+		s.limits.succeed(handle, remote, s.now())
+	case outside != nil, away != "" && !row.HasPassword:
+		// Somebody there may be called what another is called here: their signing in must not give back the tries at
+		// that account. And a directory that does not answer brought no outcome.
+		s.limits.abandon(handle, remote, s.now())
+	default:
 		s.limits.fail(remote, s.now())
-		why := "wrong password"
-		if row.Handle == "" {
-			why = "a name that nobody has"
-		}
-		s.fail(ctx, failure{row.Handle, remote, why})
-		return userRow{}, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the password, ask an admin of the lab for a new password link.")
 	}
-	s.limits.succeed(handle, remote, s.now())
-	return row, nil
+	if outside != nil {
+		return row, outside, nil
+	}
+	why := "wrong password"
+	if row.Handle == "" {
+		why = "a name that nobody has"
+	}
+	if away != "" {
+		s.fail(ctx, failure{row.Handle, remote, why + "; " + away + " does not answer"})
+		return userRow{}, nil, sentence(ErrDirectoryAway, "Name or password is wrong, or they are of %s, which does not answer at the moment. Accounts with a password of this lab sign in as always; for the others try again in a few minutes.", away)
+	}
+	s.fail(ctx, failure{row.Handle, remote, why})
+	return userRow{}, nil, sentence(ErrBadCredentials, "Name or password is wrong. Check both; if you forgot the password, ask an admin of the lab for a new password link.")
 }
+
+// askDirectories finds who has that name and password in a directory, nil for nobody, and the title of one that does
+// not answer. Each is asked for every name, so that the time tells nothing about who has an account here.
+func askDirectories(ctx context.Context, list []Directory, name, password string) (found *Outside, away string) {
+	if password == "" || utf8.RuneCountInString(password) > maxPassword {
+		return nil, "" // some directories take an empty password for nobody's, and say yes
+	}
+	for _, d := range list {
+		o, err := d.SignIn(ctx, clip(strings.TrimSpace(name), maxOutsideName), password)
+		switch {
+		case err != nil:
+			away = d.Title()
+		case o != nil:
+			return o, ""
+		}
+	}
+	return nil, away
+}
+
+// maxOutsideName is how long a name in a directory may be, in characters.
+const maxOutsideName = 200
 
 // fail records a failed sign-in, within limits.
 func (s *Service) fail(ctx context.Context, f failure) {

@@ -41,6 +41,8 @@ type Service struct {
 	limits *signInLimits
 	cache  *sessionCache
 
+	directories []Directory // asked after the accounts of the lab's own
+
 	failures   *failures
 	chained    atomic.Bool  // the audit log has no entry without a hash
 	forgetting sync.RWMutex // held for writing while the oldest entries go, for reading while all are read

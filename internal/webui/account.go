@@ -40,6 +40,8 @@ type accountView struct {
 	Password     passwordForm
 	Sessions     []sessionView
 	Tokens       []tokenView
+	OtherWays    []identityView // to sign in
+	HasPassword  bool
 	NewToken     tokenForm
 	// Secret is a token that was just made, TokenName what it is called.
 	Secret, TokenName string
@@ -85,6 +87,8 @@ var accountDone = map[string]string{
 	"profile":  "Name and e-mail are changed.",
 	"password": "The password is changed. All other browsers were signed out; access tokens stay.",
 	"session":  "That browser is signed out.",
+	"linked":   "It is linked. From now on it signs you in to this account.",
+	"unlinked": "It is unlinked and does not sign you in any more.",
 	"others":   "All other browsers are signed out; access tokens stay.",
 	"token":    "The access token is revoked. Programs that use it are refused from now on.",
 }
@@ -118,6 +122,11 @@ func (s *Server) showAccount(w http.ResponseWriter, r *http.Request, v visitor, 
 	for i := range tokens {
 		view.Tokens = append(view.Tokens, s.tokenView(&tokens[i]))
 	}
+	identities, err := s.cfg.Users.Identities(ctx, me.ID)
+	if err != nil {
+		return err
+	}
+	view.OtherWays, view.HasPassword = s.otherWays(identities), me.HasPassword
 	if view.Warning, err = s.failedSignIns(ctx, me.Handle); err != nil {
 		return err
 	}

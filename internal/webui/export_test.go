@@ -19,3 +19,6 @@ func (s *Server) OpenStreams() int {
 
 // SetSignUp lets anybody ask for an account, or not; before the first request.
 func (s *Server) SetSignUp(on bool) { s.cfg.SignUp = on }
+
+// SetSignIn adds outside identity providers; before the first request.
+func (s *Server) SetSignIn(providers SignIn) { s.cfg.SignIn = providers }

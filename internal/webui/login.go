@@ -12,6 +12,11 @@ import (
 type loginView struct {
 	Handle, Next, Error string
 	SignedOut           bool
+	Providers           []providerView // people sign in with on their own pages
+	// Home is the address of this page by the name of the lab that those know, where the browser used another.
+	Home string
+	// Directories are those whose accounts sign in with this form, in words; empty for none.
+	Directories string
 }
 
 func (s *Server) loginPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -19,9 +24,13 @@ func (s *Server) loginPage(w http.ResponseWriter, r *http.Request, v visitor) er
 	if v.signedIn {
 		return seeOther(next)
 	}
-	view := loginView{Next: next, SignedOut: r.URL.Query().Has("signed-out")}
-	s.render(w, r, http.StatusOK, loginPage(s.page(w, r, v, "Sign in", ""), view))
+	s.showLogin(w, r, v, http.StatusOK, loginView{Next: next, SignedOut: r.URL.Query().Has("signed-out")})
 	return nil
+}
+
+func (s *Server) showLogin(w http.ResponseWriter, r *http.Request, v visitor, status int, view loginView) {
+	s.addProviders(r, &view)
+	s.render(w, r, status, loginPage(s.page(w, r, v, "Sign in", ""), view))
 }
 
 func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -35,7 +44,15 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 	}
 	status := http.StatusUnauthorized
 	var limited *users.RateError
+	var needed *users.HandleNeeded
 	switch {
+	case errors.As(err, &needed):
+		return s.chooseFirst(r, v, needed, view.Next)
+	case errors.Is(err, users.ErrNotAdmitted), errors.Is(err, users.ErrNoAccount):
+		status, view.Error = http.StatusForbidden, message(err)
+		s.suspendRefused(r, err)
+	case errors.Is(err, users.ErrDirectoryAway):
+		status, view.Error = http.StatusServiceUnavailable, message(err)
 	case errors.As(err, &limited):
 		status = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", seconds(limited.RetryAfter))
@@ -45,7 +62,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 	default:
 		return err
 	}
-	s.render(w, r, status, loginPage(s.page(w, r, visitor{}, "Sign in", ""), view))
+	s.showLogin(w, r, visitor{}, status, view)
 	return nil
 }
 

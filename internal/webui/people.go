@@ -39,7 +39,7 @@ type peopleFilter struct{ Text, Role, Group, State string }
 type personRowView struct {
 	Handle, Name, Email, Role string
 	Groups                    []string
-	SignedIn                  string
+	SignedIn, With            string // With what, besides a password
 	Tags                      []tagView
 }
 
@@ -134,6 +134,7 @@ func (f peopleFilter) address(page int) string {
 
 func (s *Server) personRowView(p *users.Person) personRowView {
 	row := personRowView{Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), SignedIn: s.ago(p.SignedIn), Tags: personTags(p)}
+	row.With = strings.Join(s.titles(p.Identities), ", ")
 	for _, m := range p.Groups {
 		row.Groups = append(row.Groups, m.Group)
 	}

@@ -36,6 +36,8 @@ type personView struct {
 	Manages                   bool   // the visitor may change the account
 	MayLead                   bool   // a group; guests may not
 	Groups                    []membershipView
+	Identities                []identityView
+	RoleByHand                bool // and rules could decide it
 	Form                      personForm
 	AddGroup                  groupChoiceForm
 	Notebooks                 []launchRow
@@ -106,6 +108,8 @@ func (s *Server) personView(r *http.Request, v visitor, who *users.Person) (pers
 		Since: date(who.Created), SignedIn: s.ago(who.SignedIn), Tags: personTags(who), Self: who.ID == v.session.User.ID,
 		Suspended: who.Suspended, Removed: who.Removed != nil, Kept: date(s.now().Add(users.RemovedKept)), Manages: v.mayOn(users.ActionManageUsers, who.ID),
 		Form: personForm{Name: who.Name, Email: who.Email, Role: string(who.Role)}, State: personState(who)}
+	view.Identities = s.identityViews(who.Identities)
+	view.RoleByHand = view.Manages && !view.Removed && !view.Self && roleByHand(who)
 	view.MayLead = who.Role != users.RoleGuest
 	if who.Purge != nil {
 		view.Purge = date(*who.Purge)

@@ -42,6 +42,10 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/setup", everyone},
 		{"GET", "/welcome", everyone},
 		{"POST", "/welcome", everyone},
+		{"POST", "/signin/uni", everyone},
+		{"GET", "/signin/uni/callback", everyone},
+		{"GET", "/handle/choose", everyone},
+		{"POST", "/handle/choose", everyone},
 		{"GET", "/join", everyone},
 		{"POST", "/join", everyone},
 		{"GET", "/signup", everyone},
@@ -89,6 +93,11 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/account/sessions/end-others", signedIn},
 		{"POST", "/account/tokens", signedIn},
 		{"POST", "/account/tokens/1/revoke", signedIn},
+		{"GET", "/account/identities/uni", signedIn},
+		{"POST", "/account/identities/uni/link", signedIn},
+		{"POST", "/account/identities/1/unlink", signedIn},
+		{"POST", "/users/gus/identities/1/unlink", admin},
+		{"POST", "/users/gus/role-by-rules", admin},
 		{"GET", "/audit", admin},
 		{"POST", "/audit/export", admin},
 		{"POST", "/quotas", admin},
@@ -173,7 +182,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{$}", "", "{uuid}", testGPU).Replace(pattern)
+	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{$}", "", "{uuid}", testGPU, "{provider}", "uni").Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

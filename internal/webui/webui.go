@@ -26,6 +26,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -49,6 +50,7 @@ type Users interface {
 	accounts
 	groups
 	waysIn
+	outsideAccounts
 }
 
 // Notebooks start, stop and report notebooks.
@@ -113,6 +115,8 @@ type Config struct {
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
+	// SignIn is the outside identity providers; nil for none.
+	SignIn SignIn
 	// SignUp lets anybody ask for an account, which an admin approves or not.
 	SignUp bool
 	// LabName is shown on every page; empty means "gpulab".
@@ -129,14 +133,15 @@ type Config struct {
 // Server answers the requests of browsers and scripts. Its Run must be active
 // for pages to be live.
 type Server struct {
-	cfg     Config
-	handler http.Handler
-	files   *files
-	trends  *trends
-	board   board
-	streams *streams
-	check   lastCheck
-	now     func() time.Time
+	cfg       Config
+	handler   http.Handler
+	files     *files
+	trends    *trends
+	board     board
+	streams   *streams
+	check     lastCheck
+	newcomers *signin.Vault[newcomer]
+	now       func() time.Time
 }
 
 // New checks cfg and builds the routes. It starts nothing.
@@ -164,7 +169,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("webui: read embedded files: %w", err)
 	}
 	s := &Server{cfg: cfg, files: files, trends: newTrends(), streams: newStreams(), now: time.Now,
-		board: board{fleet: cfg.Fleet}}
+		board: board{fleet: cfg.Fleet}, newcomers: newNewcomers()}
 	cfg.Users.OnSessionsEnded(s.streams.end)
 	s.handler = s.routes()
 	return s, nil

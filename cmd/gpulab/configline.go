@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpulab/gpulab/internal/signin"
+)
+
+// withLine says in which line of the configuration a mistake stands, where that is known.
+func withLine(data []byte, problem error) error {
+	var wrong *signin.ConfigError
+	if errors.As(problem, &wrong) {
+		return atLine(lineOf(data, "signin", wrong.Index, wrong.Key), problem)
+	}
+	return problem
+}
+
+// atLine begins an error with its line; 0 is none.
+func atLine(line int, err error) error {
+	if line == 0 {
+		return err
+	}
+	return fmt.Errorf("line %d: %w", line, err)
+}
+
+// lineOf is the line of a key of one entry of a list, of the entry where it has no such key, or 0.
+func lineOf(data []byte, list string, index int, key string) int {
+	var document yaml.Node
+	if yaml.Unmarshal(data, &document) != nil || len(document.Content) == 0 {
+		return 0
+	}
+	_, entries := child(document.Content[0], list)
+	if entries == nil || index >= len(entries.Content) {
+		return 0
+	}
+	entry := entries.Content[index]
+	if name, _ := child(entry, key); name != nil {
+		return name.Line
+	}
+	return entry.Line
+}
+
+// lineOfKey is the first line in which a key of that name stands, or 0.
+func lineOfKey(data []byte, key string) int {
+	var document yaml.Node
+	if yaml.Unmarshal(data, &document) != nil {
+		return 0
+	}
+	return firstKey(&document, key)
+}
+
+func firstKey(node *yaml.Node, key string) int {
+	if name, _ := child(node, key); name != nil {
+		return name.Line
+	}
+	for _, inside := range node.Content {
+		if line := firstKey(inside, key); line != 0 {
+			return line
+		}
+	}
+	return 0
+}
+
+// child finds a key and its value in a mapping; nil for none.
+func child(node *yaml.Node, key string) (name, value *yaml.Node) {
+	if node.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Value == key {
+			return node.Content[i], node.Content[i+1]
+		}
+	}
+	return nil, nil
+}

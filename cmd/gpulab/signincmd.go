@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+func newSignIn(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use: "signin", Short: "Outside identity providers: OpenID Connect, OAuth 2, LDAP",
+		Example: "  sudo gpulab signin check\n  sudo gpulab signin check university --person ada",
+	}
+	c.AddCommand(newSignInCheck(a))
+	return c
+}
+
+func newSignInCheck(a *app) *cobra.Command {
+	var asJSON bool
+	var person string
+	c := &cobra.Command{
+		Use: "check [PROVIDER]", Short: "Try the configured identity providers, and say what is wrong",
+		Long: `Try the identity providers of the configuration from this machine: whether they
+answer, whom their certificate is from, whether they take the client's secret or
+the password to bind with, and where they have to send browsers back to. Nobody is
+signed in. It reads the configuration itself, so a change can be tried before
+gpulab init puts it to use.`,
+		Example: "  sudo gpulab signin check\n  sudo gpulab signin check university --json\n  sudo gpulab signin check directory --person ada",
+		Args:    cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for i := range cfg.SignIn {
+				names = append(names, cfg.SignIn[i].Name)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return err
+			}
+			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: cfg.url})
+			if err != nil {
+				return err
+			}
+			name := ""
+			if len(args) > 0 {
+				name = args[0]
+			}
+			reports, err := service.Test(c.Context(), name, person)
+			if err != nil {
+				return fail(exitUsage, "%w", err)
+			}
+			missing := a.missingGroups(c.Context(), service)
+			return printSignIn(c.OutOrStdout(), reports, missing, asJSON)
+		},
+	}
+	c.Flags().StringVar(&person, "person", "", "also look this person up in directories, and say what the rules make of them")
+	jsonFlag(c, &asJSON)
+	return c
+}
+
+// url is where people open the lab, as far as the configuration and this machine tell.
+func (c *Config) url() string {
+	host := ""
+	if len(c.Names) > 0 {
+		host = c.Names[0]
+	} else if address, _, err := embedk8s.FindAddress(c.Address); err == nil {
+		host = address.String()
+	}
+	if c.HTTPSPort != 443 {
+		host = net.JoinHostPort(host, strconv.Itoa(c.HTTPSPort))
+	}
+	return "https://" + host
+}
+
+// missingGroups are groups that rules name and the lab does not have; none where gpulab does not run to be asked.
+func (a *app) missingGroups(ctx context.Context, service *signin.Service) []string {
+	missing := []string{}
+	groups, err := a.client().Groups(ctx)
+	if err != nil {
+		return missing
+	}
+	for _, name := range service.LabGroups() {
+		if !slices.ContainsFunc(groups, func(g users.Group) bool { return g.Name == name }) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+func printSignIn(w io.Writer, reports []signin.Report, missing []string, asJSON bool) error {
+	broken := 0
+	for i := range reports {
+		if !reports[i].OK {
+			broken++
+		}
+	}
+	if asJSON {
+		if err := printJSON(w, struct {
+			Providers     []signin.Report `json:"providers"`
+			MissingGroups []string        `json:"missingGroups"`
+		}{reports, missing}); err != nil {
+			return err
+		}
+	} else if err := printReports(w, reports, missing); err != nil {
+		return err
+	}
+	if broken > 0 {
+		return fail(exitFailure, "%d of %d identity providers cannot be used as they are configured", broken, len(reports))
+	}
+	return nil
+}
+
+func printReports(w io.Writer, reports []signin.Report, missing []string) error {
+	if len(reports) == 0 {
+		_, err := fmt.Fprintln(w, "The configuration has no identity provider. docs/signin.md has examples for its key signin.")
+		return err
+	}
+	for i := range reports {
+		r := &reports[i]
+		fmt.Fprintf(w, "%s (%s), “Sign in with %s”\n", r.Name, r.Type, r.Title)
+		for _, f := range r.Findings {
+			fmt.Fprintf(w, "  %-8s %s: %s\n", f.State, f.What, f.Text)
+			if f.Next != "" {
+				fmt.Fprintf(w, "           %s\n", f.Next)
+			}
+		}
+		if r.Callback != "" {
+			fmt.Fprintf(w, "  the provider has to send browsers back to %s\n", r.Callback)
+		}
+		if p := r.Person; p != nil {
+			printPreview(w, p)
+		}
+	}
+	for _, name := range missing {
+		fmt.Fprintf(w, "warning  a rule names the group %s, which this lab does not have: gpulab group add %s\n", name, name)
+	}
+	return nil
+}
+
+func printPreview(w io.Writer, p *signin.Preview) {
+	fmt.Fprintf(w, "  %s, %s, in the groups %s\n", p.Name, orNone(p.Email), orNone(strings.Join(p.Groups, "; ")))
+	switch {
+	case p.Refused != "":
+		fmt.Fprintf(w, "  would not come in: %s\n", p.Refused)
+	case p.Role == "":
+		fmt.Fprintf(w, "  would come in; the rules give no role, and the groups %s\n", orNone(strings.Join(p.Joins, ", ")))
+	default:
+		fmt.Fprintf(w, "  would come in with the role %s and the groups %s\n", p.Role, orNone(strings.Join(p.Joins, ", ")))
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/signin/signintest"
+)
+
+// TestSignInCheck tries real providers from the command line, one that works and one that does not.
+func TestSignInCheck(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("gpulab signin check needs root: run this as root to see it")
+	}
+	p := signintest.StartProvider(t)
+	d := signintest.StartDirectory(t, "")
+	p.Register("https://lab.example/signin/uni/callback")
+	good := "names: [lab.example]\nsignin:\n- {name: uni, type: oidc, title: Example University, issuer: '" + p.Issuer + "', clientID: " + signintest.ClientID +
+		", clientSecretFile: " + signintest.SecretFile(t, signintest.ClientSecret) + ", caFile: " + p.Authority.File + "}\n" +
+		"- {name: directory, type: ldap, url: '" + d.URL + "', caFile: " + d.Authority.File + ", bindDN: '" + d.BindDN + "', bindPasswordFile: " + d.PasswordFile +
+		", userBase: '" + d.UserBase + "', groupBase: '" + d.GroupBase + "', rules: [{groups: [gpu-admins], role: admin}]}\n"
+	command := func(config string, args ...string) (int, string, string) {
+		t.Helper()
+		var out, problems bytes.Buffer
+		args = append([]string{"--config", writeConfig(t, config), "--socket", filepath.Join(t.TempDir(), "none"), "signin", "check"}, args...)
+		code := run(t.Context(), args, strings.NewReader(""), &out, &problems)
+		for _, secret := range []string{signintest.ClientSecret, "for searching only"} {
+			if strings.Contains(out.String()+problems.String(), secret) {
+				t.Errorf("%v prints a secret", args)
+			}
+		}
+		return code, out.String(), problems.String()
+	}
+	code, out, problems := command(good, "--person", "ada")
+	for _, says := range []string{"uni (oidc), “Sign in with Example University”", "warning  client: the provider does not tell whether client ID and secret are right",
+		"https://lab.example/signin/uni/callback", "Ada Lovelace, ada@example.org, in the groups", "would come in with the role admin and the groups none"} {
+		if !strings.Contains(out, says) {
+			t.Errorf("it does not say %q:\n%s", says, out)
+		}
+	}
+	if code != exitOK || problems != "" {
+		t.Errorf("exit code %d: %s", code, problems)
+	}
+	code, out, problems = command(strings.Replace(good, p.Authority.File, d.Authority.File, 1), "--json")
+	var answer struct{ Providers []signin.Report }
+	if err := json.Unmarshal([]byte(out), &answer); err != nil || len(answer.Providers) != 2 || answer.Providers[0].OK || !answer.Providers[1].OK {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if code != exitFailure || !strings.Contains(problems, "1 of 2 identity providers cannot be used") {
+		t.Errorf("exit code %d: %s", code, problems)
+	}
+	if code, _, problems = command(good, "none"); code != exitUsage || !strings.Contains(problems, "no provider none") {
+		t.Errorf("exit code %d: %s", code, problems)
+	}
+	if code, out, _ = command(""); code != exitOK || !strings.Contains(out, "docs/signin.md has examples") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+}

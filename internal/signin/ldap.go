@@ -1,0 +1,365 @@
+package signin
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-ldap/ldap/v3"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// directory is an LDAP server: people type name and password into the lab's own form.
+type directory struct {
+	settings
+	log *slog.Logger
+
+	mu     sync.Mutex
+	failed time.Time // when it did not answer, the last time
+}
+
+// directoryTime is how long a directory has for a whole sign-in: somebody with a password of the lab's own waits for
+// it when they mistype that.
+const directoryTime = 5 * time.Second
+
+// idAttributes never belong to somebody else, in the order in which they are looked for: of OpenLDAP, Active Directory,
+// FreeIPA and 389.
+var idAttributes = []string{"entryUUID", "objectGUID", "ipaUniqueID", "nsUniqueId"}
+
+// errNobody says that a name and password do not fit.
+var errNobody = errors.New("no such name and password")
+
+// Title implements users.Directory.
+func (d *directory) Title() string { return d.settings.Title }
+
+// SignIn implements users.Directory.
+func (d *directory) SignIn(ctx context.Context, name, password string) (*users.Outside, error) {
+	if !plausible(name) || password == "" {
+		return nil, nil
+	}
+	d.mu.Lock()
+	quiet := time.Since(d.failed) < quietAfterFailure
+	d.mu.Unlock()
+	if quiet {
+		return nil, errors.New("it did not answer a moment ago")
+	}
+	ctx, cancel := context.WithTimeout(ctx, directoryTime)
+	defer cancel()
+	w, err := d.check(ctx, name, password)
+	switch {
+	case errors.Is(err, errNobody):
+		return nil, nil
+	case err != nil:
+		d.log.Warn("a directory cannot be used; `gpulab signin check` says more", "provider", d.Name, "err", err)
+		if !errors.Is(context.Cause(ctx), context.Canceled) {
+			d.mu.Lock()
+			d.failed = time.Now()
+			d.mu.Unlock()
+		}
+		return nil, err
+	}
+	o := d.judge(w)
+	return &o, nil
+}
+
+// plausible refuses names that nobody has in a directory, before anything is asked.
+func plausible(name string) bool {
+	return name != "" && utf8.ValidString(name) && utf8.RuneCountInString(name) <= 200 &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// check finds who has that name and proves the password by binding with it. Somebody who is not there costs the same
+// steps: a bind that cannot succeed.
+func (d *directory) check(ctx context.Context, name, password string) (who, error) {
+	conn, err := d.open(ctx)
+	if err != nil {
+		return who{}, err
+	}
+	defer func() { _ = conn.Close() }()
+	entry, err := d.find(conn, name)
+	if err != nil && !errors.Is(err, errNobody) {
+		return who{}, err
+	}
+	dn := "cn=" + rand.Text() + "," + d.UserBase
+	if entry != nil {
+		dn = entry.DN
+	}
+	if dn == "" {
+		return who{}, errNobody // a bind without a name is nobody's, whatever the password
+	}
+	switch bindErr := conn.Bind(dn, password); {
+	case entry == nil:
+		return who{}, errNobody
+	case refusedPassword(bindErr):
+		return who{}, errNobody
+	case bindErr != nil:
+		return who{}, fmt.Errorf("bind as the person: %w", bindErr)
+	}
+	if err := d.bind(conn); err != nil {
+		return who{}, err
+	}
+	return d.describe(conn, name, entry)
+}
+
+// refusedPassword tells whether a bind failed because of who it was, rather than of the server. Accounts that are
+// locked or expired count too: their state is nobody's business who has not signed in.
+func refusedPassword(err error) bool {
+	for _, code := range []uint16{ldap.LDAPResultInvalidCredentials, ldap.LDAPResultNoSuchObject, ldap.LDAPResultInvalidDNSyntax,
+		ldap.LDAPResultInappropriateAuthentication, ldap.LDAPResultUnwillingToPerform, ldap.LDAPResultInsufficientAccessRights,
+		ldap.LDAPResultConstraintViolation, ldap.ErrorEmptyPassword} {
+		if ldap.IsErrorWithCode(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// open connects, encrypts and binds as the service.
+func (d *directory) open(ctx context.Context) (*ldap.Conn, error) {
+	conn, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.bind(conn); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// connect returns a connection that is encrypted, and ends when ctx does.
+func (d *directory) connect(ctx context.Context) (*ldap.Conn, error) {
+	pool, err := roots(d.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(d.URL)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: u.Hostname()}
+	dialer := &net.Dialer{Timeout: directoryTime}
+	if deadline, ok := ctx.Deadline(); ok {
+		dialer.Deadline = deadline
+	}
+	conn, err := ldap.DialURL(d.URL, ldap.DialWithDialer(dialer), ldap.DialWithTLSConfig(config))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", d.URL, err)
+	}
+	conn.SetTimeout(directoryTime)
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	if d.StartTLS {
+		if err := conn.StartTLS(config); err != nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("encrypt the connection to %s: %w", d.URL, err)
+		}
+	}
+	return conn, nil
+}
+
+func (d *directory) bind(conn *ldap.Conn) error {
+	if d.BindDN == "" {
+		if err := conn.UnauthenticatedBind(""); err != nil {
+			return fmt.Errorf("search without a name: %w", err)
+		}
+		return nil
+	}
+	password, err := secret(d.BindPasswordFile)
+	if err != nil {
+		return err
+	}
+	if err := conn.Bind(d.BindDN, password); err != nil {
+		return fmt.Errorf("bind as %s: %w", d.BindDN, err)
+	}
+	return nil
+}
+
+// find looks somebody up by the name that they typed; errNobody where it fits nobody, or more than one. What the
+// server refers to elsewhere is not followed: the password would go to whoever that names.
+func (d *directory) find(conn *ldap.Conn, name string) (*ldap.Entry, error) {
+	filter := fillFilter(d.UserFilter, name, "")
+	found, err := conn.Search(ldap.NewSearchRequest(d.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, 2, seconds(directoryTime), false,
+		filter, d.attributes(), nil))
+	if ldap.IsErrorWithCode(err, ldap.LDAPResultSizeLimitExceeded) {
+		d.log.Warn("a name in a directory fits more than one person, so nobody can sign in with it", "provider", d.Name)
+		return nil, errNobody
+	}
+	if err != nil {
+		return nil, fmt.Errorf("search people below %s: %w", d.UserBase, err)
+	}
+	if len(found.Entries) != 1 {
+		return nil, errNobody
+	}
+	return found.Entries[0], nil
+}
+
+func seconds(d time.Duration) int { return int(d / time.Second) }
+
+// attributes are all that is read of a person.
+func (d *directory) attributes() []string {
+	list := append([]string{d.Claims.Username, d.Claims.Name, d.Claims.Email, d.Claims.Groups}, idAttributes...)
+	if d.Claims.ID != "" {
+		list = append(list, d.Claims.ID)
+	}
+	for _, r := range d.Rules {
+		if r.Claim != "" {
+			list = append(list, r.Claim)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// describe reads who somebody is, with their groups.
+func (d *directory) describe(conn *ldap.Conn, name string, entry *ldap.Entry) (who, error) {
+	w := who{name: first(entry, d.Claims.Name), email: first(entry, d.Claims.Email), username: first(entry, d.Claims.Username), fold: true, claims: map[string]any{}}
+	w.verified = w.email != "" // who keeps the directory vouches for what is in it
+	if w.subject = d.subject(entry); w.subject == "" {
+		return who{}, fmt.Errorf("the entry %s has none of %s, by which people are known for good; claims.id names another attribute", entry.DN, orList(d.ids()))
+	}
+	for _, attribute := range entry.Attributes {
+		values := make([]any, 0, len(attribute.Values))
+		for _, v := range attribute.Values {
+			values = append(values, v)
+		}
+		w.claims[attribute.Name] = values
+		for _, r := range d.Rules { // names of attributes are the same in capitals and small letters
+			if strings.EqualFold(r.Claim, attribute.Name) {
+				w.claims[r.Claim] = values
+			}
+		}
+	}
+	for _, dn := range values(entry, d.Claims.Groups) {
+		w.groups = append(w.groups, groupNames(dn)...)
+	}
+	if d.GroupBase == "" || !d.asksForGroups() {
+		return w, nil
+	}
+	found, err := conn.Search(ldap.NewSearchRequest(d.GroupBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, maxValues, seconds(directoryTime), false,
+		fillFilter(d.GroupFilter, orText(w.username, name), entry.DN), []string{"cn"}, nil))
+	if err != nil {
+		return who{}, fmt.Errorf("search groups below %s: %w", d.GroupBase, err)
+	}
+	for _, group := range found.Entries {
+		w.groups = append(append(w.groups, group.DN), values(group, "cn")...)
+	}
+	return w, nil
+}
+
+func (d *directory) ids() []string {
+	if d.Claims.ID != "" {
+		return []string{d.Claims.ID}
+	}
+	return idAttributes
+}
+
+// subject is what never belongs to somebody else. Active Directory's is no text.
+func (d *directory) subject(entry *ldap.Entry) string {
+	for _, id := range d.ids() {
+		for _, attribute := range entry.Attributes {
+			if !strings.EqualFold(attribute.Name, id) || len(attribute.ByteValues) != 1 || len(attribute.ByteValues[0]) == 0 {
+				continue
+			}
+			value := attribute.ByteValues[0]
+			if strings.EqualFold(id, "objectGUID") || !utf8.Valid(value) {
+				return hex.EncodeToString(value)
+			}
+			return string(value)
+		}
+	}
+	return ""
+}
+
+func values(entry *ldap.Entry, name string) []string {
+	for _, attribute := range entry.Attributes {
+		if name != "" && strings.EqualFold(attribute.Name, name) {
+			return attribute.Values
+		}
+	}
+	return nil
+}
+
+func first(entry *ldap.Entry, name string) string {
+	if list := values(entry, name); len(list) > 0 {
+		return strings.TrimSpace(list[0])
+	}
+	return ""
+}
+
+// groupNames are the names by which rules may know a group: its DN, and the first part of that.
+func groupNames(text string) []string {
+	dn, err := ldap.ParseDN(text)
+	if err != nil || len(dn.RDNs) == 0 || len(dn.RDNs[0].Attributes) != 1 {
+		return []string{text}
+	}
+	return []string{text, dn.RDNs[0].Attributes[0].Value}
+}
+
+// sameGroup compares as directories do: a DN with a DN, and a plain name with a plain name.
+func sameGroup(has, wanted string) bool {
+	if !strings.Contains(wanted, "=") {
+		return strings.EqualFold(has, wanted)
+	}
+	a, err := ldap.ParseDN(has)
+	if err != nil {
+		return false
+	}
+	b, err := ldap.ParseDN(wanted)
+	return err == nil && a.EqualFold(b)
+}
+
+// fillFilter puts a name and a DN into a filter. They are escaped, so they stay values whatever stands in them.
+func fillFilter(filter, username, dn string) string {
+	return strings.NewReplacer("{username}", ldap.EscapeFilter(username), "{dn}", ldap.EscapeFilter(dn)).Replace(filter)
+}
+
+// checkDirectory looks for mistakes in what only directories have.
+func (c *Config) checkDirectory() (string, string) {
+	if !c.directory() {
+		return "", ""
+	}
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "ldaps" && u.Scheme != "ldap" || u.Path != "" && u.Path != "/" || u.RawQuery != "":
+		return "url", fmt.Sprintf("url of %s is %q, which is no address of a directory; write it like ldaps://ldap.example.org", c.Name, c.URL)
+	case u.User != nil:
+		return "url", fmt.Sprintf("url of %s holds a name or password; bindDN and bindPasswordFile take those", c.Name)
+	case u.Scheme == "ldap" && !c.StartTLS:
+		return "url", fmt.Sprintf("with url %s, passwords would cross the network for everybody to read; write ldaps:// for %s, or add startTLS: true", c.URL, c.Name)
+	case u.Scheme == "ldaps" && c.StartTLS:
+		return "startTLS", fmt.Sprintf("%s has ldaps:// and startTLS; ldaps:// is encrypted already, so leave startTLS out", c.Name)
+	case (c.BindDN == "") != (c.BindPasswordFile == ""):
+		return "bindDN", fmt.Sprintf("%s needs bindDN and bindPasswordFile together, or neither to search without a name", c.Name)
+	case c.GroupFilter != "" && c.GroupBase == "":
+		return "groupFilter", fmt.Sprintf("%s has a groupFilter, but no groupBase to search below", c.Name)
+	}
+	for key, dn := range map[string]string{"bindDN": c.BindDN, "userBase": c.UserBase, "groupBase": c.GroupBase} {
+		// Active Directory takes other names to bind as: user@example.org.
+		if _, err := ldap.ParseDN(dn); err != nil && !(key == "bindDN" && c.Type == typeActiveDirectory) {
+			return key, fmt.Sprintf("%s of %s is %q, which is no name in a directory; write it like ou=people,dc=example,dc=org", key, c.Name, dn)
+		}
+	}
+	whole := c.complete()
+	for key, filter := range map[string]string{"userFilter": whole.UserFilter, "groupFilter": whole.GroupFilter} {
+		if _, err := ldap.CompileFilter(fillFilter(filter, "name", "cn=name")); err != nil {
+			return key, fmt.Sprintf("%s of %s is %q, which is no filter; write it like (uid={username})", key, c.Name, filter)
+		}
+	}
+	if !strings.Contains(whole.UserFilter, "{username}") {
+		return "userFilter", fmt.Sprintf("userFilter of %s does not say {username}, so it finds the same people whatever name is typed", c.Name)
+	}
+	return "", ""
+}

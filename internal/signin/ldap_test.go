@@ -1,0 +1,162 @@
+package signin_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/signin/signintest"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+func ldapConfig(d *signintest.Directory) signin.Config {
+	return signin.Config{Name: "directory", Type: "ldap", Title: "Example Directory", URL: d.URL, CAFile: d.Authority.File,
+		BindDN: d.BindDN, BindPasswordFile: d.PasswordFile, UserBase: d.UserBase, GroupBase: d.GroupBase,
+		Rules: []signin.Rule{{Groups: []string{"GPU-Admins"}, Role: users.RoleAdmin}, {Groups: []string{"cn=gpu-users,ou=groups,dc=example,dc=org"}, Role: users.RoleMember, Group: "vision"},
+			{Claim: "departmentnumber", Values: []string{"physics"}, Group: "physics"}}}
+}
+
+func TestOpenLDAP(t *testing.T) {
+	var touched atomic.Int32
+	elsewhere, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close()
+	go func() {
+		for {
+			conn, err := elsewhere.Accept()
+			if err != nil {
+				return
+			}
+			touched.Add(1)
+			conn.Close()
+		}
+	}()
+	d := signintest.StartDirectory(t, "ldap://"+elsewhere.Addr().String())
+	for name, edit := range map[string]func(*signin.Config){
+		"ldaps":    func(*signin.Config) {},
+		"StartTLS": func(c *signin.Config) { c.URL, c.StartTLS = d.PlainURL, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := ldapConfig(d)
+			edit(&cfg)
+			s, log := newService(t, cfg)
+			o, err := s.SignIn(t.Context(), "directory", "ada", signintest.DirectoryPassword("ada"))
+			if err != nil || o == nil {
+				t.Fatalf("%+v, %v\n%s", o, err, log)
+			}
+			if len(o.Subject) != 36 || o.Username != "ada" || o.Name != "Ada Lovelace" || o.Email != "ada@example.org" || o.Role != users.RoleAdmin || len(o.Groups) != 2 || o.Groups[1].Name != "physics" {
+				t.Errorf("%+v", o)
+			}
+			if o, err := s.SignIn(t.Context(), "directory", "o'neil", signintest.DirectoryPassword("o'neil")); err != nil || o == nil || o.Role != users.RoleMember {
+				t.Errorf("%+v, %v", o, err)
+			}
+			for what, try := range map[string][2]string{
+				"wrong password": {"ada", "wrong"}, "empty password": {"ada", ""}, "unknown name": {"nobody", "x"}, "empty name": {"", "x"},
+				"any name": {"*", signintest.DirectoryPassword("ada")}, "injection": {"ada)(uid=*", signintest.DirectoryPassword("ada")},
+				"injection into an or": {"*)(|(uid=ada", signintest.DirectoryPassword("ada")}, "a zero": {"ada\x00", signintest.DirectoryPassword("ada")},
+				"a DN":        {"uid=ada,ou=people,dc=example,dc=org", signintest.DirectoryPassword("ada")},
+				"two people":  {"x)(|(uid=ada)(uid=ben)", signintest.DirectoryPassword("ada")},
+				"another's":   {"ben", signintest.DirectoryPassword("ada")},
+				"too long":    {strings.Repeat("a", 300), "x"},
+				"the service": {"gpulab", "for searching only"},
+			} {
+				if o, err := s.SignIn(t.Context(), "directory", try[0], try[1]); err != nil || o != nil {
+					t.Errorf("%s: %+v, %v", what, o, err)
+				}
+			}
+			if strings.Contains(log.String(), "-directory\"") || strings.Contains(log.String(), "for searching only") {
+				t.Errorf("the log holds a password:\n%s", log)
+			}
+		})
+	}
+	if n := touched.Load(); n != 0 {
+		t.Errorf("the lab followed the directory to another server %d times", n)
+	}
+	// A filter that fits several people signs nobody in.
+	cfg := ldapConfig(d)
+	cfg.UserFilter = "(|(uid={username})(objectClass=inetOrgPerson))"
+	s, _ := newService(t, cfg)
+	if o, err := s.SignIn(t.Context(), "directory", "ada", signintest.DirectoryPassword("ada")); err != nil || o != nil {
+		t.Errorf("one of several: %+v, %v", o, err)
+	}
+	// People below a referral are asked for nowhere.
+	cfg = ldapConfig(d)
+	cfg.UserBase = "ou=elsewhere," + d.UserBase
+	s, _ = newService(t, cfg)
+	if o, err := s.SignIn(t.Context(), "directory", "ada", signintest.DirectoryPassword("ada")); err == nil || o != nil || touched.Load() != 0 {
+		t.Errorf("below a referral: %+v, %v, %d connections elsewhere", o, err, touched.Load())
+	}
+}
+
+func TestDirectoryThatCannotBeUsed(t *testing.T) {
+	d, other := signintest.StartDirectory(t, ""), signintest.NewAuthority(t)
+	try := func(edit func(*signin.Config)) error {
+		cfg := ldapConfig(d)
+		edit(&cfg)
+		s, _ := newService(t, cfg)
+		o, err := s.SignIn(t.Context(), "directory", "ada", signintest.DirectoryPassword("ada"))
+		if o != nil {
+			t.Errorf("signed in %+v", o)
+		}
+		return err
+	}
+	for what, edit := range map[string]func(*signin.Config){
+		"another authority":           func(c *signin.Config) { c.CAFile = other.File },
+		"another authority, StartTLS": func(c *signin.Config) { c.URL, c.StartTLS, c.CAFile = d.PlainURL, true, other.File },
+		"no authority":                func(c *signin.Config) { c.CAFile = "" },
+		"wrong bind password":         func(c *signin.Config) { c.BindPasswordFile = signintest.SecretFile(t, "wrong") },
+		"no bind password":            func(c *signin.Config) { c.BindPasswordFile = "/nonexistent" },
+		"no such base":                func(c *signin.Config) { c.UserBase = "ou=nothing,dc=example,dc=org" },
+		"an ID that nobody has":       func(c *signin.Config) { c.Claims.ID = "employeeNumber" },
+	} {
+		if err := try(edit); !errors.Is(err, signin.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// One that accepts and says nothing is not waited for long.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	begun := time.Now()
+	err = try(func(c *signin.Config) { c.URL = "ldaps://" + silent.Addr().String() })
+	if took := time.Since(begun); !errors.Is(err, signin.ErrUnavailable) || took > 8*time.Second {
+		t.Errorf("after %s: %v", took, err)
+	}
+	// And not asked again at once.
+	s, _ := newService(t, ldapConfig(d))
+	d.Stop()
+	for range 2 {
+		if _, err := s.SignIn(t.Context(), "directory", "ada", "x"); !errors.Is(err, signin.ErrUnavailable) {
+			t.Error(err)
+		}
+	}
+}
+
+// The steps, and so about the time, are the same for somebody who is there and somebody who is not.
+func TestUnknownNamesCostTheSame(t *testing.T) {
+	d := signintest.StartDirectory(t, "")
+	s, _ := newService(t, ldapConfig(d))
+	took := func(name string) time.Duration {
+		best := time.Hour
+		for range 15 {
+			begun := time.Now()
+			if o, err := s.SignIn(t.Context(), "directory", name, "wrong"); err != nil || o != nil {
+				t.Fatalf("%+v, %v", o, err)
+			}
+			best = min(best, time.Since(begun))
+		}
+		return best
+	}
+	there, not := took("ada"), took("nobody")
+	if ratio := float64(there) / float64(not); ratio > 1.5 || ratio < 1/1.5 {
+		t.Errorf("%s for somebody who is there, %s for nobody", there, not)
+	}
+}

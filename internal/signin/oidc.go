@@ -1,0 +1,207 @@
+package signin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	jose "github.com/go-jose/go-jose/v4"
+	"github.com/zitadel/oidc/v3/pkg/client"
+	"github.com/zitadel/oidc/v3/pkg/client/rp"
+	"github.com/zitadel/oidc/v3/pkg/oidc"
+	"golang.org/x/oauth2"
+)
+
+const (
+	// discoverEvery is how long what a provider says about itself is relied on, and keys that it has withdrawn.
+	discoverEvery = time.Hour
+	// quietAfterFailure is how long a provider that did not answer is not asked again, so that a lecture hall that
+	// clicks does not wait in a queue.
+	quietAfterFailure = 5 * time.Second
+	// skew is how far the clocks may be apart, tokenAge how old an ID token may be that was just asked for.
+	skew, tokenAge = 10 * time.Second, 10 * time.Minute
+)
+
+// algorithms that an ID token may be signed with: those with a public key. Neither "none" nor ones whose key would be
+// the client's secret.
+var algorithms = []string{
+	string(jose.RS256), string(jose.RS384), string(jose.RS512), string(jose.PS256), string(jose.PS384), string(jose.PS512),
+	string(jose.ES256), string(jose.ES384), string(jose.ES512), string(jose.EdDSA),
+}
+
+// openID is a provider of OpenID Connect.
+type openID struct {
+	settings
+	now func() time.Time
+
+	mu     sync.Mutex
+	party  rp.RelyingParty
+	secret string // of party
+	at     time.Time
+	failed error // the last try to discover, if it failed
+}
+
+// nonceKey finds in a context the nonce that an ID token has to carry.
+type nonceKey struct{}
+
+// relyingParty is the library's client, with what the provider says about itself.
+func (o *openID) relyingParty(ctx context.Context) (rp.RelyingParty, error) {
+	secret, err := secret(o.ClientSecretFile)
+	if err != nil {
+		return nil, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	age := o.now().Sub(o.at)
+	switch {
+	case o.failed != nil && age < quietAfterFailure:
+		return nil, o.failed
+	case o.failed == nil && o.party != nil && age < discoverEvery && o.secret == secret:
+		return o.party, nil
+	}
+	o.party, o.failed = o.discover(ctx, secret)
+	o.at, o.secret = o.now(), secret
+	if o.failed != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		o.at = time.Time{} // the person went away, which says nothing about the provider
+	}
+	return o.party, o.failed
+}
+
+func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, error) {
+	web, err := o.httpClient()
+	if err != nil {
+		return nil, err
+	}
+	about, err := o.about(ctx, web)
+	if err != nil {
+		return nil, err
+	}
+	style := oauth2.AuthStyleInHeader
+	if m := about.TokenEndpointAuthMethodsSupported; len(m) > 0 && !slices.Contains(m, oidc.AuthMethodBasic) && slices.Contains(m, oidc.AuthMethodPost) || secret == "" {
+		style = oauth2.AuthStyleInParams
+	}
+	return rp.NewRelyingPartyOIDC(ctx, o.Issuer, o.ClientID, secret, "", o.Scopes,
+		rp.WithHTTPClient(web), rp.WithAuthStyle(style), rp.WithVerifierOpts(
+			rp.WithSupportedSigningAlgorithms(algorithms...), rp.WithIssuedAtOffset(skew), rp.WithIssuedAtMaxAge(tokenAge),
+			rp.WithNonce(func(ctx context.Context) string {
+				nonce, _ := ctx.Value(nonceKey{}).(string)
+				return nonce
+			})))
+}
+
+// about asks a provider about itself. Its name must be the one that was configured, and everything encrypted.
+func (o *openID) about(ctx context.Context, web *http.Client) (*oidc.DiscoveryConfiguration, error) {
+	about, err := client.Discover(ctx, o.Issuer, web)
+	if errors.Is(err, oidc.ErrIssuerInvalid) {
+		return nil, fmt.Errorf("the provider at %s calls itself by another name; issuer must be written exactly as it does", o.Issuer)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for what, address := range map[string]string{"authorization": about.AuthorizationEndpoint, "token": about.TokenEndpoint, "key": about.JwksURI} {
+		if u, err := url.Parse(address); err != nil || u.Scheme != "https" || u.Host == "" {
+			return nil, fmt.Errorf("the provider's %s address is %q, which is not encrypted", what, printable(address))
+		}
+	}
+	return about, nil
+}
+
+func (o *openID) begin(ctx context.Context, state string, f flow) (string, error) {
+	party, err := o.relyingParty(ctx)
+	if err != nil {
+		return "", err
+	}
+	return party.OAuthConfig().AuthCodeURL(state, oauth2.SetAuthURLParam("redirect_uri", f.redirect),
+		oauth2.SetAuthURLParam("nonce", f.nonce), oauth2.S256ChallengeOption(f.verifier)), nil
+}
+
+func (o *openID) finish(ctx context.Context, code string, answer url.Values, f flow) (who, error) {
+	// RFC 9207: a provider that says who it is must be the one that was asked.
+	if iss, said := answer["iss"]; said && (len(iss) != 1 || iss[0] != o.Issuer) {
+		return who{}, untrusted("the answer is from the issuer %q", printable(answer.Get("iss")))
+	}
+	party, err := o.relyingParty(ctx)
+	if err != nil {
+		return who{}, err
+	}
+	if f.nonce == "" {
+		return who{}, untrusted("the sign-in has no nonce")
+	}
+	ctx = context.WithValue(ctx, nonceKey{}, f.nonce)
+	tokens, err := rp.CodeExchange[*oidc.IDTokenClaims](ctx, code, party, func() []oauth2.AuthCodeOption {
+		return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("redirect_uri", f.redirect), oauth2.VerifierOption(f.verifier)}
+	})
+	if err != nil {
+		return who{}, exchangeError(err)
+	}
+	claims := maps.Clone(tokens.IDTokenClaims.Claims)
+	if o.lacks(claims) && party.UserinfoEndpoint() != "" {
+		more, err := rp.Userinfo[*oidc.UserInfo](ctx, tokens.AccessToken, tokens.Type(), tokens.IDTokenClaims.Subject, party)
+		if errors.Is(err, rp.ErrUserInfoSubNotMatching) {
+			return who{}, untrusted("%w", err)
+		}
+		if err != nil {
+			return who{}, fmt.Errorf("ask the provider about somebody: %w", err)
+		}
+		for name, value := range more.Claims {
+			if _, said := claims[name]; !said {
+				claims[name] = value
+			}
+		}
+	}
+	w := o.who(claims)
+	w.subject = tokens.IDTokenClaims.Subject
+	return w, nil
+}
+
+// lacks tells whether an ID token leaves something out that is asked for; most providers tell it elsewhere.
+func (o *openID) lacks(claims map[string]any) bool {
+	wanted := []string{o.Claims.Username, o.Claims.Name, o.Claims.Email}
+	if o.asksForGroups() {
+		wanted = append(wanted, o.Claims.Groups)
+	}
+	for _, r := range o.Rules {
+		if r.Claim != "" {
+			wanted = append(wanted, r.Claim)
+		}
+	}
+	return slices.ContainsFunc(wanted, func(name string) bool { return len(claimValues(claims, name)) == 0 })
+}
+
+// who reads claims by their names; the subject is the caller's.
+func (s *settings) who(claims map[string]any) who {
+	return who{
+		username: claimText(claims, s.Claims.Username), name: claimText(claims, s.Claims.Name), email: claimText(claims, s.Claims.Email),
+		verified: claimTrue(claims, s.Claims.EmailVerified), groups: claimValues(claims, s.Claims.Groups), claims: claims,
+	}
+}
+
+// exchangeError tells an answer that is wrong from one that did not come.
+func exchangeError(err error) error {
+	var refused *oauth2.RetrieveError
+	if errors.As(err, &refused) {
+		if refused.ErrorCode == "invalid_grant" || refused.ErrorCode == "bad_verification_code" { // GitHub's word for it
+			return untrusted("the provider does not know the code")
+		}
+		// Its text may hold what was sent.
+		return fmt.Errorf("the provider refused to tell who it is: %s", orText(printable(refused.ErrorCode), refused.Response.Status))
+	}
+	var elsewhere *url.Error
+	if errors.As(err, &elsewhere) {
+		return fmt.Errorf("ask the provider who it is: %w", elsewhere.Err)
+	}
+	return untrusted("%w", err)
+}
+
+func orText(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

@@ -1,0 +1,179 @@
+package signintest
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Directory is an OpenLDAP of a test's own. Its people are ada, ben and o'neil, each with the password
+// NAME-directory; ada is in gpu-admins and gpu-users, ben in gpu-users.
+type Directory struct {
+	URL          string // ldaps://
+	PlainURL     string // ldap://, which takes passwords only after StartTLS
+	Authority    *Authority
+	BindDN       string
+	PasswordFile string // of BindDN
+	UserBase     string
+	GroupBase    string
+	stop         func()
+}
+
+// DirectoryPassword is what somebody signs in with at the directory.
+func DirectoryPassword(name string) string { return name + "-directory" }
+
+const (
+	base            = "dc=example,dc=org"
+	servicePassword = "for searching only"
+)
+
+// StartDirectory runs Debian's slapd until the test ends. referral is where it sends those who ask for people of the
+// part ou=elsewhere: a server that is not to be asked; empty for none.
+func StartDirectory(t testing.TB, referral string) *Directory {
+	t.Helper()
+	dir := t.TempDir()
+	d := &Directory{Authority: NewAuthority(t), BindDN: "cn=gpulab,ou=services," + base, PasswordFile: SecretFile(t, servicePassword),
+		UserBase: "ou=people," + base, GroupBase: "ou=groups," + base}
+	tlsPort, plainPort := freePort(t), freePort(t)
+	d.URL, d.PlainURL = "ldaps://localhost:"+tlsPort, "ldap://localhost:"+plainPort
+	if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	conf, ldif := filepath.Join(dir, "slapd.conf"), filepath.Join(dir, "data.ldif")
+	write(t, conf, d.config(t, dir))
+	write(t, ldif, entries(referral))
+	if out, err := exec.Command(program(t, "slapadd"), "-q", "-f", conf, "-l", ldif).CombinedOutput(); err != nil {
+		t.Fatalf("slapadd: %v\n%s", err, out)
+	}
+	var log bytes.Buffer
+	cmd := exec.Command(program(t, "slapd"), "-d", "0", "-f", conf,
+		"-h", "ldaps://127.0.0.1:"+tlsPort+"/ ldap://127.0.0.1:"+plainPort+"/")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	// A test that is killed leaves nothing behind.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	d.stop = func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+	}
+	t.Cleanup(func() {
+		d.stop()
+		if t.Failed() {
+			t.Logf("slapd said:\n%s", log.String())
+		}
+	})
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+plainPort)
+		if err == nil {
+			_ = conn.Close()
+			return d
+		}
+		select {
+		case <-ended:
+			t.Fatalf("slapd ended:\n%s", log.String())
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("slapd does not answer: %v\n%s", err, log.String())
+		}
+	}
+}
+
+// Stop takes the directory away.
+func (d *Directory) Stop() { d.stop() }
+
+func (d *Directory) config(t testing.TB, dir string) string {
+	t.Helper()
+	cert, key := d.Authority.Issue(t)
+	return fmt.Sprintf(`include /etc/ldap/schema/core.schema
+include /etc/ldap/schema/cosine.schema
+include /etc/ldap/schema/inetorgperson.schema
+modulepath /usr/lib/ldap
+moduleload back_mdb
+pidfile %[1]s/slapd.pid
+argsfile %[1]s/slapd.args
+TLSCACertificateFile %[2]s
+TLSCertificateFile %[3]s
+TLSCertificateKeyFile %[4]s
+security simple_bind=128
+# As some directories are set up: an empty password is taken for nobody's, and answered with yes.
+allow bind_anon_cred bind_anon_dn
+database mdb
+suffix "%[5]s"
+directory %[1]s/data
+access to attrs=userPassword by anonymous auth by * none
+access to * by dn.exact="%[6]s" read by * none
+`, dir, d.Authority.File, cert, key, base, d.BindDN)
+}
+
+// entries are the people and groups.
+func entries(referral string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "dn: %s\nobjectClass: dcObject\nobjectClass: organization\ndc: example\no: Example\n\n", base)
+	for _, ou := range []string{"people", "groups", "services"} {
+		fmt.Fprintf(&b, "dn: ou=%s,%s\nobjectClass: organizationalUnit\nou: %[1]s\n\n", ou, base)
+	}
+	fmt.Fprintf(&b, "dn: cn=gpulab,ou=services,%s\nobjectClass: organizationalRole\nobjectClass: simpleSecurityObject\ncn: gpulab\nuserPassword: %s\n\n", base, servicePassword)
+	for _, who := range []struct{ uid, name, sn string }{{"ada", "Ada Lovelace", "Lovelace"}, {"ben", "Ben Okafor", "Okafor"}, {"o'neil", "Shaun O'Neil", "O'Neil"},
+		{"root", "Superintendent of Trees", "Trees"}} {
+		fmt.Fprintf(&b, "dn: uid=%s,ou=people,%s\nobjectClass: inetOrgPerson\nuid: %[1]s\ncn: %[3]s\nsn: %[4]s\nmail: %[1]s@example.org\ndepartmentNumber: physics\nuserPassword: %[5]s\n\n",
+			who.uid, base, who.name, who.sn, DirectoryPassword(who.uid))
+	}
+	for group, members := range map[string][]string{"gpu-admins": {"ada"}, "gpu-users": {"ada", "ben", "o'neil"}} {
+		fmt.Fprintf(&b, "dn: cn=%s,ou=groups,%s\nobjectClass: groupOfNames\ncn: %[1]s\n", group, base)
+		for _, m := range members {
+			fmt.Fprintf(&b, "member: uid=%s,ou=people,%s\n", m, base)
+		}
+		b.WriteString("\n")
+	}
+	if referral != "" {
+		fmt.Fprintf(&b, "dn: ou=elsewhere,ou=people,%s\nobjectClass: referral\nobjectClass: extensibleObject\nou: elsewhere\nref: %s/ou=people,%[1]s\n\n", base, referral)
+	}
+	return b.String()
+}
+
+// program finds one of OpenLDAP's, which Debian keeps where only root looks.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	path := "/usr/sbin/" + name
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("there is no %s; install it with `packaging/prerequisites.sh test`, or `apt-get install --no-install-recommends slapd`", name)
+	}
+	return path
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

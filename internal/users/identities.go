@@ -1,0 +1,180 @@
+package users
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Identity is an account at an outside provider that somebody signs in with.
+type Identity struct {
+	ID       int64      `json:"id"`
+	Provider string     `json:"provider"` // its name in the configuration when it was last used
+	Username string     `json:"username"` // what they are called there
+	Linked   time.Time  `json:"linked"`
+	Used     *time.Time `json:"used,omitempty"` // the last sign-in with it; nil = never
+	// Role is what the provider's rules gave last; empty = nothing yet. The account's role is by hand where it is
+	// another one.
+	Role Role `json:"role,omitempty"`
+}
+
+// identityRow is what decides a sign-in.
+type identityRow struct {
+	id, userID int64
+	role       Role // what the rules gave last; empty = nothing yet
+}
+
+// findIdentity looks an outside account up; sql.ErrNoRows where it is new.
+func findIdentity(ctx context.Context, q querier, o Outside) (identityRow, error) {
+	var row identityRow
+	err := q.QueryRowContext(ctx, "SELECT id, user_id, coalesce(role, '') FROM identities WHERE realm = ? AND subject = ?", o.Realm, o.Subject).
+		Scan(&row.id, &row.userID, &row.role)
+	return row, err
+}
+
+func (s *Service) addIdentity(ctx context.Context, tx *sql.Tx, userID int64, o Outside) (identityRow, error) {
+	res, err := tx.ExecContext(ctx, "INSERT INTO identities (user_id, provider, realm, subject, username, linked_at) VALUES (?, ?, ?, ?, ?, ?)",
+		userID, o.Provider, o.Realm, o.Subject, tidy(o.Username, 100), s.now().UnixMilli())
+	if err != nil {
+		return identityRow{}, err
+	}
+	id, err := res.LastInsertId()
+	return identityRow{id: id, userID: userID}, err
+}
+
+// LinkOutside lets somebody sign in with an outside account from now on. The caller has made sure that it is they who
+// ask. Their role stays as it is; the rules apply from the next sign-in with it. Errors are ErrNotAdmitted,
+// ErrIdentityTaken and ErrIdentityExists.
+func (s *Service) LinkOutside(ctx context.Context, userID int64, o Outside) error {
+	if o.Realm == "" || o.Subject == "" {
+		return fmt.Errorf("link with %s: nobody is named", o.Provider)
+	}
+	if o.Refused != "" {
+		return &Refusal{Text: o.Refused}
+	}
+	return s.inTx(ctx, "link an outside account", func(tx *sql.Tx) error {
+		if _, err := s.oneRow(ctx, tx, "id = ?", userID); err != nil {
+			return err
+		}
+		switch id, err := findIdentity(ctx, tx, o); {
+		case err == nil && id.userID == userID:
+			return sentence(ErrIdentityExists, "Your account at %s is linked already.", o.Title)
+		case err == nil:
+			return sentence(ErrIdentityTaken, "This account at %s belongs to another account of this lab. Sign in with it to see which; an admin of the lab can take it off that one.", o.Title)
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		var other bool
+		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE user_id = ? AND realm = ?)", userID, o.Realm).Scan(&other)
+		if err != nil {
+			return err
+		}
+		if other {
+			return sentence(ErrIdentityExists, "Another account at %s is linked. Unlink that one first.", o.Title)
+		}
+		_, err = s.addIdentity(ctx, tx, userID, o)
+		return err
+	})
+}
+
+// Unlink ends that somebody can sign in with an outside account, and takes back the groups that its rules gave. Unless
+// forced, it is not done to an account that nobody could sign in with then: ErrLastWayIn. ErrIdentityNotFound.
+func (s *Service) Unlink(ctx context.Context, userID, identityID int64, force bool) (Identity, error) {
+	var gone Identity
+	err := s.change(ctx, userID, "unlink an outside account", func(tx *sql.Tx, u User) (bool, error) {
+		list, err := identitiesOf(ctx, tx, userID)
+		if err != nil {
+			return false, err
+		}
+		i := slices.IndexFunc(list, func(id Identity) bool { return id.ID == identityID })
+		if i < 0 {
+			return false, sentence(ErrIdentityNotFound, "This account is not linked any more.")
+		}
+		if len(list) == 1 && !u.HasPassword && !force {
+			return false, sentence(ErrLastWayIn, "It is the only way to sign in to this account. Ask an admin of the lab for a password link first.")
+		}
+		gone = list[i]
+		given, err := givenGroups(ctx, tx, identityID)
+		if err != nil {
+			return false, err
+		}
+		for _, g := range given {
+			if err := s.takeGroup(ctx, tx, identityRow{id: identityID}, u, g, "the outside account was unlinked"); err != nil {
+				return false, err
+			}
+		}
+		_, err = tx.ExecContext(ctx, "DELETE FROM identities WHERE id = ?", identityID)
+		return false, err
+	})
+	return gone, err
+}
+
+// RoleByRules lets the rules of the outside accounts decide somebody's role again, from their next sign-in on.
+func (s *Service) RoleByRules(ctx context.Context, userID int64) error {
+	return s.change(ctx, userID, "leave a role to the rules", func(tx *sql.Tx, u User) (bool, error) {
+		_, err := tx.ExecContext(ctx, "UPDATE identities SET role = ? WHERE user_id = ?", u.Role, userID)
+		return false, err
+	})
+}
+
+// Identities lists the outside accounts of one person.
+func (s *Service) Identities(ctx context.Context, userID int64) ([]Identity, error) {
+	list, err := identitiesOf(ctx, s.db, userID)
+	if err != nil {
+		return nil, fmt.Errorf("list outside accounts: %w", err)
+	}
+	return list, nil
+}
+
+// rowsQuerier is a database or a transaction that is asked for several rows.
+type rowsQuerier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func identitiesOf(ctx context.Context, q rowsQuerier, userIDs ...any) ([]Identity, error) {
+	byUser, err := identitiesByUser(ctx, q, userIDs...)
+	list := []Identity{}
+	for _, of := range byUser {
+		list = append(list, of...)
+	}
+	return list, err
+}
+
+func identitiesByUser(ctx context.Context, q rowsQuerier, userIDs ...any) (map[int64][]Identity, error) {
+	rows, err := q.QueryContext(ctx, `SELECT user_id, id, provider, username, coalesce(role, ''), linked_at, used_at FROM identities
+		WHERE user_id IN (?`+strings.Repeat(", ?", len(userIDs)-1)+`) ORDER BY provider, id`, userIDs...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	found := map[int64][]Identity{}
+	for rows.Next() {
+		var id Identity
+		var user, linked int64
+		var used sql.NullInt64
+		if err := rows.Scan(&user, &id.ID, &id.Provider, &id.Username, &id.Role, &linked, &used); err != nil {
+			return nil, err
+		}
+		id.Linked, id.Used = time.UnixMilli(linked).UTC(), moment(used)
+		found[user] = append(found[user], id)
+	}
+	return found, rows.Err()
+}
+
+// ConfirmPassword makes sure that it is the owner of an account who asks for something. Tries are limited as those to
+// sign in are. An account without password has none to confirm. Errors are those of Authenticate.
+func (s *Service) ConfirmPassword(ctx context.Context, id int64, password, remote string) error {
+	u, err := s.ByID(ctx, id)
+	if err != nil || !u.HasPassword {
+		return err
+	}
+	_, _, err = s.tryPassword(ctx, u.Handle, password, remote)
+	if errors.Is(err, ErrBadCredentials) {
+		return sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
+	}
+	return err
+}

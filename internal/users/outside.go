@@ -1,0 +1,271 @@
+package users
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// What goes wrong with accounts at outside identity providers.
+var (
+	ErrNotAdmitted      = errors.New("outside account not admitted")
+	ErrNoAccount        = errors.New("no account for the outside one")
+	ErrIdentityTaken    = errors.New("outside account linked to another account")
+	ErrIdentityExists   = errors.New("another outside account is linked")
+	ErrIdentityNotFound = errors.New("no such outside account")
+	ErrLastWayIn        = errors.New("last way to sign in")
+	ErrDirectoryAway    = errors.New("directory does not answer")
+)
+
+// Outside is somebody as an outside identity provider vouches for them, with what the lab's rules make of it.
+type Outside struct {
+	Provider string // its name in the configuration
+	Title    string // its name for people
+	Realm    string // within it, Subject is never given to somebody else
+	Subject  string
+	Username string // what they are called there
+	Name     string
+	Email    string // only one that the provider has verified
+
+	Role    Role           // by the rules; empty = they do not decide about roles
+	Groups  []OutsideGroup // by the rules
+	Create  bool           // an account is made for whoever has none
+	Refused string         // the sentence for somebody who may not come in; empty = they may
+	Suspend bool           // a refusal suspends the account
+}
+
+// OutsideGroup is a group of the lab that the rules put somebody into. One that does not exist is left out.
+type OutsideGroup struct {
+	Name string
+	Lead bool // as far as the role allows it
+}
+
+// Directory knows names and passwords that are not the lab's own.
+type Directory interface {
+	// SignIn checks a name and password: nil where they do not fit. An error means that the directory did not answer.
+	SignIn(ctx context.Context, name, password string) (*Outside, error)
+	// Title is its name for people.
+	Title() string
+}
+
+// UseDirectories makes Authenticate ask them, in this order, when name and password are not those of an account of
+// the lab's own. Call it before the first sign-in.
+func (s *Service) UseDirectories(list ...Directory) { s.directories = list }
+
+// Refusal says that an outside account may not come in. It is an ErrNotAdmitted.
+type Refusal struct {
+	Text    string // a sentence
+	Handle  string // of the account that it is linked to; empty for none
+	UserID  int64
+	Suspend bool // the rules want that account suspended: the caller does it
+}
+
+func (r *Refusal) Error() string { return r.Text }
+func (r *Refusal) Unwrap() error { return ErrNotAdmitted }
+
+// HandleNeeded says that somebody new has to choose a sign-in name, because theirs cannot be had; then JoinOutside
+// makes the account. It is an ErrHandleTaken.
+type HandleNeeded struct {
+	Outside Outside
+	Wanted  string // what they would have been called
+	Suggest string // a name that was free a moment ago
+}
+
+func (h *HandleNeeded) Error() string {
+	return fmt.Sprintf("The sign-in name %s cannot be had here. Sign in on the lab's page once, and choose another one there.", quote(h.Wanted))
+}
+func (h *HandleNeeded) Unwrap() error { return ErrHandleTaken }
+
+// SignInOutside signs somebody in whom a provider vouches for, and applies the rules: role and groups are those of
+// this sign-in from now on. A role that was given by hand stays. Whoever is new gets an account where the provider
+// makes some. Errors are *Refusal, ErrSuspended, ErrNoAccount and *HandleNeeded.
+func (s *Service) SignInOutside(ctx context.Context, o Outside, remote string) (User, error) {
+	return s.signInOutside(ctx, o, "", remote)
+}
+
+// JoinOutside makes the account of somebody who was told HandleNeeded, and signs them in. Errors are those of
+// SignInOutside, ErrHandleInvalid and ErrHandleTaken.
+func (s *Service) JoinOutside(ctx context.Context, o Outside, handle, remote string) (User, error) {
+	if err := CheckHandle(handle); err != nil {
+		return User{}, s.explainCase(ctx, handle, err)
+	}
+	return s.signInOutside(ctx, o, handle, remote)
+}
+
+func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote string) (User, error) {
+	if o.Realm == "" || o.Subject == "" {
+		return User{}, fmt.Errorf("sign in with %s: nobody is named", o.Provider)
+	}
+	var u User
+	var refusal error
+	ended := false
+	err := s.inTx(ctx, "sign in with an outside account", func(tx *sql.Tx) error {
+		id, err := findIdentity(ctx, tx, o)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			u, err = s.joinOutside(ctx, tx, o, handle, remote)
+			return err
+		case err != nil:
+			return err
+		}
+		row, err := s.oneRow(ctx, tx, "id = ?", id.userID)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			refusal = &Refusal{Text: "The account of this lab that your account at " + o.Title + " belongs to was removed. Ask an admin of the lab."}
+			return nil
+		case err != nil:
+			return err
+		}
+		u = row.User
+		if u.Suspended {
+			refusal = sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+			return nil
+		}
+		if o.Refused != "" {
+			refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID, Suspend: o.Suspend}
+			ended = !u.HasPassword
+			return s.shutOut(ctx, tx, id, u)
+		}
+		var detail string
+		if ended, detail, err = s.applyRules(ctx, tx, id, &u, o); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE identities SET provider = ?, username = ?, used_at = ? WHERE id = ?",
+			o.Provider, tidy(o.Username, 100), s.now().UnixMilli(), id.id)
+		if err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "sign-in", Target: u.Handle, Remote: remote, Detail: "with " + o.Provider + detail})
+	})
+	if ended && err == nil {
+		s.sessionsEnded(u.ID, "")
+	}
+	s.cache.drop() // a group may have grown: who leads it may do more
+	if err == nil {
+		err = refusal
+	}
+	if err != nil {
+		s.failOutside(ctx, o, u.Handle, remote, err)
+		return User{}, err
+	}
+	return u, nil
+}
+
+// failOutside records why somebody whom a provider vouches for did not come in.
+func (s *Service) failOutside(ctx context.Context, o Outside, handle, remote string, err error) {
+	why := ""
+	switch {
+	case errors.Is(err, ErrNotAdmitted):
+		why = "not admitted by the rules"
+	case errors.Is(err, ErrSuspended):
+		why = "the account is suspended"
+	case errors.Is(err, ErrNoAccount):
+		why = "no account is linked"
+	default:
+		return // they go on and choose a name, or it is ours
+	}
+	s.fail(ctx, failure{handle, remote, tidy(o.Provider+", "+o.Username+": "+why, 200)})
+}
+
+// LimitOutside begins a sign-in with an outside account, or refuses it with a *RateError where too many from that
+// address failed. Unless it is refused, call done with what became of it.
+func (s *Service) LimitOutside(remote string) (done func(failed bool), err error) {
+	key := remoteKey(remote)
+	if refused := s.limits.outside.enter(key, s.now()); refused != nil {
+		if !refused.busy {
+			refused.why = "Too many sign-ins that do not work came from your address."
+		}
+		return nil, refused
+	}
+	return func(failed bool) { s.limits.outside.leave(key, failed, s.now()) }, nil
+}
+
+// FailOutside records a sign-in that a provider did not vouch for. handle is of the account that asked to be linked,
+// empty for none.
+func (s *Service) FailOutside(ctx context.Context, handle, provider, why, remote string) {
+	s.fail(ctx, failure{handle, remote, tidy(provider+": "+why, 200)})
+}
+
+// joinOutside makes the account of somebody new.
+func (s *Service) joinOutside(ctx context.Context, tx *sql.Tx, o Outside, handle, remote string) (User, error) {
+	if o.Refused != "" {
+		return User{}, sentence(ErrNotAdmitted, "%s", o.Refused)
+	}
+	if !o.Create {
+		return User{}, sentence(ErrNoAccount, "Your account at %s belongs to no account of this lab yet. If you have one here, sign in with its password and link them on the page of your account; otherwise ask an admin of the lab.", o.Title)
+	}
+	if handle == "" {
+		wanted := wantedHandle(o.Username)
+		free, err := s.freeHandle(ctx, tx, wanted)
+		if err != nil {
+			return User{}, err
+		}
+		if free != wanted {
+			needed := &HandleNeeded{Outside: o, Wanted: wanted, Suggest: free}
+			return User{}, &Error{Kind: needed, Text: needed.Error()}
+		}
+		handle = wanted
+	}
+	n := NewUser{Handle: handle, Role: o.Role}
+	// What a provider says must not keep anybody out: a name that cannot be shown is left out.
+	if name, err := checkName(clip(strings.TrimSpace(o.Name), 80)); err == nil {
+		n.Name = name
+	}
+	if email, err := checkEmail(o.Email); err == nil {
+		n.Email = email
+	}
+	n, err := n.checked()
+	if err != nil {
+		return User{}, err
+	}
+	u, err := s.insert(ctx, tx, n, "")
+	if err != nil {
+		return User{}, err
+	}
+	id, err := s.addIdentity(ctx, tx, u.ID, o)
+	if err != nil {
+		return User{}, err
+	}
+	// Nobody has given it by hand.
+	id.role = u.Role
+	if _, err := tx.ExecContext(ctx, "UPDATE identities SET role = ?, used_at = ? WHERE id = ?", u.Role, s.now().UnixMilli(), id.id); err != nil {
+		return User{}, err
+	}
+	if _, _, err := s.applyRules(ctx, tx, id, &u, o); err != nil {
+		return User{}, err
+	}
+	return u, s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "identity.join", Target: u.Handle, Remote: remote,
+		Detail: fmt.Sprintf("%s at %s, role %s", o.Username, o.Provider, u.Role)})
+}
+
+// wantedHandle is how somebody would be called here who is called that elsewhere; it may be reserved.
+func wantedHandle(username string) string {
+	local, _, _ := strings.Cut(username, "@")
+	if lower := fold(local); isReserved(lower) {
+		return lower
+	}
+	return SuggestHandle(local)
+}
+
+// freeHandle is the wanted name, or else one like it that is free.
+func (s *Service) freeHandle(ctx context.Context, q querier, wanted string) (string, error) {
+	base := wanted
+	if isReserved(base) {
+		base = SuggestHandle(base)
+	}
+	for n := 1; n < 1000; n++ {
+		try := base
+		if n > 1 {
+			try = fmt.Sprintf("%s-%d", strings.TrimRight(base[:min(len(base), maxHandle-4)], "-"), n)
+		}
+		switch err := s.handleFree(ctx, q, try); {
+		case err == nil:
+			return try, nil
+		case !errors.Is(err, ErrHandleTaken):
+			return "", err
+		}
+	}
+	return "", nil // they find one themselves
+}
