@@ -55,7 +55,7 @@ func (l *appliance) newQuotas() (*quota.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours, HomeSize: l.homeSize,
+	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours, GPUMemory: l.gpuMemory, HomeSize: l.homeSize,
 		Term: func() time.Time { return term }, Grace: grace}), nil
 }
 
@@ -136,6 +136,21 @@ func (l *appliance) gpuHours(ctx context.Context, handle string, from time.Time)
 	}
 	slices.SortFunc(list, func(a, b quota.HourUse) int { return a.Hour.Compare(b.Hour) })
 	return list, nil
+}
+
+// gpuMemory is what somebody's programs have taken of GPUs' memory, in bytes, as
+// the driver tells it of each process.
+func (l *appliance) gpuMemory(handle string) (bytes uint64) {
+	for _, s := range l.fleet.Snapshots() {
+		for i := range s.GPUs {
+			for _, p := range s.GPUs[i].Processes {
+				if p.Pod.User == handle && p.MemoryUsed != nil {
+					bytes += *p.MemoryUsed
+				}
+			}
+		}
+	}
+	return bytes
 }
 
 // checkQuota refuses a launch that would go beyond a quota.

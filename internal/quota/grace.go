@@ -11,7 +11,7 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// lookEvery is how often running work is held against the hours of its owner.
+// lookEvery is how often running work is held against its owner's hours and GPU memory.
 const lookEvery = 10 * time.Second
 
 // Running is the running work that Keep looks after.
@@ -22,8 +22,9 @@ type Running interface {
 	StopGPU(ctx context.Context, u users.User, reason string) error
 }
 
-// Keep gives notice to people whose GPU hours are used up while they hold GPUs, and stops these notebooks
-// after the grace period, until ctx ends. Limits on what is used at once stop nothing: they refuse what is new.
+// Keep gives notice to people who hold GPUs while their GPU hours are used up or their programs have taken more GPU
+// memory than they may, and stops these notebooks after the grace period, until ctx ends. Other limits stop nothing:
+// they refuse what is new.
 func (s *Service) Keep(ctx context.Context, running Running) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -47,7 +48,7 @@ func (s *Service) look(ctx context.Context, running Running) error {
 	over := map[int64]bool{}
 	var errs []error
 	for _, u := range people {
-		used, err := s.hoursOver(ctx, u)
+		used, err := s.goesBeyond(ctx, u)
 		if err == nil && used != nil {
 			over[u.ID] = true
 			err = s.warnOrStop(ctx, running, u, *used)
@@ -57,21 +58,22 @@ func (s *Service) look(ctx context.Context, running Running) error {
 	return errors.Join(append(errs, s.forget(ctx, over))...)
 }
 
-// hoursOver is the limit of hours that u has used up, nil if none.
-func (s *Service) hoursOver(ctx context.Context, u users.User) (*Limit, error) {
+// goesBeyond is the limit that u's running work goes beyond, nil if none.
+func (s *Service) goesBeyond(ctx context.Context, u users.User) (*Limit, error) {
 	limits, err := s.limits(ctx, u)
 	if err != nil {
 		return nil, err
 	}
 	for i := range limits {
 		l := &limits[i]
-		if l.Kind != GPUHoursWeek && l.Kind != GPUHoursTerm {
+		if l.Kind != GPUHoursWeek && l.Kind != GPUHoursTerm && l.Kind != GPUMemory {
 			continue
 		}
 		if err := s.measure(ctx, u, l, nil); err != nil {
 			return nil, err
 		}
-		if l.Used >= l.Value {
+		// All of the memory may be in use; hours are gone when all of them are.
+		if l.Used > l.Value || l.Kind != GPUMemory && l.Used == l.Value {
 			return l, nil
 		}
 	}
@@ -80,14 +82,15 @@ func (s *Service) hoursOver(ctx context.Context, u users.User) (*Limit, error) {
 
 func (s *Service) warnOrStop(ctx context.Context, running Running, u users.User, l Limit) error {
 	now := s.now()
-	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_over (user_id, since) VALUES (?, ?) ON CONFLICT DO NOTHING", u.ID, now.UnixMilli()); err != nil {
+	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_over (user_id, since, kind) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET kind = excluded.kind",
+		u.ID, now.UnixMilli(), l.Kind); err != nil {
 		return fmt.Errorf("note that a quota is used up: %w", err)
 	}
-	until, ok, err := s.grace(ctx, u.ID)
+	until, _, ok, err := s.grace(ctx, u.ID)
 	if err != nil || !ok || now.Before(until) {
 		return err
 	}
-	return running.StopGPU(ctx, u, l.hoursUsedUp())
+	return running.StopGPU(ctx, u, l.usedUp())
 }
 
 // forget ends the notices of all others.
@@ -125,24 +128,28 @@ func (s *Service) warned(ctx context.Context) ([]int64, error) {
 	return list, rows.Err()
 }
 
-// grace is until when somebody's running work may go on; false while they are over no limit.
-func (s *Service) grace(ctx context.Context, userID int64) (time.Time, bool, error) {
+// grace is until when somebody's running work may go on, and beyond which kind of limit; false while they are over none.
+func (s *Service) grace(ctx context.Context, userID int64) (until time.Time, kind Kind, over bool, err error) {
 	var since int64
-	err := s.cfg.DB.QueryRowContext(ctx, "SELECT since FROM quota_over WHERE user_id = ?", userID).Scan(&since)
+	err = s.cfg.DB.QueryRowContext(ctx, "SELECT since, kind FROM quota_over WHERE user_id = ?", userID).Scan(&since, &kind)
 	if errors.Is(err, sql.ErrNoRows) {
-		return time.Time{}, false, nil
+		return time.Time{}, "", false, nil
 	}
 	if err != nil {
-		return time.Time{}, false, fmt.Errorf("read the notice of a quota: %w", err)
+		return time.Time{}, "", false, fmt.Errorf("read the notice of a quota: %w", err)
 	}
-	return time.UnixMilli(since).Add(s.cfg.Grace), true, nil
+	return time.UnixMilli(since).Add(s.cfg.Grace), kind, true, nil
 }
 
 // Notice is what somebody is told whose running notebooks will be stopped for their quota, "" for nothing.
 func (s *Service) Notice(ctx context.Context, userID int64) (string, error) {
-	until, ok, err := s.grace(ctx, userID)
+	until, kind, ok, err := s.grace(ctx, userID)
 	if err != nil || !ok {
 		return "", err
+	}
+	if kind == GPUMemory {
+		return "Your notebooks have taken more GPU memory than your quota allows. Free some: otherwise notebooks with a GPU are stopped at " +
+			until.Local().Format("15:04 on Mon 2 Jan") + ". Restarting a kernel frees what it has taken. Files in the home folder stay.", nil
 	}
 	return "Your GPU hours are used up. Save your work: notebooks with a GPU are stopped at " +
 		until.Local().Format("15:04 on Mon 2 Jan") + ". Files in the home folder stay. An admin can grant more hours.", nil

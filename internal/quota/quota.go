@@ -29,6 +29,7 @@ const (
 	GPUs         Kind = "gpus"           // at once; may be for one model
 	GPUHoursWeek Kind = "gpu-hours-week" // held in the last seven days
 	GPUHoursTerm Kind = "gpu-hours-term" // held since the term began
+	GPUMemory    Kind = "gpu-memory"     // bytes of GPUs' memory that programs have taken, of all notebooks at once
 	CPUs         Kind = "cpus"           // cores, of all notebooks at once
 	Memory       Kind = "memory"         // bytes, of all notebooks at once
 	HomeSize     Kind = "home-size"      // bytes that the home takes on disk
@@ -36,12 +37,12 @@ const (
 
 // Kinds lists every kind, in the order in which people see them.
 func Kinds() []Kind {
-	return []Kind{Notebooks, GPUs, GPUHoursWeek, GPUHoursTerm, CPUs, Memory, HomeSize}
+	return []Kind{Notebooks, GPUs, GPUHoursWeek, GPUHoursTerm, GPUMemory, CPUs, Memory, HomeSize}
 }
 
 var kindWords = map[Kind]string{
 	Notebooks: "notebooks at once", GPUs: "GPUs at once", GPUHoursWeek: "GPU hours in 7 days", GPUHoursTerm: "GPU hours this term",
-	CPUs: "CPU cores at once", Memory: "memory at once", HomeSize: "home size",
+	GPUMemory: "GPU memory at once", CPUs: "CPU cores at once", Memory: "memory at once", HomeSize: "home size",
 }
 
 // Words names the kind for people, with the unit it is counted in.
@@ -50,7 +51,7 @@ func (k Kind) Words() string { return kindWords[k] }
 // Format writes a value of this kind for people.
 func (k Kind) Format(value float64) string {
 	switch k {
-	case Memory, HomeSize:
+	case Memory, GPUMemory, HomeSize:
 		return strconv.FormatFloat(math.Round(value/(1<<30)*10)/10, 'f', -1, 64) + " GiB"
 	case GPUHoursWeek, GPUHoursTerm:
 		return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64) + " h"
@@ -61,10 +62,10 @@ func (k Kind) Format(value float64) string {
 // Parse reads a value of this kind as people write it: "2", "0.5", "40" (hours), "64Gi".
 func (k Kind) Parse(text string) (float64, error) {
 	text = strings.TrimSpace(text)
-	if k == Memory || k == HomeSize {
+	if k == Memory || k == GPUMemory || k == HomeSize {
 		q, err := resource.ParseQuantity(text)
 		if err != nil || q.Sign() < 0 {
-			return 0, refused(ErrValue, "The %s %q is no size. Write it like 64Gi.", map[Kind]string{Memory: "memory", HomeSize: "home size"}[k], clip(text))
+			return 0, refused(ErrValue, "The %s %q is no size. Write it like 64Gi.", map[Kind]string{Memory: "memory", GPUMemory: "GPU memory", HomeSize: "home size"}[k], clip(text))
 		}
 		return q.AsApproximateFloat64(), nil
 	}
@@ -280,6 +281,11 @@ func Check(limits []Limit, ask Ask) error {
 				return refused(ErrUsedUp, "%s", l.hoursUsedUp())
 			}
 			continue
+		case GPUMemory:
+			if ask.GPUs > 0 && l.Used >= l.Value {
+				return refused(ErrUsedUp, "%s A notebook without GPU starts at any time.", l.gpuMemoryUsedUp())
+			}
+			continue
 		case HomeSize:
 			continue // a full home can still be read: package storage keeps it
 		case CPUs, Memory:
@@ -303,6 +309,18 @@ func Check(limits []Limit, ask Ask) error {
 			l.What(), l.Kind.Format(l.Value), l.From.Words(), l.Kind.Format(l.Used))
 	}
 	return nil
+}
+
+// usedUp says why notebooks with GPUs were stopped.
+func (l Limit) usedUp() string {
+	if l.Kind == GPUMemory {
+		return l.gpuMemoryUsedUp()
+	}
+	return l.hoursUsedUp()
+}
+
+func (l Limit) gpuMemoryUsedUp() string {
+	return fmt.Sprintf("Your notebooks have taken %s of GPU memory; your quota is %s (%s).", l.Kind.Format(l.Used), l.Kind.Format(l.Value), l.From.Words())
 }
 
 // hoursUsedUp says it, and when there are some again.

@@ -17,6 +17,7 @@ type lab struct {
 	people *users.Service
 	held   map[int64][]Ask
 	hours  map[string][]HourUse
+	memory map[string]uint64 // of GPUs
 	term   time.Time
 	clock  time.Time
 
@@ -30,9 +31,9 @@ func newLab(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	l := &lab{people: users.New(st.DB()), held: map[int64][]Ask{}, hours: map[string][]HourUse{}, stopped: map[string]string{},
+	l := &lab{people: users.New(st.DB()), held: map[int64][]Ask{}, hours: map[string][]HourUse{}, memory: map[string]uint64{}, stopped: map[string]string{},
 		clock: time.Date(2026, 3, 2, 10, 20, 0, 0, time.UTC)}
-	l.Service = New(Config{DB: st.DB(), People: l.people, Term: func() time.Time { return l.term },
+	l.Service = New(Config{DB: st.DB(), People: l.people, GPUMemory: func(handle string) uint64 { return l.memory[handle] }, Term: func() time.Time { return l.term },
 		Held: func(_ context.Context, id, _ int64) ([]Ask, error) { return l.held[id], nil },
 		Hours: func(_ context.Context, handle string, from time.Time) ([]HourUse, error) {
 			var list []HourUse
@@ -318,6 +319,53 @@ func TestRunningWorkGetsNoticeAndGrace(t *testing.T) {
 	look()
 	if text := notice(ann); text != "" {
 		t.Errorf("after the stop: %q", text)
+	}
+}
+
+// GPU memory is measured: a launch is refused once it is used up, and who goes on beyond it gets notice and grace.
+func TestGPUMemory(t *testing.T) {
+	l := newLab(t)
+	ann := l.user(t, "ann", users.RoleMember)
+	l.set(t, "everybody", "gpu-memory", "10Gi")
+	l.held[ann.ID] = []Ask{{GPUs: 1}}
+	l.memory["ann"] = 9 << 30
+	if err := l.Check(t.Context(), ann, Ask{GPUs: 1}, 0); err != nil {
+		t.Errorf("with 9 of 10 GiB: %v", err)
+	}
+	look := func() string {
+		t.Helper()
+		err := l.look(t.Context(), l)
+		text := ""
+		if err == nil {
+			text, err = l.Notice(t.Context(), ann.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	l.memory["ann"] = 10 << 30 // all of it may be in use
+	if text := look(); text != "" {
+		t.Errorf("with all of it in use: %q", text)
+	}
+	refusal(t, l.Check(t.Context(), ann, Ask{GPUs: 1}, 0), "10 GiB of GPU memory", "for everybody", "without GPU")
+	if err := l.Check(t.Context(), ann, Ask{}, 0); err != nil {
+		t.Errorf("without GPU: %v", err)
+	}
+	l.memory["ann"] = 12 << 30
+	if text := look(); !strings.Contains(text, "GPU memory") || !strings.Contains(text, "are stopped at") {
+		t.Errorf("beyond it: %q", text)
+	}
+	l.memory["ann"] = 8 << 30
+	if text := look(); text != "" {
+		t.Errorf("after some is free again: %q", text)
+	}
+	l.memory["ann"] = 12 << 30
+	look()
+	l.clock = l.clock.Add(DefaultGrace)
+	look()
+	if reason := l.stopped["ann"]; !strings.Contains(reason, "12 GiB of GPU memory") || !strings.Contains(reason, "10 GiB") {
+		t.Errorf("stopped: %v", l.stopped)
 	}
 }
 

@@ -34,7 +34,7 @@ type HourUse struct {
 	Held time.Duration // of GPUs: two for a whole hour are two hours
 }
 
-// Config wires a Service. All but HomeSize, Term and Grace are required.
+// Config wires a Service. All but GPUMemory, HomeSize, Term and Grace are required.
 type Config struct {
 	DB     *sql.DB
 	People People
@@ -43,6 +43,8 @@ type Config struct {
 	Held func(ctx context.Context, userID, without int64) ([]Ask, error)
 	// Hours is what a person held since then, oldest hour first.
 	Hours func(ctx context.Context, handle string, from time.Time) ([]HourUse, error)
+	// GPUMemory is how many bytes of GPUs' memory somebody's programs have taken.
+	GPUMemory func(handle string) uint64
 	// HomeSize is how many bytes somebody's home takes, and when that was
 	// measured; nil while it is not known. Nil knows of none.
 	HomeSize func(ctx context.Context, u users.User) (bytes *int64, at time.Time, err error)
@@ -371,6 +373,11 @@ func (s *Service) measure(ctx context.Context, u users.User, l *Limit, held []As
 		from = s.cfg.Term()
 	case HomeSize:
 		return s.measureHome(ctx, u, l)
+	case GPUMemory:
+		if s.cfg.GPUMemory != nil {
+			l.Used = float64(s.cfg.GPUMemory(u.Handle))
+		}
+		return nil
 	default:
 		for _, h := range held {
 			l.Used += h.of(l.Kind, l.Model)
