@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpulab/gpulab/assets"
+	"github.com/gpulab/gpulab/internal/api"
 	"github.com/gpulab/gpulab/internal/charts"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/deviceplugin"
@@ -685,13 +686,13 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 
 // openPages puts the real pages in the place of the "starting" page.
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
+	lend := func(ctx context.Context, uuid string, anyway bool) error {
+		_, err := l.lend(ctx, uuid, anyway)
+		return err
+	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU,
-		LendGPU: func(ctx context.Context, uuid string, anyway bool) error {
-			_, err := l.lend(ctx, uuid, anyway)
-			return err
-		},
+		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend,
 		SignIn: l.signin,
 		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
@@ -707,7 +708,16 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	if err != nil {
 		return err
 	}
+	programs, err := api.New(api.Config{
+		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Snapshots: l.fleet.Snapshots, Status: l.Status,
+		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
+		CheckGPU:  l.tryGPU, LendGPU: lend, LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+	})
+	if err != nil {
+		return err
+	}
 	mux := http.NewServeMux()
+	mux.Handle(api.Prefix+"/", programs)
 	mux.Handle("/oidc/", provider)
 	mux.Handle("/hub-proxy/", parts.proxy.RoutesAPI())
 	if err := l.metricsRoutes(mux); err != nil {

@@ -169,7 +169,7 @@ func TestConnectionsEndWithTheAccount(t *testing.T) {
 				t.Fatal(err)
 			}
 			open, get := connectionsLab(t, p, ada, ben)
-			if got := get("ben", "SITE/api/v1/gpus"); got != http.StatusOK {
+			if got := get("ben", "SITE/gpus"); got != http.StatusOK {
 				t.Fatalf("before: %d", got)
 			}
 			if err := end(p, ben.ID); err != nil {
@@ -178,9 +178,9 @@ func TestConnectionsEndWithTheAccount(t *testing.T) {
 			if socket, page := open["ben"].ends(t); !socket || !page {
 				t.Errorf("the kernel's connection ended: %v, the page's: %v", socket, page)
 			}
-			for _, url := range []string{"SITE/api/v1/gpus", "SITE/events?view=gpus", "LABS/user/ben/work/api/kernels"} {
-				if got := get("ben", url); got != http.StatusUnauthorized {
-					t.Errorf("%s: %d", url, got)
+			for url, want := range map[string]int{"SITE/gpus": http.StatusSeeOther, "SITE/events?view=gpus": http.StatusUnauthorized, "LABS/user/ben/work/api/kernels": http.StatusUnauthorized} {
+				if got := get("ben", url); got != want {
+					t.Errorf("%s: %d, want %d", url, got, want)
 				}
 			}
 			if socket, page := open["ada"].ends(t); socket || page {

@@ -14,11 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/client"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
-// Exit codes, as documented in `gpulab exit-codes`.
+// Exit codes, as documented in `gpulab exit-codes`; those from 7 on are of
+// package client.
 const (
 	exitOK         = 0
 	exitFailure    = 1
@@ -68,7 +70,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case errors.Is(err, ctl.ErrNotRunning):
 		return exitNotRunning
 	}
-	return exitFailure
+	return client.ExitCode(err)
 }
 
 // app holds what every command shares.
@@ -108,6 +110,7 @@ What the exit codes mean: gpulab exit-codes.`,
 		newInit(a), newServe(a), newStatus(a), newReset(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
 		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
 	)
+	addStudents(root)
 	wrapArgs(root)
 	return root
 }

@@ -28,6 +28,7 @@ func newQuota(a *app) *cobra.Command {
 			"  sudo gpulab quota show ada\n  sudo gpulab quota grant ada gpu-hours-week 40 --for 3d --note 'paper deadline'",
 	}
 	c.AddCommand(newQuotaList(a), newQuotaShow(a), newQuotaSet(a), newQuotaUnset(a), newQuotaGrant(a), newQuotaEndGrant(a))
+	ownQuota(c)
 	return c
 }
 

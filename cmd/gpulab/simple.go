@@ -62,7 +62,11 @@ func newExitCodes() *cobra.Command {
   3  the command needs root
   4  the machine is not ready for gpulab; each reason is shown
   5  gpulab does not run on this machine
-  6  gpulab runs, but is not ready (gpulab status)`,
+  6  gpulab runs, but is not ready (gpulab status)
+  7  this computer is not signed in to a lab, or not any more (gpulab login)
+  8  the lab cannot be reached, or is not the one that was trusted
+  9  the lab refused it: by role, scope or quota, or there is no such thing
+ 10  the notebook did not start`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), c.Long)
 			return err

@@ -18,6 +18,8 @@ var auditActions = []AuditAction{
 	{"password.changed", "changed the password"},
 	{"token.create", "made an access token"},
 	{"token.revoke", "revoked access tokens"},
+	{"device.confirm", "confirmed that a program gets an access token"},
+	{"device.deny", "denied a program an access token"},
 	{"account.change", "changed name or e-mail"},
 	{"identity.join", "came in with an outside account"},
 	{"identity.link", "linked an outside account"},

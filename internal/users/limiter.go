@@ -22,6 +22,8 @@ var (
 	remotePolicy = policy{free: 30, lockAt: 100, maxWait: time.Minute, lock: 15 * time.Minute, forget: time.Hour}
 	// What strangers ask for fills a list that an admin reads.
 	signUpPolicy = policy{free: 40, lockAt: 60, maxWait: time.Minute, lock: time.Hour, forget: time.Hour}
+	// Programs that ask for a token and were not confirmed; a class asks from one address.
+	devicePolicy = policy{free: 60, lockAt: 120, maxWait: time.Minute, lock: 15 * time.Minute, forget: time.Hour}
 )
 
 const (
@@ -38,6 +40,8 @@ type signInLimits struct {
 	joins, signUps   counter // by address
 	tokens           counter // wrong access tokens by remote address
 	outside          counter // failed sign-ins with outside accounts by remote address
+	devices          counter // programs that ask for a token, by remote address
+	userCodes        counter // codes of such programs that do not fit, by account
 }
 
 func newSignInLimits() *signInLimits {
@@ -48,6 +52,9 @@ func newSignInLimits() *signInLimits {
 		signUps: counter{policy: signUpPolicy, tries: map[string]*tries{}},
 		tokens:  counter{policy: remotePolicy, tries: map[string]*tries{}},
 		outside: counter{policy: remotePolicy, tries: map[string]*tries{}},
+		devices: counter{policy: devicePolicy, tries: map[string]*tries{}},
+
+		userCodes: counter{policy: handlePolicy, tries: map[string]*tries{}},
 	}
 }
 

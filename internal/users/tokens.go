@@ -74,37 +74,43 @@ func (s *Service) CreateToken(ctx context.Context, userID int64, n NewToken) (se
 	case !slices.Contains(TokenLifetimes, n.Days):
 		return "", Token{}, sentence(ErrTokenInvalid, "A token lasts 7, 30, 90 or 365 days. Choose one of them.")
 	}
-	now := time.UnixMilli(s.now().UnixMilli()).UTC()
-	t = Token{UserID: userID, Name: name, Scope: n.Scope, Created: now, Expires: now.AddDate(0, 0, n.Days)}
-	secret = newTokenSecret()
-	hash := sha256.Sum256([]byte(secret))
 	err = s.inTx(ctx, "make a token", func(tx *sql.Tx) error {
-		u, err := s.oneRow(ctx, tx, "id = ?", userID)
-		if err != nil {
-			return err
-		}
-		if u.Suspended {
-			return sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
-		}
-		var have int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE user_id = ? AND expires_at > ?", userID, now.UnixMilli()).Scan(&have); err != nil {
-			return err
-		}
-		if have >= TokensPerUser {
-			return sentence(ErrTokenLimit, "You have %d tokens, and that is the most. Revoke one that no program needs any more.", have)
-		}
-		res, err := tx.ExecContext(ctx, "INSERT INTO api_tokens (token_hash, user_id, name, scope, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
-			hash[:], userID, t.Name, t.Scope, t.Created.UnixMilli(), t.Expires.UnixMilli())
-		if err != nil {
-			return err
-		}
-		t.ID, err = res.LastInsertId()
+		secret, t, _, err = s.insertToken(ctx, tx, userID, NewToken{Name: name, Scope: n.Scope, Days: n.Days}, s.now())
 		return err
 	})
 	if err != nil {
 		return "", Token{}, err
 	}
 	return secret, t, nil
+}
+
+// insertToken makes a token that was checked, for an account that may have one.
+func (s *Service) insertToken(ctx context.Context, tx *sql.Tx, userID int64, n NewToken, now time.Time) (string, Token, User, error) {
+	now = time.UnixMilli(now.UnixMilli()).UTC()
+	t := Token{UserID: userID, Name: n.Name, Scope: n.Scope, Created: now, Expires: now.AddDate(0, 0, n.Days)}
+	u, err := s.oneRow(ctx, tx, "id = ?", userID)
+	if err != nil {
+		return "", Token{}, User{}, err
+	}
+	if u.Suspended {
+		return "", Token{}, User{}, sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+	}
+	var have int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE user_id = ? AND expires_at > ?", userID, now.UnixMilli()).Scan(&have); err != nil {
+		return "", Token{}, User{}, err
+	}
+	if have >= TokensPerUser {
+		return "", Token{}, User{}, sentence(ErrTokenLimit, "You have %d tokens, and that is the most. Revoke one that no program needs any more.", have)
+	}
+	secret := newTokenSecret()
+	hash := sha256.Sum256([]byte(secret))
+	res, err := tx.ExecContext(ctx, "INSERT INTO api_tokens (token_hash, user_id, name, scope, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
+		hash[:], userID, t.Name, t.Scope, t.Created.UnixMilli(), t.Expires.UnixMilli())
+	if err != nil {
+		return "", Token{}, User{}, err
+	}
+	t.ID, err = res.LastInsertId()
+	return secret, t, u.User, err
 }
 
 // Tokens lists somebody's tokens, the newest first; one that expired is still there for 30 days.
@@ -158,13 +164,21 @@ func (s *Service) RevokeToken(ctx context.Context, userID, tokenID int64) (Token
 	return t, nil
 }
 
-// RevokeTokens ends all tokens of a person and says how many there were.
+// RevokeTokens ends all tokens of a person, and what they confirmed and no program has fetched yet. It says how many
+// tokens there were.
 func (s *Service) RevokeTokens(ctx context.Context, userID int64) (int, error) {
-	res, err := s.db.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", userID)
-	if err != nil {
-		return 0, fmt.Errorf("revoke tokens: %w", err)
-	}
-	n, err := res.RowsAffected()
+	var n int64
+	err := s.inTx(ctx, "revoke tokens", func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM device_codes WHERE user_id = ?", userID); err != nil {
+			return err
+		}
+		res, err := tx.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", userID)
+		if err != nil {
+			return err
+		}
+		n, err = res.RowsAffected()
+		return err
+	})
 	return int(n), err
 }
 

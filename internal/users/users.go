@@ -77,7 +77,7 @@ func (s *Service) Run(ctx context.Context) error {
 // Sweep does one round of what Run does.
 func (s *Service) Sweep(ctx context.Context) error {
 	s.note(ctx, s.failures.flush(s.now(), false)...)
-	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx), s.sweepTokens(ctx), s.sweepAudit(ctx))
+	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx), s.sweepTokens(ctx), s.sweepDevices(ctx), s.sweepAudit(ctx))
 }
 
 // ByID finds an account that was not removed; ErrNotFound otherwise.

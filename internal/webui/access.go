@@ -29,7 +29,6 @@ type visitor struct {
 	session  users.Session
 	token    string // the session's token, to end it
 	signedIn bool
-	byToken  bool // it is a program with an access token; there is no session to it
 }
 
 // may reports whether the visitor may do the action to anybody at all, which
@@ -69,11 +68,8 @@ func (s *Server) visitor(r *http.Request) visitor {
 // make it and, for a form, when the form was ours.
 func (s *Server) guard(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v, err := s.caller(r, rt)
-		if err == nil {
-			err = s.admit(w, r, rt, v)
-		}
-		if err != nil {
+		v := s.visitor(r)
+		if err := s.admit(w, r, rt, v); err != nil {
 			s.fail(w, r, v, err)
 			return
 		}
@@ -86,8 +82,6 @@ func (s *Server) guard(rt route) http.Handler {
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visitor) error {
 	if !v.may(rt.need) {
 		switch {
-		case v.byToken:
-			return errTokenScope
 		case v.signedIn:
 			return errNotAllowed
 		case rt.script || r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -96,12 +90,8 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visit
 			return seeOther("/login?next=" + url.QueryEscape(r.URL.RequestURI()))
 		}
 	}
-	if safeMethod(r.Method) {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil
-	}
-	if v.byToken {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		return nil // no browser sends a token by itself, so no other site can make it
 	}
 	if err := parseForm(w, r, rt.maxForm); err != nil {
 		var tooLarge *http.MaxBytesError

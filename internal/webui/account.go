@@ -23,9 +23,6 @@ type OwnAccounts interface {
 	Tokens(ctx context.Context, userID int64) ([]users.Token, error)
 	CreateToken(ctx context.Context, userID int64, token users.NewToken) (secret string, made users.Token, err error)
 	RevokeToken(ctx context.Context, userID, tokenID int64) (users.Token, error)
-	// TokenUser finds whose access token a program shows; change says whether
-	// its request changes something.
-	TokenUser(ctx context.Context, secret, remote string, change bool) (users.User, users.Token, error)
 }
 
 // failuresShown is how far back the page tells of sign-ins that failed.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -187,6 +188,11 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 	setSomeQuotas(t, busy)
 	someFolders(t, busy)
+	asked, err := busy.users.AskDevice(ctx, users.DeviceAsk{Client: "lea-laptop (macOS)", Scope: users.ScopeLaunch, Days: 30, Remote: "10.20.30.40"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unbuilt := newLabOf(t, fstest.MapFS{})
 	ways, wayPages := waysInPages(t)
 	pages := []struct {
 		name, path, user string
@@ -254,6 +260,11 @@ func TestPagesInABrowser(t *testing.T) {
 		{"not-found", "/nothing", "ada", busy, 404},
 		{"forbidden", "/users", "ben", busy, 403},
 		{"design", "/design", "ben", busy, 200},
+		{"device", "/device?code=" + asked.UserCode, "lea", busy, 200},
+		{"device-code", "/device", "lea", busy, 200},
+		{"device-wrong", "/device?code=BCDFGHJK", "lea", busy, 404},
+		{"cli", "/cli", "ben", busy, 200},
+		{"cli-none", "/cli", "ben", unbuilt, 200},
 	}
 	for _, p := range wayPages {
 		pages = append(pages, struct {

@@ -171,7 +171,7 @@ func (s *Server) gpuPageView(ctx context.Context, uuid string, span chartSpan, v
 		other.Current = other.Key == span.Key
 		view.Spans = append(view.Spans, other)
 	}
-	view.DataURL = "/api/v1/gpus/" + url.PathEscape(uuid) + "/history?span=" + span.Key
+	view.DataURL = "/gpus/" + url.PathEscape(uuid) + "/curves?span=" + span.Key
 	return view, nil
 }
 
@@ -509,8 +509,8 @@ func inShort(values, peaks []*float64, unit string) string {
 	return fmt.Sprintf("mean %s %s, highest %s %s", write(sum/float64(n)), unit, write(most), unit)
 }
 
-// apiGPUHistory is a GPU's readings over time, as columns.
-func (s *Server) apiGPUHistory(w http.ResponseWriter, r *http.Request, _ visitor) error {
+// gpuCurves is a GPU's readings over time, as columns.
+func (s *Server) gpuCurves(w http.ResponseWriter, r *http.Request, _ visitor) error {
 	span, ok := chartSpanOf(r.URL.Query().Get("span"))
 	if !ok {
 		return &problem{status: http.StatusBadRequest, title: "No such window of time", text: "span may be 10m, 24h or 30d."}

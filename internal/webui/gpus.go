@@ -326,33 +326,3 @@ func shapeOf(machines []machineView) string {
 	}
 	return shape.String()
 }
-
-func (s *Server) apiGPUs(w http.ResponseWriter, _ *http.Request, v visitor) error {
-	snapshots := s.cfg.Fleet.Snapshots()
-	for i := range snapshots {
-		hideTitles(&snapshots[i], v)
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"nodes": snapshots})
-	return nil
-}
-
-// hideTitles leaves out how others have called their notebooks: the names of
-// servers and pods are made from it.
-func hideTitles(s *gpu.Snapshot, v visitor) {
-	hide := func(p *gpu.PodRef) {
-		if p.User != "" && !v.session.User.MayTo(users.ActionManageNotebooks, p.User) {
-			p.Name, p.Notebook = "", ""
-		}
-	}
-	s.GPUs = slices.Clone(s.GPUs) // others read the fleet's own
-	for i := range s.GPUs {
-		g := &s.GPUs[i]
-		g.Holders, g.Processes = slices.Clone(g.Holders), slices.Clone(g.Processes)
-		for k := range g.Holders {
-			hide(&g.Holders[k].PodRef)
-		}
-		for k := range g.Processes {
-			hide(&g.Processes[k].Pod)
-		}
-	}
-}

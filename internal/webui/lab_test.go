@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math/big"
 	"net/http"
@@ -61,6 +62,12 @@ type lab struct {
 // newLab starts a lab with two GPUs, of which heldBy hold the first ones.
 func newLab(t testing.TB, heldBy ...string) *lab {
 	t.Helper()
+	return newLabOf(t, someClients(t), heldBy...)
+}
+
+// newLabOf starts one that offers these programs for people's computers.
+func newLabOf(t testing.TB, clients fs.FS, heldBy ...string) *lab {
+	t.Helper()
 	l := &lab{users: newUsers(t), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
 		history: &fakeHistory{known: map[string]bool{testGPU: true}}, lending: &fakeLending{anyway: map[string]bool{}},
 		status: &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
@@ -83,7 +90,7 @@ func newLab(t testing.TB, heldBy ...string) *lab {
 	}
 	pages, err := webui.New(webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
-		CA: func() []byte { return l.ca }, LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
+		CA: func() []byte { return l.ca }, Clients: clients, LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
 	if err != nil {
 		t.Fatal(err)

@@ -38,8 +38,6 @@ var (
 		text: "The page exists, but not for this kind of request.", linkText: "Go to the home page", link: "/"}
 	errNotAllowed = &problem{status: http.StatusForbidden, title: "Your account does not allow this",
 		text: "Ask an admin of the lab to do it for you, or to change your role.", linkText: "Go to the home page", link: "/"}
-	errTokenScope = &problem{status: http.StatusForbidden, title: "This access token does not allow this",
-		text: "Its scope or its owner’s role does not reach that far. A token with another scope can be made on the page of the account."}
 	errSignInFirst = &problem{status: http.StatusUnauthorized, title: "You are signed out",
 		text: "Nothing was changed. Sign in and try again.", linkText: "Sign in", link: "/login"}
 	errFormToken = &problem{status: http.StatusForbidden, title: "This form was not accepted",
@@ -87,16 +85,10 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, v visitor, err err
 		return // nobody is there to read an answer
 	}
 	p := problemOf(err)
-	var refused *refusedToken
-	if errors.As(err, &refused) {
-		p = tokenProblem(w, refused)
-	} else if p == errSignInFirst && strings.HasPrefix(r.URL.Path, apiPrefix) {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="gpulab"`)
-	}
 	if p.status >= http.StatusInternalServerError {
 		s.cfg.Log.Error("page failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
-	if strings.HasPrefix(r.URL.Path, "/api/") || r.URL.Path == "/events" {
+	if strings.HasSuffix(r.URL.Path, "/curves") || r.URL.Path == "/events" {
 		writeJSON(w, p.status, map[string]string{"error": p.title, "nextStep": p.text})
 		return
 	}

@@ -53,16 +53,16 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/signup", need: public, handler: s.signUp},
 		{method: "GET", path: "/trust", need: public, handler: s.trustPage},
 		{method: "GET", path: "/ca.crt", need: public, handler: s.downloadCA},
+		{method: "GET", path: "/cli/{file}", need: public, handler: s.downloadClient},
 
 		{method: "GET", path: "/{$}", need: users.ActionSee, handler: s.homePage},
 		{method: "GET", path: "/gpus", need: users.ActionSee, handler: s.gpusPage},
 		{method: "POST", path: "/gpu-check", need: users.ActionManageLab, handler: s.checkGPU},
 		{method: "GET", path: "/gpus/{uuid}", need: users.ActionSee, handler: s.gpuPage},
 		{method: "POST", path: "/gpus/{uuid}/lend", need: users.ActionManageLab, handler: s.lendGPU},
-		{method: "GET", path: "/api/v1/gpus/{uuid}/history", need: users.ActionSee, handler: s.apiGPUHistory, script: true},
+		{method: "GET", path: "/gpus/{uuid}/curves", need: users.ActionSee, handler: s.gpuCurves, script: true},
 		{method: "GET", path: "/use", need: users.ActionSee, handler: s.usePage},
 		{method: "GET", path: "/events", need: users.ActionSee, handler: s.events, script: true},
-		{method: "GET", path: "/api/v1/gpus", need: users.ActionSee, handler: s.apiGPUs, script: true},
 		{method: "GET", path: "/network", need: users.ActionSee, handler: s.networkPage},
 		{method: "GET", path: "/design", need: users.ActionSee, handler: s.designPage},
 
@@ -117,10 +117,12 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/account/identities/{provider}", need: users.ActionOwnAccount, handler: s.identityPage},
 		{method: "POST", path: "/account/identities/{provider}/link", need: users.ActionOwnAccount, handler: s.linkIdentity},
 		{method: "POST", path: "/account/identities/{id}/unlink", need: users.ActionOwnAccount, handler: s.unlinkIdentity},
+		{method: "GET", path: "/device", need: users.ActionOwnAccount, handler: s.devicePage},
+		{method: "POST", path: "/device", need: users.ActionOwnAccount, handler: s.decideDevice},
+		{method: "GET", path: "/cli", need: users.ActionSee, handler: s.cliPage},
 		{method: "GET", path: "/audit", need: users.ActionSeeAudit, handler: s.auditPage},
 		{method: "POST", path: "/audit/export", need: users.ActionSeeAudit, handler: s.exportAudit},
 		{method: "GET", path: "/status", need: users.ActionManageLab, handler: s.statusPage},
-		{method: "GET", path: "/api/v1/status", need: users.ActionManageLab, handler: s.apiStatus, script: true},
 	}
 }
 

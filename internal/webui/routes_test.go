@@ -52,15 +52,18 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/signup", everyone},
 		{"GET", "/trust", everyone},
 		{"GET", "/ca.crt", everyone},
+		{"GET", "/cli/gpulab-linux-amd64", everyone},
+		{"GET", "/cli", signedIn},
+		{"GET", "/device", signedIn},
+		{"POST", "/device", signedIn},
 		{"GET", "/handle/check?handle=zoe", admin},
 		{"GET", "/", signedIn},
 		{"GET", "/gpus", signedIn},
 		{"GET", "/gpus/" + testGPU, signedIn},
 		{"POST", "/gpus/" + testGPU + "/lend", admin},
-		{"GET", "/api/v1/gpus/" + testGPU + "/history", signedIn},
+		{"GET", "/gpus/" + testGPU + "/curves", signedIn},
 		{"POST", "/gpu-check", admin},
 		{"GET", "/use", signedIn},
-		{"GET", "/api/v1/gpus", signedIn},
 		{"GET", "/design", signedIn},
 		{"GET", "/events?view=nothing", signedIn},
 		{"POST", "/launch", signedIn},
@@ -120,7 +123,6 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/invitations/1/revoke", lead | admin},
 		{"GET", "/network", signedIn},
 		{"GET", "/status", admin},
-		{"GET", "/api/v1/status", admin},
 	}
 	for _, rt := range newLab(t).pages.Routes() {
 		path := samplePath(rt[1])
@@ -182,7 +184,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{$}", "", "{uuid}", testGPU, "{provider}", "uni").Replace(pattern)
+	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody
@@ -323,7 +325,6 @@ func TestErrorPages(t *testing.T) {
 	}
 	l.status.status.Components = nil // makes the fake fail
 	l.client(t, "ada").get("/status").want(t, http.StatusInternalServerError, "gpulab logs")
-	l.client(t, "ada").get("/api/v1/status").want(t, http.StatusInternalServerError, `"error"`)
 }
 
 func TestSecurityHeaders(t *testing.T) {

@@ -35,16 +35,6 @@ func (s *Server) statusPage(w http.ResponseWriter, r *http.Request, v visitor) e
 	return nil
 }
 
-// apiStatus answers what "gpulab status --json" prints.
-func (s *Server) apiStatus(w http.ResponseWriter, r *http.Request, _ visitor) error {
-	status, err := s.cfg.Status.Status(r.Context())
-	if err != nil {
-		return fmt.Errorf("read status: %w", err)
-	}
-	writeJSON(w, http.StatusOK, status)
-	return nil
-}
-
 // notWell counts the components that need a look.
 func notWell(components []ctl.Component) int {
 	n := 0

@@ -1,5 +1,5 @@
 // Package webui is gpulab's pages: server-rendered HTML with live parts over
-// server-sent events, a small JSON API for scripts, and the files both load.
+// server-sent events, and the files they load.
 //
 // The package declares the interfaces it calls and imports other packages of
 // gpulab for their types only. Each page is a handler (home.go), its view
@@ -18,10 +18,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"time"
 
+	"github.com/gpulab/gpulab/assets"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
@@ -51,6 +53,7 @@ type Users interface {
 	groups
 	waysIn
 	outsideAccounts
+	deviceCodes
 }
 
 // Notebooks start, stop and report notebooks.
@@ -117,6 +120,9 @@ type Config struct {
 	CA func() []byte
 	// SignIn is the outside identity providers; nil for none.
 	SignIn SignIn
+	// Clients are the programs for people's own computers, as packaging/clients
+	// packed them; nil means those that are embedded.
+	Clients fs.FS
 	// SignUp lets anybody ask for an account, which an admin approves or not.
 	SignUp bool
 	// LabName is shown on every page; empty means "gpulab".
@@ -130,12 +136,13 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Server answers the requests of browsers and scripts. Its Run must be active
+// Server answers the requests of browsers. Its Run must be active
 // for pages to be live.
 type Server struct {
 	cfg       Config
 	handler   http.Handler
 	files     *files
+	builds    []clientBuild
 	trends    *trends
 	board     board
 	streams   *streams
@@ -161,14 +168,21 @@ func New(cfg Config) (*Server, error) {
 	if cfg.CA == nil {
 		cfg.CA = func() []byte { return nil }
 	}
+	if cfg.Clients == nil {
+		cfg.Clients = assets.Clients()
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	builds, err := readClients(cfg.Clients)
+	if err != nil {
+		return nil, fmt.Errorf("webui: read the programs for people's computers: %w", err)
 	}
 	files, err := loadFiles()
 	if err != nil {
 		return nil, fmt.Errorf("webui: read embedded files: %w", err)
 	}
-	s := &Server{cfg: cfg, files: files, trends: newTrends(), streams: newStreams(), now: time.Now,
+	s := &Server{cfg: cfg, files: files, builds: builds, trends: newTrends(), streams: newStreams(), now: time.Now,
 		board: board{fleet: cfg.Fleet}, newcomers: newNewcomers()}
 	cfg.Users.OnSessionsEnded(s.streams.end)
 	s.handler = s.routes()

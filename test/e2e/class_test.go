@@ -32,6 +32,7 @@ func TestClass(t *testing.T) {
 		{"an invitation", testInvitation, false},
 		{"asking for an account", testAsking, false},
 		{"an access token", testToken, false},
+		{"a student's terminal", testStudentTerminal, false},
 		{"the audit log", testAudit, false},
 	})
 }

@@ -1,0 +1,150 @@
+package apitest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// mostLaunches is how many launches are kept: a test that launches thousands must not become slow.
+const mostLaunches = 200
+
+// Notebooks keeps launches in memory, and tells subscribers when a test changes them. A new one waits.
+type Notebooks struct {
+	mu       sync.Mutex
+	launches []notebooks.Launch
+	last     int64
+	changed  []chan struct{}
+}
+
+// Profiles are those of a new lab.
+func (n *Notebooks) Profiles() []notebooks.Profile { return notebooks.DefaultProfiles() }
+
+// Obstacle knows of none.
+func (n *Notebooks) Obstacle(string) string { return "" }
+
+// Launch notes a request as the real service does, for a lab in which nothing is free.
+func (n *Notebooks) Launch(_ context.Context, u users.User, r notebooks.Request) (notebooks.Launch, error) {
+	i := slices.IndexFunc(n.Profiles(), func(p notebooks.Profile) bool { return p.Slug == r.Profile || r.Profile == "" })
+	if i < 0 {
+		return notebooks.Launch{}, notebooks.ErrProfileUnknown
+	}
+	for _, c := range r.Title {
+		if c < ' ' || c == 0x7f || c == 0x202e {
+			return notebooks.Launch{}, notebooks.ErrTitleInvalid
+		}
+	}
+	profile := n.Profiles()[i]
+	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: profile.Slug, Title: r.Title, Profile: profile.Slug, GPUs: profile.GPUs,
+		State: notebooks.Waiting, Reason: "Both GPUs are in use. It is next in line.", Position: 1, Requested: time.Now().UTC(),
+		URL: "/user/" + u.Handle + "/" + profile.Slug + "/", Holders: []notebooks.Holder{{Handle: "ada", Pod: "jupyter-ada", GPUs: 1, Since: time.Now().UTC()}},
+		Detail: []notebooks.Step{{Name: notebooks.StepQueue, State: "active", Text: "Waiting for a GPU."}, {Name: notebooks.StepServer, State: "waiting"}}}
+	if l.Title == "" {
+		l.Title = profile.Title
+	}
+	n.change(func() {
+		for k := range n.launches {
+			if n.launches[k].ID == r.Instead {
+				n.launches[k].State, n.launches[k].EndCode, n.launches[k].Ended = notebooks.Ended, notebooks.EndCancelled, time.Now().UTC()
+			}
+		}
+		n.last++
+		l.ID = n.last
+		n.launches = append(n.launches, l)
+		n.launches = n.launches[max(0, len(n.launches)-mostLaunches):]
+	})
+	return l, nil
+}
+
+// Move changes a launch and tells whoever waits for it; false where there is none such.
+func (n *Notebooks) Move(id int64, edit func(l *notebooks.Launch)) (found bool) {
+	n.change(func() {
+		for i := range n.launches {
+			if n.launches[i].ID == id {
+				edit(&n.launches[i])
+				found = true
+			}
+		}
+	})
+	return found
+}
+
+func (n *Notebooks) change(edit func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	edit()
+	for _, c := range n.changed {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (n *Notebooks) filter(keep func(notebooks.Launch) bool) []notebooks.Launch {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := []notebooks.Launch{}
+	for _, l := range n.launches {
+		if keep(l) {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// Get finds one launch.
+func (n *Notebooks) Get(_ context.Context, id int64) (notebooks.Launch, error) {
+	list := n.filter(func(l notebooks.Launch) bool { return l.ID == id })
+	if len(list) == 0 {
+		return notebooks.Launch{}, notebooks.ErrNotFound
+	}
+	return list[0], nil
+}
+
+// List is somebody's launches, the newest first.
+func (n *Notebooks) List(_ context.Context, userID int64) ([]notebooks.Launch, error) {
+	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID })
+	slices.Reverse(list)
+	return list, nil
+}
+
+// Active is everybody's launches that have not ended.
+func (n *Notebooks) Active(context.Context) ([]notebooks.Launch, error) {
+	return n.filter(notebooks.Launch.Active), nil
+}
+
+// Stop ends a launch at once.
+func (n *Notebooks) Stop(_ context.Context, id int64) error { return n.end(id, notebooks.EndStopped) }
+
+// Cancel ends one that waits.
+func (n *Notebooks) Cancel(_ context.Context, id int64) error {
+	return n.end(id, notebooks.EndCancelled)
+}
+
+func (n *Notebooks) end(id int64, code string) error {
+	if !n.Move(id, func(l *notebooks.Launch) {
+		l.State, l.EndCode, l.Ended, l.Reason = notebooks.Ended, code, time.Now().UTC(), "It was stopped."
+	}) {
+		return notebooks.ErrNotFound
+	}
+	return nil
+}
+
+// Subscribe signals changes until ctx ends.
+func (n *Notebooks) Subscribe(ctx context.Context) <-chan struct{} {
+	c := make(chan struct{}, 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.changed = append(n.changed, c)
+	context.AfterFunc(ctx, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.changed = slices.DeleteFunc(n.changed, func(other chan struct{}) bool { return other == c })
+	})
+	return c
+}

@@ -1,0 +1,343 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Profile is a kind of notebook.
+type Profile struct {
+	Slug        string  `json:"slug" doc:"Its name in requests"`
+	Title       string  `json:"title"`
+	Description string  `json:"description,omitempty"`
+	CPUs        float64 `json:"cpus,omitempty" doc:"Cores at most; left out where the profile sets no bound"`
+	Memory      string  `json:"memory,omitempty" doc:"At most, such as 8Gi"`
+	GPUs        int     `json:"gpus" doc:"GPUs of its own"`
+	GPUModel    string  `json:"gpuModel,omitempty" doc:"Which; left out for any"`
+	GPUMemory   string  `json:"gpuMemory,omitempty" doc:"Of each GPU at least"`
+	Start       string  `json:"start" enum:"now,waits,never" doc:"Whether one of yours would start at once"`
+	Why         string  `json:"why,omitempty" doc:"Why it would wait or cannot start, for people"`
+}
+
+// ProfileList is what can be launched.
+type ProfileList struct {
+	Profiles []Profile `json:"profiles"`
+}
+
+// Notebook is one launch, from the request to its end.
+type Notebook struct {
+	ID        int64            `json:"id"`
+	User      string           `json:"user" doc:"Whose, by sign-in name"`
+	Title     string           `json:"title,omitempty" doc:"Left out where it is not yours to see"`
+	Profile   string           `json:"profile"`
+	State     string           `json:"state" enum:"waiting,starting,running,stopping,ended"`
+	Reason    string           `json:"reason,omitempty" doc:"Why it waits, what it does, why it ended; for people"`
+	EndCode   string           `json:"endCode,omitempty" enum:"stopped,cancelled,quota,failed,exited,oom,evicted,interrupted" doc:"Why it ended, in one word"`
+	GPUs      int              `json:"gpus"`
+	GPUUUIDs  []string         `json:"gpuUuids,omitempty" doc:"Which GPUs it has"`
+	Simulated bool             `json:"simulated,omitempty" doc:"Its GPUs are, and compute nothing"`
+	Position  int              `json:"position,omitempty" doc:"Its place in the queue while it waits, from 1"`
+	Never     bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
+	Steps     []NotebookStep   `json:"steps,omitempty" doc:"How far its start is"`
+	Holders   []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
+	Requested time.Time        `json:"requested"`
+	Started   *time.Time       `json:"started,omitempty" doc:"When its turn came"`
+	Ready     *time.Time       `json:"ready,omitempty" doc:"When its address answered first"`
+	Ended     *time.Time       `json:"ended,omitempty"`
+	URL       string           `json:"url,omitempty" doc:"Where JupyterLab is, while it runs and is yours"`
+	Page      string           `json:"page" doc:"Its page for browsers"`
+	Version   string           `json:"version" doc:"Another one whenever something above changes; see the parameter seen"`
+}
+
+// NotebookStep is one stage of a start.
+type NotebookStep struct {
+	Name  string `json:"name" enum:"queue,namespace,image,pod,server"`
+	State string `json:"state" enum:"waiting,active,done,failed"`
+	Text  string `json:"text,omitempty" doc:"For people"`
+}
+
+// NotebookHolder is what holds GPUs now.
+type NotebookHolder struct {
+	User  string    `json:"user,omitempty" doc:"Left out for what is nobody's"`
+	GPUs  int       `json:"gpus"`
+	Node  string    `json:"node,omitempty"`
+	Since time.Time `json:"since"`
+}
+
+// NotebookList is some notebooks, the newest first.
+type NotebookList struct {
+	Notebooks []Notebook `json:"notebooks"`
+}
+
+// longestWait is how long a question waits for a change at most, in seconds. The server gives a request half a minute.
+const longestWait = 20
+
+type notebooksInput struct {
+	Of string `query:"of" default:"me" enum:"me,everybody" doc:"me lists yours, ended ones too; everybody lists all that have not ended"`
+}
+
+type notebookInput struct {
+	IDInput
+	Seen string `query:"seen" maxLength:"64" doc:"The version you know: the answer waits until there is another one"`
+	Wait int    `query:"wait" minimum:"0" maximum:"20" doc:"For how many seconds at most"`
+}
+
+type launchInput struct {
+	Body struct {
+		Profile string `json:"profile,omitempty" maxLength:"63" doc:"Its slug; the first profile if left out"`
+		Title   string `json:"title,omitempty" maxLength:"80" doc:"What you call it; the profile's title if left out"`
+		Instead int64  `json:"instead,omitempty" minimum:"1" doc:"A waiting notebook of yours that this one replaces"`
+	}
+}
+
+type launched struct {
+	Location string `header:"Location"`
+	Body     Notebook
+}
+
+func (s *Server) addNotebooks() {
+	add(s, Operation{Method: "GET", Path: "/profiles", ID: "listProfiles", Need: users.ActionSee, tag: "notebooks", summary: "The kinds of notebooks, and whether one would start at once"}, s.listProfiles)
+	add(s, Operation{Method: "GET", Path: "/notebooks", ID: "listNotebooks", Need: users.ActionSee, tag: "notebooks", summary: "Your notebooks, or everybody's"}, s.listNotebooks)
+	add(s, Operation{Method: "POST", Path: "/notebooks", ID: "launchNotebook", Need: users.ActionLaunch, tag: "notebooks", summary: "Launch a notebook",
+		description: "It waits where no GPU is free, and starts by itself.", status: http.StatusCreated, also: []int{conflict, http.StatusNotFound}}, s.launchNotebook)
+	add(s, Operation{Method: "GET", Path: "/notebooks/{id}", ID: "getNotebook", Need: users.ActionSee, tag: "notebooks", summary: "One notebook; waits for a change where asked to"}, s.getNotebook)
+	add(s, Operation{Method: "DELETE", Path: "/notebooks/{id}", ID: "stopNotebook", Need: users.ActionManageNotebooks, tag: "notebooks", summary: "Stop a notebook, or take it out of the queue",
+		description: "Files in the home stay. One that has ended is as was wanted."}, s.stopNotebook)
+}
+
+func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[ProfileList], error) {
+	active, err := s.cfg.Notebooks.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waiting := 0
+	for i := range active {
+		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
+			waiting++
+		}
+	}
+	list := ProfileList{Profiles: []Profile{}}
+	snapshots := s.cfg.Snapshots()
+	for _, p := range s.cfg.Notebooks.Profiles() {
+		out := Profile{Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs, GPUModel: p.GPUModel, GPUMemory: p.GPUMemory}
+		room := roomFor(snapshots, p.GPUKind())
+		// A profile for GPUs that the lab does not have helps nobody but the one who wrote it.
+		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && c.user.Role.Scope(users.ActionManageLab) == users.Nobody {
+			continue
+		}
+		if out.Start, out.Why, err = s.start(ctx, c, p, room, waiting); err != nil {
+			return nil, err
+		}
+		list.Profiles = append(list.Profiles, out)
+	}
+	return answerWith(list)
+}
+
+// start says whether a notebook of a profile would start at once for whoever asks.
+func (s *Server) start(ctx context.Context, c *call, p notebooks.Profile, room gpuRoom, waiting int) (start, why string, err error) {
+	if obstacle := s.cfg.Notebooks.Obstacle(p.Slug); obstacle != "" {
+		return "never", obstacle, nil
+	}
+	if err := s.cfg.MayLaunch(ctx, c.user, p); err != nil {
+		if refusal(err) == nil {
+			return "", "", err
+		}
+		return "never", message(err), nil
+	}
+	switch {
+	case p.GPUs == 0:
+		return "now", "", nil
+	case room.largest == 0:
+		return "never", "This lab has no such GPU now.", nil
+	case p.GPUs > room.largest:
+		return "never", fmt.Sprintf("It takes %d GPUs, and no machine of this lab has more than %d.", p.GPUs, room.largest), nil
+	case waiting > 0:
+		return "waits", fmt.Sprintf("%d before it in the queue.", waiting), nil
+	case p.GPUs > room.mostFree:
+		return "waits", fmt.Sprintf("%d of %d free.", room.free, room.total), nil
+	}
+	return "now", "", nil
+}
+
+// gpuRoom counts GPUs of a kind, or turns on them where several notebooks share one: all, those that are free, and the
+// most of both on one machine, from which a notebook gets all of its GPUs.
+type gpuRoom struct{ total, free, largest, mostFree int }
+
+func roomFor(snapshots []gpu.Snapshot, kind notebooks.GPUKind) gpuRoom {
+	var room gpuRoom
+	for i := range snapshots {
+		all, free := 0, 0
+		for k := range snapshots[i].GPUs {
+			g := &snapshots[i].GPUs[k]
+			var memory int64
+			if g.MemoryTotal != nil {
+				memory = int64(*g.MemoryTotal)
+			}
+			if !kind.Fits(notebooks.NodeRoom{GPUModel: strings.ReplaceAll(g.Name, " ", "-"), GPUMemory: memory}) {
+				continue
+			}
+			slots := max(g.Slots, 1, len(g.Instances))
+			all += slots
+			if g.Withheld == "" && g.Error == "" {
+				free += max(0, slots-len(g.Holders))
+			}
+		}
+		room = gpuRoom{room.total + all, room.free + free, max(room.largest, all), max(room.mostFree, free)}
+	}
+	return room
+}
+
+func (s *Server) listNotebooks(ctx context.Context, c *call, in *notebooksInput) (*body[NotebookList], error) {
+	var launches []notebooks.Launch
+	var err error
+	if in.Of == "everybody" {
+		launches, err = s.cfg.Notebooks.Active(ctx)
+	} else {
+		launches, err = s.cfg.Notebooks.List(ctx, c.user.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := NotebookList{Notebooks: []Notebook{}}
+	for i := range launches {
+		list.Notebooks = append(list.Notebooks, s.notebook(c, &launches[i]))
+	}
+	return answerWith(list)
+}
+
+// notebook is a launch as whoever asks may see it: what others call theirs, and what is in their way, is theirs.
+func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
+	n := Notebook{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated,
+		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/launches/" + strconv.FormatInt(l.ID, 10))}
+	if c.may(users.ActionManageNotebooks, l.UserID) {
+		n.Title, n.Reason, n.EndCode, n.GPUUUIDs, n.Position, n.Never = l.Title, l.Reason, l.EndCode, l.GPUUUIDs, l.Position, l.Never
+		for _, step := range l.Detail {
+			n.Steps = append(n.Steps, NotebookStep{step.Name, step.State, step.Text})
+		}
+		for _, h := range l.Holders {
+			n.Holders = append(n.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
+		}
+	}
+	if l.State == notebooks.Running && c.user.ID == l.UserID {
+		n.URL = s.notebookURL(c, l)
+	}
+	n.Version = versionOf(n)
+	return n
+}
+
+// notebookURL is where JupyterLab of a launch is, on the notebooks' origin.
+func (s *Server) notebookURL(c *call, l *notebooks.Launch) string {
+	host := c.host
+	if bare, _, err := net.SplitHostPort(host); err == nil {
+		host = bare
+	}
+	if host == "" {
+		return ""
+	}
+	if s.cfg.HubPort != 443 {
+		host = net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(s.cfg.HubPort))
+	}
+	return "https://" + host + l.URL + "lab"
+}
+
+// versionOf is another text for everything that differs.
+func versionOf(n Notebook) string {
+	text, _ := json.Marshal(n) // a struct of plain fields
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// launchOf reads a launch that the caller may see all of. To others it does not exist.
+func (s *Server) launchOf(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
+	l, err := s.cfg.Notebooks.Get(ctx, id)
+	if err == nil && !c.may(users.ActionManageNotebooks, l.UserID) {
+		err = notebooks.ErrNotFound
+	}
+	return l, err
+}
+
+func (s *Server) launchNotebook(ctx context.Context, c *call, in *launchInput) (*launched, error) {
+	request := notebooks.Request{Profile: in.Body.Profile, Title: strings.TrimSpace(in.Body.Title), Instead: in.Body.Instead}
+	if request.Instead != 0 {
+		if _, err := s.launchOf(ctx, c, request.Instead); err != nil {
+			return nil, err
+		}
+	}
+	l, err := s.cfg.Notebooks.Launch(ctx, c.user, request)
+	if err != nil {
+		return nil, err
+	}
+	detail := auditedLaunch(&l)
+	if request.Instead != 0 {
+		detail += fmt.Sprintf(", instead of launch %d", request.Instead)
+	}
+	s.audit(ctx, c, "notebook.launch", l.Handle, detail)
+	return &launched{Prefix + "/notebooks/" + strconv.FormatInt(l.ID, 10), s.notebook(c, &l)}, nil
+}
+
+// auditedLaunch names a launch in the audit log. Its title is its owner's own matter.
+func auditedLaunch(l *notebooks.Launch) string {
+	return fmt.Sprintf("launch %d, profile %s", l.ID, l.Profile)
+}
+
+func (s *Server) getNotebook(ctx context.Context, c *call, in *notebookInput) (*body[Notebook], error) {
+	waiting, cancel := context.WithTimeout(ctx, time.Duration(min(in.Wait, longestWait))*time.Second)
+	defer cancel()
+	changes := s.cfg.Notebooks.Subscribe(waiting)
+	for {
+		l, err := s.launchOf(ctx, c, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		n := s.notebook(c, &l)
+		if in.Seen == "" || in.Wait == 0 || n.Version != in.Seen {
+			return answerWith(n)
+		}
+		select {
+		case <-waiting.Done():
+			return answerWith(n)
+		case <-changes:
+		case <-time.After(time.Second): // steps move without a change of the launch
+		}
+	}
+}
+
+func (s *Server) stopNotebook(ctx context.Context, c *call, in *IDInput) (*body[Notebook], error) {
+	l, err := s.launchOf(ctx, c, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if l.Active() {
+		if l.State == notebooks.Waiting {
+			err = s.cfg.Notebooks.Cancel(ctx, l.ID)
+		} else {
+			err = s.cfg.Notebooks.Stop(ctx, l.ID)
+		}
+		// One that ended in the meantime is what was wanted.
+		if err != nil && !errors.Is(err, notebooks.ErrNotFound) {
+			return nil, fmt.Errorf("stop launch %d: %w", l.ID, err)
+		}
+		if l.State == notebooks.Waiting {
+			s.audit(ctx, c, "notebook.cancel", l.Handle, auditedLaunch(&l))
+		} else {
+			s.audit(ctx, c, "notebook.stop", l.Handle, auditedLaunch(&l))
+		}
+		if l, err = s.cfg.Notebooks.Get(ctx, l.ID); err != nil {
+			return nil, err
+		}
+	}
+	return answerWith(s.notebook(c, &l))
+}
