@@ -348,7 +348,7 @@ func (c *Config) checkDirectory() (string, string) {
 	}
 	for key, dn := range map[string]string{"bindDN": c.BindDN, "userBase": c.UserBase, "groupBase": c.GroupBase} {
 		// Active Directory takes other names to bind as: user@example.org.
-		if _, err := ldap.ParseDN(dn); err != nil && !(key == "bindDN" && c.Type == typeActiveDirectory) {
+		if _, err := ldap.ParseDN(dn); err != nil && (key != "bindDN" || c.Type != typeActiveDirectory) {
 			return key, fmt.Sprintf("%s of %s is %q, which is no name in a directory; write it like ou=people,dc=example,dc=org", key, c.Name, dn)
 		}
 	}

@@ -155,7 +155,7 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 
 // failOutside records why somebody whom a provider vouches for did not come in.
 func (s *Service) failOutside(ctx context.Context, o Outside, handle, remote string, err error) {
-	why := ""
+	var why string
 	switch {
 	case errors.Is(err, ErrNotAdmitted):
 		why = "not admitted by the rules"
