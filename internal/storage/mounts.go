@@ -50,7 +50,7 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 	for i := range all {
 		names[i] = all[i].folder.Name
 	}
-	if err := s.mountPoints(u, names); err != nil {
+	if err := s.withRoom(u, func() error { return s.mountPoints(u, names) }); err != nil {
 		return Opened{}, fmt.Errorf("the places for shared folders in the home of %s: %w", u.Handle, err)
 	}
 	shares, err := s.ready(ctx, u)

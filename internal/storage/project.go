@@ -150,6 +150,26 @@ func adopt(ctx context.Context, path string, project int) error {
 	return err
 }
 
+// roomForRoot is how many bytes more than its limit a full home takes of gpulab's own.
+const roomForRoot = 1 << 20
+
+// withRoom does something as root in a home that may be full. XFS, unlike ext4, refuses root then, too.
+func (s *Service) withRoom(u users.User, do func() error) error {
+	err := do()
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) || !s.Kept() {
+		return err
+	}
+	limit, limitErr := projectLimit(s.cfg.HomesDir, u.UID)
+	used, _, useErr := projectUse(s.cfg.HomesDir, u.UID)
+	if limitErr != nil || useErr != nil || limit == 0 {
+		return err // the disk itself is full
+	}
+	if err := limitProject(s.cfg.HomesDir, u.UID, max(limit, used)+roomForRoot); err != nil {
+		return err
+	}
+	return errors.Join(do(), limitProject(s.cfg.HomesDir, u.UID, limit))
+}
+
 // Kept reports whether the file system itself keeps homes within their limits.
 func (s *Service) Kept() bool { return projectsOn(s.cfg.HomesDir) }
 

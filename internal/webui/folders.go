@@ -62,6 +62,14 @@ type largeView struct {
 	Folder            bool
 }
 
+// end marks folders.
+func (l largeView) end() string {
+	if l.Folder {
+		return "/"
+	}
+	return ""
+}
+
 type folderRow struct {
 	Name, Kind, Who, Mine, Note string
 	Size, Measured              string

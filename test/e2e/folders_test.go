@@ -85,7 +85,7 @@ func testSharedFolders(t *testing.T, a *appliance) {
 	}
 	a.MustRun(a.ctx, "sh", "-ec", "mkdir -p /srv/archive /srv/plain && mount -t tmpfs tmpfs /srv/archive && mkdir /srv/archive/inner && mount -t tmpfs -o mode=777 tmpfs /srv/archive/inner && "+
 		"echo measured >/srv/archive/file && chmod 777 /srv/archive && chmod 666 /srv/archive/file")
-	checkFailure(t, a.Gpulab(a.ctx, "folder", "create", "bad", "--kind", "host", "--path", "/var/lib/gpulab/homes"), 1, "not shown to anybody")
+	checkFailure(t, a.Gpulab(a.ctx, "folder", "create", "bad", "--kind", "host", "--path", "/var/lib/gpulab"), 1, "not shown to anybody")
 	checkFailure(t, a.Gpulab(a.ctx, "folder", "create", "../bad", "--kind", "dataset"), 1, "cannot be a folder")
 	for _, args := range [][]string{
 		{"folder", "create", "exercises", "--kind", "hand-in", "--group", "seminar"}, {"folder", "create", "imagenet", "--kind", "dataset"},
@@ -105,7 +105,7 @@ func testSharedFolders(t *testing.T, a *appliance) {
 	admin.Fill("Name", "seminar-data")
 	admin.WaitFor("the group", `(() => { document.querySelector("#group").value = "seminar"; return true })()`)
 	admin.Click("main", "Make")
-	admin.WaitText("main", "shared/seminar-data")
+	admin.WaitText("main", "the group seminar writes")
 	admin.Open(pages + "/folders")
 	admin.WaitText("table", "seminar-data")
 	admin.Pictures("folders")
@@ -164,7 +164,7 @@ func testSharedFolders(t *testing.T, a *appliance) {
 func (a *appliance) folderPerson(t *testing.T, handle string) *kernel {
 	t.Helper()
 	b := a.browser.Private().For(t)
-	invitation := a.MustGpulab(a.ctx, "user", "password-link", handle)
+	invitation := a.MustGpulab(a.ctx, "user", "passwd", handle)
 	b.Open(strings.TrimSpace(invitation[strings.Index(invitation, "https://"):]))
 	b.Fill("Password", studentPassword(handle))
 	b.Fill("Password once more", studentPassword(handle))
