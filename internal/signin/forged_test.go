@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ type forger struct {
 	userinfo  string
 	nonce     string
 	refuse    bool // every code, and the client first
+	told      atomic.Int32
 }
 
 func newForger(t testing.TB) *forger {
@@ -55,6 +57,7 @@ func newForger(t testing.TB) *forger {
 		say(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: f.key.Public(), KeyID: "k", Use: "sig", Algorithm: "ES256"}}})
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
+		f.told.Add(1)
 		if f.refuse {
 			_, secret, _ := r.BasicAuth()
 			code := "invalid_grant"
@@ -222,6 +225,22 @@ func (f *forger) visit(t testing.TB, s *signin.Service) (signin.Flow, string, er
 	f.nonce = address.Query().Get("nonce")
 	flow, o, err := s.Finish(t.Context(), "uni", "mine", url.Values{"state": {address.Query().Get("state")}, "code": {"c"}})
 	return flow, o.Subject, err
+}
+
+// TestMixUpTellsTheOtherNothing: a code that was given at one provider never goes to another, which could use it in
+// that person's name.
+func TestMixUpTellsTheOtherNothing(t *testing.T) {
+	p, evil := university(t), newForger(t)
+	cfg := evil.config(t)
+	cfg.Name = "evil"
+	s, _ := newService(t, uniConfig(t, p), cfg)
+	q := p.SignIn(t, begin(t, s, "uni"), "ada", "ada's").Query()
+	if _, o, err := s.Finish(t.Context(), "evil", "mine", q); !errors.Is(err, signin.ErrInvalid) {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if n := evil.told.Load(); n != 0 {
+		t.Errorf("the other was told %d times", n)
+	}
 }
 
 // TestDiscoveryIsChecked: a provider that calls itself another's name, or leads to where nothing is encrypted, is not

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,7 +25,33 @@ type Directory struct {
 	UserBase     string
 	GroupBase    string
 	stop         func()
+	log          *record
 }
+
+// record is what a program has said so far.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (r *record) Write(text []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(text)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// Binds counts how often the directory was asked to prove a password so far.
+func (d *Directory) Binds() int { return strings.Count(d.log.String(), " method=128") }
+
+// Searches counts how often it was asked for people or groups.
+func (d *Directory) Searches() int { return strings.Count(d.log.String(), " SRCH base=") }
 
 // DirectoryPassword is what somebody signs in with at the directory.
 func DirectoryPassword(name string) string { return name + "-directory" }
@@ -52,10 +79,11 @@ func StartDirectory(t testing.TB, referral string) *Directory {
 	if out, err := exec.Command(program(t, "slapadd"), "-q", "-f", conf, "-l", ldif).CombinedOutput(); err != nil {
 		t.Fatalf("slapadd: %v\n%s", err, out)
 	}
-	var log bytes.Buffer
-	cmd := exec.Command(program(t, "slapd"), "-d", "0", "-f", conf,
+	log := &record{}
+	d.log = log
+	cmd := exec.Command(program(t, "slapd"), "-d", "stats", "-f", conf,
 		"-h", "ldaps://127.0.0.1:"+tlsPort+"/ ldap://127.0.0.1:"+plainPort+"/")
-	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.Stdout, cmd.Stderr = log, log
 	// A test that is killed leaves nothing behind.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
