@@ -35,6 +35,7 @@ import (
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/sftpd"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
@@ -81,10 +82,14 @@ type appliance struct {
 	storage *storage.Service
 	signin  *signin.Service // outside identity providers
 	proxy   *proxyName      // the way to the internet, where the lab has one
+	files   *sftpd.Server   // nil where no files are taken
 	id      embedk8s.Identity
 	images  embedk8s.ImageSet
 	hub     charts.HubSecrets
-	host    *hoststat.Host
+
+	filesIdentity sftpd.Identity
+
+	host *hoststat.Host
 
 	where atomic.Pointer[place] // it may change at any time
 	mend  chan struct{}         // a token when the cluster is to be looked after
@@ -139,7 +144,7 @@ func (l *appliance) run(ctx context.Context) error {
 	}
 	defer l.store.Close()
 	g, ctx := errgroup.WithContext(ctx)
-	if err := l.listen(ctx, g); err != nil {
+	if err := errors.Join(l.listen(ctx, g), l.listenFiles(ctx, g)); err != nil {
 		return err
 	}
 	g.Go(func() error { return ctl.Serve(ctx, l.app.socket, l) })
@@ -202,6 +207,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	if l.hub, err = loadHubSecrets(l.cfg.DataDir); err != nil {
+		return err
+	}
+	if err := l.newFiles(); err != nil {
 		return err
 	}
 	if l.host, err = hoststat.New(); err != nil {
@@ -694,7 +702,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend,
 		SignIn: l.signin,
-		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval,
+		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(),
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
@@ -711,7 +719,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		CheckGPU:  l.tryGPU, LendGPU: lend, LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		CheckGPU:  l.tryGPU, LendGPU: lend, Files: l.apiFileDoor(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

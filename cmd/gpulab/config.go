@@ -70,6 +70,8 @@ type Config struct {
 	Quotas QuotaConfig `json:"quotas,omitzero"`
 	// Storage says how homes and shared folders are looked after.
 	Storage StorageConfig `json:"storage,omitzero"`
+	// Files says where people bring files in and out.
+	Files FilesConfig `json:"files,omitzero"`
 	// Network says what notebooks may reach besides the internet.
 	Network NetworkConfig `json:"network,omitzero"`
 	// K3s passes further options on.
@@ -156,6 +158,9 @@ func (c *Config) setDefaults() {
 	if c.SignUp == "" {
 		c.SignUp = signUpOff
 	}
+	if c.Files.Listen == "" {
+		c.Files.Listen = ":2022"
+	}
 	if c.K3s.PodMaxPIDs == 0 {
 		c.K3s.PodMaxPIDs = 4096
 	}
@@ -212,6 +217,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Storage.measureEvery(); err != nil {
+		return err
+	}
+	if err := c.Files.check(c.HTTPSPort, c.HubPort, *c.HTTPPort, 6443, 10250); err != nil {
 		return err
 	}
 	if err := c.Network.check(); err != nil {
@@ -371,6 +379,11 @@ quotas:
 # notebook has ended: at most this often each, with what the disk has left over.
 storage:
   measureEvery: {{printf "%q" .Storage.MeasureEvery}}
+
+# Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their
+# account: ":2022" on every address of this machine, "10.1.2.3:2022" on that one, or off.
+files:
+  listen: {{printf "%q" .Files.Listen}}
 
 # Notebooks reach the internet, and no private address: nothing in 10/8,
 # 100.64/10, 172.16/12 and 192.168/16. allow opens some, for everybody or for

@@ -26,6 +26,10 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"k3s: {kubeletarg: []}":              "did you mean kubeletArgs?",
 		"cpus: 2":                            "cpus stands at a place where there is no such key; it belongs into profiles",
 		"zzz: 2":                             "there is no key zzz; correct it",
+		"files: {listen: here}":              `files.listen is "here"; write it as ":2022"`,
+		"files: {listen: 99999}":             `files.listen is ":99999"`,
+		"files: {listen: true}":              `files.listen is "true"`,
+		"files: {listen: 443}":               "both have port 443",
 		"gpuSharing: 2\n\nlabb: x":           "line 3: there is no key labb; did you mean lab?",
 		"signin:\n- name: uni\n  type: okta": "line 3: signin: the type of uni is \"okta\"; it may be oidc",
 		"lab: x\nsignin:\n- name: uni\n  type: keycloak\n  realm: a\n  clientID: b":                                                   "line 3: signin: uni lacks url",
@@ -49,7 +53,8 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "gpuSharing:", "gpuSharing: 1", "lab: 2026", "gpuSharing: 2\nnames: []"} {
+	for _, text := range []string{"", "gpuSharing:", "gpuSharing: 1", "lab: 2026", "gpuSharing: 2\nnames: []", "files: {listen: off}",
+		"files: {listen: 2222}", "files: {listen: '[::1]:2022'}"} {
 		c, err := loadConfig(writeConfig(t, text))
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {
 			t.Errorf("%q: %+v, %v", text, c, err)

@@ -195,10 +195,14 @@ func chooseGPUs(ask *asker, count int) string {
 // not work.
 func preflight(ctx context.Context, out io.Writer, cfg Config) error {
 	mode := cfg.GPUs
+	ports := []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250}
+	if port, err := cfg.Files.Listen.port(); err == nil && port != 0 {
+		ports = append(ports, port)
+	}
 	look := func() []doctor.Finding {
 		return doctor.Preflight(ctx, doctor.Options{
 			DataDir: cfg.DataDir, Address: cfg.Address, GPUMode: mode,
-			Ports: []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250},
+			Ports: ports,
 		})
 	}
 	findings := look()

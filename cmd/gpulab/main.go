@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/client"
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/sftpd"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
@@ -45,6 +46,10 @@ func fail(code int, format string, args ...any) error {
 }
 
 func main() {
+	// It serves a student: nothing of the other commands is even parsed.
+	if len(os.Args) == 2 && os.Args[1] == sftpSession {
+		os.Exit(sftpd.Child())
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()

@@ -32,7 +32,7 @@ type InGroup struct {
 type TokenInfo struct {
 	ID       int64      `json:"id"`
 	Name     string     `json:"name"`
-	Scope    string     `json:"scope" enum:"read,launch,full"`
+	Scope    string     `json:"scope" enum:"files,read,launch,full"`
 	Created  time.Time  `json:"created"`
 	Expires  time.Time  `json:"expires"`
 	LastUsed *time.Time `json:"lastUsed,omitempty" doc:"To the minute; left out for never"`
@@ -271,7 +271,7 @@ type createTokenInput struct {
 		Handle   string `json:"handle" minLength:"1" maxLength:"100" doc:"Your sign-in name"`
 		Password string `json:"password" minLength:"1" maxLength:"1000"`
 		Name     string `json:"name" minLength:"1" maxLength:"60" doc:"What it is for"`
-		Scope    string `json:"scope" enum:"read,launch,full"`
+		Scope    string `json:"scope" enum:"files,read,launch,full"`
 		Days     int    `json:"days,omitempty" enum:"7,30,90,365" default:"90"`
 	}
 }

@@ -134,6 +134,8 @@ type Config struct {
 	CheckGPU func(ctx context.Context) (string, error)
 	// LendGPU makes a GPU be lent out whoever uses it, or no longer.
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
+	// Files is where files are brought in and out over SFTP; nil where the lab takes none.
+	Files *FileDoor
 	// LabName is shown; empty means "gpulab".
 	LabName string
 	// HubPort is the port of the notebooks' origin; 0 means 8443.
@@ -178,6 +180,7 @@ func New(cfg Config) (*Server, error) {
 	s.addDevice()
 	s.addAccount()
 	s.addNotebooks()
+	s.addFiles()
 	s.addGPUs()
 	s.addPeople()
 	s.addGroups()

@@ -68,7 +68,7 @@ func portTaken(port int, owner process, known bool) Finding {
 		finding.Mend = fmt.Sprintf("Stop %s.", owner.name)
 	}
 	if finding.Means == "" {
-		finding.Means = "gpulab serves its pages there."
+		finding.Means = "gpulab needs it, for its pages, for notebooks or for files."
 		finding.Mend = strings.TrimSuffix(finding.Mend, ".") + ", or name another port in /etc/gpulab/config.yaml."
 	}
 	return finding

@@ -203,8 +203,10 @@ func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUse
 		return User{}, err
 	}
 	// Whoever needs a link may have lost more than a password.
-	if _, err := tx.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", *link.UserID); err != nil {
-		return User{}, fmt.Errorf("revoke tokens: %w", err)
+	for _, table := range []string{"api_tokens", "ssh_keys"} {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE user_id = ?", *link.UserID); err != nil {
+			return User{}, fmt.Errorf("revoke tokens and keys: %w", err)
+		}
 	}
 	u, err := s.oneRow(ctx, tx, "id = ?", *link.UserID)
 	if err != nil {

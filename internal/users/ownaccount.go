@@ -88,7 +88,11 @@ func (s *Service) EndOneSession(ctx context.Context, userID int64, sessionID str
 
 // EndOtherSessions signs a person out everywhere but in the session with that ID.
 func (s *Service) EndOtherSessions(ctx context.Context, userID int64, keep string) (ended bool, err error) {
-	return s.endSome(ctx, userID, "id <> ?", keep)
+	ended, err = s.endSome(ctx, userID, "id <> ?", keep)
+	if err == nil {
+		s.signedOutElsewhere(userID)
+	}
+	return ended, err
 }
 
 func (s *Service) endSome(ctx context.Context, userID int64, which, sessionID string) (bool, error) {

@@ -21,6 +21,7 @@ const (
 	ActionSee             Action = "see"
 	ActionOwnAccount      Action = "own-account"
 	ActionLaunch          Action = "launch"
+	ActionFiles           Action = "files"
 	ActionManageNotebooks Action = "manage-notebooks"
 	ActionSeeUse          Action = "see-use"
 	ActionSeePeople       Action = "see-people"
@@ -61,8 +62,9 @@ type Rule struct {
 // rules are the whole of it: pages, commands and the API ask nothing else.
 var rules = []Rule{
 	{ActionSee, "see machines, GPUs and who holds them", toAll(Everybody)},
-	{ActionOwnAccount, "password, sessions, access tokens", toAll(Own)},
+	{ActionOwnAccount, "password, sessions, access tokens, SSH keys", toAll(Own)},
 	{ActionLaunch, "launch notebooks", toAll(Own)},
+	{ActionFiles, "bring files in and out (SFTP)", toAll(Own)},
 	{ActionManageNotebooks, "open, stop or cancel notebooks (opening: own ones only)", byRole(Everybody, OwnGroups, Own, Own)},
 	{ActionSeeUse, "see who used how much over time", byRole(Everybody, OwnGroups, Own, Own)},
 	{ActionSeePeople, "see people's pages and groups: e-mail, state, last sign-in", byRole(Everybody, OwnGroups, Nobody, Nobody)},

@@ -28,6 +28,11 @@ func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Servi
 // What is no account's name and password here may be one of a directory (UseDirectories): errors are then also
 // ErrDirectoryAway, and those of SignInOutside.
 func (s *Service) Authenticate(ctx context.Context, handle, password, remote string) (User, error) {
+	return s.authenticate(ctx, handle, password, remote, "")
+}
+
+// authenticate is Authenticate; what goes into the log as the detail of the sign-in.
+func (s *Service) authenticate(ctx context.Context, handle, password, remote, what string) (User, error) {
 	row, outside, err := s.tryPassword(ctx, handle, password, remote, s.directories...)
 	if err != nil {
 		return User{}, err
@@ -42,7 +47,7 @@ func (s *Service) Authenticate(ctx context.Context, handle, password, remote str
 		s.fail(ctx, failure{row.Handle, remote, "the account is suspended"})
 		return User{}, sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
 	}
-	s.note(ctx, Entry{Actor: row.Handle, Action: "sign-in", Target: row.Handle, Remote: remote})
+	s.note(ctx, Entry{Actor: row.Handle, Action: "sign-in", Target: row.Handle, Detail: what, Remote: remote})
 	return row.User, nil
 }
 

@@ -18,13 +18,14 @@ type TokenScope string
 
 // The scopes.
 const (
+	ScopeFiles  TokenScope = "files"  // bring the owner's files in and out, and nothing else
 	ScopeRead   TokenScope = "read"   // see what the owner sees
-	ScopeLaunch TokenScope = "launch" // and launch and stop the owner's own notebooks
+	ScopeLaunch TokenScope = "launch" // and launch and stop the owner's own notebooks, and bring files in and out
 	ScopeFull   TokenScope = "full"   // everything the owner's role may do
 )
 
 // TokenScopes lists every scope, from least to most.
-func TokenScopes() []TokenScope { return []TokenScope{ScopeRead, ScopeLaunch, ScopeFull} }
+func TokenScopes() []TokenScope { return []TokenScope{ScopeFiles, ScopeRead, ScopeLaunch, ScopeFull} }
 
 // TokenLifetimes are how many days a new token may last; TokenLifetime is the usual choice. None lasts for ever.
 var TokenLifetimes = []int{7, 30, 90, 365}
@@ -70,7 +71,7 @@ func (s *Service) CreateToken(ctx context.Context, userID int64, n NewToken) (se
 	case err != nil || name == "" || len([]rune(name)) > maxTokenName:
 		return "", Token{}, sentence(ErrTokenInvalid, "A token needs a name of at most %d characters that says what it is for, such as the program that uses it.", maxTokenName)
 	case !slices.Contains(TokenScopes(), n.Scope):
-		return "", Token{}, sentence(ErrTokenInvalid, "There is no scope %s. Choose read, launch or full.", quote(string(n.Scope)))
+		return "", Token{}, sentence(ErrTokenInvalid, "There is no scope %s. Choose files, read, launch or full.", quote(string(n.Scope)))
 	case !slices.Contains(TokenLifetimes, n.Days):
 		return "", Token{}, sentence(ErrTokenInvalid, "A token lasts 7, 30, 90 or 365 days. Choose one of them.")
 	}
@@ -244,17 +245,20 @@ func (s *Service) sweepTokens(ctx context.Context) error {
 type limit string
 
 const (
-	limitOwnNotebooks limit = "own notebooks" // nothing but launching, and acting on one's own
-	limitNothing      limit = "nothing"
+	limitOwnWork  limit = "own work" // nothing but launching, and acting on one's own notebooks and files
+	limitOwnFiles limit = "own files"
+	limitNothing  limit = "nothing"
 )
 
 // limit is that of one request.
 func (t TokenScope) limit(change bool) limit {
 	switch {
+	case t == ScopeFiles:
+		return limitOwnFiles
 	case t == ScopeFull, !change && slices.Contains(TokenScopes(), t):
 		return ""
 	case t == ScopeLaunch:
-		return limitOwnNotebooks
+		return limitOwnWork
 	}
 	return limitNothing
 }
@@ -264,7 +268,7 @@ func (l limit) scope(a Action) Scope {
 	switch {
 	case l == "":
 		return Everybody
-	case l == limitOwnNotebooks && (a == ActionLaunch || a == ActionManageNotebooks):
+	case l == limitOwnWork && (a == ActionLaunch || a == ActionManageNotebooks || a == ActionFiles), l == limitOwnFiles && a == ActionFiles:
 		return Own
 	}
 	return Nobody

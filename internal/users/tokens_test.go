@@ -219,8 +219,12 @@ func TestTokenScopes(t *testing.T) {
 				for _, rule := range Policy() {
 					want := rule.Roles[role]
 					switch {
+					case scope == ScopeFiles && rule.Action == ActionFiles:
+						want = Own
+					case scope == ScopeFiles:
+						want = Nobody
 					case !change, scope == ScopeFull:
-					case scope == ScopeLaunch && (rule.Action == ActionLaunch || rule.Action == ActionManageNotebooks):
+					case scope == ScopeLaunch && (rule.Action == ActionLaunch || rule.Action == ActionManageNotebooks || rule.Action == ActionFiles):
 						want = Own
 					default:
 						want = Nobody

@@ -47,8 +47,9 @@ type Service struct {
 	chained    atomic.Bool  // the audit log has no entry without a hash
 	forgetting sync.RWMutex // held for writing while the oldest entries go, for reading while all are read
 
-	hookMu sync.RWMutex
-	hooks  []func(userID int64, sessionID string)
+	hookMu    sync.RWMutex
+	hooks     []func(userID int64, sessionID string)
+	elsewhere []func(userID int64)
 }
 
 // New makes the service over an open gpulab.db.

@@ -23,6 +23,9 @@ type OwnAccounts interface {
 	Tokens(ctx context.Context, userID int64) ([]users.Token, error)
 	CreateToken(ctx context.Context, userID int64, token users.NewToken) (secret string, made users.Token, err error)
 	RevokeToken(ctx context.Context, userID, tokenID int64) (users.Token, error)
+	SSHKeys(ctx context.Context, userID int64) ([]users.SSHKey, error)
+	AddSSHKey(ctx context.Context, userID int64, name, key string) (users.SSHKey, error)
+	RemoveSSHKey(ctx context.Context, userID, keyID int64) (users.SSHKey, error)
 }
 
 // failuresShown is how far back the page tells of sign-ins that failed.
@@ -40,6 +43,7 @@ type accountView struct {
 	OtherWays    []identityView // to sign in
 	HasPassword  bool
 	NewToken     tokenForm
+	Files        filesView
 	// Secret is a token that was just made, TokenName what it is called.
 	Secret, TokenName string
 }
@@ -65,8 +69,9 @@ type tokenForm struct {
 
 // scopeWords are the choices for a new token, the smallest first.
 var scopeWords = []roleView{
+	{string(users.ScopeFiles), "Files: bring your files in and out, and nothing else"},
 	{string(users.ScopeRead), "Read: see what you see"},
-	{string(users.ScopeLaunch), "Launch: also launch and stop your own notebooks"},
+	{string(users.ScopeLaunch), "Launch: also launch and stop your own notebooks, and bring files in and out"},
 	{string(users.ScopeFull), "Full: everything your role may do"},
 }
 
@@ -88,6 +93,10 @@ var accountDone = map[string]string{
 	"unlinked": "It is unlinked and does not sign you in any more.",
 	"others":   "All other browsers are signed out; access tokens stay.",
 	"token":    "The access token is revoked. Programs that use it are refused from now on.",
+
+	"ssh-key":      "The SSH key is added. You can sign in with it for files now.",
+	"ssh-key-gone": "The SSH key is removed. What was open with it ends within seconds.",
+	"files-closed": "All connections for files are closed.",
 }
 
 func (s *Server) accountPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -124,6 +133,9 @@ func (s *Server) showAccount(w http.ResponseWriter, r *http.Request, v visitor, 
 		return err
 	}
 	view.OtherWays, view.HasPassword = s.otherWays(identities), me.HasPassword
+	if view.Files, err = s.filesView(r, v, view.Files.NewKey); err != nil {
+		return err
+	}
 	if view.Warning, err = s.failedSignIns(ctx, me.Handle); err != nil {
 		return err
 	}

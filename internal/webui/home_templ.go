@@ -211,7 +211,7 @@ func startAndOthers(p page, view homeView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "</div><p class=\"muted small\"><a href=\"/network\">What a notebook may reach</a> of the network</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "</div><p class=\"muted small\"><a href=\"/network\">What a notebook may reach</a> of the network, and how to <a href=\"/account#files\">bring files in</a></p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -45,6 +45,7 @@ type lab struct {
 	status    *fakeStatus
 	history   *fakeHistory
 	lending   *fakeLending
+	door      *fakeDoor
 	pages     *webui.Server
 	server    *httptest.Server
 	ca        []byte
@@ -62,14 +63,20 @@ type lab struct {
 // newLab starts a lab with two GPUs, of which heldBy hold the first ones.
 func newLab(t testing.TB, heldBy ...string) *lab {
 	t.Helper()
-	return newLabOf(t, someClients(t), heldBy...)
+	return newLabWith(t, nil, heldBy...)
 }
 
 // newLabOf starts one that offers these programs for people's computers.
 func newLabOf(t testing.TB, clients fs.FS, heldBy ...string) *lab {
 	t.Helper()
+	return newLabWith(t, func(c *webui.Config) { c.Clients = clients }, heldBy...)
+}
+
+// newLabWith starts one with another configuration.
+func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
+	t.Helper()
 	l := &lab{users: newUsers(t), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
-		history: &fakeHistory{known: map[string]bool{testGPU: true}}, lending: &fakeLending{anyway: map[string]bool{}},
+		history: &fakeHistory{known: map[string]bool{testGPU: true}}, lending: &fakeLending{anyway: map[string]bool{}}, door: &fakeDoor{},
 		status: &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
 	l.fleet.publish(snapshotAt(time.Now(), 2, heldBy...))
 	l.quotas, l.storage = newQuotas(t, l.users, l.notebooks)
@@ -88,10 +95,14 @@ func newLabOf(t testing.TB, clients fs.FS, heldBy ...string) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := webui.New(webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
+	config := webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
-		CA: func() []byte { return l.ca }, Clients: clients, LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+		CA: func() []byte { return l.ca }, Clients: someClients(t), LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
+		Files: l.door.door(), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
+	if edit != nil {
+		edit(&config)
+	}
+	pages, err := webui.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,6 +123,8 @@ type Config struct {
 	// Clients are the programs for people's own computers, as packaging/clients
 	// packed them; nil means those that are embedded.
 	Clients fs.FS
+	// Files is where files are brought in and out; nil where the lab takes none.
+	Files *FileDoor
 	// SignUp lets anybody ask for an account, which an admin approves or not.
 	SignUp bool
 	// LabName is shown on every page; empty means "gpulab".

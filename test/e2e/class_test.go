@@ -33,6 +33,7 @@ func TestClass(t *testing.T) {
 		{"asking for an account", testAsking, false},
 		{"an access token", testToken, false},
 		{"a student's terminal", testStudentTerminal, false},
+		{"bring files in", testBringFilesIn, false},
 		{"the audit log", testAudit, false},
 	})
 }

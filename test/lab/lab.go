@@ -220,12 +220,17 @@ func (l *Lab) MustRun(ctx context.Context, name string, args ...string) string {
 	return result.Stdout
 }
 
+// VisitorCommand returns a command that runs as root in the network of the
+// visitor's computer. Signals reach the command itself.
+func (l *Lab) VisitorCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(l.visitor), "--net", "--", name}, args...)...)
+}
+
 // MustRunVisitor runs a command as root in the network of the visitor's
 // computer; the test ends when it exits with anything but 0.
 func (l *Lab) MustRunVisitor(ctx context.Context, name string, args ...string) {
 	l.t.Helper()
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(l.visitor), "--net", "--", name}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := l.VisitorCommand(ctx, name, args...).CombinedOutput(); err != nil {
 		l.t.Fatalf("visitor: %s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 }

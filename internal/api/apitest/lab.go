@@ -127,6 +127,7 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		},
 		CheckGPU: func(context.Context) (string, error) { return "an NVIDIA A100", nil },
 		LendGPU:  func(_ context.Context, uuid string, anyway bool) error { l.lent[uuid] = anyway; return nil },
+		Files:    &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc"},
 		LabName:  "Vision lab", HubPort: 8443, Limits: limits,
 	})
 	if err != nil {
