@@ -85,15 +85,18 @@ func testSpraying(t *testing.T, a *appliance) {
 	}
 }
 
-var errorParagraph = regexp.MustCompile(`<p class="error"[^>]*>([^<]*)<`)
+var bannerText = regexp.MustCompile(`(?s)<div class="banner bad">(.*?)</div></div>`)
 
+// errorText is what the banner of a page says, without its elements.
 func errorText(body string) string {
-	found := errorParagraph.FindStringSubmatch(body)
+	found := bannerText.FindStringSubmatch(body)
 	if found == nil {
 		return ""
 	}
-	return found[1]
+	return strings.Join(strings.Fields(element.ReplaceAllString(found[1], " ")), " ")
 }
+
+var element = regexp.MustCompile(`<[^>]*>`)
 
 // raw sends bytes over TLS and returns what comes back until the connection
 // ends or is quiet.
