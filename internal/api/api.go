@@ -203,6 +203,7 @@ func (s *Server) config() huma.Config {
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no links to schemas in every answer
 	config.Transformers = []huma.Transformer{explain}
+	config.Formats = map[string]huma.Format{"application/json": strictJSON, "json": strictJSON}
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "A personal access token of scope read, launch or full."},
 	}
@@ -243,7 +244,7 @@ func (s *Server) addRest(mux *http.ServeMux) {
 	for path, allowed := range methods {
 		slices.Sort(allowed)
 		// One by one: a path for every method would contradict one with a variable in its place.
-		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} {
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"} {
 			if !slices.Contains(allowed, method) {
 				mux.HandleFunc(method+" "+Prefix+path, func(w http.ResponseWriter, _ *http.Request) {
 					w.Header().Set("Allow", strings.Join(allowed, ", "))

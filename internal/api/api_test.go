@@ -276,6 +276,8 @@ func TestRefusals(t *testing.T) {
 	ask(t, l, ada, "POST", "/users", `{"name": "`+strings.Repeat("x", 100<<10)+`"}`).want(t, http.StatusRequestEntityTooLarge)
 	ask(t, l, ada, "POST", "/users", `handle=x1`, func(r *http.Request) { r.Header.Set("Content-Type", "application/x-www-form-urlencoded") }).want(t, http.StatusUnsupportedMediaType)
 	ask(t, l, ada, "GET", "/users?role=admin&rolle=guest", "").want(t, http.StatusUnprocessableEntity, "rolle")
+	ask(t, l, ada, "GET", "/users?role=", "").want(t, http.StatusUnprocessableEntity, "no value")
+	ask(t, l, ada, "PATCH", "/users/ben", `{"name": null}`).want(t, http.StatusBadRequest, "null")
 	ask(t, l, ada, "GET", "/users?page=0", "").want(t, http.StatusUnprocessableEntity)
 	ask(t, l, ada, "GET", "/users/nobody", "").want(t, http.StatusNotFound)
 	ask(t, l, ada, "POST", "/users/ada/suspend", "").want(t, http.StatusConflict, "yourself")

@@ -103,20 +103,28 @@ func bearer(r *http.Request) (string, error) {
 	return strings.TrimSpace(secret), nil
 }
 
-// knownParameters refuses what an operation does not know in the address: a misspelt filter would find everything.
+// knownParameters refuses what an operation does not know in the address, or that is empty where it must not be: a
+// misspelt filter would find everything.
 func knownParameters(query url.Values, o *huma.Operation) error {
 	var wrong []string
-	for name := range query {
-		if !slices.ContainsFunc(o.Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name }) {
-			wrong = append(wrong, name)
+	for name, values := range query {
+		i := slices.IndexFunc(o.Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
+		switch {
+		case i < 0:
+			wrong = append(wrong, "There is no parameter "+strconv.Quote(clip(name, 40))+" here.")
+		case slices.Contains(values, "") && !mayBeEmpty(o.Parameters[i].Schema):
+			wrong = append(wrong, "The parameter "+name+" has no value.")
 		}
 	}
 	if len(wrong) == 0 {
 		return nil
 	}
 	slices.Sort(wrong)
-	return problem(http.StatusUnprocessableEntity, "The request does not fit",
-		"There is no parameter "+strconv.Quote(clip(wrong[0], 40))+" here. See "+Prefix+"/openapi.json for those that there are.")
+	return problem(http.StatusUnprocessableEntity, "The request does not fit", wrong[0]+" See "+Prefix+"/openapi.json for what there is.")
+}
+
+func mayBeEmpty(s *huma.Schema) bool {
+	return s != nil && s.Type == huma.TypeString && s.Format == "" && len(s.Enum) == 0
 }
 
 // remote is the address of the client without its port.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,12 +34,12 @@ func TestSchemathesis(t *testing.T) {
 	began := time.Now()
 	for _, run := range []struct {
 		name, handle string
-		examples     string
+		phases       string
 		succeed      int // operations that are done at least once
 	}{
-		{"admin", "ann", "12", 45},
-		{"student", "ben", "3", 15},
-		{"nobody", "", "2", 3},
+		{"admin", "ann", "examples,coverage,fuzzing", 38},
+		{"student", "ben", "examples,fuzzing", 15},
+		{"nobody", "", "examples,fuzzing", 2},
 	} {
 		t.Run(run.name, func(t *testing.T) {
 			w := &witness{lab: apitest.New(t), handle: run.handle, asked: map[string][]int{}}
@@ -45,8 +47,10 @@ func TestSchemathesis(t *testing.T) {
 			defer server.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), schemathesisTime)
 			defer cancel()
-			args := []string{"run", server.URL + api.Prefix + "/openapi.json", "--phases", "examples,coverage,fuzzing", "--max-examples", run.examples,
-				"--seed", "20261122", "--workers", "2", "--no-color", "--request-timeout", "30", "--suppress-health-check", "all", "--continue-on-failure"}
+			args := []string{"run", server.URL + api.Prefix + "/openapi.json", "--phases", run.phases, "--max-examples", "3",
+				// What the description allows may still be refused, such as a password that is too weak.
+				"--exclude-checks", "positive_data_acceptance",
+				"--seed", "20261122", "--workers", "2", "--no-color", "--request-timeout", "30", "--suppress-health-check", "all"}
 			if run.handle != "" {
 				args = append(args, "--header", "Authorization: Bearer "+standIn)
 			}
@@ -75,6 +79,8 @@ type witness struct {
 	lab    *apitest.Lab
 	handle string
 
+	strangers atomic.Int32
+
 	mu    sync.Mutex
 	token string
 	asked map[string][]int // statuses by operation
@@ -87,6 +93,11 @@ func (w *witness) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 			panic(err)
 		}
 		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	if r.Header.Get("Authorization") == "" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer gpulab_") {
+		// Wrong tokens from one address are refused for a while: each comes from another one.
+		n := w.strangers.Add(1)
+		r.RemoteAddr = fmt.Sprintf("10.%d.%d.%d:1", n>>16&255, n>>8&255, n&255)
 	}
 	recorder := &statusRecorder{ResponseWriter: to}
 	w.lab.API.ServeHTTP(recorder, r)
