@@ -14,20 +14,20 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestCluster is the life of a lab whose machines do not behave, and of one
-// whose people do not: what notebooks live through, and what nobody gets.
+// TestCluster is the life of a lab whose people do not behave, and whose
+// machines do not: what nobody gets, and what notebooks live through.
 func TestCluster(t *testing.T) {
 	live(t, slices.Concat([]chapter{
 		{"set up", testSetUp, true},
 		{"tutorial pods", testTutorialPods, false},
 		{"two notebooks", testTwoNotebooks, true},
+	}, attacks, []chapter{
 		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},
 		{"hub ended, Kubernetes down", testHubEndsWhileKubernetesIsDown, true},
 		{"hub restarted after Kubernetes", testHubRestartAfterKubernetes, true},
 		{"what was changed by hand", testDrift, false},
 		{"a release that fails", testFailedRelease, true},
 		{"another address", testAnotherAddress, true},
-	}, attacks, []chapter{
 		{"from simulated GPUs and back", testGPUModes, false},
 	}))
 }
