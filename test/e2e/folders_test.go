@@ -105,7 +105,7 @@ func testSharedFolders(t *testing.T, a *appliance) {
 	admin.Fill("Name", "seminar-data")
 	admin.WaitFor("the group", `(() => { document.querySelector("#group").value = "seminar"; return true })()`)
 	admin.Click("main", "Make")
-	admin.WaitText("main", "the group seminar writes")
+	admin.WaitText("main", "Delete this folder")
 	admin.Open(pages + "/folders")
 	admin.WaitText("table", "seminar-data")
 	admin.Pictures("folders")
