@@ -83,9 +83,9 @@ func (s *Server) filesView(r *http.Request, v visitor, form sshKeyForm) (filesVi
 
 // fileLines are what people paste into a terminal, the easiest first.
 func fileLines(address, host, port, handle string) []commandLine {
-	bracketed := host
+	quoted := host
 	if strings.Contains(host, ":") { // an IPv6 address
-		bracketed = "[" + host + "]"
+		quoted = "'[" + host + "]'"
 	}
 	return []commandLine{
 		{"files-login", "With gpulab on your own computer, once", "gpulab login " + address, ""},
@@ -93,7 +93,7 @@ func fileLines(address, host, port, handle string) []commandLine {
 			"Interrupted? The same line goes on where it stopped. The other way: gpulab cp -r lab:results ."},
 		{"files-sftp", "With the sftp that Linux, macOS and Windows have", "sftp -P " + port + " " + handle + "@" + host,
 			"Then: put -R data. To go on where it stopped: reput -R data. Back: get -R results, or reget -R results."},
-		{"files-rclone", "With rclone", `rclone copy --progress ./data ":sftp,host='` + bracketed + `',port=` + port + ",user=" + handle + `,shell_type=none,ask_password=true:data"`, ""},
+		{"files-rclone", "With rclone", `rclone copy --progress ./data ":sftp,host=` + quoted + `,port=` + port + ",user=" + handle + `,shell_type=none,ask_password=true:data"`, ""},
 	}
 }
 

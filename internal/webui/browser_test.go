@@ -25,6 +25,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webui"
 )
 
 //go:embed testdata/axe/axe.min.js
@@ -192,6 +193,11 @@ func TestPagesInABrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := busy.users.AddSSHKey(ctx, 1, "laptop", publicKey(t)); err != nil {
+		t.Fatal(err)
+	}
+	busy.door.open = []webui.FileConnection{{Since: time.Now().Add(-25 * time.Minute), Remote: "10.20.30.41", Client: "OpenSSH_9.2p1 Debian-2+deb12u6", Way: "SSH key 1"}}
+	doorless := newLabWith(t, func(c *webui.Config) { c.Files = nil })
 	unbuilt := newLabOf(t, fstest.MapFS{})
 	ways, wayPages := waysInPages(t)
 	pages := []struct {
@@ -223,6 +229,8 @@ func TestPagesInABrowser(t *testing.T) {
 		{"users", "/users", "ada", busy, 200},
 		{"account", "/account", "ben", busy, 200},
 		{"account-empty", "/account", "gus", empty, 200},
+		{"account-files", "/account", "ada", busy, 200},
+		{"account-no-files", "/account", "ben", doorless, 200},
 		{"audit", "/audit", "ada", busy, 200},
 		{"audit-filtered", "/audit?person=nobody&since=2026-01-01&until=x", "ada", busy, 200},
 		{"users-nobody", "/users?q=nobody&state=removed", "ada", busy, 200},

@@ -95,7 +95,7 @@ func homeOf(t *testing.T, a *appliance, handle string) string {
 func testBringFilesIn(t *testing.T, a *appliance) {
 	b := a.guest.For(t).Tab()
 	b.Open(pages + "/account")
-	b.WaitText("#files", "gpulab cp -r ./data lab:data")
+	b.WaitFor("the line to copy", `document.querySelector("#files-cp")?.value === "gpulab cp -r ./data lab:data"`)
 	b.Pictures("account-files")
 	var fingerprint string
 	for _, c := range a.status(t).Components {
