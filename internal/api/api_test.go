@@ -16,6 +16,7 @@ import (
 	"github.com/gpulab/gpulab/internal/api/apitest"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -614,5 +615,15 @@ func TestHostInjection(t *testing.T) {
 		if !strings.Contains(got.body, `"link":"/welcome?token=`) {
 			t.Errorf("host %q: %s", host, got.body)
 		}
+	}
+}
+
+// TestEveryKindOfQuota: the API knows the kinds that there are.
+func TestEveryKindOfQuota(t *testing.T) {
+	l := apitest.New(t)
+	ada := l.Token(t, "ada", users.ScopeFull)
+	for _, k := range quota.Kinds() {
+		ask(t, l, ada, "PUT", "/quotas", `{"subject": "everybody", "kind": "`+string(k)+`", "value": 3}`).want(t, http.StatusOK)
+		ask(t, l, ada, "DELETE", "/quotas?subject=everybody&kind="+string(k), "").want(t, http.StatusNoContent)
 	}
 }
