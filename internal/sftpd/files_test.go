@@ -124,7 +124,7 @@ func TestRequests(t *testing.T) {
 	}
 	disk := func(name string) string { return filepath.Join(w.home(ada), name) }
 	for mode, want := range map[os.FileMode]os.FileMode{0o4755: 0o755, 0o2711: 0o711, 0o600: 0o600, 0o777: 0o777} {
-		if err := c.Chmod("a.txt", os.FileMode(mode.Perm())|setBits(mode)); err != nil {
+		if err := c.Chmod("a.txt", mode.Perm()|setBits(mode)); err != nil {
 			t.Error(err)
 		}
 		if _, _, got := owner(t, disk("a.txt")); got != want {

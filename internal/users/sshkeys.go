@@ -61,7 +61,7 @@ func checkSSHKey(key ssh.PublicKey) error {
 	if _, is := key.(*ssh.Certificate); is {
 		return sentence(ErrSSHKeyInvalid, "This is an SSH certificate. Paste the public key itself, without -cert in the name of its file.")
 	}
-	if key.Type() == ssh.InsecureKeyAlgoDSA {
+	if key.Type() == "ssh-dss" {
 		return sentence(ErrSSHKeyInvalid, "DSA keys are too weak today. Make a new one: ssh-keygen -t ed25519.")
 	}
 	crypto, ok := key.(ssh.CryptoPublicKey)
