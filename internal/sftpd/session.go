@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -118,6 +119,9 @@ func (s *session) run(ctx context.Context, channel ssh.Channel, subsystem string
 		return 1
 	}
 	child, err := s.start(spec, places)
+	if errors.Is(err, context.Canceled) {
+		return 0 // the client has gone meanwhile
+	}
 	if err != nil {
 		c.server.cfg.Log.Error("a session for files did not start", "who", c.String(), "err", err)
 		s.say("Your files cannot be opened at the moment. Try again in a minute; if it stays so, tell an admin of the lab.")
