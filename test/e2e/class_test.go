@@ -38,12 +38,16 @@ func TestClass(t *testing.T) {
 	})
 }
 
-// classConfig gives people whose hours are used up little time.
+// classConfig gives people whose hours are used up little time, and lets thirty
+// notebooks onto two cores.
 const classConfig = `
 lab: Class lab
 gpus: simulated
 simulatedGPUs: 2
 signUp: approval
+profiles:
+  - {slug: cpu, title: CPU notebook, cpus: 2, memory: 2Gi, cpuRequest: 0.01, memoryRequest: 128Mi}
+  - {slug: gpu, title: GPU notebook, cpus: 2, memory: 4Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}
 quotas:
   grace: 30s
 `
