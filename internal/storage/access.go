@@ -151,7 +151,12 @@ func (s *Service) PlacesOf(ctx context.Context, userID int64) ([]Place, error) {
 	if err := s.ensureHome(u); err != nil {
 		return nil, fmt.Errorf("the home of %s: %w", u.Handle, err)
 	}
-	places := []Place{{Path: s.Home(u.ID)}}
+	state, err := s.HomeState(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	// As for a new notebook: a full home can be read and emptied, unless the file system itself keeps it.
+	places := []Place{{Path: s.Home(u.ID), ReadOnly: state.Over && !state.Kept}}
 	shares, err := s.ready(ctx, u)
 	if err != nil {
 		return nil, err

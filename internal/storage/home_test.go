@@ -68,6 +68,9 @@ func TestFullHome(t *testing.T) {
 	if !opened.HomeReadOnly {
 		t.Error("a new notebook writes in a full home")
 	}
+	if home, _ := l.place(t, "ben", ""); !home.ReadOnly {
+		t.Error("files are brought into a full home")
+	}
 	now = now.Add(time.Hour - time.Second)
 	keep()
 	if len(l.ended) != 0 {
@@ -89,6 +92,9 @@ func TestFullHome(t *testing.T) {
 	}
 	if _, opened := l.launch(t, "ben"); opened.HomeReadOnly {
 		t.Error("a home with room is only read")
+	}
+	if home, _ := l.place(t, "ben", ""); home.ReadOnly {
+		t.Error("no files can be brought into a home with room")
 	}
 }
 
