@@ -79,6 +79,8 @@ func TestProfiles(t *testing.T) {
 		"memory":            {Slug: "a", Title: "A", Memory: "lots"},
 		"memory request":    {Slug: "a", Title: "A", MemoryRequest: "1 GB"},
 		"GPU memory":        {Slug: "a", Title: "A", GPUs: 1, GPUMemory: "much"},
+		"asks for more":     {Slug: "a", Title: "A", Memory: "1Gi", MemoryRequest: "2Gi"},
+		"asks for more 2":   {Slug: "a", Title: "A", CPUs: 1, CPURequest: 2},
 		"image":             {Slug: "a", Title: "A", Image: "Lab/Image"},
 		"image with spaces": {Slug: "a", Title: "A", Image: "lab/image: 1"},
 		"kind of no GPU":    {Slug: "a", Title: "A", GPUMemory: "24Gi"},
@@ -88,6 +90,10 @@ func TestProfiles(t *testing.T) {
 		if _, err := New(Config{Profiles: []Profile{p}}); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+	tiny := ProfileList([]Profile{{Slug: "a", Title: "A", CPUs: 0.05, Memory: "256M"}})[0]["kubespawner_override"].(map[string]any)
+	if tiny["mem_guarantee"] != tiny["mem_limit"] || tiny["cpu_guarantee"] != 0.05 {
+		t.Errorf("a small profile asks for more than it gets: %v", tiny)
 	}
 	own := ProfileList([]Profile{{Slug: "a", Title: "A", Image: "quay.io/lab/cuda:13"}})[0]["kubespawner_override"].(map[string]any)
 	if _, set := override["image"]; set || own["image"] != "quay.io/lab/cuda:13" || fmt.Sprint(own["cmd"]) != "[jupyterhub-singleuser]" {

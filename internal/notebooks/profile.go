@@ -117,12 +117,18 @@ func (p Profile) cpuRequest() float64 {
 	if p.CPURequest > 0 {
 		return p.CPURequest
 	}
+	if p.CPUs > 0 {
+		return min(defaultCPURequest, p.CPUs)
+	}
 	return defaultCPURequest
 }
 
 func (p Profile) memoryRequest() string {
 	if p.MemoryRequest != "" {
 		return p.MemoryRequest
+	}
+	if q, err := resource.ParseQuantity(p.Memory); err == nil && q.Cmp(resource.MustParse(defaultMemoryRequest)) < 0 {
+		return p.Memory // Kubernetes refuses a request beyond the limit
 	}
 	return defaultMemoryRequest
 }
@@ -155,6 +161,14 @@ func (p Profile) check() error {
 		}
 		if _, err := resource.ParseQuantity(q); err != nil {
 			return fmt.Errorf("profile %q: memory %q is not a quantity such as 4Gi: %w", p.Slug, q, err)
+		}
+	}
+	if p.CPUs > 0 && p.CPURequest > p.CPUs {
+		return fmt.Errorf("profile %q: cpuRequest %v is more than cpus, which is %v", p.Slug, p.CPURequest, p.CPUs)
+	}
+	if p.Memory != "" && p.MemoryRequest != "" {
+		if limit := resource.MustParse(p.Memory); limit.Cmp(resource.MustParse(p.MemoryRequest)) < 0 {
+			return fmt.Errorf("profile %q: memoryRequest %s is more than memory, which is %s", p.Slug, p.MemoryRequest, p.Memory)
 		}
 	}
 	return nil

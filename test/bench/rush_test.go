@@ -35,7 +35,7 @@ func TestRush(t *testing.T) {
 	l.WriteFile("/etc/gpulab/config.yaml", `
 gpus: simulated
 profiles:
-  - {slug: tiny, title: Tiny, description: For exercises., cpus: 0.5, memory: 512M}
+  - {slug: tiny, title: Tiny, description: For exercises., cpus: 1, memory: 512Mi, cpuRequest: 0.01, memoryRequest: 64Mi}
 `)
 	_, printed := initialise(ctx, t, l)
 	admin := signUp(ctx, t, l, printed)
