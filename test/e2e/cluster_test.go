@@ -182,20 +182,23 @@ func (a *appliance) serverProcess(t *testing.T, handle string) string {
 	return strings.Join(pids, " ")
 }
 
-// hubPod is the UID of the hub's pod, with its restarts.
+// hubPod is the hub's pod: its UID and its restarts, a line each while there
+// are two of them.
 func (a *appliance) hubPod(t *testing.T) string {
 	t.Helper()
 	return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "pods", "-l", "app.kubernetes.io/component=hub",
-		"-o", "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{end}")
+		"-o", `jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{"\n"}{end}`)
 }
 
-// waitOtherHub waits until another hub than before is ready.
+// waitOtherHub waits until another hub than before is ready and the one before
+// has gone, so that the hub's log is the new one's.
 func (a *appliance) waitOtherHub(t *testing.T, before string) {
 	t.Helper()
 	a.eventually(t, "another hub answers", func() bool {
 		now := a.Gpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "pods", "-l", "app.kubernetes.io/component=hub",
-			"-o", "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{end} {.items[*].status.conditions[?(@.type=='Ready')].status}")
-		return now.Code == 0 && strings.HasSuffix(now.Stdout, " True") && !strings.HasPrefix(now.Stdout, before)
+			"-o", `jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount} {.status.conditions[?(@.type=='Ready')].status}{"\n"}{end}`)
+		hubs := strings.Split(strings.TrimSpace(now.Stdout), "\n")
+		return now.Code == 0 && len(hubs) == 1 && strings.HasSuffix(hubs[0], " True") && !strings.HasPrefix(hubs[0], strings.TrimSpace(before))
 	})
 }
 
