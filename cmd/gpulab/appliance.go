@@ -151,6 +151,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
+	g.Go(func() error { return l.signin.Watch(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
 		err := l.bootstrap(ctx, g)
@@ -182,7 +183,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people = users.New(l.store.DB())
-	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Log: slog.Default()})
+	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.proxyFor(), Log: slog.Default()})
 	if err != nil {
 		return err
 	}
@@ -589,6 +590,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy, now: time.Now}
+	l.people.SuspendWith(parts.people.Suspend)
 	l.attached.Store(parts)
 	if err := l.openPages(ctx, g, parts); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/http/httpproxy"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -162,6 +163,16 @@ func (n NetworkConfig) proxyEnv(id embedk8s.Identity) map[string]string {
 		env[name], env[strings.ToLower(name)] = value, value
 	}
 	return env
+}
+
+// proxyFor tells which proxy leads to an address from this machine, as it does from notebooks; nil without one: then the
+// environment of the program may name one.
+func (n NetworkConfig) proxyFor() func(*url.URL) (*url.URL, error) {
+	if n.Proxy == "" {
+		return nil
+	}
+	c := httpproxy.Config{HTTPProxy: n.Proxy, HTTPSProxy: n.Proxy, NoProxy: strings.Join(n.NoProxy, ",")}
+	return c.ProxyFunc()
 }
 
 // groupMembers tells who is in a group, for the network rules.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -243,5 +244,27 @@ network:
 	}
 	if c := networkComponent(ctl.Network{}); c.State != ctl.OK || c.NextStep != "" {
 		t.Errorf("without any: %+v", c)
+	}
+}
+
+// The lab's own way to identity providers is the one that notebooks have.
+func TestProxyFor(t *testing.T) {
+	if (NetworkConfig{}).proxyFor() != nil {
+		t.Error("a proxy that nobody configured")
+	}
+	n := NetworkConfig{Proxy: "http://proxy.example.org:3128", NoProxy: []string{".example.org", "10.0.0.0/8"}}
+	for address, want := range map[string]string{"https://accounts.google.com/x": n.Proxy, "https://id.example.org/x": "", "https://10.1.2.3/": "", "https://localhost:8443/": ""} {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		proxy, err := n.proxyFor()(u)
+		if proxy != nil {
+			got = proxy.String()
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: by %q, %v; want %q", address, got, err, want)
+		}
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/users"
@@ -56,7 +58,7 @@ gpulab init puts it to use.`,
 			if err != nil {
 				return err
 			}
-			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: cfg.url})
+			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: cfg.url, Proxy: cfg.Network.proxyFor()})
 			if err != nil {
 				return err
 			}
@@ -166,4 +168,29 @@ func printPreview(w io.Writer, p *signin.Preview) {
 	default:
 		fmt.Fprintf(w, "  would come in with the role %s and the groups %s\n", p.Role, orNone(strings.Join(p.Joins, ", ")))
 	}
+}
+
+// signInComponent is how the identity providers are, nothing where there are none. That one is away makes no lab unready.
+func signInComponent(list []signin.Health) []ctl.Component {
+	if len(list) == 0 {
+		return nil
+	}
+	c := ctl.Component{Name: "sign-in", State: ctl.OK}
+	var there, problems []string
+	for i := range list {
+		switch h := &list[i]; {
+		case h.Problem != "":
+			problems = append(problems, fmt.Sprintf("%s did not answer %s ago (%s)", h.Title, inWords(time.Since(h.At)), h.Problem))
+		case h.At.IsZero():
+			there = append(there, h.Title+" was not asked yet")
+		default:
+			there = append(there, h.Title+" answers")
+		}
+	}
+	c.Detail = strings.Join(append(problems, there...), "; ")
+	if len(problems) > 0 {
+		c.State = ctl.Warning
+		c.NextStep = "`gpulab signin check` says what is wrong; accounts with a password of the lab sign in as always"
+	}
+	return []ctl.Component{c}
 }

@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/signin/signintest"
 )
@@ -59,5 +61,22 @@ func TestSignInCheck(t *testing.T) {
 	}
 	if code, out, _ = command(""); code != exitOK || !strings.Contains(out, "docs/signin.md has examples") {
 		t.Errorf("exit code %d: %s", code, out)
+	}
+}
+
+// A provider that is away is told of and makes no lab unready.
+func TestSignInComponent(t *testing.T) {
+	if got := signInComponent(nil); len(got) != 0 {
+		t.Errorf("a lab without providers has the part %+v", got)
+	}
+	list := []signin.Health{{Info: signin.Info{Title: "Example University"}, At: time.Now()}, {Info: signin.Info{Title: "Physics", Directory: true}}}
+	got := signInComponent(list)
+	if len(got) != 1 || got[0].State != ctl.OK || got[0].Detail != "Example University answers; Physics was not asked yet" || got[0].NextStep != "" {
+		t.Errorf("%+v", got)
+	}
+	list[1].At, list[1].Problem = time.Now().Add(-3*time.Minute), "connection refused"
+	got = signInComponent(list)
+	if len(got) != 1 || got[0].State != ctl.Warning || got[0].Detail != "Physics did not answer 3 min ago (connection refused); Example University answers" || !strings.Contains(got[0].NextStep, "gpulab signin check") {
+		t.Errorf("%+v", got)
 	}
 }

@@ -2,6 +2,7 @@ package signin
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -119,7 +120,7 @@ func (r *Report) testFiles(s *settings) {
 	}
 	if s.CAFile != "" {
 		if _, err := roots(s.CAFile); err != nil {
-			r.fail("certificates", err, "")
+			r.fail("certificates", err, "Write the certificate of the authority into "+s.CAFile+", in PEM.")
 		}
 	}
 }
@@ -143,7 +144,7 @@ func (o *openID) test(ctx context.Context, r *Report) {
 	defer web.CloseIdleConnections()
 	about, err := o.about(ctx, web)
 	if err != nil {
-		r.fail("discovery", plainReason(err), "Open "+strings.TrimSuffix(o.Issuer, "/")+"/.well-known/openid-configuration from this machine.")
+		r.fail("discovery", err, o.discoveryNext(err))
 		return
 	}
 	r.ok("discovery", "%s answers", o.Issuer)
@@ -164,6 +165,49 @@ func (o *openID) test(ctx context.Context, r *Report) {
 		})
 		return err
 	})
+}
+
+// discoveryNext is what to do about a provider that cannot be asked about itself.
+func (o *openID) discoveryNext(err error) string {
+	var calls *issuerError
+	var status *statusError
+	switch {
+	case errors.As(err, &calls) && calls.calls != "":
+		return fmt.Sprintf("Write %s exactly as the provider does; this lab has %s.", o.issuerKeys(), o.Issuer)
+	case errors.As(err, &calls), errors.As(err, &status):
+		return fmt.Sprintf("Check %s: the provider has to tell about itself at %s.", o.issuerKeys(), o.discovery())
+	}
+	return orText(o.trustNext(err, o.issuerKeys()), "Check the name and the way there: open "+o.discovery()+" from this machine.")
+}
+
+// issuerKeys are the keys of the configuration that the issuer is made of.
+func (o *openID) issuerKeys() string {
+	switch o.Type {
+	case typeKeycloak:
+		return "url and realm"
+	case typeMicrosoft:
+		return "tenant"
+	}
+	return "issuer"
+}
+
+// trustNext is what to do where the certificate is what keeps the lab from a provider whose address stands at key;
+// empty where it is not.
+func (s *settings) trustNext(err error, key string) string {
+	var unknown x509.UnknownAuthorityError
+	var names x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &unknown) && s.CAFile == "":
+		return "Write the certificate of the authority that signed it into a file, and its path as caFile: this machine does not know that authority."
+	case errors.As(err, &unknown):
+		return "Another authority than that in " + s.CAFile + " has signed it: write the right one's certificate into that file."
+	case errors.As(err, &names):
+		return "Write " + key + " with a name that stands in its certificate."
+	case errors.As(err, &invalid):
+		return "Let those who run it renew its certificate, and check this machine's clock."
+	}
+	return ""
 }
 
 // nobodysCode is a code that no provider has given to anybody.
@@ -190,7 +234,7 @@ func (o *plainOAuth) test(ctx context.Context, r *Report) {
 	}
 	resp, err := web.Do(req)
 	if err != nil {
-		r.fail("userinfo", plainReason(err), "Open "+o.UserinfoURL+" from this machine.")
+		r.fail("userinfo", plainReason(err), orText(o.trustNext(err, "userinfoURL"), "Check the name and the way there: open "+o.UserinfoURL+" from this machine."))
 		return
 	}
 	_ = resp.Body.Close()
@@ -208,7 +252,7 @@ func (r *Report) testClient(right string, exchange func(secret string) error) {
 		r.fail("client", errors.New("the provider took a code that it never gave out"), "Do not use this provider.")
 		return
 	case !errors.As(err, &refused):
-		r.fail("client", plainReason(err), "")
+		r.fail("client", plainReason(err), "Check the way to the provider's token address from this machine.")
 		return
 	case refusesClient(refused):
 		r.fail("client", errors.New("the provider does not take client ID and secret"), "Copy both anew from the provider's page of this client.")
@@ -240,7 +284,7 @@ func plainReason(err error) error {
 func (d *directory) test(ctx context.Context, r *Report, person string) {
 	conn, err := d.connect(ctx)
 	if err != nil {
-		r.fail("connection", plainReason(err), "Check url, the way there, and whether caFile holds the certificate authority of the server.")
+		r.fail("connection", plainReason(err), orText(d.trustNext(err, "url"), "Check url and the way there from this machine."))
 		return
 	}
 	defer func() { _ = conn.Close() }()

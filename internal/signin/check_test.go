@@ -44,7 +44,7 @@ func TestCheckOpenIDConnect(t *testing.T) {
 	}
 	wrong = cfg
 	wrong.Issuer += "/"
-	if r, text := findings(t, wrong, ""); r.OK || !strings.Contains(text, "calls itself by another name") {
+	if r, text := findings(t, wrong, ""); r.OK || !strings.Contains(text, "calls itself") {
 		t.Errorf("a slash too many: %+v\n%s", r, text)
 	}
 	wrong = cfg

@@ -25,7 +25,8 @@ import (
 // directory is an LDAP server: people type name and password into the lab's own form.
 type directory struct {
 	settings
-	log *slog.Logger
+	log     *slog.Logger
+	contact *contact
 
 	mu     sync.Mutex
 	failed time.Time // when it did not answer, the last time
@@ -59,10 +60,12 @@ func (d *directory) SignIn(ctx context.Context, name, password string) (*users.O
 	ctx, cancel := context.WithTimeout(ctx, directoryTime)
 	defer cancel()
 	w, err := d.check(ctx, name, password)
-	switch {
-	case errors.Is(err, errNobody):
+	if errors.Is(err, errNobody) {
+		d.contact.note(ctx, nil)
 		return nil, nil
-	case err != nil:
+	}
+	d.contact.note(ctx, err)
+	if err != nil {
 		d.log.Warn("a directory cannot be used; `gpulab signin check` says more", "provider", d.Name, "err", err)
 		if !errors.Is(context.Cause(ctx), context.Canceled) {
 			d.mu.Lock()

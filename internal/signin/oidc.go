@@ -2,17 +2,18 @@ package signin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	jose "github.com/go-jose/go-jose/v4"
-	"github.com/zitadel/oidc/v3/pkg/client"
 	"github.com/zitadel/oidc/v3/pkg/client/rp"
 	"github.com/zitadel/oidc/v3/pkg/oidc"
 	"golang.org/x/oauth2"
@@ -21,6 +22,9 @@ import (
 const (
 	// discoverEvery is how long what a provider says about itself is relied on, and keys that it has withdrawn.
 	discoverEvery = time.Hour
+	// answersFor is for how long a provider that answered is taken to be there. Then it is asked again before a browser
+	// is sent to it: a page of the lab can say that it is away, the browser's own only that something is broken.
+	answersFor = 5 * time.Second
 	// quietAfterFailure is how long a provider that did not answer is not asked again, so that a lecture hall that
 	// clicks does not wait in a queue.
 	quietAfterFailure = 5 * time.Second
@@ -38,39 +42,65 @@ var algorithms = []string{
 // openID is a provider of OpenID Connect.
 type openID struct {
 	settings
-	now func() time.Time
+	now     func() time.Time
+	contact *contact
 
 	mu     sync.Mutex
-	party  rp.RelyingParty
-	secret string // of party
-	at     time.Time
-	failed error // the last try to discover, if it failed
+	party  rp.RelyingParty // nil as long as it has never answered
+	from   string          // secret and certificates that party was made with
+	made   time.Time       // when it was
+	asked  time.Time       // when the provider was last asked about itself
+	failed error           // what came of that
 }
 
 // nonceKey finds in a context the nonce that an ID token has to carry.
 type nonceKey struct{}
 
-// relyingParty is the library's client, with what the provider says about itself.
-func (o *openID) relyingParty(ctx context.Context) (rp.RelyingParty, error) {
+// relyingParty is the library's client, with what the provider says about itself. With present, the provider has
+// answered within answersFor; without, what it said within discoverEvery will do.
+func (o *openID) relyingParty(ctx context.Context, present bool) (rp.RelyingParty, error) {
 	secret, err := secret(o.ClientSecretFile)
 	if err != nil {
 		return nil, err
 	}
+	trusted, err := certificates(o.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	from := secret + "\n" + string(trusted) // either may be renewed while the lab runs
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	age := o.now().Sub(o.at)
+	now := o.now()
+	known := o.party != nil && o.from == from && now.Sub(o.made) < discoverEvery
 	switch {
-	case o.failed != nil && age < quietAfterFailure:
+	case known && (!present || o.failed == nil && now.Sub(o.asked) < answersFor):
+		return o.party, nil
+	case o.failed != nil && o.from == from && now.Sub(o.asked) < quietAfterFailure:
 		return nil, o.failed
-	case o.failed == nil && o.party != nil && age < discoverEvery && o.secret == secret:
+	}
+	if known {
+		web := o.party.HttpClient()
+		if _, o.failed = o.about(ctx, web); o.failed != nil {
+			web.CloseIdleConnections() // one that leads nowhere any more would be used again
+		}
+	} else {
+		o.party, o.failed = o.discover(ctx, secret)
+		o.made, o.from = o.now(), from
+	}
+	o.asked = o.now()
+	o.contact.note(ctx, o.failed)
+	if o.failed == nil {
 		return o.party, nil
 	}
-	o.party, o.failed = o.discover(ctx, secret)
-	o.at, o.secret = o.now(), secret
-	if o.failed != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
-		o.at = time.Time{} // the person went away, which says nothing about the provider
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		o.asked = time.Time{} // the person went away, which says nothing about the provider
 	}
-	return o.party, o.failed
+	return nil, o.failed
+}
+
+func (o *openID) answers(ctx context.Context) error {
+	_, err := o.relyingParty(ctx, true)
+	return err
 }
 
 func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, error) {
@@ -97,12 +127,25 @@ func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, 
 
 // about asks a provider about itself. Its name must be the one that was configured, and everything encrypted.
 func (o *openID) about(ctx context.Context, web *http.Client) (*oidc.DiscoveryConfiguration, error) {
-	about, err := client.Discover(ctx, o.Issuer, web)
-	if errors.Is(err, oidc.ErrIssuerInvalid) {
-		return nil, fmt.Errorf("the provider at %s calls itself by another name; issuer must be written exactly as it does", o.Issuer)
-	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.discovery(), nil)
 	if err != nil {
 		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := web.Do(req)
+	if err != nil {
+		return nil, plainReason(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, &statusError{resp.StatusCode}
+	}
+	about := new(oidc.DiscoveryConfiguration)
+	if err := json.NewDecoder(resp.Body).Decode(about); err != nil {
+		return nil, fmt.Errorf("what it says about itself is no OpenID Connect: %w", err)
+	}
+	if about.Issuer != o.Issuer {
+		return nil, &issuerError{about.Issuer}
 	}
 	for what, address := range map[string]string{"authorization": about.AuthorizationEndpoint, "token": about.TokenEndpoint, "key": about.JwksURI} {
 		if u, err := url.Parse(address); err != nil || u.Scheme != "https" || u.Host == "" {
@@ -112,8 +155,27 @@ func (o *openID) about(ctx context.Context, web *http.Client) (*oidc.DiscoveryCo
 	return about, nil
 }
 
+// discovery is the address at which a provider tells about itself.
+func (o *openID) discovery() string {
+	return strings.TrimSuffix(o.Issuer, "/") + oidc.DiscoveryEndpoint
+}
+
+// statusError says that a provider answered something else than was asked for.
+type statusError struct{ code int }
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("it answered %d %s", e.code, http.StatusText(e.code))
+}
+
+// issuerError says that a provider calls itself by another name than the configuration does.
+type issuerError struct{ calls string }
+
+func (e *issuerError) Error() string {
+	return fmt.Sprintf("the provider calls itself %q", printable(e.calls))
+}
+
 func (o *openID) begin(ctx context.Context, state string, f flow) (string, error) {
-	party, err := o.relyingParty(ctx)
+	party, err := o.relyingParty(ctx, true)
 	if err != nil {
 		return "", err
 	}
@@ -126,7 +188,7 @@ func (o *openID) finish(ctx context.Context, code string, answer url.Values, f f
 	if iss, said := answer["iss"]; said && (len(iss) != 1 || iss[0] != o.Issuer) {
 		return who{}, untrusted("the answer is from the issuer %q", printable(answer.Get("iss")))
 	}
-	party, err := o.relyingParty(ctx)
+	party, err := o.relyingParty(ctx, false)
 	if err != nil {
 		return who{}, err
 	}

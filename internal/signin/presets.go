@@ -1,6 +1,7 @@
 package signin
 
 import (
+	"net/url"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ type settings struct {
 	realm string
 	// groupSources are further addresses that tell groups, in plain OAuth.
 	groupSources []groupSource
+	proxy        func(*url.URL) (*url.URL, error) // nil = the environment's
 }
 
 // groupSource is an address that answers with a list; the fields of each of its entries, joined by "/", are a group.

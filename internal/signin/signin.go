@@ -79,12 +79,14 @@ type Info struct {
 	Directory   bool // people type name and password here rather than there
 }
 
-// ServiceConfig is what a Service needs. All but Log are required where there are providers.
+// ServiceConfig is what a Service needs. All but Proxy and Log are required where there are providers.
 type ServiceConfig struct {
 	Providers []Config
 	// URL is the lab's own address, the one that providers know: https://gpu.lab.example.
 	URL func() string
-	Log *slog.Logger
+	// Proxy tells for an address which proxy leads there, nil for none; without it the environment does.
+	Proxy func(*url.URL) (*url.URL, error)
+	Log   *slog.Logger
 }
 
 // Service is all providers of a lab. Its methods may be called from any goroutine.
@@ -99,6 +101,7 @@ type provider struct {
 	settings
 	browser browserProvider
 	dir     *directory
+	contact *contact
 }
 
 // browserProvider is one where people sign in on its own page.
@@ -107,6 +110,8 @@ type browserProvider interface {
 	begin(ctx context.Context, state string, f flow) (string, error)
 	// finish checks an answer and says who it is. A reason that cannot be trusted is an ErrInvalid.
 	finish(ctx context.Context, code string, answer url.Values, f flow) (who, error)
+	// answers asks whether it is there.
+	answers(ctx context.Context) error
 	// test looks at what can be seen without a person.
 	test(ctx context.Context, r *Report)
 }
@@ -121,14 +126,15 @@ func New(cfg ServiceConfig) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, flows: NewVault[flow](flowTTL, maxFlows, perAddress)}
 	for i := range cfg.Providers {
-		p := provider{settings: cfg.Providers[i].complete()}
+		p := provider{settings: cfg.Providers[i].complete(), contact: &contact{}}
+		p.proxy = cfg.Proxy
 		switch {
 		case p.directory():
-			p.dir = &directory{settings: p.settings, log: cfg.Log}
+			p.dir = &directory{settings: p.settings, log: cfg.Log, contact: p.contact}
 		case p.Type == typeOAuth, p.Type == typeGitHub:
 			p.browser = &plainOAuth{settings: p.settings}
 		default:
-			p.browser = &openID{settings: p.settings, now: time.Now}
+			p.browser = &openID{settings: p.settings, now: time.Now, contact: p.contact}
 		}
 		s.providers = append(s.providers, p)
 	}
@@ -236,6 +242,9 @@ func (s *Service) Finish(ctx context.Context, name, browser string, answer url.V
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
 	defer cancel()
 	w, err := p.browser.finish(ctx, answer.Get("code"), answer, f)
+	if !errors.Is(err, errUntrusted) { // which says more about the answer than about the provider
+		p.contact.note(ctx, err)
+	}
 	switch {
 	case errors.Is(err, errUntrusted):
 		return invalid(err)

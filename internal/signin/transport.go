@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -40,12 +41,9 @@ func secret(file string) (string, error) {
 
 // roots are the certificates to trust, nil for the system's.
 func roots(caFile string) (*x509.CertPool, error) {
-	if caFile == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(caFile)
-	if err != nil {
-		return nil, fmt.Errorf("the certificates to trust: %w", err)
+	data, err := certificates(caFile)
+	if err != nil || caFile == "" {
+		return nil, err
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
@@ -54,16 +52,32 @@ func roots(caFile string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
+// certificates is what a file of them holds now, nothing without a file.
+func certificates(caFile string) ([]byte, error) {
+	if caFile == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("the certificates to trust: %w", err)
+	}
+	return data, nil
+}
+
 // httpClient talks to a provider: encrypted only, to the address that was meant, not for long and not about much.
 func (s *settings) httpClient() (*http.Client, error) {
 	pool, err := roots(s.CAFile)
 	if err != nil {
 		return nil, err
 	}
+	proxy := http.ProxyFromEnvironment
+	if s.proxy != nil {
+		proxy = func(r *http.Request) (*url.URL, error) { return s.proxy(r.URL) }
+	}
 	return &http.Client{
 		Timeout: answerTime,
 		Transport: strict{&http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool},
+			Proxy: proxy, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool},
 			TLSHandshakeTimeout: answerTime, ResponseHeaderTimeout: answerTime, IdleConnTimeout: time.Minute,
 			MaxResponseHeaderBytes: 64 << 10, MaxIdleConns: 4, ForceAttemptHTTP2: true,
 		}},
@@ -75,7 +89,10 @@ func (s *settings) httpClient() (*http.Client, error) {
 }
 
 // strict refuses what is not encrypted and what is too long.
-type strict struct{ next http.RoundTripper }
+type strict struct{ next *http.Transport }
+
+// CloseIdleConnections is what http.Client looks for.
+func (t strict) CloseIdleConnections() { t.next.CloseIdleConnections() }
 
 // RoundTrip implements http.RoundTripper.
 func (t strict) RoundTrip(r *http.Request) (*http.Response, error) {

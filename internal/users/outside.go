@@ -54,12 +54,43 @@ type Directory interface {
 // the lab's own. Call it before the first sign-in.
 func (s *Service) UseDirectories(list ...Directory) { s.directories = list }
 
+// SuspendWith makes accounts whose outside account the rules refuse, where they say so, be suspended by f, which ends
+// more than this service knows of. Without it they are suspended all the same.
+func (s *Service) SuspendWith(f func(ctx context.Context, userID int64) error) {
+	s.hookMu.Lock()
+	defer s.hookMu.Unlock()
+	s.suspend = f
+}
+
+// suspendRefused suspends the account of somebody who was refused, where the rules say so, whichever way they came.
+func (s *Service) suspendRefused(ctx context.Context, err error, remote string) error {
+	var refused *Refusal
+	if !errors.As(err, &refused) || !refused.Suspend || refused.UserID == 0 {
+		return nil
+	}
+	s.hookMu.RLock()
+	suspend := s.suspend
+	s.hookMu.RUnlock()
+	if suspend == nil {
+		suspend = s.Suspend
+	}
+	ctx = context.WithoutCancel(ctx)
+	entry := Entry{Actor: "system", Action: "user.suspend", Target: refused.Handle, Detail: "no rule for the outside account fits", Remote: remote}
+	switch err := suspend(ctx, refused.UserID); {
+	case errors.Is(err, ErrLastAdmin): // who is let in by nobody else stays, and was not let in
+		entry.Action, entry.Detail = "sign-in.failed", "no rule for the outside account fits; the lab's last admin is not suspended"
+	case err != nil:
+		return fmt.Errorf("suspend %s, whom the rules refuse: %w", refused.Handle, err)
+	}
+	return s.Audit(ctx, entry)
+}
+
 // Refusal says that an outside account may not come in. It is an ErrNotAdmitted.
 type Refusal struct {
 	Text    string // a sentence
 	Handle  string // of the account that it is linked to; empty for none
 	UserID  int64
-	Suspend bool // the rules want that account suspended: the caller does it
+	Suspend bool // the rules want that account suspended, and it is
 }
 
 func (r *Refusal) Error() string { return r.Text }
@@ -148,6 +179,9 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 	}
 	if err != nil {
 		s.failOutside(ctx, o, u.Handle, remote, err)
+		if wrong := s.suspendRefused(ctx, err, remote); wrong != nil {
+			return User{}, wrong
+		}
 		return User{}, err
 	}
 	return u, nil

@@ -288,12 +288,16 @@ func TestRefusedLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	key, line := newSSHKey(t, "laptop")
+	if _, err := s.AddSSHKey(t.Context(), u.ID, "", line); err != nil {
+		t.Fatal(err)
+	}
 	var heard []int64
 	s.OnSessionsEnded(func(id int64, _ string) { heard = append(heard, id) })
-	o.Refused, o.Suspend = "Not in a group that may use this lab.", true
+	o.Refused = "Not in a group that may use this lab."
 	_, err = s.SignInOutside(t.Context(), o, "192.0.2.1")
 	var refusal *Refusal
-	if !errors.As(err, &refusal) || refusal.UserID != u.ID || refusal.Handle != "zoe" || !refusal.Suspend {
+	if !errors.As(err, &refusal) || refusal.UserID != u.ID || refusal.Handle != "zoe" || refusal.Suspend {
 		t.Fatalf("got %+v", err)
 	}
 	if _, err := s.SessionUser(t.Context(), token); !errors.Is(err, ErrSignedOut) || len(heard) != 1 {
@@ -301,6 +305,9 @@ func TestRefusedLater(t *testing.T) {
 	}
 	if _, _, err := s.TokenUser(t.Context(), secret, "", false); !errors.Is(err, ErrTokenRefused) {
 		t.Errorf("the access token: %v", err)
+	}
+	if _, err := s.SignInForFilesByKey(t.Context(), "zoe", key.Marshal(), "192.0.2.1"); !errors.Is(err, ErrSSHKeyNotFound) {
+		t.Errorf("the SSH key: %v", err)
 	}
 	if got := inGroups(t, s, u.ID); got != "" {
 		t.Errorf("in %s", got)
@@ -389,8 +396,65 @@ func TestConfirmPassword(t *testing.T) {
 // book is a directory with names and passwords.
 type book struct {
 	people map[string]string
+	edit   func(*Outside) // what the rules make of somebody; nil = theirs
 	away   bool
 	asked  []string
+}
+
+// Whom the rules want suspended is so, whichever door they came to: page and API, or files.
+func TestRefusedAndSuspended(t *testing.T) {
+	for way, try := range map[string]func(s *Service) error{
+		"page": func(s *Service) error {
+			_, err := s.Authenticate(t.Context(), "zoe", "zoe's own", "192.0.2.1")
+			return err
+		},
+		"files": func(s *Service) error {
+			_, err := s.SignInForFiles(t.Context(), "zoe", "zoe's own", "192.0.2.1")
+			return err
+		},
+	} {
+		s, _ := newTest(t)
+		create(t, s, "ada", RoleAdmin)
+		b := &book{people: map[string]string{"zoe": "zoe's own"}}
+		s.UseDirectories(b)
+		if err := try(s); err != nil {
+			t.Fatalf("%s: %v", way, err)
+		}
+		b.edit = func(o *Outside) { o.Refused, o.Suspend = "Not in a group that may use this lab.", true }
+		var asked []int64
+		s.SuspendWith(func(ctx context.Context, id int64) error {
+			asked = append(asked, id)
+			return s.Suspend(ctx, id)
+		})
+		if err := try(s); !errors.Is(err, ErrNotAdmitted) {
+			t.Errorf("%s: %v", way, err)
+		}
+		zoe, err := s.ByHandle(t.Context(), "zoe")
+		if err != nil || !zoe.Suspended || len(asked) != 1 || asked[0] != zoe.ID {
+			t.Errorf("%s: %+v, %v; asked to suspend %v", way, zoe, err, asked)
+		}
+		if got := actionsOf(t, s); !strings.HasSuffix(got, "system sign-in.failed zoe, system user.suspend zoe") {
+			t.Errorf("%s: %s", way, got)
+		}
+		if err := try(s); !errors.Is(err, ErrSuspended) || len(asked) != 1 {
+			t.Errorf("%s, once more: %v, %v", way, err, asked)
+		}
+	}
+	// The lab's last admin is refused, and stays.
+	s, _ := newTest(t)
+	o := theirs("zoe")
+	o.Role = RoleAdmin
+	u := signIn(t, s, o)
+	o.Refused, o.Suspend = "Not in a group that may use this lab.", true
+	if _, err := s.SignInOutside(t.Context(), o, ""); !errors.Is(err, ErrNotAdmitted) {
+		t.Error(err)
+	}
+	if u, err := s.ByID(t.Context(), u.ID); err != nil || u.Suspended {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if got := actionsOf(t, s); strings.Contains(got, "user.suspend") {
+		t.Error(got)
+	}
 }
 
 func (b *book) Title() string { return "Example Directory" }
@@ -404,6 +468,9 @@ func (b *book) SignIn(_ context.Context, name, password string) (*Outside, error
 	}
 	o := theirs(name)
 	o.Provider, o.Realm = "directory", "ldap:ou=people"
+	if b.edit != nil {
+		b.edit(&o)
+	}
 	return &o, nil
 }
 

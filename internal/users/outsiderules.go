@@ -155,7 +155,7 @@ func (s *Service) takeGroup(ctx context.Context, tx *sql.Tx, id identityRow, u U
 }
 
 // shutOut takes back what the rules gave somebody whom they refuse now. An account that has no password of the
-// lab's own lives by the outside one alone, so its sessions and access tokens end.
+// lab's own lives by the outside one alone, so its sessions, access tokens and SSH keys end.
 func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u User) error {
 	given, err := givenGroups(ctx, tx, id.id)
 	if err != nil {
@@ -169,8 +169,10 @@ func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u Use
 	if u.HasPassword {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", u.ID); err != nil {
-		return err
+	for _, way := range []string{"api_tokens", "ssh_keys"} {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM "+way+" WHERE user_id = ?", u.ID); err != nil {
+			return err
+		}
 	}
 	return endAccess(ctx, tx, u.ID)
 }

@@ -50,6 +50,7 @@ type Service struct {
 	hookMu    sync.RWMutex
 	hooks     []func(userID int64, sessionID string)
 	elsewhere []func(userID int64)
+	suspend   func(ctx context.Context, userID int64) error // nil = Suspend
 }
 
 // New makes the service over an open gpulab.db.

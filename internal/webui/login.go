@@ -50,7 +50,6 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 		return s.chooseFirst(r, v, needed, view.Next)
 	case errors.Is(err, users.ErrNotAdmitted), errors.Is(err, users.ErrNoAccount):
 		status, view.Error = http.StatusForbidden, message(err)
-		s.suspendRefused(r, err)
 	case errors.Is(err, users.ErrDirectoryAway):
 		status, view.Error = http.StatusServiceUnavailable, message(err)
 	case errors.As(err, &limited):

@@ -180,30 +180,12 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, v visitor, user u
 	case errors.As(err, &needed):
 		return s.chooseFirst(r, v, needed, next)
 	case err != nil:
-		s.suspendRefused(r, err)
 		return outsideProblem(err)
 	}
 	if err := s.replaceSession(w, r, v, user); err != nil {
 		return err
 	}
 	return seeOther(localPath(next))
-}
-
-// suspendRefused suspends an account whose outside account the rules do not let in any more, where they say so.
-func (s *Server) suspendRefused(r *http.Request, err error) {
-	var refused *users.Refusal
-	if !errors.As(err, &refused) || !refused.Suspend || refused.UserID == 0 {
-		return
-	}
-	ctx := context.WithoutCancel(r.Context())
-	if err := s.cfg.Users.Suspend(ctx, refused.UserID); err != nil {
-		s.cfg.Log.Warn("an account that the rules refuse was not suspended", "handle", refused.Handle, "error", err)
-		return
-	}
-	entry := users.Entry{Actor: "system", Action: "user.suspend", Target: refused.Handle, Detail: "no rule for the outside account fits", Remote: remote(r)}
-	if err := s.cfg.Users.Audit(ctx, entry); err != nil {
-		s.cfg.Log.Error("audit entry lost", "action", entry.Action, "target", entry.Target, "error", err)
-	}
 }
 
 // outsideProblem says why somebody did not come in, and what to do.

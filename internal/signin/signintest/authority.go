@@ -1,5 +1,6 @@
 // Package signintest runs identity providers that are somebody else's, for tests: one of OpenID Connect, with TLS of an
-// authority of its own, and Debian's OpenLDAP. Both are on loopback and end with the test. Only tests import it.
+// authority of its own, and Debian's OpenLDAP. Both are on loopback, unless a test has another place for them, and end
+// with the test. Only tests import it.
 package signintest
 
 import (
@@ -60,12 +61,15 @@ func sign(t testing.TB, template, parent *x509.Certificate, parentKey *ecdsa.Pri
 	return key, der
 }
 
-// Issue writes a certificate for loopback and its key.
-func (a *Authority) Issue(t testing.TB) (certFile, keyFile string) {
+// Issue writes a certificate for loopback, and for other addresses, and its key.
+func (a *Authority) Issue(t testing.TB, addresses ...string) (certFile, keyFile string) {
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature}
+	for _, address := range addresses {
+		template.IPAddresses = append(template.IPAddresses, net.ParseIP(address))
+	}
 	key, der := sign(t, template, a.cert, a.key)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -78,10 +82,10 @@ func (a *Authority) Issue(t testing.TB) (certFile, keyFile string) {
 	return certFile, keyFile
 }
 
-// Server is what a TLS server needs.
-func (a *Authority) Server(t testing.TB) *tls.Config {
+// Server is what a TLS server needs on loopback and at other addresses.
+func (a *Authority) Server(t testing.TB, addresses ...string) *tls.Config {
 	t.Helper()
-	cert, err := tls.LoadX509KeyPair(a.Issue(t))
+	cert, err := tls.LoadX509KeyPair(a.Issue(t, addresses...))
 	if err != nil {
 		t.Fatal(err)
 	}

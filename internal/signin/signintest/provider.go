@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/zitadel/oidc/v3/example/server/exampleop"
@@ -34,44 +36,86 @@ type Person struct {
 type Provider struct {
 	Issuer    string
 	Authority *Authority
-	people    map[string]*Person // by ID
-	clients   map[string]*storage.Client
+	handler   http.Handler
 	server    *httptest.Server
+
+	mu      sync.Mutex
+	people  map[string]Person // by ID
+	clients map[string]*storage.Client
 }
 
-// StartProvider starts one for these people. Tell it with Register where it may send browsers back to.
+// StartProvider starts one for these people on loopback. Tell it with Register where it may send browsers back to.
 func StartProvider(t testing.TB, people ...*Person) *Provider {
 	t.Helper()
-	p := &Provider{Authority: NewAuthority(t), people: map[string]*Person{}, clients: map[string]*storage.Client{}}
-	for _, who := range people {
-		p.people[who.ID] = who
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	var handler http.Handler
-	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
-	p.server.TLS = p.Authority.Server(t)
-	quiet := slog.New(slog.DiscardHandler)
-	p.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	// Another site than the lab's 127.0.0.1, for a browser.
-	_, port, _ := strings.Cut(p.server.Listener.Addr().String(), ":")
-	p.Issuer = "https://localhost:" + port
-	handler = exampleop.SetupServer(p.Issuer, &claims{storage.NewStorageWithClients(p, p.clients), p}, quiet, false)
-	p.server.StartTLS()
-	t.Cleanup(p.server.Close)
+	return StartProviderAt(t, listener, "localhost", people...)
+}
+
+// StartProviderAt starts one on a listener that the lab and its visitors reach by that host: an address or localhost.
+func StartProviderAt(t testing.TB, listener net.Listener, host string, people ...*Person) *Provider {
+	t.Helper()
+	p := &Provider{Authority: NewAuthority(t), people: map[string]Person{}, clients: map[string]*storage.Client{}}
+	for _, who := range people {
+		p.people[who.ID] = *who
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Issuer = "https://" + net.JoinHostPort(host, port)
+	p.handler = exampleop.SetupServer(p.Issuer, &claims{storage.NewStorageWithClients(p, p.clients), p}, slog.New(slog.DiscardHandler), false)
+	var addresses []string
+	if net.ParseIP(host) != nil {
+		addresses = []string{host}
+	}
+	p.serve(listener, p.Authority.Server(t, addresses...))
+	t.Cleanup(func() { p.server.Close() })
 	return p
 }
 
-// Register lets the provider send browsers back to an address.
+func (p *Provider) serve(listener net.Listener, config *tls.Config) {
+	p.server = httptest.NewUnstartedServer(p.handler)
+	_ = p.server.Listener.Close()
+	p.server.Listener, p.server.TLS = listener, config
+	p.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	p.server.StartTLS()
+}
+
+// Register lets the provider send browsers back to an address. Call it before anybody signs in.
 func (p *Provider) Register(callback string) {
 	p.clients[ClientID] = storage.WebClient(ClientID, ClientSecret, callback)
+}
+
+// SetGroups changes the groups of an account there; it counts from the next sign-in.
+func (p *Provider) SetGroups(id string, groups ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	who := p.people[id]
+	who.Groups = groups
+	p.people[id] = who
+}
+
+func (p *Provider) person(id string) (Person, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	who, ok := p.people[id]
+	return who, ok
 }
 
 // Stop takes the provider away.
 func (p *Provider) Stop() { p.server.Close() }
 
+// Resume brings a provider back that was stopped.
+func (p *Provider) Resume(listener net.Listener) { p.serve(listener, p.server.TLS) }
+
 // GetUserByID implements storage.UserStore.
 func (p *Provider) GetUserByID(id string) *storage.User {
-	who := p.people[id]
-	if who == nil {
+	who, ok := p.person(id)
+	if !ok {
 		return nil
 	}
 	first, last, _ := strings.Cut(who.Name, " ")
@@ -81,12 +125,15 @@ func (p *Provider) GetUserByID(id string) *storage.User {
 
 // GetUserByUsername implements storage.UserStore.
 func (p *Provider) GetUserByUsername(name string) *storage.User {
+	p.mu.Lock()
+	found := ""
 	for id, who := range p.people {
 		if who.Username == name {
-			return p.GetUserByID(id)
+			found = id
 		}
 	}
-	return nil
+	p.mu.Unlock()
+	return p.GetUserByID(found)
 }
 
 // ExampleClientID implements storage.UserStore.
@@ -103,7 +150,8 @@ func (c *claims) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, 
 	if err := c.Storage.SetUserinfoFromToken(ctx, info, tokenID, subject, origin); err != nil {
 		return err
 	}
-	info.AppendClaims("groups", c.of.people[subject].Groups)
+	who, _ := c.of.person(subject)
+	info.AppendClaims("groups", who.Groups)
 	return nil
 }
 

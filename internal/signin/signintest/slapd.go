@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Directory is an OpenLDAP of a test's own. Its people are ada, ben and o'neil, each with the password
-// NAME-directory; ada is in gpu-admins and gpu-users, ben in gpu-users.
+// Directory is an OpenLDAP of a test's own. Its people are ada, ben, mia and o'neil, each with the password
+// NAME-directory; ada is in gpu-admins and gpu-users, the others in gpu-users.
 type Directory struct {
 	URL          string // ldaps://
 	PlainURL     string // ldap://, which takes passwords only after StartTLS
@@ -61,28 +61,44 @@ const (
 	servicePassword = "for searching only"
 )
 
-// StartDirectory runs Debian's slapd until the test ends. referral is where it sends those who ask for people of the
-// part ou=elsewhere: a server that is not to be asked; empty for none.
+// StartDirectory runs Debian's slapd on loopback until the test ends. referral is where it sends those who ask for
+// people of the part ou=elsewhere: a server that is not to be asked; empty for none.
 func StartDirectory(t testing.TB, referral string) *Directory {
+	t.Helper()
+	return StartDirectoryAt(t, Place{Host: "localhost", Address: "127.0.0.1", TLSPort: freePort(t), PlainPort: freePort(t),
+		Command: exec.Command, Dial: net.Dial}, referral)
+}
+
+// Place is where a directory is.
+type Place struct {
+	Host               string // by which the lab knows it: localhost or Address
+	Address            string
+	TLSPort, PlainPort string
+	// Command makes a command that runs there, and Dial connects to it.
+	Command func(name string, args ...string) *exec.Cmd
+	Dial    func(network, address string) (net.Conn, error)
+}
+
+// StartDirectoryAt is StartDirectory for another place.
+func StartDirectoryAt(t testing.TB, at Place, referral string) *Directory {
 	t.Helper()
 	dir := t.TempDir()
 	d := &Directory{Authority: NewAuthority(t), BindDN: "cn=gpulab,ou=services," + base, PasswordFile: SecretFile(t, servicePassword),
 		UserBase: "ou=people," + base, GroupBase: "ou=groups," + base}
-	tlsPort, plainPort := freePort(t), freePort(t)
-	d.URL, d.PlainURL = "ldaps://localhost:"+tlsPort, "ldap://localhost:"+plainPort
+	d.URL, d.PlainURL = "ldaps://"+net.JoinHostPort(at.Host, at.TLSPort), "ldap://"+net.JoinHostPort(at.Host, at.PlainPort)
 	if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	conf, ldif := filepath.Join(dir, "slapd.conf"), filepath.Join(dir, "data.ldif")
-	write(t, conf, d.config(t, dir))
+	write(t, conf, d.config(t, dir, at.Address))
 	write(t, ldif, entries(referral))
 	if out, err := exec.Command(program(t, "slapadd"), "-q", "-f", conf, "-l", ldif).CombinedOutput(); err != nil {
 		t.Fatalf("slapadd: %v\n%s", err, out)
 	}
 	log := &record{}
 	d.log = log
-	cmd := exec.Command(program(t, "slapd"), "-d", "stats", "-f", conf,
-		"-h", "ldaps://127.0.0.1:"+tlsPort+"/ ldap://127.0.0.1:"+plainPort+"/")
+	plain := net.JoinHostPort(at.Address, at.PlainPort)
+	cmd := at.Command(program(t, "slapd"), "-d", "stats", "-f", conf, "-h", "ldaps://"+net.JoinHostPort(at.Address, at.TLSPort)+"/ ldap://"+plain+"/")
 	cmd.Stdout, cmd.Stderr = log, log
 	// A test that is killed leaves nothing behind.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -110,7 +126,7 @@ func StartDirectory(t testing.TB, referral string) *Directory {
 		}
 	})
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		conn, err := net.Dial("tcp", "127.0.0.1:"+plainPort)
+		conn, err := at.Dial("tcp", plain)
 		if err == nil {
 			_ = conn.Close()
 			return d
@@ -129,9 +145,9 @@ func StartDirectory(t testing.TB, referral string) *Directory {
 // Stop takes the directory away.
 func (d *Directory) Stop() { d.stop() }
 
-func (d *Directory) config(t testing.TB, dir string) string {
+func (d *Directory) config(t testing.TB, dir, address string) string {
 	t.Helper()
-	cert, key := d.Authority.Issue(t)
+	cert, key := d.Authority.Issue(t, address)
 	return fmt.Sprintf(`include /etc/ldap/schema/core.schema
 include /etc/ldap/schema/cosine.schema
 include /etc/ldap/schema/inetorgperson.schema
@@ -161,12 +177,12 @@ func entries(referral string) string {
 		fmt.Fprintf(&b, "dn: ou=%s,%s\nobjectClass: organizationalUnit\nou: %[1]s\n\n", ou, base)
 	}
 	fmt.Fprintf(&b, "dn: cn=gpulab,ou=services,%s\nobjectClass: organizationalRole\nobjectClass: simpleSecurityObject\ncn: gpulab\nuserPassword: %s\n\n", base, servicePassword)
-	for _, who := range []struct{ uid, name, sn string }{{"ada", "Ada Lovelace", "Lovelace"}, {"ben", "Ben Okafor", "Okafor"}, {"o'neil", "Shaun O'Neil", "O'Neil"},
+	for _, who := range []struct{ uid, name, sn string }{{"ada", "Ada Lovelace", "Lovelace"}, {"ben", "Ben Okafor", "Okafor"}, {"o'neil", "Shaun O'Neil", "O'Neil"}, {"mia", "Mia Sato", "Sato"},
 		{"root", "Superintendent of Trees", "Trees"}} {
 		fmt.Fprintf(&b, "dn: uid=%s,ou=people,%s\nobjectClass: inetOrgPerson\nuid: %[1]s\ncn: %[3]s\nsn: %[4]s\nmail: %[1]s@example.org\ndepartmentNumber: physics\nuserPassword: %[5]s\n\n",
 			who.uid, base, who.name, who.sn, DirectoryPassword(who.uid))
 	}
-	for group, members := range map[string][]string{"gpu-admins": {"ada"}, "gpu-users": {"ada", "ben", "o'neil"}} {
+	for group, members := range map[string][]string{"gpu-admins": {"ada"}, "gpu-users": {"ada", "ben", "mia", "o'neil"}} {
 		fmt.Fprintf(&b, "dn: cn=%s,ou=groups,%s\nobjectClass: groupOfNames\ncn: %[1]s\n", group, base)
 		for _, m := range members {
 			fmt.Fprintf(&b, "member: uid=%s,ou=people,%s\n", m, base)
