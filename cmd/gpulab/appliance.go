@@ -694,17 +694,30 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 	return gpu.PodRef{}, time.Time{}, false
 }
 
+// apiProviders are the outside identity providers, as programs hear of them.
+func (l *appliance) apiProviders() []api.Provider {
+	var list []api.Provider
+	for _, p := range l.signin.Providers() {
+		list = append(list, api.Provider(p))
+	}
+	return list
+}
+
 // openPages puts the real pages in the place of the "starting" page.
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	lend := func(ctx context.Context, uuid string, anyway bool) error {
 		_, err := l.lend(ctx, uuid, anyway)
 		return err
 	}
+	description, err := api.Description()
+	if err != nil {
+		return fmt.Errorf("describe the API: %w", err)
+	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend,
 		SignIn: l.signin,
-		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(),
+		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
@@ -719,9 +732,9 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		return err
 	}
 	programs, err := api.New(api.Config{
-		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Snapshots: l.fleet.Snapshots, Status: l.Status,
+		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		CheckGPU:  l.tryGPU, LendGPU: lend, Files: l.apiFileDoor(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		CheckGPU:  l.tryGPU, LendGPU: lend, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

@@ -146,7 +146,17 @@ func (l *appliance) apiFileDoor() *api.FileDoor {
 		return nil
 	}
 	port, _ := l.cfg.Files.Listen.port()
-	return &api.FileDoor{Port: port, HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint}
+	return &api.FileDoor{
+		Port: port, HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
+		Open: func(userID int64) []api.FileConnection {
+			open := l.files.Connections(userID)
+			list := make([]api.FileConnection, len(open))
+			for i, c := range open {
+				list[i] = api.FileConnection(c)
+			}
+			return list
+		},
+	}
 }
 
 // filesComponent says how people bring files in.

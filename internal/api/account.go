@@ -121,7 +121,7 @@ func (s *Server) addAccount() {
 		description: "Any token may end itself, whatever its scope.", also: []int{http.StatusNotFound}}, s.revokeThisToken)
 	add(s, Operation{Method: "POST", Path: "/tokens", ID: "createToken", Need: public, tag: "sign-in", summary: "Make an access token with your password",
 		description: "A token makes no other: this asks for the password, and limits wrong ones as the sign-in page does. Programs that people run should ask for /device instead, so that nobody types a password into them.",
-		status:      http.StatusCreated, also: []int{http.StatusForbidden, conflict, http.StatusNotFound}}, s.createToken)
+		status:      http.StatusCreated, also: []int{http.StatusForbidden, conflict, http.StatusNotFound, http.StatusServiceUnavailable}}, s.createToken)
 
 	add(s, Operation{Method: "GET", Path: "/me/sessions", ID: "listMySessions", Need: users.ActionOwnAccount, tag: "sign-in", summary: "The browsers that you are signed in with"}, s.mySessions)
 	add(s, Operation{Method: "DELETE", Path: "/me/sessions/{id}", ID: "endMySession", Need: users.ActionOwnAccount, tag: "sign-in", summary: "Sign one of your browsers out"}, s.endSession)

@@ -29,6 +29,7 @@ import (
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 )
@@ -51,6 +52,12 @@ type Users interface {
 	Tokens(ctx context.Context, userID int64) ([]users.Token, error)
 	CreateToken(ctx context.Context, userID int64, token users.NewToken) (secret string, made users.Token, err error)
 	RevokeToken(ctx context.Context, userID, tokenID int64) (users.Token, error)
+	SSHKeys(ctx context.Context, userID int64) ([]users.SSHKey, error)
+	AddSSHKey(ctx context.Context, userID int64, name, text string) (users.SSHKey, error)
+	RemoveSSHKey(ctx context.Context, userID, keyID int64) (users.SSHKey, error)
+	Identities(ctx context.Context, userID int64) ([]users.Identity, error)
+	Unlink(ctx context.Context, userID, identityID int64, force bool) (users.Identity, error)
+	ConfirmPassword(ctx context.Context, id int64, password, remote string) error
 
 	Find(ctx context.Context, query users.Query) (users.Found, error)
 	Person(ctx context.Context, handle string) (users.Person, error)
@@ -62,6 +69,7 @@ type Users interface {
 	Resume(ctx context.Context, id int64) error
 	Remove(ctx context.Context, id int64) error
 	Undelete(ctx context.Context, id int64) error
+	RoleByRules(ctx context.Context, userID int64) error
 
 	Groups(ctx context.Context) ([]users.Group, error)
 	Group(ctx context.Context, name string) (users.Group, error)
@@ -117,12 +125,28 @@ type Quotas interface {
 	EndGrant(ctx context.Context, id int64) (quota.Grant, error)
 }
 
-// Config wires a Server. All but LabName, HubPort, Limits and Log are required.
+// Storage is homes and the folders that people share. Errors are sentences for people around the sentinel errors of
+// package storage.
+type Storage interface {
+	FoldersOf(ctx context.Context, u users.User) ([]storage.Folder, error)
+	Folder(ctx context.Context, name string) (storage.Folder, error)
+	Create(ctx context.Context, n storage.NewFolder) (storage.Folder, error)
+	SetAccess(ctx context.Context, name string, c storage.Change) (storage.Folder, error)
+	Delete(ctx context.Context, name string) (storage.Folder, error)
+	Undelete(ctx context.Context, name string) (storage.Folder, error)
+	HomeState(ctx context.Context, u users.User) (storage.HomeState, error)
+	HomeNotice(ctx context.Context, u users.User) (string, error)
+	Largest(ctx context.Context, user int64) ([]storage.Entry, *storage.Size, error)
+	Clear(ctx context.Context, u users.User, path string) error
+}
+
+// Config wires a Server. All but Files, Providers, LabName, HubPort, Limits and Log are required.
 type Config struct {
 	Users     Users
 	Notebooks Notebooks
 	History   History
 	Quotas    Quotas
+	Storage   Storage
 	// Snapshots are the latest readings of each machine.
 	Snapshots func() []gpu.Snapshot
 	// Status tells how gpulab itself is.
@@ -136,6 +160,8 @@ type Config struct {
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
 	// Files is where files are brought in and out over SFTP; nil where the lab takes none.
 	Files *FileDoor
+	// Providers are the outside identity providers.
+	Providers []Provider
 	// LabName is shown; empty means "gpulab".
 	LabName string
 	// HubPort is the port of the notebooks' origin; 0 means 8443.
@@ -159,9 +185,9 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Snapshots == nil || cfg.Status == nil ||
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Snapshots == nil || cfg.Status == nil ||
 		cfg.MayLaunch == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("api: Users, Notebooks, History, Quotas, Snapshots, Status, MayLaunch, CheckGPU and LendGPU are required")
+		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Snapshots, Status, MayLaunch, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {
 		cfg.LabName = "gpulab"
@@ -175,18 +201,7 @@ func New(cfg Config) (*Server, error) {
 	limits := cfg.Limits.orUsual()
 	s := &Server{cfg: cfg, tokens: newLimiter(limits), addresses: newLimiter(limits.forAddresses()), now: time.Now}
 	mux := http.NewServeMux()
-	s.api = humago.NewWithPrefix(mux, Prefix, s.config())
-	s.addLab()
-	s.addDevice()
-	s.addAccount()
-	s.addNotebooks()
-	s.addFiles()
-	s.addGPUs()
-	s.addPeople()
-	s.addGroups()
-	s.addWaysIn()
-	s.addQuotas()
-	s.addAudit()
+	s.addOperations(mux)
 	if err := s.addDescription(mux); err != nil {
 		return nil, fmt.Errorf("api: describe the API: %w", err)
 	}
@@ -195,11 +210,38 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// Description is the API's OpenAPI document as JSON, the same for every lab of this version.
+func Description() ([]byte, error) {
+	s := &Server{}
+	s.addOperations(http.NewServeMux())
+	return s.api.OpenAPI().MarshalJSON()
+}
+
+func (s *Server) addOperations(mux *http.ServeMux) {
+	s.api = humago.NewWithPrefix(mux, Prefix, s.config())
+	s.addLab()
+	s.addDevice()
+	s.addAccount()
+	s.addNotebooks()
+	s.addFiles()
+	s.addSSHKeys()
+	s.addFolders()
+	s.addHome()
+	s.addGPUs()
+	s.addPeople()
+	s.addIdentities()
+	s.addGroups()
+	s.addWaysIn()
+	s.addQuotas()
+	s.addAudit()
+}
+
 // config is huma's, without its pages: they load scripts from elsewhere.
 func (s *Server) config() huma.Config {
 	config := huma.DefaultConfig("gpulab", version.Version)
 	config.Info.Description = "Everything that people can do on the pages of a gpulab lab. Ask with an access token, which the page of your account " +
 		"or `gpulab login` makes: `Authorization: Bearer gpulab_…`. What goes wrong is answered as problem details (RFC 9457)."
+	config.Tags = tags
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no links to schemas in every answer
 	config.Transformers = []huma.Transformer{explain}
@@ -208,6 +250,21 @@ func (s *Server) config() huma.Config {
 		"token": {Type: "http", Scheme: "bearer", Description: "A personal access token of scope read, launch or full."},
 	}
 	return config
+}
+
+// tags are what operations are about, in the order in which people look for them.
+var tags = []*huma.Tag{
+	{Name: "account", Description: "Your own account, quotas and use."},
+	{Name: "notebooks", Description: "What you can launch, and what runs or waits."},
+	{Name: "GPUs", Description: "What GPUs are, do and did, and for whom."},
+	{Name: "folders", Description: "The room in your home, and folders that people share."},
+	{Name: "files", Description: "Bringing files in and out over SFTP."},
+	{Name: "sign-in", Description: "Access tokens, browsers, and accounts elsewhere."},
+	{Name: "people", Description: "Accounts and groups, for those who look after them."},
+	{Name: "ways in", Description: "Invitations, requests for an account, and lists of people."},
+	{Name: "quotas", Description: "How much somebody may use."},
+	{Name: "audit", Description: "Who did what."},
+	{Name: "lab", Description: "Which lab this is, and how its parts are."},
 }
 
 // ServeHTTP implements http.Handler, for paths that begin with Prefix.

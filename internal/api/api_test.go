@@ -7,8 +7,10 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,7 +48,62 @@ func ask(t testing.TB, l *apitest.Lab, token, method, path, body string, edit ..
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkDescribed(t, l, method, path, recorder.Code)
 	return answer{recorder.Code, recorder.Header(), string(text)}
+}
+
+// checkDescribed: whatever is answered, the description of the operation says that it may be.
+func checkDescribed(t testing.TB, l *apitest.Lab, method, path string, status int) {
+	t.Helper()
+	path, _, _ = strings.Cut(path, "?")
+	described := descriptions(l)
+	for _, o := range l.API.Operations() {
+		if o.Method == method && operationPattern(o.Path).MatchString(path) {
+			if _, ok := described.Paths[o.Path][strings.ToLower(method)].Responses[strconv.Itoa(status)]; !ok {
+				t.Errorf("%s answers %d, which its description does not say", o.ID, status)
+			}
+			return
+		}
+	}
+}
+
+var pathVariable = regexp.MustCompile(`\{[a-z]+\}`)
+
+func operationPattern(path string) *regexp.Regexp {
+	return regexp.MustCompile("^" + pathVariable.ReplaceAllString(path, `[^/]+`) + "$")
+}
+
+// A description is what the tests read of the OpenAPI document.
+type description struct {
+	OpenAPI string
+	Paths   map[string]map[string]described
+	Servers []struct{ URL string }
+}
+
+type described struct {
+	OperationID string              `json:"operationId"`
+	Security    []map[string][]any  `json:"security"`
+	Summary     string              `json:"summary"`
+	Responses   map[string]struct{} `json:"responses"`
+	Scope       string              `json:"x-gpulab-scope"`
+	Roles       []string            `json:"x-gpulab-roles"`
+}
+
+var (
+	descriptionOnce sync.Once
+	theDescription  description
+)
+
+// descriptions is the same for every lab.
+func descriptions(l *apitest.Lab) description {
+	descriptionOnce.Do(func() {
+		recorder := httptest.NewRecorder()
+		l.API.ServeHTTP(recorder, httptest.NewRequest("GET", api.Prefix+"/openapi.json", nil))
+		if err := json.Unmarshal(recorder.Body.Bytes(), &theDescription); err != nil {
+			panic(err)
+		}
+	})
+	return theDescription
 }
 
 // want checks a status and what the answer says. What is refused is problem details with a next step.
@@ -98,6 +155,9 @@ var askers = []struct {
 	handle string
 }{{nobody, ""}, {guest, "gus"}, {member, "ben"}, {lead, "lea"}, {admin, "ada"}}
 
+// sshKey is somebody's public key.
+const sshKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAyY9NOoi6ZOoLSEvCTLgf0HqcNGA744m/TX4l5InxH8 somebody@laptop"
+
 // operations are every operation with a request that is right but for who sends it: HANDLE is whoever asks. The table is
 // written out by hand: an operation that lost its check fails here.
 var operations = map[string]struct {
@@ -106,66 +166,85 @@ var operations = map[string]struct {
 	// scope is the smallest with which it may be done; "" is any.
 	scope users.TokenScope
 }{
-	"getLab":             {"/lab", "", everyone, ""},
-	"getStatus":          {"/status", "", admin, ""},
-	"askDevice":          {"/device", `{"client": "laptop", "scope": "read", "days": 7}`, everyone, ""},
-	"getDeviceToken":     {"/device/token", `{"deviceCode": "x"}`, everyone, ""},
-	"createToken":        {"/tokens", `{"handle": "ann", "password": "ann has a long password", "name": "x", "scope": "read"}`, everyone, ""},
-	"getMe":              {"/me", "", signedIn, ""},
-	"changeMe":           {"/me", `{"name": "Another"}`, signedIn, users.ScopeFull},
-	"changePassword":     {"/me/password", `{"old": "HANDLE has a long password", "new": "quite another long one"}`, signedIn, users.ScopeFull},
-	"listMyQuotas":       {"/me/quotas", "", signedIn, ""},
-	"listMyUse":          {"/me/use", "", signedIn, ""},
-	"listMyTokens":       {"/me/tokens", "", signedIn, ""},
-	"revokeMyToken":      {"/me/tokens/999", "", signedIn, users.ScopeFull},
-	"revokeThisToken":    {"/me/token", "", signedIn, ""},
-	"listMySessions":     {"/me/sessions", "", signedIn, ""},
-	"endMySession":       {"/me/sessions/x", "", signedIn, users.ScopeFull},
-	"endMySessions":      {"/me/sessions", "", signedIn, users.ScopeFull},
-	"getFiles":           {"/files", "", signedIn, ""},
-	"listProfiles":       {"/profiles", "", signedIn, ""},
-	"listNotebooks":      {"/notebooks", "", signedIn, ""},
-	"launchNotebook":     {"/notebooks", `{"profile": "cpu"}`, signedIn, users.ScopeLaunch},
-	"getNotebook":        {"/notebooks/1", "", managers, ""},
-	"stopNotebook":       {"/notebooks/1", "", managers, users.ScopeFull},
-	"listGPUs":           {"/gpus", "", signedIn, ""},
-	"getGPUHistory":      {"/gpus/" + apitest.GPU + "/history", "", signedIn, ""},
-	"listGPUEvents":      {"/gpus/" + apitest.GPU + "/events", "", signedIn, ""},
-	"lendGPU":            {"/gpus/" + apitest.GPU + "/lending", `{"anyway": true}`, admin, users.ScopeFull},
-	"checkGPU":           {"/gpu-check", "", admin, users.ScopeFull},
-	"listUse":            {"/use?by=user", "", signedIn, ""},
-	"listUsers":          {"/users", "", admin, ""},
-	"createUser":         {"/users", `{"handle": "new-one"}`, admin, users.ScopeFull},
-	"getUser":            {"/users/zed", "", managers, ""},
-	"changeUser":         {"/users/gus", `{"name": "Gustav"}`, admin, users.ScopeFull},
-	"removeUser":         {"/users/gus", "", admin, users.ScopeFull},
-	"undeleteUser":       {"/users/gus/undelete", "", admin, users.ScopeFull},
-	"suspendUser":        {"/users/gus/suspend", "", admin, users.ScopeFull},
-	"resumeUser":         {"/users/gus/resume", "", admin, users.ScopeFull},
-	"createPasswordLink": {"/users/ben/link", "", admin, users.ScopeFull},
-	"listUserQuotas":     {"/users/zed/quotas", "", managers, ""},
-	"listUserUse":        {"/users/zed/use", "", managers, ""},
-	"listGroups":         {"/groups", "", managers, ""},
-	"createGroup":        {"/groups", `{"name": "seminar"}`, admin, users.ScopeFull},
-	"getGroup":           {"/groups/" + apitest.Group, "", managers, ""},
-	"removeGroup":        {"/groups/none", "", admin, users.ScopeFull},
-	"setMember":          {"/groups/" + apitest.Group + "/members/ben", `{}`, admin, users.ScopeFull},
-	"removeMember":       {"/groups/" + apitest.Group + "/members/ben", "", admin, users.ScopeFull},
-	"listInvitations":    {"/invitations", "", managers, ""},
-	"invite":             {"/invitations", `{"group": "` + apitest.Group + `"}`, managers, users.ScopeFull},
-	"revokeInvitation":   {"/invitations/999", "", managers, users.ScopeFull},
-	"listSignUps":        {"/sign-ups", "", admin, ""},
-	"approveSignUp":      {"/sign-ups/1/approve", `{}`, admin, users.ScopeFull},
-	"declineSignUp":      {"/sign-ups/1/decline", "", admin, users.ScopeFull},
-	"importUsers":        {"/imports", `{"list": "name\nSomebody New\n", "dryRun": true}`, admin, users.ScopeFull},
-	"listQuotas":         {"/quotas", "", admin, ""},
-	"setQuota":           {"/quotas", `{"subject": "role:guest", "kind": "gpus", "value": 1}`, admin, users.ScopeFull},
-	"unsetQuota":         {"/quotas?subject=role:guest&kind=gpus", "", admin, users.ScopeFull},
-	"listGrants":         {"/grants", "", admin, ""},
-	"grant":              {"/grants", `{"user": "ben", "kind": "gpus", "extra": 1, "ends": "2099-01-01T00:00:00Z"}`, admin, users.ScopeFull},
-	"endGrant":           {"/grants/999", "", admin, users.ScopeFull},
-	"listAudit":          {"/audit", "", admin, ""},
-	"exportAudit":        {"/audit/export", `{"format": "csv"}`, admin, users.ScopeFull},
+	"getLab":                 {"/lab", "", everyone, ""},
+	"getStatus":              {"/status", "", admin, ""},
+	"askDevice":              {"/device", `{"client": "laptop", "scope": "read", "days": 7}`, everyone, ""},
+	"getDeviceToken":         {"/device/token", `{"deviceCode": "x"}`, everyone, ""},
+	"createToken":            {"/tokens", `{"handle": "ann", "password": "ann has a long password", "name": "x", "scope": "read"}`, everyone, ""},
+	"getMe":                  {"/me", "", signedIn, ""},
+	"changeMe":               {"/me", `{"name": "Another"}`, signedIn, users.ScopeFull},
+	"changePassword":         {"/me/password", `{"old": "HANDLE has a long password", "new": "quite another long one"}`, signedIn, users.ScopeFull},
+	"listMyQuotas":           {"/me/quotas", "", signedIn, ""},
+	"listMyUse":              {"/me/use", "", signedIn, ""},
+	"listMyTokens":           {"/me/tokens", "", signedIn, ""},
+	"revokeMyToken":          {"/me/tokens/999", "", signedIn, users.ScopeFull},
+	"revokeThisToken":        {"/me/token", "", signedIn, ""},
+	"listMySessions":         {"/me/sessions", "", signedIn, ""},
+	"endMySession":           {"/me/sessions/x", "", signedIn, users.ScopeFull},
+	"endMySessions":          {"/me/sessions", "", signedIn, users.ScopeFull},
+	"getFiles":               {"/files", "", signedIn, ""},
+	"listMySSHKeys":          {"/me/ssh-keys", "", signedIn, ""},
+	"addMySSHKey":            {"/me/ssh-keys", `{"key": "` + sshKey + `"}`, signedIn, users.ScopeFull},
+	"removeMySSHKey":         {"/me/ssh-keys/999", "", signedIn, users.ScopeFull},
+	"listMyFileConnections":  {"/files/connections", "", signedIn, ""},
+	"closeMyFileConnections": {"/files/connections", "", signedIn, users.ScopeFull},
+	"listFolders":            {"/folders", "", signedIn, ""},
+	"createFolder":           {"/folders", `{"name": "not a name", "kind": "group", "groups": ["` + apitest.Group + `"]}`, managers, users.ScopeFull},
+	"getFolder":              {"/folders/" + apitest.Folder, "", managers, ""},
+	"changeFolder":           {"/folders/" + apitest.Folder, `{"note": "for the seminar"}`, managers, users.ScopeFull},
+	"deleteFolder":           {"/folders/" + apitest.Folder, "", managers, users.ScopeFull},
+	"undeleteFolder":         {"/folders/" + apitest.Folder + "/undelete", "", managers, users.ScopeFull},
+	"getMyHome":              {"/me/home", "", signedIn, ""},
+	"clearMyHome":            {"/me/home/files?path=nothing", "", signedIn, users.ScopeFull},
+	"getUserHome":            {"/users/zed/home", "", managers, ""},
+	"listMyIdentities":       {"/me/identities", "", signedIn, ""},
+	"unlinkMyIdentity":       {"/me/identities/999/unlink", `{"password": "quite another long one"}`, signedIn, users.ScopeFull}, // since changePassword
+	"listUserIdentities":     {"/users/zed/identities", "", managers, ""},
+	"unlinkUserIdentity":     {"/users/zed/identities/999", "", admin, users.ScopeFull},
+	"roleByRules":            {"/users/gus/role-by-rules", "", admin, users.ScopeFull},
+	"listProfiles":           {"/profiles", "", signedIn, ""},
+	"listNotebooks":          {"/notebooks", "", signedIn, ""},
+	"launchNotebook":         {"/notebooks", `{"profile": "cpu"}`, signedIn, users.ScopeLaunch},
+	"getNotebook":            {"/notebooks/1", "", managers, ""},
+	"stopNotebook":           {"/notebooks/1", "", managers, users.ScopeFull},
+	"listGPUs":               {"/gpus", "", signedIn, ""},
+	"getGPUHistory":          {"/gpus/" + apitest.GPU + "/history", "", signedIn, ""},
+	"listGPUEvents":          {"/gpus/" + apitest.GPU + "/events", "", signedIn, ""},
+	"lendGPU":                {"/gpus/" + apitest.GPU + "/lending", `{"anyway": true}`, admin, users.ScopeFull},
+	"checkGPU":               {"/gpu-check", "", admin, users.ScopeFull},
+	"listUse":                {"/use?by=user", "", signedIn, ""},
+	"listUsers":              {"/users", "", admin, ""},
+	"createUser":             {"/users", `{"handle": "new-one"}`, admin, users.ScopeFull},
+	"getUser":                {"/users/zed", "", managers, ""},
+	"changeUser":             {"/users/gus", `{"name": "Gustav"}`, admin, users.ScopeFull},
+	"removeUser":             {"/users/gus", "", admin, users.ScopeFull},
+	"undeleteUser":           {"/users/gus/undelete", "", admin, users.ScopeFull},
+	"suspendUser":            {"/users/gus/suspend", "", admin, users.ScopeFull},
+	"resumeUser":             {"/users/gus/resume", "", admin, users.ScopeFull},
+	"createPasswordLink":     {"/users/ben/link", "", admin, users.ScopeFull},
+	"listUserQuotas":         {"/users/zed/quotas", "", managers, ""},
+	"listUserUse":            {"/users/zed/use", "", managers, ""},
+	"listGroups":             {"/groups", "", managers, ""},
+	"createGroup":            {"/groups", `{"name": "seminar"}`, admin, users.ScopeFull},
+	"getGroup":               {"/groups/" + apitest.Group, "", managers, ""},
+	"removeGroup":            {"/groups/none", "", admin, users.ScopeFull},
+	"setMember":              {"/groups/" + apitest.Group + "/members/ben", `{}`, admin, users.ScopeFull},
+	"removeMember":           {"/groups/" + apitest.Group + "/members/ben", "", admin, users.ScopeFull},
+	"listInvitations":        {"/invitations", "", managers, ""},
+	"invite":                 {"/invitations", `{"group": "` + apitest.Group + `"}`, managers, users.ScopeFull},
+	"revokeInvitation":       {"/invitations/999", "", managers, users.ScopeFull},
+	"listSignUps":            {"/sign-ups", "", admin, ""},
+	"approveSignUp":          {"/sign-ups/1/approve", `{}`, admin, users.ScopeFull},
+	"declineSignUp":          {"/sign-ups/1/decline", "", admin, users.ScopeFull},
+	"importUsers":            {"/imports", `{"list": "name\nSomebody New\n", "dryRun": true}`, admin, users.ScopeFull},
+	"listQuotas":             {"/quotas", "", admin, ""},
+	"setQuota":               {"/quotas", `{"subject": "role:guest", "kind": "gpus", "value": 1}`, admin, users.ScopeFull},
+	"unsetQuota":             {"/quotas?subject=role:guest&kind=gpus", "", admin, users.ScopeFull},
+	"listGrants":             {"/grants", "", admin, ""},
+	"grant":                  {"/grants", `{"user": "ben", "kind": "gpus", "extra": 1, "ends": "2099-01-01T00:00:00Z"}`, admin, users.ScopeFull},
+	"endGrant":               {"/grants/999", "", admin, users.ScopeFull},
+	"listAudit":              {"/audit", "", admin, ""},
+	"exportAudit":            {"/audit/export", `{"format": "csv"}`, admin, users.ScopeFull},
 }
 
 // TestEveryOperationForEveryRoleAndScope walks all operations as nobody and with a token of each scope and role: reading
@@ -228,17 +307,7 @@ func TestEveryOperationForEveryRoleAndScope(t *testing.T) {
 func TestDescription(t *testing.T) {
 	l := apitest.New(t)
 	got := ask(t, l, "", "GET", "/openapi.json", "").want(t, http.StatusOK)
-	type described struct {
-		OperationID string              `json:"operationId"`
-		Security    []map[string][]any  `json:"security"`
-		Summary     string              `json:"summary"`
-		Responses   map[string]struct{} `json:"responses"`
-	}
-	doc := read[struct {
-		OpenAPI string
-		Paths   map[string]map[string]described
-		Servers []struct{ URL string }
-	}](t, got)
+	doc := read[description](t, got)
 	if !strings.HasPrefix(doc.OpenAPI, "3.1") || len(doc.Servers) != 1 || doc.Servers[0].URL != api.Prefix {
 		t.Errorf("%s, %v", doc.OpenAPI, doc.Servers)
 	}
@@ -248,6 +317,18 @@ func TestDescription(t *testing.T) {
 			t.Errorf("%s %s is described as %+v", o.Method, o.Path, d)
 		}
 		public := operations[o.ID].allowed&nobody != 0
+		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" { // launch stops one's own
+			t.Errorf("%s: scope %q, want %q", o.ID, d.Scope, scope)
+		}
+		if !public {
+			for _, a := range askers[1:] {
+				role := map[int]string{guest: "guest", member: "member", lead: "lead", admin: "admin"}[a.bit]
+				// Some ask for what nobody but managers see; all may ask.
+				if operations[o.ID].allowed&a.bit != 0 && !slices.Contains(d.Roles, role) {
+					t.Errorf("%s: roles %v lack %s", o.ID, d.Roles, role)
+				}
+			}
+		}
 		if _, refuses := d.Responses["401"]; public != (len(d.Security) == 0) || public == refuses {
 			t.Errorf("%s: security %v, responses %v", o.ID, d.Security, d.Responses)
 		}

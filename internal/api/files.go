@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -10,6 +11,17 @@ import (
 type FileDoor struct {
 	Port                 int
 	HostKey, Fingerprint string
+	// Open lists what somebody has open, Close ends all of it and says how much there was.
+	Open  func(userID int64) []FileConnection
+	Close func(userID int64) int
+}
+
+// FileConnection is one that is open.
+type FileConnection struct {
+	Since  time.Time
+	Remote string // the address, without port
+	Client string // what the program calls itself
+	Way    string // by which they signed in, in words
 }
 
 // FileAccess is where files are taken, and how a program knows that it is there: it hears so over TLS that it trusts.

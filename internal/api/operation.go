@@ -49,6 +49,7 @@ func add[I, O any](s *Server, o Operation, handle func(ctx context.Context, c *c
 	}
 	if o.Need != public || o.anyToken {
 		described.Security = []map[string][]string{{"token": {}}}
+		described.Extensions = map[string]any{"x-gpulab-scope": o.scope(), "x-gpulab-roles": o.roles()}
 	}
 	described.Middlewares = huma.Middlewares{s.admit(o)}
 	huma.Register(s.api, described, func(ctx context.Context, in *I) (*O, error) {
@@ -59,6 +60,30 @@ func add[I, O any](s *Server, o Operation, handle func(ctx context.Context, c *c
 		return out, nil
 	})
 	s.operations = append(s.operations, o)
+}
+
+// scope is the smallest of an access token with which it can be done at all; any for every one.
+func (o Operation) scope() string {
+	if o.anyToken {
+		return "any"
+	}
+	for _, scope := range users.TokenScopes() {
+		if scope.Allows(o.Need, o.changes()) {
+			return string(scope)
+		}
+	}
+	return ""
+}
+
+// roles are those whose people can do it to somebody at all, from most to least.
+func (o Operation) roles() []string {
+	var list []string
+	for _, role := range users.Roles() {
+		if o.anyToken || role.Scope(o.Need) != users.Nobody {
+			list = append(list, string(role))
+		}
+	}
+	return list
 }
 
 // errors are the statuses with which an operation may refuse.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -39,6 +40,9 @@ var kinds = []struct {
 }{
 	{users.ErrNotFound, http.StatusNotFound, "There is no such person"},
 	{users.ErrGroupNotFound, http.StatusNotFound, "There is no such group"},
+	{users.ErrSSHKeyNotFound, http.StatusNotFound, "There is no such key"},
+	{users.ErrIdentityNotFound, http.StatusNotFound, "There is no such outside account"},
+	{storage.ErrNotFound, http.StatusNotFound, "There is no such folder"},
 	{users.ErrTokenNotFound, http.StatusNotFound, "There is no such token"},
 	{users.ErrSignUpNotFound, http.StatusNotFound, "There is no such request"},
 	{users.ErrInvitationUnknown, http.StatusNotFound, "There is no such invitation"},
@@ -49,6 +53,13 @@ var kinds = []struct {
 	{users.ErrHandleTaken, http.StatusConflict, "This sign-in name is taken"},
 	{users.ErrGroupTaken, http.StatusConflict, "This group exists already"},
 	{users.ErrTokenLimit, http.StatusConflict, "Too many access tokens"},
+	{users.ErrSSHKeyTaken, http.StatusConflict, "This key is there already"},
+	{users.ErrSSHKeyLimit, http.StatusConflict, "Too many SSH keys"},
+	{users.ErrLastWayIn, http.StatusConflict, "It is the last way in"},
+	{storage.ErrTaken, http.StatusConflict, "This name is taken"},
+	{storage.ErrState, http.StatusConflict, "The folder is not in a state for that"},
+	{storage.ErrFull, http.StatusConflict, "No number is left for another folder"},
+	{storage.ErrSpace, http.StatusConflict, "It was not deleted"},
 	{users.ErrUIDsExhausted, http.StatusConflict, "No number is left for another account"},
 	{users.ErrSuspended, http.StatusConflict, "This account is suspended"},
 	{users.ErrPending, http.StatusForbidden, "This account is not approved yet"},
@@ -64,6 +75,11 @@ var kinds = []struct {
 	{users.ErrRoleInvalid, http.StatusUnprocessableEntity, "This role is not possible"},
 	{users.ErrPasswordWeak, http.StatusUnprocessableEntity, "This password is too weak"},
 	{users.ErrTokenInvalid, http.StatusUnprocessableEntity, "This token is not possible"},
+	{users.ErrSSHKeyInvalid, http.StatusUnprocessableEntity, "This SSH key is not possible"},
+	{storage.ErrName, http.StatusUnprocessableEntity, "This name or note is not possible"},
+	{storage.ErrKind, http.StatusUnprocessableEntity, "This folder is not possible"},
+	{storage.ErrGroup, http.StatusUnprocessableEntity, "This folder is not possible"},
+	{storage.ErrPath, http.StatusUnprocessableEntity, "This folder of the machine is not shown"},
 	{users.ErrGroupInvalid, http.StatusUnprocessableEntity, "This group is not possible"},
 	{users.ErrUsesInvalid, http.StatusUnprocessableEntity, "This number of uses is not possible"},
 	{users.ErrDaysInvalid, http.StatusUnprocessableEntity, "This number of days is not possible"},
@@ -128,7 +144,7 @@ func refusal(err error) error {
 
 // message is the sentence for people in an error.
 func message(err error) string {
-	if text, ok := users.Message(err); ok {
+	if text, ok := storage.Message(err); ok {
 		return text
 	}
 	var beyond *quota.Error

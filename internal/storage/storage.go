@@ -5,7 +5,7 @@
 // only read to another; both numbers are the folder's own. Whatever is done in homes and folders on the
 // machine is done beneath them: no link and no other process leads it out.
 //
-// Only cmd/gpulab, package ctl and package webui import it.
+// Only cmd/gpulab and the packages api, ctl and webui import it.
 package storage
 
 import (

@@ -22,6 +22,12 @@ type Identity struct {
 	Role Role `json:"role,omitempty"`
 }
 
+// RoleByHand tells whether somebody with outside accounts has another role than their rules gave last, or these gave none
+// yet.
+func (p *Person) RoleByHand() bool {
+	return len(p.Identities) > 0 && !slices.ContainsFunc(p.Identities, func(id Identity) bool { return id.Role == p.Role })
+}
+
 // identityRow is what decides a sign-in.
 type identityRow struct {
 	id, userID int64

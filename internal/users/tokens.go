@@ -263,6 +263,10 @@ func (t TokenScope) limit(change bool) limit {
 	return limitNothing
 }
 
+// Allows reports whether a token of this scope may do the action to somebody at all, where its owner may; change says that
+// something is changed by it.
+func (t TokenScope) Allows(a Action, change bool) bool { return t.limit(change).scope(a) != Nobody }
+
 // scope is on whom an action may be at most.
 func (l limit) scope(a Action) Scope {
 	switch {

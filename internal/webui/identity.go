@@ -261,16 +261,6 @@ func (s *Server) titles(list []users.Identity) []string {
 	return out
 }
 
-// roleByHand tells whether somebody's role is another one than the rules gave last, or they gave none yet.
-func roleByHand(who *users.Person) bool {
-	for i := range who.Identities {
-		if who.Identities[i].Role == who.Role {
-			return false
-		}
-	}
-	return len(who.Identities) > 0
-}
-
 // ownPasswordField asks for the password of this account, to confirm something.
 func ownPasswordField(wrong string) field {
 	return field{ID: "old", Name: "old", Label: "Your password here", Type: "password", Error: wrong, Autocomplete: "current-password"}

@@ -109,7 +109,7 @@ func (s *Server) personView(r *http.Request, v visitor, who *users.Person) (pers
 		Suspended: who.Suspended, Removed: who.Removed != nil, Kept: date(s.now().Add(users.RemovedKept)), Manages: v.mayOn(users.ActionManageUsers, who.ID),
 		Form: personForm{Name: who.Name, Email: who.Email, Role: string(who.Role)}, State: personState(who)}
 	view.Identities = s.identityViews(who.Identities)
-	view.RoleByHand = view.Manages && !view.Removed && !view.Self && roleByHand(who)
+	view.RoleByHand = view.Manages && !view.Removed && !view.Self && who.RoleByHand()
 	view.MayLead = who.Role != users.RoleGuest
 	if who.Purge != nil {
 		view.Purge = date(*who.Purge)

@@ -18,6 +18,7 @@ import (
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -40,8 +41,12 @@ var people = []struct {
 // Password is somebody's password.
 func Password(handle string) string { return handle + " has a long password" }
 
-// Group is the group that lea leads.
-const Group = "vision"
+// Group is the group that lea leads, Folder the folder that its members share. Dataset is everybody's.
+const (
+	Group   = "vision"
+	Folder  = "vision-data"
+	Dataset = "imagenet"
+)
 
 // template is a database with these people: hashing passwords takes a while.
 var template = sync.OnceValues(makeTemplate)
@@ -74,11 +79,41 @@ func makeTemplate() ([]byte, error) {
 			return nil, err
 		}
 	}
+	if err := addFolders(ctx, st.DB()); err != nil {
+		return nil, err
+	}
 	copied := filepath.Join(dir, "copy.db")
 	if err := st.Backup(ctx, copied); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(copied)
+}
+
+// addFolders notes shared folders without making them on disk, which takes root.
+func addFolders(ctx context.Context, db *sql.DB) error {
+	now := time.Now().UnixMilli()
+	for _, statement := range []struct {
+		text string
+		args []any
+	}{
+		{"INSERT INTO folders (name, kind, note, others, gid, created_by, created_at) VALUES (?, 'group', 'for the seminar', 'none', 60000, 'ada', ?)", []any{Folder, now}},
+		{"INSERT INTO folder_groups SELECT (SELECT max(id) FROM folders), id FROM groups WHERE name = ?", []any{Group}},
+		{"INSERT INTO sizes (what, id, bytes, files, largest, at) SELECT 'folder', max(id), 3000000000, 17, '[]', ? FROM folders", []any{now}},
+		{"INSERT INTO folders (name, kind, note, others, gid, created_by, created_at) VALUES (?, 'dataset', '', 'read', 60002, 'ada', ?)", []any{Dataset, now}},
+	} {
+		if _, err := db.ExecContext(ctx, statement.text, statement.args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rootless is storage where folders cannot be made on disk.
+type rootless struct{ *storage.Service }
+
+// Create refuses.
+func (rootless) Create(context.Context, storage.NewFolder) (storage.Folder, error) {
+	return storage.Folder{}, &storage.Error{Kind: storage.ErrPath, Text: "Folders that belong to several people are made by root alone."}
 }
 
 // A Lab is what a test asks and changes.
@@ -87,11 +122,15 @@ type Lab struct {
 	Users     *users.Service
 	DB        *sql.DB
 	Quotas    *quota.Service
+	Storage   *storage.Service
 	Notebooks *Notebooks
-	GPUs      []gpu.Snapshot
+	// Open are how many connections for files somebody has open.
+	Open map[int64]int
+	GPUs []gpu.Snapshot
 	// Broken makes the state of the lab one that cannot be read.
 	Broken bool
 	lent   map[string]bool
+	mu     sync.Mutex // guards Open
 }
 
 // New makes a lab that takes as many requests as a test sends.
@@ -116,24 +155,48 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	l := &Lab{Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, GPUs: []gpu.Snapshot{machine()}, lent: map[string]bool{}}
+	l := &Lab{Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, GPUs: []gpu.Snapshot{machine()}, Open: map[int64]int{}, lent: map[string]bool{}}
 	l.Quotas = quota.New(quota.Config{DB: st.DB(), People: l.Users, Held: l.held,
 		Hours: func(context.Context, string, time.Time) ([]quota.HourUse, error) { return nil, nil }})
+	l.Storage = storage.New(storage.Config{DB: st.DB(), People: l.Users, HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir})
+	var files api.Storage = l.Storage
+	if os.Geteuid() != 0 {
+		files = rootless{l.Storage}
+	}
 	l.API, err = api.New(api.Config{
-		Users: l.Users, Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}), Quotas: l.Quotas,
+		Users: l.Users, Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}), Quotas: l.Quotas, Storage: files,
 		Snapshots: func() []gpu.Snapshot { return l.GPUs }, Status: l.status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error {
 			return l.Quotas.Check(ctx, u, quota.Ask{GPUs: p.GPUs, CPUs: p.CPUs, Memory: 4 << 30}, 0)
 		},
-		CheckGPU: func(context.Context) (string, error) { return "an NVIDIA A100", nil },
-		LendGPU:  func(_ context.Context, uuid string, anyway bool) error { l.lent[uuid] = anyway; return nil },
-		Files:    &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc"},
-		LabName:  "Vision lab", HubPort: 8443, Limits: limits,
+		CheckGPU:  func(context.Context) (string, error) { return "an NVIDIA A100", nil },
+		LendGPU:   func(_ context.Context, uuid string, anyway bool) error { l.lent[uuid] = anyway; return nil },
+		Files:     &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc", Open: l.connections, Close: l.closeConnections},
+		Providers: []api.Provider{{Name: "university", Title: "Example University"}, {Name: "directory", Title: "Department account", Directory: true}},
+		LabName:   "Vision lab", HubPort: 8443, Limits: limits,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
+}
+
+func (l *Lab) connections(userID int64) []api.FileConnection {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]api.FileConnection, l.Open[userID])
+	for i := range list {
+		list[i] = api.FileConnection{Since: time.Now(), Remote: "192.0.2.7", Client: "OpenSSH_9.9", Way: "the password"}
+	}
+	return list
+}
+
+func (l *Lab) closeConnections(userID int64) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.Open[userID]
+	l.Open[userID] = 0
+	return n
 }
 
 func (l *Lab) held(_ context.Context, userID, without int64) ([]quota.Ask, error) {
