@@ -292,6 +292,13 @@ func TestRefusedLater(t *testing.T) {
 	if _, err := s.AddSSHKey(t.Context(), u.ID, "", line); err != nil {
 		t.Fatal(err)
 	}
+	device, err := s.AskDevice(t.Context(), DeviceAsk{Client: "laptop", Scope: ScopeRead, Days: 30})
+	if err == nil {
+		_, err = s.DecideDevice(t.Context(), u, device.UserCode, true, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	var heard []int64
 	s.OnSessionsEnded(func(id int64, _ string) { heard = append(heard, id) })
 	o.Refused = "Not in a group that may use this lab."
@@ -308,6 +315,9 @@ func TestRefusedLater(t *testing.T) {
 	}
 	if _, err := s.SignInForFilesByKey(t.Context(), "zoe", key.Marshal(), "192.0.2.1"); !errors.Is(err, ErrSSHKeyNotFound) {
 		t.Errorf("the SSH key: %v", err)
+	}
+	if _, _, _, err := s.DeviceToken(t.Context(), device.Code, ""); !errors.Is(err, ErrDeviceUnknown) {
+		t.Errorf("the program that was confirmed and had not come for its token: %v", err)
 	}
 	if got := inGroups(t, s, u.ID); got != "" {
 		t.Errorf("in %s", got)

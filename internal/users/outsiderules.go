@@ -169,7 +169,7 @@ func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u Use
 	if u.HasPassword {
 		return nil
 	}
-	for _, way := range []string{"api_tokens", "ssh_keys"} {
+	for _, way := range []string{"api_tokens", "device_codes", "ssh_keys"} {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM "+way+" WHERE user_id = ?", u.ID); err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ type Rule struct {
 	Roles  map[Role]Scope
 }
 
-//go:generate go test -run TestRolesDocumentation -update .
+//go:generate go test -run Test(Roles|Audit)Documentation -update .
 
 // rules are the whole of it: pages, commands and the API ask nothing else.
 var rules = []Rule{

@@ -8,11 +8,17 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/roles.md anew")
+var update = flag.Bool("update", false, "write the tables of docs/roles.md and docs/audit.md anew")
 
 // TestRolesDocumentation: the table of docs/roles.md is the Policy.
-func TestRolesDocumentation(t *testing.T) {
-	const page = "../../docs/roles.md"
+func TestRolesDocumentation(t *testing.T) { checkTable(t, "../../docs/roles.md", policyTable()) }
+
+// TestAuditDocumentation: docs/audit.md lists every action, which TestEveryActionHasWords holds against the code.
+func TestAuditDocumentation(t *testing.T) { checkTable(t, "../../docs/audit.md", actionTable()) }
+
+// checkTable holds the table of a page against what it should be, or writes it.
+func checkTable(t *testing.T, page, table string) {
+	t.Helper()
 	old, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -23,7 +29,7 @@ func TestRolesDocumentation(t *testing.T) {
 	if !found || !ended {
 		t.Fatalf("%s has lost the marks %q and %q", page, begin, end)
 	}
-	want := head + begin + policyTable() + end + tail
+	want := head + begin + table + end + tail
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -31,8 +37,18 @@ func TestRolesDocumentation(t *testing.T) {
 		return
 	}
 	if want != string(old) {
-		t.Errorf("%s does not tell what the roles may do; run `go generate ./internal/users`", page)
+		t.Errorf("%s is not as the code is; run `go generate ./internal/users`", page)
 	}
+}
+
+// actionTable is AuditActions as a page shows them.
+func actionTable() string {
+	var b strings.Builder
+	b.WriteString("| action | somebody |\n|---|---|\n")
+	for _, a := range AuditActions() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", a.Name, a.Words)
+	}
+	return b.String()
 }
 
 // policyTable is the Policy as a page shows it.

@@ -105,9 +105,9 @@ func (s *Service) AddSSHKey(ctx context.Context, userID int64, name, text string
 		}
 		switch {
 		case same > 0:
-			return sentence(ErrSSHKeyTaken, "You have this key already.")
+			return sentence(ErrSSHKeyTaken, "This account has this key already.")
 		case have >= SSHKeysPerUser:
-			return sentence(ErrSSHKeyLimit, "You have %d keys, and that is the most. Remove one that you do not use any more.", have)
+			return sentence(ErrSSHKeyLimit, "This account has %d keys, and that is the most. Remove one that is not used any more.", have)
 		}
 		res, err := tx.ExecContext(ctx, "INSERT INTO ssh_keys (user_id, fingerprint, key, name, created_at) VALUES (?, ?, ?, ?, ?)",
 			userID, hash[:], line, name, now.UnixMilli())
