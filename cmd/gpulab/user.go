@@ -16,7 +16,7 @@ func newUser(a *app) *cobra.Command {
 	}
 	c.AddCommand(newUserAdd(a), newUserList(a), newUserShow(a), newUserSet(a), newUserPasswd(a),
 		newUserSuspend(a), newUserResume(a), newUserRemove(a), newUserUndelete(a), newUserImport(a),
-		newUserTokens(a), newUserRevokeTokens(a))
+		newUserTokens(a), newUserRevokeTokens(a), newUserSSHKey(a))
 	return c
 }
 

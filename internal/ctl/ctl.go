@@ -180,4 +180,5 @@ type Daemon interface {
 	Quotas
 	WaysIn
 	Folders
+	SSHKeys
 }

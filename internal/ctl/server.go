@@ -101,6 +101,7 @@ func handler(d Daemon) http.Handler {
 	handleQuotas(mux, d)
 	handleWaysIn(mux, d)
 	handleFolders(mux, d)
+	handleSSHKeys(mux, d)
 	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {
 		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 		err := d.WatchBoot(r.Context(), func(b Boot) error {

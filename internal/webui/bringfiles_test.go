@@ -93,7 +93,7 @@ func TestOwnSSHKeys(t *testing.T) {
 	}
 	c.post("/account", "/account/ssh-keys", url.Values{"key": {"ssh-ed25519 <i>"}, "name": {"lap<top>"}}).want(t, http.StatusUnprocessableEntity, "no public key", "lap&lt;top&gt;", "ssh-ed25519 &lt;i&gt;")
 	c.post("/account", "/account/ssh-keys", url.Values{"key": {key + " ben@laptop"}}).want(t, http.StatusSeeOther)
-	c.post("/account", "/account/ssh-keys", url.Values{"key": {key}}).want(t, http.StatusUnprocessableEntity, "You have this key already")
+	c.post("/account", "/account/ssh-keys", url.Values{"key": {key}}).want(t, http.StatusUnprocessableEntity, "has this key already")
 	c.get("/account?done=ssh-key").want(t, http.StatusOK, "ben@laptop", "SHA256:", "never", "The SSH key is added")
 	lea := l.client(t, "lea")
 	lea.post("/account", "/account/ssh-keys/1/remove", nil).want(t, http.StatusSeeOther)
