@@ -271,6 +271,8 @@ func TestPagesInABrowser(t *testing.T) {
 		{"device", "/device?code=" + asked.UserCode, "lea", busy, 200},
 		{"device-code", "/device", "lea", busy, 200},
 		{"device-wrong", "/device?code=BCDFGHJK", "lea", busy, 404},
+		{"api", "/api", "ben", busy, 200},
+		{"api-stranger", "/api", "", busy, 200},
 		{"cli", "/cli", "ben", busy, 200},
 		{"cli-none", "/cli", "ben", unbuilt, 200},
 	}

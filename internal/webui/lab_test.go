@@ -23,6 +23,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/gpulab/gpulab/internal/api"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
@@ -58,6 +59,16 @@ type lab struct {
 	// breakHub makes it answer like one whose certificate the browser does not
 	// take at all: every connection ends.
 	breakHub atomic.Bool
+}
+
+// apiDescription is what the page about the HTTP API is made of.
+func apiDescription(t testing.TB) []byte {
+	t.Helper()
+	text, err := api.Description()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // newLab starts a lab with two GPUs, of which heldBy hold the first ones.
@@ -98,7 +109,7 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 	config := webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
 		CA: func() []byte { return l.ca }, Clients: someClients(t), LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
-		Files: l.door.door(), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
+		Files: l.door.door(), API: apiDescription(t), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
 	if edit != nil {
 		edit(&config)
 	}

@@ -54,6 +54,7 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/trust", need: public, handler: s.trustPage},
 		{method: "GET", path: "/ca.crt", need: public, handler: s.downloadCA},
 		{method: "GET", path: "/cli/{file}", need: public, handler: s.downloadClient},
+		{method: "GET", path: "/api", need: public, handler: s.apiPage},
 
 		{method: "GET", path: "/{$}", need: users.ActionSee, handler: s.homePage},
 		{method: "GET", path: "/gpus", need: users.ActionSee, handler: s.gpusPage},

@@ -53,6 +53,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/trust", everyone},
 		{"GET", "/ca.crt", everyone},
 		{"GET", "/cli/gpulab-linux-amd64", everyone},
+		{"GET", "/api", everyone},
 		{"GET", "/cli", signedIn},
 		{"GET", "/device", signedIn},
 		{"POST", "/device", signedIn},

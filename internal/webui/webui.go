@@ -123,6 +123,8 @@ type Config struct {
 	// Clients are the programs for people's own computers, as packaging/clients
 	// packed them; nil means those that are embedded.
 	Clients fs.FS
+	// API is the HTTP API's OpenAPI document as JSON; nil shows no page about it.
+	API []byte
 	// Files is where files are brought in and out; nil where the lab takes none.
 	Files *FileDoor
 	// SignUp lets anybody ask for an account, which an admin approves or not.
@@ -145,6 +147,7 @@ type Server struct {
 	handler   http.Handler
 	files     *files
 	builds    []clientBuild
+	api       apiReference
 	trends    *trends
 	board     board
 	streams   *streams
@@ -184,7 +187,11 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("webui: read embedded files: %w", err)
 	}
-	s := &Server{cfg: cfg, files: files, builds: builds, trends: newTrends(), streams: newStreams(), now: time.Now,
+	reference, err := readAPI(cfg.API)
+	if err != nil {
+		return nil, fmt.Errorf("webui: read the description of the API: %w", err)
+	}
+	s := &Server{cfg: cfg, files: files, builds: builds, api: reference, trends: newTrends(), streams: newStreams(), now: time.Now,
 		board: board{fleet: cfg.Fleet}, newcomers: newNewcomers()}
 	cfg.Users.OnSessionsEnded(s.streams.end)
 	s.handler = s.routes()
