@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -68,24 +67,10 @@ func TestSharingIsNotChangedUnderNotebooks(t *testing.T) {
 		"alone, as it was":  {gpu.GPU{Holders: held.Holders}, 1, ""},
 		"shared, as it was": {gpu.GPU{Device: gpu.Device{Slots: 2}, Holders: held.Holders}, 2, ""},
 	} {
-		a := &app{socket: filepath.Join(t.TempDir(), "run", "gpulab.sock")}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			done <- ctl.Serve(ctx, a.socket, shared{status: ctl.Status{GPUs: []gpu.Snapshot{{GPUs: []gpu.GPU{c.g}}}}})
-		}()
-		for range 200 {
-			if _, err := a.client().Status(t.Context()); !errors.Is(err, ctl.ErrNotRunning) {
-				break
-			}
-		}
+		a := &app{socket: serve(t, shared{status: ctl.Status{GPUs: []gpu.Snapshot{{GPUs: []gpu.GPU{c.g}}}}})}
 		err := keepSharing(t.Context(), a, Config{GPUSharing: c.sharing})
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	}
 	if err := keepSharing(t.Context(), &app{socket: filepath.Join(t.TempDir(), "none")}, Config{GPUSharing: 4}); err != nil {

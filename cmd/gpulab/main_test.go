@@ -188,11 +188,10 @@ func serve(t *testing.T, d ctl.Daemon) (socket string) {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	for range 200 {
+	for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
 		if _, err := ctl.NewClient(socket).Status(t.Context()); err == nil {
 			return socket
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatal("the daemon does not answer")
 	return ""
