@@ -22,7 +22,7 @@ func machine(t *testing.T, spoil map[string]string) host {
 		"/sys/fs/cgroup/cgroup.controllers":       "cpuset cpu io memory pids\n",
 		"/proc/sys/kernel/osrelease":              "6.1.0-25-amd64\n",
 		"/proc/filesystems":                       "nodev\toverlay\n\text4\n",
-		"/lib/modules/6.1.0-25-amd64/modules.dep": "kernel/drivers/net/vxlan/vxlan.ko.xz: x\nkernel/net/bridge/br_netfilter.ko: y\n",
+		"/lib/modules/6.1.0-25-amd64/modules.dep": "kernel/drivers/net/vxlan/vxlan.ko.xz: x\nkernel/net/bridge/br_netfilter.ko: y\nkernel/net/netfilter/nf_tables.ko: z\n",
 		"/proc/self/status":                       "Name:\tx\nCapEff:\t000001ffffffffff\n",
 		"/proc/meminfo":                           "MemTotal:       16384000 kB\n",
 		"/proc/self/net/tcp":                      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n",
@@ -84,7 +84,8 @@ func TestPreflight(t *testing.T) {
 			"/proc/mounts":                      "cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\ncgroup /x cgroup rw,cpuset,memory 0 0\n",
 		}, probe: "cgroups", state: Fail, says: "(version 1) lack: pids"},
 		{name: "no overlay", spoil: map[string]string{"/proc/filesystems": "\text4\n"}, probe: "kernel", state: Fail, says: "overlay"},
-		{name: "no vxlan", spoil: map[string]string{"/lib/modules/6.1.0-25-amd64/modules.dep": "kernel/net/bridge/br_netfilter.ko: y\n"}, probe: "kernel", state: Warn, says: "vxlan"},
+		{name: "no vxlan", spoil: map[string]string{"/lib/modules/6.1.0-25-amd64/modules.dep": "kernel/net/bridge/br_netfilter.ko: y\nkernel/net/netfilter/nf_tables.ko: z\n"}, probe: "kernel", state: Warn, says: "vxlan"},
+		{name: "no nf_tables", spoil: map[string]string{"/lib/modules/6.1.0-25-amd64/modules.dep": "kernel/drivers/net/vxlan/vxlan.ko.xz: x\nkernel/net/bridge/br_netfilter.ko: y\n"}, probe: "kernel", state: Fail, says: "nf_tables"},
 		{name: "half of root", spoil: map[string]string{"/proc/self/status": "CapEff:\t00000000a80425fb\n"}, probe: "capabilities", state: Fail, says: "CAP_SYS_ADMIN"},
 		{name: "no CAP_SYS_RESOURCE", spoil: map[string]string{"/proc/self/status": "CapEff:\t000001fffeffffff\n"}, probe: "capabilities", state: Warn, says: "adapts"},
 		{name: "no ipset", host: func(h *host) {

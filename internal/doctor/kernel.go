@@ -10,12 +10,14 @@ type module struct {
 	name  string // as modprobe knows it
 	sign  string // a path that exists when it is loaded or built in; "" when there is none
 	needs string // what does not work without it
+	vital bool   // no notebook starts without it
 }
 
 var modules = []module{
-	{"overlay", "", "Containers cannot share the layers of an image"},
-	{"vxlan", "", "Machines of the pool cannot reach one another's notebooks"},
-	{"br_netfilter", "/proc/sys/net/bridge", "Rules that keep students' notebooks apart do not see their traffic"},
+	{"overlay", "", "Containers cannot share the layers of an image", true},
+	{"vxlan", "", "Machines of the pool cannot reach one another's notebooks", false},
+	{"br_netfilter", "/proc/sys/net/bridge", "Rules that keep students' notebooks apart do not see their traffic", false},
+	{"nf_tables", "", "Notebooks are not started, since they could not be kept apart in their first moment,", true},
 }
 
 // probeKernel looks for parts of the kernel that are neither loaded, nor
@@ -28,7 +30,7 @@ func probeKernel(h host, _ Options) []Finding {
 			continue
 		}
 		state := Warn
-		if m.name == "overlay" {
+		if m.vital {
 			state = Fail
 		}
 		findings = append(findings, Finding{

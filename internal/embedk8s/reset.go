@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/google/nftables"
 )
 
 // Reset takes k3s and everything it made off this machine: processes, pods,
@@ -312,6 +314,9 @@ func removeNetwork(ctx context.Context) {
 			run([]byte(cleaned), family+"-restore")
 		}
 	}
+	if err := removeGuard(); err != nil {
+		slog.Debug("clean-up of the notebooks' guard", "err", err)
+	}
 	for _, link := range podLinks() {
 		run(nil, "ip", "link", "delete", link)
 	}
@@ -320,6 +325,17 @@ func removeNetwork(ctx context.Context) {
 			run(nil, "ipset", "destroy", set)
 		}
 	}
+}
+
+// removeGuard removes the table by which the network plugin guards notebooks
+// (packaging/runtime/cni/cmd/flannel/guard.go).
+func removeGuard() error {
+	kernel, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	kernel.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "gpulab"})
+	return kernel.Flush()
 }
 
 // podLinks lists the interfaces k3s made: the bridge, the tunnel, and the

@@ -24,6 +24,7 @@ import (
 var attacks = []chapter{
 	{"a notebook's token", testNotebookToken, false},
 	{"what a notebook reaches", testNotebookReaches, false},
+	{"a notebook's first moment", testFirstMoment, false},
 	{"what a notebook may do", testNoPrivileges, false},
 	{"past the rules by IPv6", testLinkLocal, false},
 	{"stolen cookies", testStolenCookies, false},

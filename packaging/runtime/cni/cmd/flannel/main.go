@@ -1,7 +1,8 @@
 // Command flannel is the CNI plugin that connects pods to the network flannel
 // has set up on this node. It makes no interface itself: it reads the subnet
 // that flannel leased for the node and has the bridge plugin, with host-local
-// addresses, do the work.
+// addresses, do the work. Notebooks it guards from their first moment, see
+// guard.go.
 //
 // It exists because flannel's own plugin lives in a module that cannot be
 // fetched at any version. It understands the same configuration (subnetFile,
@@ -60,6 +61,9 @@ func add(args *skel.CmdArgs) error {
 		if err := bridgeWithoutIPv6(delegate.bridge()); err != nil {
 			return err
 		}
+	}
+	if err := guard(args.Args, result, lease.networks); err != nil {
+		return err
 	}
 	return types.PrintResult(result, conf.CNIVersion)
 }

@@ -78,11 +78,11 @@ func (h *host) lease(text string) {
 }
 
 // call runs the plugin the way a container runtime does.
-func (h *host) call(verb, conf string) (stdout string, err error) {
+func (h *host) call(verb, conf string, pod ...string) (stdout string, err error) {
 	h.t.Helper()
 	command := exec.Command("ip", "netns", "exec", h.netns, h.bin+"/flannel")
 	command.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + verb, "CNI_PATH=" + h.bin,
-		"CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/" + h.containerNet}
+		"CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/" + h.containerNet, "CNI_ARGS=" + strings.Join(append([]string{"IgnoreUnknown=1"}, pod...), ";")}
 	command.Stdin = strings.NewReader(conf)
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
@@ -90,9 +90,9 @@ func (h *host) call(verb, conf string) (stdout string, err error) {
 	return out.String(), err
 }
 
-func (h *host) mustCall(verb, conf string) string {
+func (h *host) mustCall(verb, conf string, pod ...string) string {
 	h.t.Helper()
-	out, err := h.call(verb, conf)
+	out, err := h.call(verb, conf, pod...)
 	if err != nil {
 		h.t.Fatalf("%s: %v\n%s", verb, err, out)
 	}

@@ -1,5 +1,6 @@
 // Command k3s is the Kubernetes distribution that gpulab supervises: k3s's
-// inner server and agent, without the self-extracting wrapper around them.
+// inner server and agent, without the self-extracting wrapper around them. Its
+// network starts a little differently, see network.go.
 //
 // Started under the name containerd, kubectl, crictl or ctr it is that program.
 package main
@@ -22,8 +23,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 	crictl "sigs.k8s.io/cri-tools/cmd/crictl"
-
-	_ "github.com/k3s-io/k3s/pkg/executor/embed"
 )
 
 func main() {
