@@ -98,7 +98,7 @@ var (
 func descriptions(l *apitest.Lab) description {
 	descriptionOnce.Do(func() {
 		recorder := httptest.NewRecorder()
-		l.API.ServeHTTP(recorder, httptest.NewRequest("GET", api.Prefix+"/openapi.json", nil))
+		l.API.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, api.Prefix+"/openapi.json", nil))
 		if err := json.Unmarshal(recorder.Body.Bytes(), &theDescription); err != nil {
 			panic(err)
 		}

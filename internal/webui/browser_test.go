@@ -272,9 +272,9 @@ func TestPagesInABrowser(t *testing.T) {
 		{"device-code", "/device", "lea", busy, 200},
 		{"device-wrong", "/device?code=BCDFGHJK", "lea", busy, 404},
 		{"api", "/api", "ben", busy, 200},
-		{"api-stranger", "/api", "", busy, 200},
 		{"cli", "/cli", "ben", busy, 200},
 		{"cli-none", "/cli", "ben", unbuilt, 200},
+		{"api-operation", "/api?open#createFolder", "", busy, 200},
 	}
 	for _, p := range wayPages {
 		pages = append(pages, struct {
