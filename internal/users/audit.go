@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // Entry is one line of the audit log: who did what to whom. The service itself records sign-ins, failed
@@ -147,33 +149,24 @@ func (s *Service) AuditEntries(ctx context.Context, f AuditFilter) ([]Entry, err
 }
 
 // readEntries reads entries with the hash each builds on: that of the entry before it, or the anchor's.
-func readEntries(ctx context.Context, q interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}, where string, args ...any) ([]Entry, error) {
-	rows, err := q.QueryContext(ctx, `SELECT id, at, actor, action, target, detail, remote, hash,
+func readEntries(ctx context.Context, q store.Asker, where string, args ...any) ([]Entry, error) {
+	log, err := store.All(ctx, q, scanEntry, `SELECT id, at, actor, action, target, detail, remote, hash,
 		coalesce((SELECT hash FROM audit b WHERE b.id < a.id ORDER BY b.id DESC LIMIT 1), (SELECT hash FROM audit_anchor))
 		FROM audit a WHERE `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the audit log: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	log := []Entry{}
-	for rows.Next() {
-		var e Entry
-		var at int64
-		var hash, prev []byte
-		if err := rows.Scan(&e.ID, &at, &e.Actor, &e.Action, &e.Target, &e.Detail, &e.Remote, &hash, &prev); err != nil {
-			return nil, fmt.Errorf("read the audit log: %w", err)
-		}
-		e.At = time.UnixMilli(at).UTC()
-		copy(e.Hash[:], hash)
-		copy(e.Prev[:], prev)
-		log = append(log, e)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the audit log: %w", err)
-	}
 	return log, nil
+}
+
+func scanEntry(row store.Row) (e Entry, err error) {
+	var at int64
+	var hash, prev []byte
+	err = row.Scan(&e.ID, &at, &e.Actor, &e.Action, &e.Target, &e.Detail, &e.Remote, &hash, &prev)
+	e.At = time.UnixMilli(at).UTC()
+	copy(e.Hash[:], hash)
+	copy(e.Prev[:], prev)
+	return e, err
 }
 
 // tidy makes what comes from outside harmless in a log: short, and nothing that moves the cursor.

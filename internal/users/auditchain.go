@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // Hash is a SHA-256; as text it is 64 hexadecimal digits.
@@ -163,7 +165,7 @@ func (s *Service) anchor(ctx context.Context) (Entry, error) {
 }
 
 // scanLink reads of an entry what the next builds on.
-func scanLink(row scanner) (Entry, error) {
+func scanLink(row store.Row) (Entry, error) {
 	var e Entry
 	var at int64
 	var hash []byte

@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // Person is an account with what a list or page of people shows beside it.
@@ -141,34 +143,28 @@ func (s *Service) Person(ctx context.Context, handle string) (Person, error) {
 
 // people reads accounts in whatever state, with their groups.
 func (s *Service) people(ctx context.Context, where string, args ...any) ([]Person, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at,
+	list, err := store.All(ctx, s.db, scanPerson, `SELECT id, handle, name, email, role, coalesce(kept_uid, uid), password_hash, created_at, suspended_at,
 		removed_at, signed_in_at FROM users WHERE `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find people: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	list := []Person{}
-	for rows.Next() {
-		p := Person{Groups: []Membership{}, Identities: []Identity{}}
-		var created int64
-		var hash string
-		var suspended, removed, signedIn sql.NullInt64
-		if err := rows.Scan(&p.ID, &p.Handle, &p.Name, &p.Email, &p.Role, &p.UID, &hash, &created, &suspended, &removed, &signedIn); err != nil {
-			return nil, fmt.Errorf("find people: %w", err)
-		}
-		p.Created, p.HasPassword = time.UnixMilli(created).UTC(), hash != ""
-		p.Suspended, p.SuspendedSince = suspended.Valid, moment(suspended)
-		p.SignedIn, p.Removed = moment(signedIn), moment(removed)
-		if p.Removed != nil {
-			purge := p.Removed.Add(RemovedKept)
-			p.Purge = &purge
-		}
-		list = append(list, p)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("find people: %w", err)
-	}
 	return list, s.addGroups(ctx, list)
+}
+
+func scanPerson(row store.Row) (Person, error) {
+	p := Person{Groups: []Membership{}, Identities: []Identity{}}
+	var created int64
+	var hash string
+	var suspended, removed, signedIn sql.NullInt64
+	err := row.Scan(&p.ID, &p.Handle, &p.Name, &p.Email, &p.Role, &p.UID, &hash, &created, &suspended, &removed, &signedIn)
+	p.Created, p.HasPassword = time.UnixMilli(created).UTC(), hash != ""
+	p.Suspended, p.SuspendedSince = suspended.Valid, moment(suspended)
+	p.SignedIn, p.Removed = moment(signedIn), moment(removed)
+	if p.Removed != nil {
+		purge := p.Removed.Add(RemovedKept)
+		p.Purge = &purge
+	}
+	return p, err
 }
 
 func moment(ms sql.NullInt64) *time.Time {
@@ -203,20 +199,14 @@ func (s *Service) addGroupsOf(ctx context.Context, some []Person) error {
 	for id, list := range identities {
 		at[id].Identities = list
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT g.name, m.user_id, m.lead FROM group_members m JOIN groups g ON g.id = m.group_id
+	groups, err := store.All(ctx, s.db, func(row store.Row) (m Membership, err error) {
+		return m, row.Scan(&m.Group, &m.UserID, &m.Lead)
+	}, `SELECT g.name, m.user_id, m.lead FROM group_members m JOIN groups g ON g.id = m.group_id
 		WHERE m.user_id IN (?`+strings.Repeat(", ?", len(ids)-1)+`) ORDER BY g.name`, ids...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var m Membership
-		if err := rows.Scan(&m.Group, &m.UserID, &m.Lead); err != nil {
-			return err
-		}
+	for _, m := range groups {
 		p := at[m.UserID]
 		m.Handle, m.Name, m.Role = p.Handle, p.Name, p.Role
 		p.Groups = append(p.Groups, m)
 	}
-	return rows.Err()
+	return err
 }

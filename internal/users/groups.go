@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // Group is people who work together, such as a class or a project. Its name follows the rules of handles.
@@ -75,29 +77,22 @@ func CheckGroup(name string) error {
 
 // Groups lists all groups by name.
 func (s *Service) Groups(ctx context.Context) ([]Group, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT g.id, g.name, g.title, g.created_at, count(u.id),
+	list, err := store.All(ctx, s.db, scanGroup, `SELECT g.id, g.name, g.title, g.created_at, count(u.id),
 			coalesce(group_concat(CASE WHEN m.lead = 1 THEN u.handle END, ' '), '')
 		FROM groups g LEFT JOIN group_members m ON m.group_id = g.id LEFT JOIN users u ON u.id = m.user_id AND u.removed_at IS NULL
 		GROUP BY g.id ORDER BY g.name`)
 	if err != nil {
 		return nil, fmt.Errorf("list groups: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	list := []Group{}
-	for rows.Next() {
-		var g Group
-		var created int64
-		var leads string
-		if err := rows.Scan(&g.ID, &g.Name, &g.Title, &created, &g.Members, &leads); err != nil {
-			return nil, fmt.Errorf("list groups: %w", err)
-		}
-		g.Created, g.Leads = time.UnixMilli(created).UTC(), strings.Fields(leads)
-		list = append(list, g)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("list groups: %w", err)
-	}
 	return list, nil
+}
+
+func scanGroup(row store.Row) (g Group, err error) {
+	var created int64
+	var leads string
+	err = row.Scan(&g.ID, &g.Name, &g.Title, &created, &g.Members, &leads)
+	g.Created, g.Leads = time.UnixMilli(created).UTC(), strings.Fields(leads)
+	return g, err
 }
 
 // Group finds one group by its name; ErrGroupNotFound.
@@ -131,21 +126,11 @@ func (s *Service) Memberships(ctx context.Context, userID int64) ([]Membership, 
 }
 
 func (s *Service) memberships(ctx context.Context, where string, arg any) ([]Membership, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT g.name, u.id, u.handle, u.name, u.role, m.lead FROM group_members m
+	list, err := store.All(ctx, s.db, func(row store.Row) (m Membership, err error) {
+		return m, row.Scan(&m.Group, &m.UserID, &m.Handle, &m.Name, &m.Role, &m.Lead)
+	}, `SELECT g.name, u.id, u.handle, u.name, u.role, m.lead FROM group_members m
 		JOIN groups g ON g.id = m.group_id JOIN users u ON u.id = m.user_id WHERE u.removed_at IS NULL AND `+where, arg)
 	if err != nil {
-		return nil, fmt.Errorf("list members: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	list := []Membership{}
-	for rows.Next() {
-		var m Membership
-		if err := rows.Scan(&m.Group, &m.UserID, &m.Handle, &m.Name, &m.Role, &m.Lead); err != nil {
-			return nil, fmt.Errorf("list members: %w", err)
-		}
-		list = append(list, m)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list members: %w", err)
 	}
 	return list, nil
@@ -220,24 +205,17 @@ func (s *Service) ledBy(ctx context.Context, u User) (*circle, error) {
 	if u.Role.Scope(ActionManageNotebooks) != OwnGroups {
 		return nil, nil
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT DISTINCT u.id, u.handle FROM group_members mine
+	list, err := store.All(ctx, s.db, func(row store.Row) (of User, err error) {
+		return of, row.Scan(&of.ID, &of.Handle)
+	}, `SELECT DISTINCT u.id, u.handle FROM group_members mine
 		JOIN group_members m ON m.group_id = mine.group_id JOIN users u ON u.id = m.user_id
 		WHERE mine.user_id = ? AND mine.lead = 1 AND u.removed_at IS NULL`, u.ID)
 	if err != nil {
 		return nil, fmt.Errorf("look up whom %s leads: %w", u.Handle, err)
 	}
-	defer func() { _ = rows.Close() }()
 	led := &circle{ids: map[int64]bool{}, handles: map[string]bool{}}
-	for rows.Next() {
-		var id int64
-		var handle string
-		if err := rows.Scan(&id, &handle); err != nil {
-			return nil, fmt.Errorf("look up whom %s leads: %w", u.Handle, err)
-		}
-		led.ids[id], led.handles[handle] = true, true
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("look up whom %s leads: %w", u.Handle, err)
+	for i := range list {
+		led.ids[list[i].ID], led.handles[list[i].Handle] = true, true
 	}
 	return led, nil
 }

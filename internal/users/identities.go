@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // Identity is an account at an outside provider that somebody signs in with.
@@ -136,39 +138,29 @@ func (s *Service) Identities(ctx context.Context, userID int64) ([]Identity, err
 	return list, nil
 }
 
-// rowsQuerier is a database or a transaction that is asked for several rows.
-type rowsQuerier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+func identitiesOf(ctx context.Context, q store.Asker, userID int64) ([]Identity, error) {
+	byUser, err := identitiesByUser(ctx, q, userID)
+	return append([]Identity{}, byUser[userID]...), err
 }
 
-func identitiesOf(ctx context.Context, q rowsQuerier, userIDs ...any) ([]Identity, error) {
-	byUser, err := identitiesByUser(ctx, q, userIDs...)
-	list := []Identity{}
-	for _, of := range byUser {
-		list = append(list, of...)
+func identitiesByUser(ctx context.Context, q store.Asker, userIDs ...any) (map[int64][]Identity, error) {
+	type owned struct {
+		Identity
+		owner int64
 	}
-	return list, err
-}
-
-func identitiesByUser(ctx context.Context, q rowsQuerier, userIDs ...any) (map[int64][]Identity, error) {
-	rows, err := q.QueryContext(ctx, `SELECT user_id, id, provider, username, coalesce(role, ''), linked_at, used_at FROM identities
-		WHERE user_id IN (?`+strings.Repeat(", ?", len(userIDs)-1)+`) ORDER BY provider, id`, userIDs...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	found := map[int64][]Identity{}
-	for rows.Next() {
-		var id Identity
-		var user, linked int64
+	list, err := store.All(ctx, q, func(row store.Row) (id owned, err error) {
+		var linked int64
 		var used sql.NullInt64
-		if err := rows.Scan(&user, &id.ID, &id.Provider, &id.Username, &id.Role, &linked, &used); err != nil {
-			return nil, err
-		}
+		err = row.Scan(&id.owner, &id.ID, &id.Provider, &id.Username, &id.Role, &linked, &used)
 		id.Linked, id.Used = time.UnixMilli(linked).UTC(), moment(used)
-		found[user] = append(found[user], id)
+		return id, err
+	}, `SELECT user_id, id, provider, username, coalesce(role, ''), linked_at, used_at FROM identities
+		WHERE user_id IN (?`+strings.Repeat(", ?", len(userIDs)-1)+`) ORDER BY provider, id`, userIDs...)
+	byUser := map[int64][]Identity{}
+	for _, id := range list {
+		byUser[id.owner] = append(byUser[id.owner], id.Identity)
 	}
-	return found, rows.Err()
+	return byUser, err
 }
 
 // ConfirmPassword makes sure that it is the owner of an account who asks for something. Tries are limited as those to

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // ImportStatus is what becomes of a row.
@@ -264,25 +266,14 @@ type knownPerson struct {
 	removed, suspends bool
 }
 
-func (s *Service) loadKnown(ctx context.Context, q interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}) (*known, error) {
+func (s *Service) loadKnown(ctx context.Context, q store.Asker) (*known, error) {
 	k := &known{people: map[string]knownPerson{}, emails: map[string]string{}, asked: map[string]bool{}, groups: map[string]int64{}, in: map[string]bool{}, uids: map[int]string{}}
-	each := func(query string, one func(scanner) error) error {
-		rows, err := q.QueryContext(ctx, query)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			if err := one(rows); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
+	each := func(query string, one func(store.Row) error) error {
+		_, err := store.All(ctx, q, func(row store.Row) (struct{}, error) { return struct{}{}, one(row) }, query)
+		return err
 	}
 	err := errors.Join(
-		each("SELECT id, handle, name, email, coalesce(kept_uid, 0), removed_at IS NOT NULL, suspended_at IS NOT NULL FROM users", func(row scanner) error {
+		each("SELECT id, handle, name, email, coalesce(kept_uid, 0), removed_at IS NOT NULL, suspended_at IS NOT NULL FROM users", func(row store.Row) error {
 			var handle string
 			var p knownPerson
 			err := row.Scan(&p.id, &handle, &p.name, &p.email, &p.uid, &p.removed, &p.suspends)
@@ -295,20 +286,20 @@ func (s *Service) loadKnown(ctx context.Context, q interface {
 			}
 			return err
 		}),
-		each("SELECT handle FROM signups", func(row scanner) error {
+		each("SELECT handle FROM signups", func(row store.Row) error {
 			var handle string
 			err := row.Scan(&handle)
 			k.asked[handle] = true
 			return err
 		}),
-		each("SELECT id, name FROM groups", func(row scanner) error {
+		each("SELECT id, name FROM groups", func(row store.Row) error {
 			var name string
 			var id int64
 			err := row.Scan(&id, &name)
 			k.groups[name] = id
 			return err
 		}),
-		each("SELECT g.name, u.handle FROM group_members m JOIN groups g ON g.id = m.group_id JOIN users u ON u.id = m.user_id", func(row scanner) error {
+		each("SELECT g.name, u.handle FROM group_members m JOIN groups g ON g.id = m.group_id JOIN users u ON u.id = m.user_id", func(row store.Row) error {
 			var group, handle string
 			err := row.Scan(&group, &handle)
 			k.in[group+" "+handle] = true

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // What goes wrong with invitations.
@@ -163,7 +165,7 @@ func mayInvite(ctx context.Context, q querier, by User, role Role, group sql.Nul
 const selectInvitation = `SELECT i.id, i.role, i.group_id, coalesce(g.name, ''), coalesce(g.title, ''), i.note, i.uses, i.max_uses, i.created_by,
 	i.created_at, i.expires_at, i.revoked_at IS NOT NULL FROM invitations i LEFT JOIN groups g ON g.id = i.group_id WHERE `
 
-func scanInvitation(row scanner) (inv Invitation, group sql.NullInt64, err error) {
+func scanInvitation(row store.Row) (inv Invitation, group sql.NullInt64, err error) {
 	var created, expires int64
 	err = row.Scan(&inv.ID, &inv.Role, &group, &inv.Group, &inv.Title, &inv.Note, &inv.Uses, &inv.MaxUses, &inv.By, &created, &expires, &inv.Revoked)
 	inv.Created, inv.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
@@ -187,28 +189,22 @@ func errInvitationUnknown() error {
 
 // Invitations lists those that by could have made, the newest first.
 func (s *Service) Invitations(ctx context.Context, by User) ([]Invitation, error) {
-	rows, err := s.db.QueryContext(ctx, selectInvitation+"1 ORDER BY i.id DESC")
+	type row struct {
+		Invitation
+		group sql.NullInt64
+	}
+	all, err := store.All(ctx, s.db, func(r store.Row) (one row, err error) {
+		one.Invitation, one.group, err = scanInvitation(r)
+		return one, err
+	}, selectInvitation+"1 ORDER BY i.id DESC")
 	if err != nil {
 		return nil, fmt.Errorf("list invitations: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	var all []Invitation
-	var groups []sql.NullInt64
-	for rows.Next() {
-		inv, group, err := scanInvitation(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list invitations: %w", err)
-		}
-		all, groups = append(all, inv), append(groups, group)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("list invitations: %w", err)
-	}
 	list := []Invitation{}
-	for i, inv := range all {
-		switch err := mayInvite(ctx, s.db, by, inv.Role, groups[i]); {
+	for i := range all {
+		switch err := mayInvite(ctx, s.db, by, all[i].Role, all[i].group); {
 		case err == nil:
-			list = append(list, inv)
+			list = append(list, all[i].Invitation)
 		case !errors.Is(err, ErrMayNot):
 			return nil, err
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // RemovedKept is how long a removed account can come back. Then its personal data and home are deleted.
@@ -113,20 +115,10 @@ func errPurged(handle string, at int64) error {
 // HomesToDelete lists purged accounts whose home folder has not been deleted yet; only ID, Handle and UID
 // are set.
 func (s *Service) HomesToDelete(ctx context.Context) ([]User, error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT id, handle, coalesce(kept_uid, uid) FROM users WHERE purge_home = 1 ORDER BY id")
+	list, err := store.All(ctx, s.db, func(row store.Row) (u User, err error) {
+		return u, row.Scan(&u.ID, &u.Handle, &u.UID)
+	}, "SELECT id, handle, coalesce(kept_uid, uid) FROM users WHERE purge_home = 1 ORDER BY id")
 	if err != nil {
-		return nil, fmt.Errorf("list the homes to delete: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	var list []User
-	for rows.Next() {
-		var u User
-		if err := rows.Scan(&u.ID, &u.Handle, &u.UID); err != nil {
-			return nil, fmt.Errorf("list the homes to delete: %w", err)
-		}
-		list = append(list, u)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list the homes to delete: %w", err)
 	}
 	return list, nil

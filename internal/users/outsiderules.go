@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // applyRules gives an account the role and the groups that the rules give its outside account now, and says whether
@@ -52,20 +54,10 @@ type givenGroup struct {
 	lead bool
 }
 
-func givenGroups(ctx context.Context, tx *sql.Tx, identity int64) (list []givenGroup, err error) {
-	rows, err := tx.QueryContext(ctx, "SELECT g.id, g.name, i.lead FROM identity_groups i JOIN groups g ON g.id = i.group_id WHERE i.identity_id = ?", identity)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var g givenGroup
-		if err := rows.Scan(&g.id, &g.name, &g.lead); err != nil {
-			return nil, err
-		}
-		list = append(list, g)
-	}
-	return list, rows.Err()
+func givenGroups(ctx context.Context, tx *sql.Tx, identity int64) ([]givenGroup, error) {
+	return store.All(ctx, tx, func(row store.Row) (g givenGroup, err error) {
+		return g, row.Scan(&g.id, &g.name, &g.lead)
+	}, "SELECT g.id, g.name, i.lead FROM identity_groups i JOIN groups g ON g.id = i.group_id WHERE i.identity_id = ?", identity)
 }
 
 // applyGroups puts somebody into the groups of the rules and takes them out of those that the rules gave before and

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // SessionInfo is one browser that somebody is signed in with, for them to recognise it.
@@ -57,24 +59,15 @@ func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, r
 // Sessions lists the browsers somebody is signed in with, the one last used first.
 func (s *Service) Sessions(ctx context.Context, userID int64) ([]SessionInfo, error) {
 	now := s.now()
-	rows, err := s.db.QueryContext(ctx, `SELECT id, created_at, last_seen_at, remote, user_agent FROM sessions
+	list, err := store.All(ctx, s.db, func(row store.Row) (i SessionInfo, err error) {
+		var created, seen int64
+		err = row.Scan(&i.ID, &created, &seen, &i.Remote, &i.UserAgent)
+		i.Created, i.LastSeen = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC()
+		return i, err
+	}, `SELECT id, created_at, last_seen_at, remote, user_agent FROM sessions
 		WHERE user_id = ? AND expires_at > ? AND last_seen_at > ? ORDER BY last_seen_at DESC, created_at DESC`,
 		userID, now.UnixMilli(), now.Add(-SessionIdle).UnixMilli())
 	if err != nil {
-		return nil, fmt.Errorf("list sessions: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	list := []SessionInfo{}
-	for rows.Next() {
-		var i SessionInfo
-		var created, seen int64
-		if err := rows.Scan(&i.ID, &created, &seen, &i.Remote, &i.UserAgent); err != nil {
-			return nil, fmt.Errorf("list sessions: %w", err)
-		}
-		i.Created, i.LastSeen = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC()
-		list = append(list, i)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
 	return list, nil

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 const (
@@ -193,45 +195,24 @@ func (s *Service) EndSessions(ctx context.Context, userID int64) error {
 
 func (s *Service) sweepSessions(ctx context.Context) error {
 	now := s.now()
-	rows, err := s.db.QueryContext(ctx, "DELETE FROM sessions WHERE expires_at <= ? OR last_seen_at <= ? RETURNING id, user_id",
-		now.UnixMilli(), now.Add(-SessionIdle).UnixMilli())
+	type ended struct {
+		id   string
+		user int64
+	}
+	list, err := store.All(ctx, s.db, func(row store.Row) (e ended, err error) {
+		return e, row.Scan(&e.id, &e.user)
+	}, "DELETE FROM sessions WHERE expires_at <= ? OR last_seen_at <= ? RETURNING id, user_id", now.UnixMilli(), now.Add(-SessionIdle).UnixMilli())
 	if err != nil {
 		return fmt.Errorf("end expired sessions: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	ended := map[string]int64{}
-	for rows.Next() {
-		var id string
-		var userID int64
-		if err := rows.Scan(&id, &userID); err != nil {
-			return fmt.Errorf("end expired sessions: %w", err)
-		}
-		ended[id] = userID
-	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("end expired sessions: %w", err)
-	}
-	for id, userID := range ended {
-		s.sessionsEnded(userID, id)
+	for _, e := range list {
+		s.sessionsEnded(e.user, e.id)
 	}
 	return nil
 }
 
 func deleteSessions(ctx context.Context, tx *sql.Tx, where string, args ...any) ([]string, error) {
-	rows, err := tx.QueryContext(ctx, "DELETE FROM sessions WHERE "+where+" RETURNING id", args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	var ids []string
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
-	}
-	return ids, rows.Err()
+	return store.All(ctx, tx, store.Value[string], "DELETE FROM sessions WHERE "+where+" RETURNING id", args...)
 }
 
 func newToken() (token string, hash [sha256.Size]byte) {

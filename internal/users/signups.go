@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // What goes wrong with requests for an account.
@@ -162,20 +164,11 @@ func (s *Service) pendingPassword(ctx context.Context, handle string) (string, e
 
 // SignUps lists the requests that wait for an admin, the oldest first.
 func (s *Service) SignUps(ctx context.Context) ([]SignUp, error) {
-	rows, err := s.db.QueryContext(ctx, selectSignUp+"1 ORDER BY id")
+	list, err := store.All(ctx, s.db, func(row store.Row) (SignUp, error) {
+		r, _, err := scanSignUp(row)
+		return r, err
+	}, selectSignUp+"1 ORDER BY id")
 	if err != nil {
-		return nil, fmt.Errorf("list requests for an account: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	list := []SignUp{}
-	for rows.Next() {
-		r, _, err := scanSignUp(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list requests for an account: %w", err)
-		}
-		list = append(list, r)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list requests for an account: %w", err)
 	}
 	return list, nil
@@ -183,7 +176,7 @@ func (s *Service) SignUps(ctx context.Context) ([]SignUp, error) {
 
 const selectSignUp = "SELECT id, handle, wanted, name, email, note, password_hash, remote, requested_at FROM signups WHERE "
 
-func scanSignUp(row scanner) (r SignUp, passwordHash string, err error) {
+func scanSignUp(row store.Row) (r SignUp, passwordHash string, err error) {
 	var requested int64
 	err = row.Scan(&r.ID, &r.Handle, &r.Wanted, &r.Name, &r.Email, &r.Note, &passwordHash, &r.Remote, &requested)
 	r.Requested = time.UnixMilli(requested).UTC()

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // SSHKeysPerUser is how many SSH keys somebody can have.
@@ -130,7 +132,7 @@ func fingerprint(sha256 []byte) string {
 
 const sshKeyColumns = "id, user_id, name, key, fingerprint, created_at, last_used_at, last_remote"
 
-func scanSSHKey(row scanner) (SSHKey, error) {
+func scanSSHKey(row store.Row) (SSHKey, error) {
 	var k SSHKey
 	var line string
 	var hash []byte
@@ -146,20 +148,8 @@ func scanSSHKey(row scanner) (SSHKey, error) {
 
 // SSHKeys lists somebody's keys, the newest first.
 func (s *Service) SSHKeys(ctx context.Context, userID int64) ([]SSHKey, error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT "+sshKeyColumns+" FROM ssh_keys WHERE user_id = ? ORDER BY id DESC", userID)
+	list, err := store.All(ctx, s.db, scanSSHKey, "SELECT "+sshKeyColumns+" FROM ssh_keys WHERE user_id = ? ORDER BY id DESC", userID)
 	if err != nil {
-		return nil, fmt.Errorf("list SSH keys: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	list := []SSHKey{}
-	for rows.Next() {
-		k, err := scanSSHKey(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list SSH keys: %w", err)
-		}
-		list = append(list, k)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list SSH keys: %w", err)
 	}
 	return list, nil

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // TokenScope is what a token lets a program do in its owner's name, never more than the owner may.
@@ -116,46 +118,29 @@ func (s *Service) insertToken(ctx context.Context, tx *sql.Tx, userID int64, n N
 
 // Tokens lists somebody's tokens, the newest first; one that expired is still there for 30 days.
 func (s *Service) Tokens(ctx context.Context, userID int64) ([]Token, error) {
-	rows, err := s.db.QueryContext(ctx, selectToken+" WHERE user_id = ? ORDER BY id DESC", userID)
+	list, err := store.All(ctx, s.db, scanToken, "SELECT "+tokenColumns+" FROM api_tokens WHERE user_id = ? ORDER BY id DESC", userID)
 	if err != nil {
-		return nil, fmt.Errorf("list tokens: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	list := []Token{}
-	for rows.Next() {
-		t, err := scanToken(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list tokens: %w", err)
-		}
-		list = append(list, t)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list tokens: %w", err)
 	}
 	return list, nil
 }
 
-const selectToken = "SELECT id, user_id, name, scope, created_at, expires_at, last_used_at, last_remote FROM api_tokens"
+const tokenColumns = "id, user_id, name, scope, created_at, expires_at, last_used_at, last_remote"
 
-func scanToken(row scanner) (Token, error) {
+func scanToken(row store.Row) (Token, error) {
 	var t Token
 	var created, expires int64
 	var used sql.NullInt64
 	if err := row.Scan(&t.ID, &t.UserID, &t.Name, &t.Scope, &created, &expires, &used, &t.Remote); err != nil {
 		return Token{}, err
 	}
-	t.Created, t.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
-	if used.Valid {
-		at := time.UnixMilli(used.Int64).UTC()
-		t.LastUsed = &at
-	}
+	t.Created, t.Expires, t.LastUsed = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC(), moment(used)
 	return t, nil
 }
 
 // RevokeToken ends one token of a person and returns it; ErrTokenNotFound where they have none such.
 func (s *Service) RevokeToken(ctx context.Context, userID, tokenID int64) (Token, error) {
-	t, err := scanToken(s.db.QueryRowContext(ctx, `DELETE FROM api_tokens WHERE id = ? AND user_id = ?
-		RETURNING id, user_id, name, scope, created_at, expires_at, last_used_at, last_remote`, tokenID, userID))
+	t, err := scanToken(s.db.QueryRowContext(ctx, "DELETE FROM api_tokens WHERE id = ? AND user_id = ? RETURNING "+tokenColumns, tokenID, userID))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Token{}, sentence(ErrTokenNotFound, "There is no such token any more. The list shows those that there are.")
@@ -214,7 +199,7 @@ func (s *Service) tokenUser(ctx context.Context, secret string, now time.Time) (
 		return User{}, Token{}, sentence(ErrTokenRefused, "This is no access token of gpulab, or not all of it: it begins with gpulab_ and has %d characters. Copy it once more, or make a new one on the page of your account.", tokenLength)
 	}
 	hash := sha256.Sum256([]byte(secret))
-	t, err := scanToken(s.db.QueryRowContext(ctx, selectToken+" WHERE token_hash = ?", hash[:]))
+	t, err := scanToken(s.db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM api_tokens WHERE token_hash = ?", hash[:]))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return User{}, Token{}, sentence(ErrTokenRefused, "This access token is not valid: it was revoked, or is of another lab. Make a new one on the page of your account.")

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // User is one account. The zero value is nobody.
@@ -94,20 +96,11 @@ func (s *Service) ByHandle(ctx context.Context, handle string) (User, error) {
 
 // List returns all accounts that were not removed, by handle.
 func (s *Service) List(ctx context.Context) ([]User, error) {
-	rows, err := s.db.QueryContext(ctx, selectUser+" ORDER BY handle")
+	list, err := store.All(ctx, s.db, func(row store.Row) (User, error) {
+		r, err := scanUser(row)
+		return r.User, err
+	}, selectUser+" ORDER BY handle")
 	if err != nil {
-		return nil, fmt.Errorf("list users: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	var list []User
-	for rows.Next() {
-		r, err := scanUser(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list users: %w", err)
-		}
-		list = append(list, r.User)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list users: %w", err)
 	}
 	return list, nil
@@ -122,9 +115,7 @@ type userRow struct {
 	passwordHash string
 }
 
-type scanner interface{ Scan(dest ...any) error }
-
-func scanUser(row scanner) (userRow, error) {
+func scanUser(row store.Row) (userRow, error) {
 	var r userRow
 	var created int64
 	var suspended sql.NullInt64
@@ -140,6 +131,7 @@ func scanUser(row scanner) (userRow, error) {
 
 // querier is a database or a transaction.
 type querier interface {
+	store.Asker
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
