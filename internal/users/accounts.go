@@ -69,6 +69,16 @@ func (n NewUser) checked() (NewUser, error) {
 	return n, err
 }
 
+// openFor checks what somebody typed for an account of their own, before anything is done for it.
+func (s *Service) openFor(ctx context.Context, n NewUser) (NewUser, error) {
+	typed := n.Handle
+	n, err := n.checked()
+	if err != nil {
+		return n, s.explainCase(ctx, typed, err)
+	}
+	return n, s.handleFree(ctx, s.db, n.Handle)
+}
+
 // explainCase does not propose a name in lower case that is taken.
 func (s *Service) explainCase(ctx context.Context, handle string, err error) error {
 	if !errors.Is(err, ErrHandleInvalid) || handle == fold(handle) {

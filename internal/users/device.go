@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -63,18 +62,13 @@ type DeviceRequest struct {
 // AskDevice notes that a program asks for a token. Nobody is signed in yet: ErrTokenInvalid for what cannot be had,
 // *RateError for too many from one address, or from all.
 func (s *Service) AskDevice(ctx context.Context, ask DeviceAsk) (DeviceCode, error) {
-	name, err := checkName(ask.Client)
-	switch {
-	case err != nil || name == "" || len([]rune(name)) > maxTokenName:
-		return DeviceCode{}, sentence(ErrTokenInvalid, "The program has to say in at most %d characters on which machine it runs.", maxTokenName)
-	case !slices.Contains(TokenScopes(), ask.Scope):
-		return DeviceCode{}, sentence(ErrTokenInvalid, "There is no scope %s. Choose read, launch or full.", quote(string(ask.Scope)))
-	case !slices.Contains(TokenLifetimes, ask.Days):
-		return DeviceCode{}, sentence(ErrTokenInvalid, "A token lasts 7, 30, 90 or 365 days. Choose one of them.")
+	wanted, err := NewToken{Name: ask.Client, Scope: ask.Scope, Days: ask.Days}.checked("The program has to say in at most %d characters on which machine it runs.")
+	if err != nil {
+		return DeviceCode{}, err
 	}
 	now := s.now()
-	if wait, _ := s.limits.devices.take(remoteKey(ask.Remote), now); wait > 0 {
-		return DeviceCode{}, &RateError{RetryAfter: wait, why: "Too many programs have asked to sign in from your address."}
+	if err := s.limits.devices.try(remoteKey(ask.Remote), now); err != nil {
+		return DeviceCode{}, err
 	}
 	code, hash := newToken()
 	made := DeviceCode{Code: code, UserCode: newUserCode(), Expires: time.UnixMilli(now.Add(DeviceTTL).UnixMilli()).UTC()}
@@ -87,7 +81,7 @@ func (s *Service) AskDevice(ctx context.Context, ask DeviceAsk) (DeviceCode, err
 			return errTooManyDevices
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO device_codes (code_hash, user_code, client, remote, scope, days, created_at, expires_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, hash[:], made.UserCode, name, tidy(ask.Remote, 64), ask.Scope, ask.Days, now.UnixMilli(), made.Expires.UnixMilli())
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, hash[:], made.UserCode, wanted.Name, tidy(ask.Remote, 64), wanted.Scope, wanted.Days, now.UnixMilli(), made.Expires.UnixMilli())
 		return err
 	})
 	if errors.Is(err, errTooManyDevices) {
@@ -102,8 +96,8 @@ var errTooManyDevices = errors.New("too many programs ask for a token")
 // for none that waits, *RateError after many wrong ones.
 func (s *Service) DeviceRequest(ctx context.Context, by User, userCode string) (DeviceRequest, error) {
 	now := s.now()
-	if wait, _ := s.limits.userCodes.take(by.Handle, now); wait > 0 {
-		return DeviceRequest{}, &RateError{RetryAfter: wait, why: "Too many codes that do not fit were tried with your account."}
+	if err := s.limits.userCodes.try(by.Handle, now); err != nil {
+		return DeviceRequest{}, err
 	}
 	request, err := s.waitingDevice(ctx, s.db, userCode, now)
 	if !errors.Is(err, ErrDeviceUnknown) {

@@ -119,7 +119,7 @@ func (s *Service) StillForFiles(ctx context.Context, a FilesAccess) error {
 		return err
 	}
 	if u.Suspended {
-		return sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+		return errSuspended()
 	}
 	var there int
 	if a.tokenID != 0 {

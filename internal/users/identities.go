@@ -162,17 +162,3 @@ func identitiesByUser(ctx context.Context, q store.Asker, userIDs ...any) (map[i
 	}
 	return byUser, err
 }
-
-// ConfirmPassword makes sure that it is the owner of an account who asks for something. Tries are limited as those to
-// sign in are. An account without password has none to confirm. Errors are those of Authenticate.
-func (s *Service) ConfirmPassword(ctx context.Context, id int64, password, remote string) error {
-	u, err := s.ByID(ctx, id)
-	if err != nil || !u.HasPassword {
-		return err
-	}
-	_, _, err = s.tryPassword(ctx, u.Handle, password, remote)
-	if errors.Is(err, ErrBadCredentials) {
-		return sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
-	}
-	return err
-}

@@ -285,9 +285,6 @@ func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Si
 func (s *Service) Join(ctx context.Context, token string, n NewUser, password, remote string) (User, error) {
 	key := remoteKey(remote)
 	if refused := s.limits.joins.enter(key, s.now()); refused != nil {
-		if !refused.busy {
-			refused.why = "Too many invitations that do not work were tried from your address."
-		}
 		return User{}, refused
 	}
 	u, err := s.join(ctx, token, n, password, remote)
@@ -303,16 +300,10 @@ func (s *Service) join(ctx context.Context, token string, n NewUser, password, r
 		return User{}, err
 	}
 	n.Role = inv.Role
-	if n, err = n.checked(); err != nil {
-		return User{}, s.explainCase(ctx, n.Handle, err)
-	}
-	if err := s.handleFree(ctx, s.db, n.Handle); err != nil {
+	if n, err = s.openFor(ctx, n); err != nil {
 		return User{}, err
 	}
-	if err := CheckPassword(password, n.Handle); err != nil {
-		return User{}, err
-	}
-	encoded, err := s.hasher.hash(ctx, password)
+	encoded, err := s.newPassword(ctx, password, n.Handle)
 	if err != nil {
 		return User{}, err
 	}

@@ -36,25 +36,24 @@ const (
 // signInLimits counts tries by account and by remote address. It is kept in memory only: a restart of
 // gpulab forgives, and nobody but root can cause one.
 type signInLimits struct {
-	handles, remotes counter
-	joins, signUps   counter // by address
-	tokens           counter // wrong access tokens by remote address
-	outside          counter // failed sign-ins with outside accounts by remote address
-	devices          counter // programs that ask for a token, by remote address
-	userCodes        counter // codes of such programs that do not fit, by account
+	handles, remotes *counter
+	joins, signUps   *counter // by address
+	tokens           *counter // wrong access tokens by remote address
+	outside          *counter // failed sign-ins with outside accounts by remote address
+	devices          *counter // programs that ask for a token, by remote address
+	userCodes        *counter // codes of such programs that do not fit, by account
 }
 
 func newSignInLimits() *signInLimits {
 	return &signInLimits{
-		handles: counter{policy: handlePolicy, tries: map[string]*tries{}},
-		remotes: counter{policy: remotePolicy, tries: map[string]*tries{}},
-		joins:   counter{policy: remotePolicy, tries: map[string]*tries{}},
-		signUps: counter{policy: signUpPolicy, tries: map[string]*tries{}},
-		tokens:  counter{policy: remotePolicy, tries: map[string]*tries{}},
-		outside: counter{policy: remotePolicy, tries: map[string]*tries{}},
-		devices: counter{policy: devicePolicy, tries: map[string]*tries{}},
-
-		userCodes: counter{policy: handlePolicy, tries: map[string]*tries{}},
+		handles:   newCounter(handlePolicy, ""),
+		remotes:   newCounter(remotePolicy, ""),
+		joins:     newCounter(remotePolicy, "Too many invitations that do not work were tried from your address."),
+		signUps:   newCounter(signUpPolicy, "Too many people have asked for an account from your address."),
+		tokens:    newCounter(remotePolicy, "Too many access tokens from this address were not valid."),
+		outside:   newCounter(remotePolicy, "Too many sign-ins that do not work came from your address."),
+		devices:   newCounter(devicePolicy, "Too many programs have asked to sign in from your address."),
+		userCodes: newCounter(handlePolicy, "Too many codes that do not fit were tried with your account."),
 	}
 }
 
@@ -118,8 +117,13 @@ type tries struct {
 
 type counter struct {
 	policy policy
+	why    string // the sentence of a refusal; empty where it is about passwords
 	mu     sync.Mutex
 	tries  map[string]*tries
+}
+
+func newCounter(p policy, why string) *counter {
+	return &counter{policy: p, why: why, tries: map[string]*tries{}}
 }
 
 // take counts a try, whatever comes of it, and returns how long to wait instead, or 0.
@@ -127,6 +131,14 @@ func (c *counter) take(key string, now time.Time) (wait time.Duration, locked bo
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count(c.entry(key, now), now)
+}
+
+// try is take for what is refused with a sentence; nil where it is not.
+func (c *counter) try(key string, now time.Time) error {
+	if wait, _ := c.take(key, now); wait > 0 {
+		return &RateError{RetryAfter: wait, why: c.why}
+	}
+	return nil
 }
 
 // enter begins a try that is counted only if it fails: leave must follow, unless it is refused. No key has more than
@@ -137,7 +149,7 @@ func (c *counter) enter(key string, now time.Time) *RateError {
 	t := c.entry(key, now)
 	if now.Before(t.until) {
 		wait, _ := c.count(t, now)
-		return &RateError{RetryAfter: wait}
+		return &RateError{RetryAfter: wait, why: c.why}
 	}
 	if t.inside >= insideAtOnce {
 		return &RateError{RetryAfter: busyWait, busy: true}

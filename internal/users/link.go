@@ -41,8 +41,6 @@ func (s *Service) CreateLink(ctx context.Context, link Link, ttl time.Duration) 
 	if ttl <= 0 {
 		ttl = LinkTTL
 	}
-	token, hash := newToken()
-	now := s.now()
 	err = s.inTx(ctx, "create a link", func(tx *sql.Tx) error {
 		if err := s.mayLink(ctx, tx, link); err != nil {
 			return err
@@ -54,14 +52,23 @@ func (s *Service) CreateLink(ctx context.Context, link Link, ttl time.Duration) 
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, "INSERT INTO links (token_hash, purpose, user_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
-			hash[:], link.Purpose, link.UserID, now.UnixMilli(), now.Add(ttl).UnixMilli())
+		var err error
+		token, _, err = s.insertLink(ctx, tx, link.Purpose, link.UserID, ttl)
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
 	return token, nil
+}
+
+func (s *Service) insertLink(ctx context.Context, tx *sql.Tx, purpose Purpose, userID *int64, ttl time.Duration) (token string, expires time.Time, err error) {
+	token, hash := newToken()
+	now := s.now()
+	expires = now.Add(ttl)
+	_, err = tx.ExecContext(ctx, "INSERT INTO links (token_hash, purpose, user_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
+		hash[:], purpose, userID, now.UnixMilli(), expires.UnixMilli())
+	return token, expires.UTC(), err
 }
 
 func (s *Service) mayLink(ctx context.Context, tx *sql.Tx, link Link) error {
@@ -152,17 +159,11 @@ func (s *Service) RedeemLink(ctx context.Context, token, handle, name, password 
 	}
 	n := NewUser{Handle: link.Handle, Role: RoleAdmin}
 	if link.Purpose == PurposeAdminSetup {
-		if n, err = (NewUser{Handle: handle, Name: name, Role: RoleAdmin}).checked(); err != nil {
-			return User{}, s.explainCase(ctx, handle, err)
-		}
-		if err := s.handleFree(ctx, s.db, n.Handle); err != nil {
+		if n, err = s.openFor(ctx, NewUser{Handle: handle, Name: name, Role: RoleAdmin}); err != nil {
 			return User{}, err
 		}
 	}
-	if err := CheckPassword(password, n.Handle); err != nil {
-		return User{}, err
-	}
-	encoded, err := s.hasher.hash(ctx, password)
+	encoded, err := s.newPassword(ctx, password, n.Handle)
 	if err != nil {
 		return User{}, err
 	}
@@ -213,7 +214,7 @@ func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUse
 		return User{}, err
 	}
 	if u.Suspended {
-		return User{}, sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+		return User{}, errSuspended()
 	}
 	return u.User, s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "password.chosen", Target: u.Handle})
 }

@@ -151,7 +151,7 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 		}
 		u = row.User
 		if u.Suspended {
-			refusal = sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+			refusal = errSuspended()
 			return nil
 		}
 		if o.Refused != "" {
@@ -208,9 +208,6 @@ func (s *Service) failOutside(ctx context.Context, o Outside, handle, remote str
 func (s *Service) LimitOutside(remote string) (done func(failed bool), err error) {
 	key := remoteKey(remote)
 	if refused := s.limits.outside.enter(key, s.now()); refused != nil {
-		if !refused.busy {
-			refused.why = "Too many sign-ins that do not work came from your address."
-		}
 		return nil, refused
 	}
 	return func(failed bool) { s.limits.outside.leave(key, failed, s.now()) }, nil
@@ -285,21 +282,8 @@ func wantedHandle(username string) string {
 
 // freeHandle is the wanted name, or else one like it that is free.
 func (s *Service) freeHandle(ctx context.Context, q querier, wanted string) (string, error) {
-	base := wanted
-	if isReserved(base) {
-		base = SuggestHandle(base)
+	if isReserved(wanted) {
+		wanted = SuggestHandle(wanted)
 	}
-	for n := 1; n < 1000; n++ {
-		try := base
-		if n > 1 {
-			try = fmt.Sprintf("%s-%d", strings.TrimRight(base[:min(len(base), maxHandle-4)], "-"), n)
-		}
-		switch err := s.handleFree(ctx, q, try); {
-		case err == nil:
-			return try, nil
-		case !errors.Is(err, ErrHandleTaken):
-			return "", err
-		}
-	}
-	return "", nil // they find one themselves
+	return s.nextFree(ctx, q, wanted)
 }

@@ -30,10 +30,7 @@ func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, r
 	if err := CheckPassword(password, u.Handle); err != nil {
 		return err // before a try is used up
 	}
-	if _, _, err := s.tryPassword(ctx, u.Handle, old, remote); err != nil {
-		if errors.Is(err, ErrBadCredentials) {
-			err = sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
-		}
+	if err := s.tryOwnPassword(ctx, u, old, remote); err != nil {
 		return err
 	}
 	if normalPassword(old) == normalPassword(password) {
@@ -54,6 +51,24 @@ func (s *Service) ChangePassword(ctx context.Context, id int64, old, password, r
 	}
 	s.sessionsEnded(id, "")
 	return nil
+}
+
+// ConfirmPassword makes sure that it is the owner of an account who asks for something. Tries are limited as those to
+// sign in are. An account without password has none to confirm. Errors are those of Authenticate.
+func (s *Service) ConfirmPassword(ctx context.Context, id int64, password, remote string) error {
+	u, err := s.ByID(ctx, id)
+	if err != nil || !u.HasPassword {
+		return err
+	}
+	return s.tryOwnPassword(ctx, u, password, remote)
+}
+
+func (s *Service) tryOwnPassword(ctx context.Context, u User, password, remote string) error {
+	_, _, err := s.tryPassword(ctx, u.Handle, password, remote)
+	if errors.Is(err, ErrBadCredentials) {
+		return sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
+	}
+	return err
 }
 
 // Sessions lists the browsers somebody is signed in with, the one last used first.

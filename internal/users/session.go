@@ -81,7 +81,7 @@ func (s *Service) StartSession(ctx context.Context, userID int64, meta SessionMe
 			return err
 		}
 		if u.Suspended {
-			return sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+			return errSuspended()
 		}
 		pushedOut, err = deleteSessions(ctx, tx, `id IN (SELECT id FROM sessions WHERE user_id = ?
 			ORDER BY last_seen_at DESC, created_at DESC LIMIT -1 OFFSET ?)`, userID, sessionsPerUser-1)

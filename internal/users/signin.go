@@ -45,7 +45,7 @@ func (s *Service) authenticate(ctx context.Context, handle, password, remote, wh
 	}
 	if row.Suspended {
 		s.fail(ctx, failure{row.Handle, remote, "the account is suspended"})
-		return User{}, sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+		return User{}, errSuspended()
 	}
 	s.note(ctx, Entry{Actor: row.Handle, Action: "sign-in", Target: row.Handle, Detail: what, Remote: remote})
 	return row.User, nil
@@ -182,6 +182,14 @@ func (s *Service) rehash(ctx context.Context, row userRow, password string) {
 		encoded, row.ID, row.passwordHash)
 }
 
+// newPassword is the hash of a password that somebody may choose: ErrPasswordWeak.
+func (s *Service) newPassword(ctx context.Context, password, handle string) (string, error) {
+	if err := CheckPassword(password, handle); err != nil {
+		return "", err
+	}
+	return s.hasher.hash(ctx, password)
+}
+
 // SetPassword sets a new password and ends all sessions of the account; the caller starts a new one
 // where the person did it themself.
 func (s *Service) SetPassword(ctx context.Context, id int64, password string) error {
@@ -189,10 +197,7 @@ func (s *Service) SetPassword(ctx context.Context, id int64, password string) er
 	if err != nil {
 		return err
 	}
-	if err := CheckPassword(password, u.Handle); err != nil {
-		return err
-	}
-	encoded, err := s.hasher.hash(ctx, password)
+	encoded, err := s.newPassword(ctx, password, u.Handle)
 	if err != nil {
 		return err
 	}

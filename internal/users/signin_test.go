@@ -296,7 +296,7 @@ func TestANewPasswordUnlocks(t *testing.T) {
 }
 
 func TestCountersAreBounded(t *testing.T) {
-	c := counter{policy: handlePolicy, tries: map[string]*tries{}}
+	c := newCounter(handlePolicy, "")
 	now := time.Unix(1e9, 0)
 	for range 25 {
 		c.take("victim", now)

@@ -58,8 +58,8 @@ func (s *Service) AskToJoin(ctx context.Context, n NewUser, note, password, remo
 		return err
 	}
 	key := remoteKey(remote)
-	if wait, _ := s.limits.signUps.take(key, s.now()); wait > 0 {
-		return &RateError{RetryAfter: wait, why: "Too many people have asked for an account from your address."}
+	if err := s.limits.signUps.try(key, s.now()); err != nil {
+		return err
 	}
 	if err := s.askToJoin(ctx, n, note, password, remote); err != nil {
 		s.limits.signUps.giveBack(key)

@@ -99,7 +99,7 @@ func (s *Service) AddSSHKey(ctx context.Context, userID int64, name, text string
 			return err
 		}
 		if u.Suspended {
-			return sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+			return errSuspended()
 		}
 		var have, same int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*), coalesce(sum(fingerprint = ?), 0) FROM ssh_keys WHERE user_id = ?", hash[:], userID).Scan(&have, &same); err != nil {

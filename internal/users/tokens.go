@@ -68,23 +68,32 @@ type NewToken struct {
 // CreateToken makes a token for somebody's programs and returns the secret, which cannot be had again:
 // ErrTokenInvalid for a name, scope or lifetime that cannot be, ErrTokenLimit for one too many.
 func (s *Service) CreateToken(ctx context.Context, userID int64, n NewToken) (secret string, t Token, err error) {
-	name, err := checkName(n.Name)
-	switch {
-	case err != nil || name == "" || len([]rune(name)) > maxTokenName:
-		return "", Token{}, sentence(ErrTokenInvalid, "A token needs a name of at most %d characters that says what it is for, such as the program that uses it.", maxTokenName)
-	case !slices.Contains(TokenScopes(), n.Scope):
-		return "", Token{}, sentence(ErrTokenInvalid, "There is no scope %s. Choose files, read, launch or full.", quote(string(n.Scope)))
-	case !slices.Contains(TokenLifetimes, n.Days):
-		return "", Token{}, sentence(ErrTokenInvalid, "A token lasts 7, 30, 90 or 365 days. Choose one of them.")
+	if n, err = n.checked("A token needs a name of at most %d characters that says what it is for, such as the program that uses it."); err != nil {
+		return "", Token{}, err
 	}
 	err = s.inTx(ctx, "make a token", func(tx *sql.Tx) error {
-		secret, t, _, err = s.insertToken(ctx, tx, userID, NewToken{Name: name, Scope: n.Scope, Days: n.Days}, s.now())
+		secret, t, _, err = s.insertToken(ctx, tx, userID, n, s.now())
 		return err
 	})
 	if err != nil {
 		return "", Token{}, err
 	}
 	return secret, t, nil
+}
+
+// checked reports with ErrTokenInvalid what cannot be; nameless is the sentence about the name.
+func (n NewToken) checked(nameless string) (NewToken, error) {
+	name, err := checkName(n.Name)
+	switch {
+	case err != nil || name == "" || len([]rune(name)) > maxTokenName:
+		return n, sentence(ErrTokenInvalid, nameless, maxTokenName)
+	case !slices.Contains(TokenScopes(), n.Scope):
+		return n, sentence(ErrTokenInvalid, "There is no scope %s. Choose files, read, launch or full.", quote(string(n.Scope)))
+	case !slices.Contains(TokenLifetimes, n.Days):
+		return n, sentence(ErrTokenInvalid, "A token lasts 7, 30, 90 or 365 days. Choose one of them.")
+	}
+	n.Name = name
+	return n, nil
 }
 
 // insertToken makes a token that was checked, for an account that may have one.
@@ -96,7 +105,7 @@ func (s *Service) insertToken(ctx context.Context, tx *sql.Tx, userID int64, n N
 		return "", Token{}, User{}, err
 	}
 	if u.Suspended {
-		return "", Token{}, User{}, sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+		return "", Token{}, User{}, errSuspended()
 	}
 	var have int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM api_tokens WHERE user_id = ? AND expires_at > ?", userID, now.UnixMilli()).Scan(&have); err != nil {
@@ -178,8 +187,8 @@ func (s *Service) TokenUser(ctx context.Context, secret, remote string, change b
 	if errors.Is(err, ErrTokenRefused) {
 		// Only those that are refused count and wait: somebody's broken program must not lock out all who
 		// share its address, and 214 bits are not to be guessed.
-		if wait, _ := s.limits.tokens.take(remoteKey(remote), now); wait > 0 {
-			err = &RateError{RetryAfter: wait, why: "Too many access tokens from this address were not valid."}
+		if refused := s.limits.tokens.try(remoteKey(remote), now); refused != nil {
+			err = refused
 		}
 	}
 	if err != nil {

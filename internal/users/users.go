@@ -156,6 +156,10 @@ func errNoUser() error {
 	return sentence(ErrNotFound, "There is no such user. The list of users shows who there is.")
 }
 
+func errSuspended() error {
+	return sentence(ErrSuspended, "This account is suspended. Ask an admin of the lab.")
+}
+
 // inTx runs f in a transaction that holds the write lock from the start (see package store).
 func (s *Service) inTx(ctx context.Context, doing string, f func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
