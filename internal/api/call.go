@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/gpulab/gpulab/internal/peers"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -65,7 +66,7 @@ func (s *Server) admit(o Operation) func(huma.Context, func(huma.Context)) {
 func (s *Server) caller(r *http.Request, o Operation) (*call, error) {
 	c := &call{remote: remote(r), host: safeHost(r.Host), url: r.URL}
 	if o.Need == public && !o.anyToken {
-		return c, s.addresses.take(c.remote, s.now())
+		return c, s.addresses.take(c.from(), s.now())
 	}
 	secret, err := bearer(r)
 	if err == nil {
@@ -73,7 +74,7 @@ func (s *Server) caller(r *http.Request, o Operation) (*call, error) {
 	}
 	if err != nil {
 		// Whoever shows no token that counts is bounded by their address.
-		if limited := s.addresses.take(c.remote, s.now()); limited != nil {
+		if limited := s.addresses.take(c.from(), s.now()); limited != nil {
 			return nil, limited
 		}
 		return nil, err
@@ -125,6 +126,14 @@ func knownParameters(query url.Values, o *huma.Operation) error {
 
 func mayBeEmpty(s *huma.Schema) bool {
 	return s != nil && s.Type == huma.TypeString && s.Format == "" && len(s.Enum) == 0
+}
+
+// from is as whom the client counts: all addresses that it can choose freely are one.
+func (c *call) from() string {
+	if of, ok := peers.Neighbourhood(c.remote); ok {
+		return of.String()
+	}
+	return c.remote
 }
 
 // remote is the address of the client without its port.

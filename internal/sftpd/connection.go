@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/gpulab/gpulab/internal/peers"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -47,7 +48,8 @@ func (s *Server) handle(ctx context.Context, c net.Conn, leave func()) {
 	_ = c.SetDeadline(time.Now().Add(s.cfg.Limits.SignIn))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conn := &connection{server: s, net: c, remote: addressOf(c.RemoteAddr()).String(), sessions: map[*session]bool{}}
+	address, _ := peers.Address(c.RemoteAddr().String())
+	conn := &connection{server: s, net: c, remote: address.String(), sessions: map[*session]bool{}}
 	var channels <-chan ssh.NewChannel
 	var requests <-chan *ssh.Request
 	var err error

@@ -13,11 +13,13 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/gpulab/gpulab/internal/peers"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -99,7 +101,7 @@ func (l Limits) orUsual() Limits {
 // Server serves SFTP. Its methods may be called from any goroutine.
 type Server struct {
 	cfg     Config
-	waiting *gate
+	waiting *peers.Gate
 	starter *starter
 
 	mu   sync.Mutex
@@ -115,7 +117,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Limits = cfg.Limits.orUsual()
-	s := &Server{cfg: cfg, waiting: newGate(cfg.Limits.Waiting, cfg.Limits.WaitingEach), starter: newStarter(), open: map[*connection]bool{}}
+	s := &Server{cfg: cfg, waiting: peers.NewGate(cfg.Limits.Waiting, cfg.Limits.WaitingEach), starter: newStarter(), open: map[*connection]bool{}}
 	cfg.Accounts.OnSessionsEnded(func(userID int64, sessionID string) {
 		if sessionID == "" { // of all there are
 			s.Close(userID)
@@ -154,7 +156,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			}
 			continue
 		}
-		leave, ok := s.waiting.enter(addressKey(c.RemoteAddr()))
+		leave, ok := s.waiting.Enter(c.RemoteAddr().String())
 		if !ok {
 			_ = c.Close()
 			continue
@@ -181,7 +183,7 @@ func (s *Server) Connections(userID int64) []Connection {
 			list = append(list, Connection{Since: c.since, Remote: c.remote, Client: c.client, Way: c.access.Way})
 		}
 	}
-	sortBySince(list)
+	slices.SortFunc(list, func(a, b Connection) int { return a.Since.Compare(b.Since) })
 	return list
 }
 

@@ -1,9 +1,10 @@
 package users
 
 import (
-	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/peers"
 )
 
 // A policy says how tries at a password get slower and then stop.
@@ -91,21 +92,10 @@ func (l *signInLimits) abandon(handle, remote string, now time.Time) {
 
 // remoteKey puts all addresses that one household or laptop can choose freely under one key.
 func remoteKey(remote string) string {
-	addr, err := netip.ParseAddr(remote)
-	if err != nil {
-		if ap, err := netip.ParseAddrPort(remote); err == nil {
-			addr = ap.Addr()
-		} else {
-			return clip(remote, 64)
-		}
+	if of, ok := peers.Neighbourhood(remote); ok {
+		return of.String()
 	}
-	addr = addr.Unmap().WithZone("")
-	if addr.Is6() {
-		if prefix, err := addr.Prefix(64); err == nil {
-			return prefix.String()
-		}
-	}
-	return addr.String()
+	return clip(remote, 64)
 }
 
 type tries struct {

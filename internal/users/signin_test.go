@@ -320,7 +320,7 @@ func TestCountersAreBounded(t *testing.T) {
 
 func TestRemoteKey(t *testing.T) {
 	for remote, want := range map[string]string{
-		"192.0.2.7": "192.0.2.7", "192.0.2.7:5555": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "2001:db8:0:0:1::9": "2001:db8::/64",
+		"192.0.2.7": "192.0.2.7/32", "192.0.2.7:5555": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:0:0:1::9": "2001:db8::/64",
 		"[2001:db8::9]:443": "2001:db8::/64", "fe80::1%eth0": "fe80::/64", "": "", "junk": "junk",
 	} {
 		if got := remoteKey(remote); got != want {
