@@ -26,7 +26,7 @@ type Person struct {
 	Purge          *time.Time   `json:"purge,omitempty"`          // when a removed account is deleted for good
 }
 
-// State narrows a Query to accounts in one state.
+// State is how an account is; a Query may be narrowed to one.
 type State string
 
 // The states. The zero value finds every account that is not removed.
@@ -36,6 +36,19 @@ const (
 	StateInvited   State = "invited"   // has never chosen a password
 	StateRemoved   State = "removed"   // can be brought back
 )
+
+// State is that of the account.
+func (p *Person) State() State {
+	switch {
+	case p.Removed != nil:
+		return StateRemoved
+	case p.Suspended:
+		return StateSuspended
+	case !p.HasPassword && p.SignedIn == nil:
+		return StateInvited
+	}
+	return StateActive
+}
 
 // Query says which people to find. Its zero value finds everybody who is not removed.
 type Query struct {

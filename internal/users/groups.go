@@ -68,7 +68,7 @@ func (s *Service) CreateGroup(ctx context.Context, name, title string) (Group, e
 
 // CheckGroup reports whether name may be a group's, apart from being taken: ErrGroupInvalid.
 func CheckGroup(name string) error {
-	if !wellFormed(name) || isReserved(name) {
+	if !WellFormed(name) || isReserved(name) {
 		return sentence(ErrGroupInvalid, "The name %s cannot be a group's. It takes 2 to %d characters from a–z, 0–9 and single hyphens, with a letter first, such as %s.",
 			quote(name), maxHandle, SuggestHandle(name))
 	}

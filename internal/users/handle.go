@@ -36,16 +36,17 @@ func CheckHandle(handle string) error {
 		return sentence(ErrHandleInvalid, "Choose a sign-in name, such as the part of your e-mail address before the @.")
 	case isReserved(lower):
 		return sentence(ErrHandleInvalid, "The name %s is reserved for the system. Choose another one, such as %s.", quote(handle), SuggestHandle(handle))
-	case handle != lower && wellFormed(lower):
+	case handle != lower && WellFormed(lower):
 		return sentence(ErrHandleInvalid, "Sign-in names are written in lower case: choose %s.", lower)
-	case !wellFormed(handle):
+	case !WellFormed(handle):
 		return sentence(ErrHandleInvalid, "The name %s cannot be a sign-in name. It takes 2 to %d characters from a–z, 0–9 and single "+
 			"hyphens, with a letter first and no hyphen last, such as %s.", quote(handle), maxHandle, SuggestHandle(handle))
 	}
 	return nil
 }
 
-func wellFormed(handle string) bool {
+// WellFormed reports whether a text has the form of a handle, which names of groups and folders have too.
+func WellFormed(handle string) bool {
 	return len(handle) <= maxHandle && handlePattern.MatchString(handle)
 }
 

@@ -237,5 +237,5 @@ func (s *Service) writeNew(ctx context.Context, tx *sql.Tx, who Entry, opts Impo
 		return PersonalLink{}, err
 	}
 	link := PersonalLink{Handle: u.Handle, Name: u.Name, Email: u.Email, Token: token, Expires: expires}
-	return link, s.record(ctx, tx, who, "user.add", u.Handle, "import, "+described(u.Role, r.Group))
+	return link, s.record(ctx, tx, who, "user.add", u.Handle, "import, "+RoleDetail(u.Role, r.Group))
 }

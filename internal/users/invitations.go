@@ -75,6 +75,11 @@ func (i Invitation) State(now time.Time) string {
 	return "open"
 }
 
+// Detail is what the audit log tells of an invitation that was made.
+func (i Invitation) Detail() string {
+	return fmt.Sprintf("%s, %d uses, until %s", RoleDetail(i.Role, i.Group), i.MaxUses, i.Expires.Format(time.DateOnly))
+}
+
 // Root is who runs commands on the head: everything allowed, but no account. None can have its handle, nor its ID.
 func Root() User { return User{ID: -1, Handle: "root", Role: RoleAdmin} }
 
@@ -327,7 +332,7 @@ func (s *Service) join(ctx context.Context, token string, n NewUser, password, r
 			}
 		}
 		return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle, Remote: remote,
-			Detail: fmt.Sprintf("invitation %d by %s, %s", inv.ID, inv.By, described(u.Role, inv.Group))})
+			Detail: fmt.Sprintf("invitation %d by %s, %s", inv.ID, inv.By, RoleDetail(u.Role, inv.Group))})
 	})
 	if err != nil {
 		return User{}, err
@@ -336,8 +341,8 @@ func (s *Service) join(ctx context.Context, token string, n NewUser, password, r
 	return u, nil
 }
 
-// described is what an account got, for the audit log.
-func described(role Role, group string) string {
+// RoleDetail is what an account got, for the audit log.
+func RoleDetail(role Role, group string) string {
 	if group == "" {
 		return "role " + string(role)
 	}

@@ -21,6 +21,9 @@ const (
 // LinkTTL is how long a link works unless said otherwise.
 const LinkTTL = time.Hour
 
+// PasswordLinkTTL is how long a link works with which an admin lets somebody choose a password.
+const PasswordLinkTTL = 72 * time.Hour
+
 // linksKept is how long a used or expired link can still be told from one that never existed.
 const linksKept = 30 * 24 * time.Hour
 
@@ -204,10 +207,8 @@ func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUse
 		return User{}, err
 	}
 	// Whoever needs a link may have lost more than a password.
-	for _, table := range []string{"api_tokens", "ssh_keys"} {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE user_id = ?", *link.UserID); err != nil {
-			return User{}, fmt.Errorf("revoke tokens and keys: %w", err)
-		}
+	if err := endPrograms(ctx, tx, *link.UserID); err != nil {
+		return User{}, err
 	}
 	u, err := s.oneRow(ctx, tx, "id = ?", *link.UserID)
 	if err != nil {

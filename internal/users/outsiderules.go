@@ -161,10 +161,8 @@ func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u Use
 	if u.HasPassword {
 		return nil
 	}
-	for _, way := range []string{"api_tokens", "device_codes", "ssh_keys"} {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM "+way+" WHERE user_id = ?", u.ID); err != nil {
-			return err
-		}
+	if err := endPrograms(ctx, tx, u.ID); err != nil {
+		return err
 	}
 	return endAccess(ctx, tx, u.ID)
 }

@@ -224,6 +224,17 @@ func setPassword(ctx context.Context, tx *sql.Tx, id int64, encoded string) erro
 	return endAccess(ctx, tx, id)
 }
 
+// endPrograms takes away what programs sign in with for an account: access tokens, those that were confirmed and not
+// fetched yet, and SSH keys.
+func endPrograms(ctx context.Context, tx *sql.Tx, id int64) error {
+	for _, table := range []string{"api_tokens", "device_codes", "ssh_keys"} {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE user_id = ?", id); err != nil {
+			return fmt.Errorf("revoke tokens and keys: %w", err)
+		}
+	}
+	return nil
+}
+
 // endAccess ends all sessions and unused links of an account; call sessionsEnded after the commit.
 func endAccess(ctx context.Context, tx *sql.Tx, id int64) error {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE user_id = ?", id); err != nil {

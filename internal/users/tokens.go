@@ -58,6 +58,11 @@ type Token struct {
 	Remote   string     `json:"remote,omitempty"`
 }
 
+// Detail is what the audit log tells of a token that was made.
+func (t *Token) Detail() string {
+	return fmt.Sprintf("token %d, scope %s, until %s", t.ID, t.Scope, t.Expires.Format(time.DateOnly))
+}
+
 // NewToken is what it takes to make a token: Days is one of TokenLifetimes.
 type NewToken struct {
 	Name  string
