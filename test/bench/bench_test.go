@@ -157,29 +157,34 @@ func csrf(t *testing.T, page string) string {
 // send sends one request as a browser would and returns status, body, Location.
 func (v *visitor) send(ctx context.Context, method, address string, form url.Values) (int, string, string) {
 	v.t.Helper()
-	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
+	status, body, location, err := send(ctx, v.client, method, address, form)
 	if err != nil {
 		v.t.Fatal(err)
+	}
+	return status, body, location
+}
+
+// send asks for a page or sends a form as a browser does, and returns where it leads on, "" for nowhere.
+func send(ctx context.Context, client *http.Client, method, address string, form url.Values) (status int, body, location string, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
+	if err != nil {
+		return 0, "", "", err
 	}
 	r.Header.Set("Accept", "text/html")
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Origin", pages)
 	}
-	response, err := v.client.Do(r)
+	response, err := client.Do(r)
 	if err != nil {
-		v.t.Fatal(err)
+		return 0, "", "", err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	location := ""
-	if at, err := response.Location(); err == nil {
+	content, err := io.ReadAll(response.Body)
+	if at, locationErr := response.Location(); locationErr == nil {
 		location = at.String()
 	}
-	return response.StatusCode, string(body), location
+	return response.StatusCode, string(content), location, err
 }
 
 // get opens a page and follows where it leads.

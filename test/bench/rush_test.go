@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -132,9 +131,9 @@ func newCrowd(ctx context.Context, t *testing.T, l *lab.Lab) []*person {
 			t.Fatal(err)
 		}
 		p := &person{l.HTTPClient(authority), handle, "a password for " + handle}
-		page, _, err := p.send(ctx, http.MethodGet, link, nil)
+		page, err := p.send(ctx, http.MethodGet, link, nil)
 		if err == nil {
-			_, _, err = p.send(ctx, http.MethodPost, pages+"/welcome", url.Values{"csrf": {csrf(t, page)}, "token": {address.Query().Get("token")},
+			_, err = p.send(ctx, http.MethodPost, pages+"/welcome", url.Values{"csrf": {csrf(t, page)}, "token": {address.Query().Get("token")},
 				"password": {p.password}, "again": {p.password}})
 		}
 		if err != nil {
@@ -156,7 +155,7 @@ func (p *person) rush(ctx context.Context) (r rushed) {
 			return ""
 		}
 		began := time.Now()
-		body, _, r.err = p.send(ctx, method, address, form)
+		body, r.err = p.send(ctx, method, address, form)
 		*took = time.Since(began)
 		return body
 	}
@@ -178,26 +177,13 @@ func (p *person) rush(ctx context.Context) (r rushed) {
 }
 
 // send sends one request; an answer that is neither a page nor leads to one is an error.
-func (p *person) send(ctx context.Context, method, address string, form url.Values) (body, location string, err error) {
-	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
+func (p *person) send(ctx context.Context, method, address string, form url.Values) (string, error) {
+	status, body, _, err := send(ctx, p.client, method, address, form)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
-	if method == http.MethodPost {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.Header.Set("Origin", pages)
+	if status >= 400 || method == http.MethodPost && status != http.StatusSeeOther {
+		return "", fmt.Errorf("%s %s: status %d: %.300s", method, address, status, body)
 	}
-	response, err := p.client.Do(r)
-	if err != nil {
-		return "", "", err
-	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		return "", "", err
-	}
-	if response.StatusCode >= 400 || method == http.MethodPost && response.StatusCode != http.StatusSeeOther {
-		return "", "", fmt.Errorf("%s %s: status %d: %.300s", method, address, response.StatusCode, content)
-	}
-	return string(content), response.Header.Get("Location"), nil
+	return body, nil
 }
