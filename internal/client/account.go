@@ -1,7 +1,6 @@
 package client
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -59,24 +58,11 @@ func newWhoami(a *App) *cobra.Command {
 		Example: "  gpulab whoami\n  gpulab whoami --json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.Session()
-			if err != nil {
+			return answered(a, c, "/me", asJSON, func(s *Session, who me) error {
+				_, err := fmt.Fprintf(c.OutOrStdout(), "%s (%s), %s in %s at %s. Scope %s, until %s.\n", plain(who.Name), who.Handle, who.Role,
+					plain(s.Login.Lab), s.Login.Server, who.Token.Scope, who.Token.Expires.Local().Format("2 January 2006"))
 				return err
-			}
-			var answer json.RawMessage
-			if err := s.Get(c.Context(), "/me", &answer); err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), answer)
-			}
-			var who me
-			if err := json.Unmarshal(answer, &who); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s (%s), %s in %s at %s. Scope %s, until %s.\n", plain(who.Name), who.Handle, who.Role,
-				plain(s.Login.Lab), s.Login.Server, who.Token.Scope, who.Token.Expires.Local().Format("2 January 2006"))
-			return err
+			})
 		},
 	}
 	jsonFlag(c, &asJSON)
@@ -109,32 +95,19 @@ type quotas struct {
 
 // ShowQuota prints the quotas of whoever is signed in.
 func (a *App) ShowQuota(c *cobra.Command, asJSON bool) error {
-	s, err := a.Session()
-	if err != nil {
-		return err
-	}
-	var answer json.RawMessage
-	if err := s.Get(c.Context(), "/me/quotas", &answer); err != nil {
-		return err
-	}
-	if asJSON {
-		return printJSON(c.OutOrStdout(), answer)
-	}
-	var q quotas
-	if err := json.Unmarshal(answer, &q); err != nil {
-		return err
-	}
-	out := c.OutOrStdout()
-	if q.Notice != "" {
-		fmt.Fprintf(out, "%s\n\n", plain(q.Notice))
-	}
-	if len(q.Limits) == 0 {
-		_, err := fmt.Fprintln(out, "No quota holds for you: you may use what is free.")
-		return err
-	}
-	rows := [][]string{{"QUOTA", "USED", "AT MOST", "WHY"}}
-	for _, l := range q.Limits {
-		rows = append(rows, []string{l.What, l.Used, l.Limit, l.Why})
-	}
-	return table(out, rows)
+	return answered(a, c, "/me/quotas", asJSON, func(_ *Session, q quotas) error {
+		out := c.OutOrStdout()
+		if q.Notice != "" {
+			fmt.Fprintf(out, "%s\n\n", plain(q.Notice))
+		}
+		if len(q.Limits) == 0 {
+			_, err := fmt.Fprintln(out, "No quota holds for you: you may use what is free.")
+			return err
+		}
+		rows := [][]string{{"QUOTA", "USED", "AT MOST", "WHY"}}
+		for _, l := range q.Limits {
+			rows = append(rows, []string{l.What, l.Used, l.Limit, l.Why})
+		}
+		return table(out, rows)
+	})
 }

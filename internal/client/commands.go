@@ -119,6 +119,26 @@ func (a *App) open(address string) error {
 	return browser.OpenURL(address)
 }
 
+// answered asks the lab of whoever is signed in. With asJSON it prints the answer as it came; otherwise show prints it.
+func answered[T any](a *App, c *cobra.Command, path string, asJSON bool, show func(s *Session, answer T) error) error {
+	s, err := a.Session()
+	if err != nil {
+		return err
+	}
+	var answer json.RawMessage
+	if err := s.Get(c.Context(), path, &answer); err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), answer)
+	}
+	var value T
+	if err := json.Unmarshal(answer, &value); err != nil {
+		return err
+	}
+	return show(s, value)
+}
+
 func jsonFlag(c *cobra.Command, asJSON *bool) {
 	c.Flags().BoolVar(asJSON, "json", false, "print JSON")
 }

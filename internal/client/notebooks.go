@@ -151,33 +151,20 @@ func newProfiles(a *App) *cobra.Command {
 		Example: "  gpulab profiles\n  gpulab profiles --json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.Session()
-			if err != nil {
-				return err
-			}
-			var answer json.RawMessage
-			if err := s.Get(c.Context(), "/profiles", &answer); err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), answer)
-			}
-			var list profileList
-			if err := json.Unmarshal(answer, &list); err != nil {
-				return err
-			}
-			rows := [][]string{{"PROFILE", "WHAT", "CORES", "MEMORY", "GPUS", "NOW"}}
-			for _, p := range list.Profiles {
-				cores, memory := "–", p.Memory
-				if p.CPUs > 0 {
-					cores = strconv.FormatFloat(p.CPUs, 'f', -1, 64)
+			return answered(a, c, "/profiles", asJSON, func(_ *Session, list profileList) error {
+				rows := [][]string{{"PROFILE", "WHAT", "CORES", "MEMORY", "GPUS", "NOW"}}
+				for _, p := range list.Profiles {
+					cores, memory := "–", p.Memory
+					if p.CPUs > 0 {
+						cores = strconv.FormatFloat(p.CPUs, 'f', -1, 64)
+					}
+					if memory == "" {
+						memory = "–"
+					}
+					rows = append(rows, []string{p.Slug, p.Title, cores, memory, strconv.Itoa(p.GPUs), p.now()})
 				}
-				if memory == "" {
-					memory = "–"
-				}
-				rows = append(rows, []string{p.Slug, p.Title, cores, memory, strconv.Itoa(p.GPUs), p.now()})
-			}
-			return table(c.OutOrStdout(), rows)
+				return table(c.OutOrStdout(), rows)
+			})
 		},
 	}
 	jsonFlag(c, &asJSON)
@@ -207,26 +194,13 @@ func newPs(a *App) *cobra.Command {
 		Example: "  gpulab ps\n  gpulab ps --all\n  gpulab ps --json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.Session()
-			if err != nil {
-				return err
-			}
 			path := "/notebooks"
 			if all {
 				path += "?of=everybody"
 			}
-			var answer json.RawMessage
-			if err := s.Get(c.Context(), path, &answer); err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), answer)
-			}
-			var list notebookList
-			if err := json.Unmarshal(answer, &list); err != nil {
-				return err
-			}
-			return a.printNotebooks(c, slices.DeleteFunc(list.Notebooks, notebook.ended), all)
+			return answered(a, c, path, asJSON, func(_ *Session, list notebookList) error {
+				return a.printNotebooks(c, slices.DeleteFunc(list.Notebooks, notebook.ended), all)
+			})
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "list everybody's; how others call theirs is not shown")
