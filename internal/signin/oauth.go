@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -89,11 +88,7 @@ func (o *plainOAuth) ask(ctx context.Context, client *http.Client, address strin
 	token.SetAuthHeader(req)
 	resp, err := client.Do(req)
 	if err != nil {
-		var elsewhere *url.Error
-		if errors.As(err, &elsewhere) {
-			err = elsewhere.Err
-		}
-		return nil, fmt.Errorf("ask %s about somebody: %w", address, err)
+		return nil, fmt.Errorf("ask %s about somebody: %w", address, plainReason(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

@@ -55,6 +55,16 @@ func fill(text *string, usual string) {
 	}
 }
 
+// fillClaims names what is not named by the claims of OpenID Connect.
+func (s *settings) fillClaims() {
+	fill(&s.Claims.ID, "sub")
+	fill(&s.Claims.Username, "preferred_username")
+	fill(&s.Claims.Name, "name")
+	fill(&s.Claims.Email, "email")
+	fill(&s.Claims.EmailVerified, "email_verified")
+	fill(&s.Claims.Groups, "groups")
+}
+
 func (s *settings) completeOIDC() {
 	switch s.Type {
 	case typeKeycloak:
@@ -70,12 +80,7 @@ func (s *settings) completeOIDC() {
 		// Microsoft says no email_verified, and people may set any address where the tenant lets them.
 		fill(&s.Claims.EmailVerified, "xms_edov")
 	}
-	fill(&s.Claims.ID, "sub")
-	fill(&s.Claims.Username, "preferred_username")
-	fill(&s.Claims.Name, "name")
-	fill(&s.Claims.Email, "email")
-	fill(&s.Claims.EmailVerified, "email_verified")
-	fill(&s.Claims.Groups, "groups")
+	s.fillClaims()
 	if len(s.Scopes) == 0 {
 		s.Scopes = []string{"openid", "profile", "email"}
 	}
@@ -110,12 +115,7 @@ func (s *settings) completeOAuth() {
 			}
 		}
 	}
-	fill(&s.Claims.ID, "sub")
-	fill(&s.Claims.Username, "preferred_username")
-	fill(&s.Claims.Name, "name")
-	fill(&s.Claims.Email, "email")
-	fill(&s.Claims.EmailVerified, "email_verified")
-	fill(&s.Claims.Groups, "groups")
+	s.fillClaims()
 	if s.GroupsURL != "" {
 		s.groupSources = append(s.groupSources, groupSource{s.GroupsURL, []string{s.Claims.Groups}})
 	}

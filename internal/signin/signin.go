@@ -175,7 +175,11 @@ func (s *Service) provider(name string) (*provider, error) {
 			return &s.providers[i], nil
 		}
 	}
-	return nil, &Error{Kind: ErrNoProvider, Text: "This lab knows no such way to sign in."}
+	return nil, errNoProvider()
+}
+
+func errNoProvider() error {
+	return &Error{Kind: ErrNoProvider, Text: "This lab knows no such way to sign in."}
 }
 
 // Begin notes that a browser is on its way to a provider and returns the address to send it to. Errors are
@@ -215,7 +219,7 @@ func (s *Service) away(p *provider, err error) error {
 func (s *Service) Finish(ctx context.Context, name, browser string, answer url.Values) (Flow, users.Outside, error) {
 	p, err := s.provider(name)
 	if err != nil || p.browser == nil {
-		return Flow{}, users.Outside{}, &Error{Kind: ErrNoProvider, Text: "This lab knows no such way to sign in."}
+		return Flow{}, users.Outside{}, errNoProvider()
 	}
 	f, ok := s.flows.Take(answer.Get("state"), browser)
 	if !ok || len(answer["state"]) != 1 {
@@ -260,7 +264,7 @@ func (s *Service) Finish(ctx context.Context, name, browser string, answer url.V
 func (s *Service) SignIn(ctx context.Context, name, username, password string) (*users.Outside, error) {
 	p, err := s.provider(name)
 	if err != nil || p.dir == nil {
-		return nil, &Error{Kind: ErrNoProvider, Text: "This lab knows no such way to sign in."}
+		return nil, errNoProvider()
 	}
 	o, err := p.dir.SignIn(ctx, username, password)
 	if err != nil {
