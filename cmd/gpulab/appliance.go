@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,14 +227,7 @@ func tlsDir(cfg Config) string { return filepath.Join(cfg.DataDir, "tls") }
 
 // url is where people open the lab.
 func (l *appliance) url() string {
-	host := l.where.Load().address.String()
-	if len(l.cfg.Names) > 0 {
-		host = l.cfg.Names[0]
-	}
-	if l.cfg.HTTPSPort != 443 {
-		host = net.JoinHostPort(host, strconv.Itoa(l.cfg.HTTPSPort))
-	}
-	return "https://" + host
+	return l.cfg.url(func() netip.Addr { return l.where.Load().address })
 }
 
 // bootstrap goes the way from nothing to ready. Everything on it finds out
@@ -660,8 +652,10 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 		if text, err := l.quotas.Notice(context.Background(), u.ID); err == nil && text != "" {
 			list = append(list, notebooks.Notice{Key: "quota " + text, Text: text})
 		}
-		if text, err := l.storage.HomeNotice(context.Background(), u); err == nil && text != "" {
-			list = append(list, notebooks.Notice{Key: "home", Text: text})
+		if state, err := l.storage.HomeState(context.Background(), u); err == nil {
+			if text, err := l.storage.HomeNotice(context.Background(), u.ID, state); err == nil && text != "" {
+				list = append(list, notebooks.Notice{Key: "home", Text: text})
+			}
 		}
 	}
 	return list

@@ -7,14 +7,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/template"
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/signin"
 )
@@ -426,6 +429,30 @@ func saveConfig(path string, c Config) (changed bool, err error) {
 		return false, fmt.Errorf("the configuration: %w", err)
 	}
 	return true, os.Rename(tmp, path)
+}
+
+// url is where people open the lab; without a name of its own it is at an
+// address.
+func (c *Config) url(address func() netip.Addr) string {
+	host := ""
+	if len(c.Names) > 0 {
+		host = c.Names[0]
+	} else if at := address(); at.IsValid() {
+		host = at.String()
+	}
+	if c.HTTPSPort != 443 {
+		host = net.JoinHostPort(host, strconv.Itoa(c.HTTPSPort))
+	}
+	return "https://" + host
+}
+
+// foundAddress is the address that this machine has now, the zero one for none.
+func (c *Config) foundAddress() netip.Addr {
+	address, _, err := embedk8s.FindAddress(c.Address)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return address
 }
 
 // imagesDir finds the folder with the container images.

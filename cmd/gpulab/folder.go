@@ -85,65 +85,63 @@ func folderState(f *storage.Folder) string {
 func newFolderCreate(a *app) *cobra.Command {
 	var n storage.NewFolder
 	var kind, guests, others string
-	var asJSON bool
-	c := &cobra.Command{
+	c := a.folderCommand(cobra.Command{
 		Use: "create NAME", Short: "Make a shared folder",
 		Long: "Make a shared folder. Notebooks that run get it when they are started anew.",
 		Example: "  sudo gpulab folder create vision-data --kind group --group vision --guests write\n  sudo gpulab folder create exercises --kind hand-in --group seminar\n" +
 			"  sudo gpulab folder create imagenet --kind dataset --note 'ILSVRC 2012'\n  sudo gpulab folder create archive --kind host --path /srv/archive",
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := requireRoot(c); err != nil {
-				return err
-			}
-			n.Name, n.Kind, n.Guests, n.Others = args[0], storage.Kind(kind), storage.Access(guests), storage.Access(others)
-			f, err := a.client().AddFolder(c.Context(), n)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), f)
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "The folder %s is there: %s. Notebooks show it as shared/%s from their next start.\n", f.Name, f.Who(), f.Name)
-			return err
-		},
-	}
+	}, func(c *cobra.Command, name string) (storage.Folder, string, error) {
+		n.Name, n.Kind, n.Guests, n.Others = name, storage.Kind(kind), storage.Access(guests), storage.Access(others)
+		f, err := a.client().AddFolder(c.Context(), n)
+		return f, fmt.Sprintf("The folder %s is there: %s. Notebooks show it as shared/%s from their next start.", f.Name, f.Who(), f.Name), err
+	})
 	c.Flags().StringVar(&kind, "kind", string(storage.Group), "group, hand-in, dataset or host")
 	c.Flags().StringSliceVar(&n.Groups, "group", nil, "the group it is for; several for a dataset or a folder of the machine, none for everybody")
 	c.Flags().StringVar(&guests, "guests", "", "what guests in the group may: write, read or none (read)")
 	c.Flags().StringVar(&others, "others", "", "what everybody else may: read or none")
 	c.Flags().StringVar(&n.Path, "path", "", "the folder of the machine that is shown")
 	c.Flags().StringVar(&n.Note, "note", "", "what it is for")
-	completeFlagWith(c, "kind", func(*cobra.Command) []string { return []string{"group", "hand-in", "dataset", "host"} })
-	completeFlagWith(c, "guests", func(*cobra.Command) []string { return []string{"write", "read", "none"} })
-	completeFlagWith(c, "others", func(*cobra.Command) []string { return []string{"read", "none"} })
+	completeFlag(c, "kind", "group", "hand-in", "dataset", "host")
+	completeFlag(c, "guests", "write", "read", "none")
+	completeFlag(c, "others", "read", "none")
 	completeFlagWith(c, "group", a.groupNames)
-	jsonFlag(c, &asJSON)
 	return c
 }
 
-func newFolderShow(a *app) *cobra.Command {
+// folderCommand is a command about one folder: do returns it with the sentence
+// for people, "" to show all of it.
+func (a *app) folderCommand(about cobra.Command, do func(c *cobra.Command, name string) (storage.Folder, string, error)) *cobra.Command {
 	var asJSON bool
-	c := &cobra.Command{
-		Use: "show NAME", Short: "Show a shared folder and who may do what in it",
-		Example: "  sudo gpulab folder show vision-data\n  sudo gpulab folder show vision-data --json",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeFolder,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := requireRoot(c); err != nil {
-				return err
-			}
-			f, err := a.client().Folder(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), f)
-			}
+	about.Args = cobra.ExactArgs(1)
+	about.RunE = func(c *cobra.Command, args []string) error {
+		if err := requireRoot(c); err != nil {
+			return err
+		}
+		f, said, err := do(c, args[0])
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return printJSON(c.OutOrStdout(), f)
+		case said == "":
 			return printFolder(c.OutOrStdout(), &f, time.Now())
-		},
+		}
+		_, err = fmt.Fprintln(c.OutOrStdout(), said)
+		return err
 	}
-	jsonFlag(c, &asJSON)
-	return c
+	jsonFlag(&about, &asJSON)
+	return &about
+}
+
+func newFolderShow(a *app) *cobra.Command {
+	return a.folderCommand(cobra.Command{
+		Use: "show NAME", Short: "Show a shared folder and who may do what in it",
+		Example:           "  sudo gpulab folder show vision-data\n  sudo gpulab folder show vision-data --json",
+		ValidArgsFunction: a.completeFolder,
+	}, func(c *cobra.Command, name string) (storage.Folder, string, error) {
+		f, err := a.client().Folder(c.Context(), name)
+		return f, "", err
+	})
 }
 
 func printFolder(w io.Writer, f *storage.Folder, now time.Time) error {
@@ -165,43 +163,32 @@ func printFolder(w io.Writer, f *storage.Folder, now time.Time) error {
 func newFolderSet(a *app) *cobra.Command {
 	var groups []string
 	var guests, others, note string
-	var asJSON bool
-	c := &cobra.Command{
+	c := a.folderCommand(cobra.Command{
 		Use: "set NAME", Short: "Change who may use a shared folder",
-		Long:    "Change who may use a shared folder. Notebooks of people who lose it are ended at once.",
-		Example: "  sudo gpulab folder set vision-data --guests none\n  sudo gpulab folder set imagenet --group vision --group audio --others none",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeFolder,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := requireRoot(c); err != nil {
-				return err
+		Long:              "Change who may use a shared folder. Notebooks of people who lose it are ended at once.",
+		Example:           "  sudo gpulab folder set vision-data --guests none\n  sudo gpulab folder set imagenet --group vision --group audio --others none",
+		ValidArgsFunction: a.completeFolder,
+	}, func(c *cobra.Command, name string) (storage.Folder, string, error) {
+		change := storage.Change{Groups: groups}
+		for flag, set := range map[string]func(){
+			"guests": func() { change.Guests = new(storage.Access(guests)) },
+			"others": func() { change.Others = new(storage.Access(others)) },
+			"note":   func() { change.Note = &note },
+		} {
+			if c.Flags().Changed(flag) {
+				set()
 			}
-			change := storage.Change{Groups: groups}
-			for flag, set := range map[string]func(){
-				"guests": func() { change.Guests = new(storage.Access(guests)) },
-				"others": func() { change.Others = new(storage.Access(others)) },
-				"note":   func() { change.Note = &note },
-			} {
-				if c.Flags().Changed(flag) {
-					set()
-				}
-			}
-			f, err := a.client().ChangeFolder(c.Context(), args[0], change)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), f)
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %s.\n", f.Name, f.Who())
-			return err
-		},
-	}
+		}
+		f, err := a.client().ChangeFolder(c.Context(), name, change)
+		return f, f.Name + ": " + f.Who() + ".", err
+	})
 	c.Flags().StringSliceVar(&groups, "group", nil, "the groups it is for from now on (a dataset or a folder of the machine)")
 	c.Flags().StringVar(&guests, "guests", "", "what guests in the group may: write, read or none")
 	c.Flags().StringVar(&others, "others", "", "what everybody else may: read or none")
 	c.Flags().StringVar(&note, "note", "", "what it is for")
+	completeFlag(c, "guests", "write", "read", "none")
+	completeFlag(c, "others", "read", "none")
 	completeFlagWith(c, "group", a.groupNames)
-	jsonFlag(c, &asJSON)
 	return c
 }
 
@@ -260,28 +247,13 @@ func askToDelete(q *asker, f *storage.Folder) bool {
 }
 
 func newFolderUndelete(a *app) *cobra.Command {
-	var asJSON bool
-	c := &cobra.Command{
+	return a.folderCommand(cobra.Command{
 		Use: "undelete NAME", Short: "Bring a deleted folder back",
-		Example: "  sudo gpulab folder undelete vision-data",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeFolder,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := requireRoot(c); err != nil {
-				return err
-			}
-			f, err := a.client().UndeleteFolder(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), f)
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "The folder %s is back: %s.\n", f.Name, f.Who())
-			return err
-		},
-	}
-	jsonFlag(c, &asJSON)
-	return c
+		Example: "  sudo gpulab folder undelete vision-data", ValidArgsFunction: a.completeFolder,
+	}, func(c *cobra.Command, name string) (storage.Folder, string, error) {
+		f, err := a.client().UndeleteFolder(c.Context(), name)
+		return f, fmt.Sprintf("The folder %s is back: %s.", f.Name, f.Who()), err
+	})
 }
 
 // completeFolder lets root's shell complete shared folders.

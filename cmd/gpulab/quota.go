@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -234,24 +233,9 @@ func newQuotaGrant(a *app) *cobra.Command {
 }
 
 func newQuotaEndGrant(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use: "end-grant NUMBER", Short: "End a grant now",
-		Example: "  sudo gpulab quota list\n  sudo gpulab quota end-grant 3",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			id, err := strconv.ParseInt(args[0], 10, 64)
-			if err != nil {
-				return fail(exitUsage, "%q is no number of a grant; `gpulab quota list` shows them", args[0])
-			}
-			if err := requireRoot(c); err != nil {
-				return err
-			}
+	return numberCommand("end-grant NUMBER", "End a grant now", "  sudo gpulab quota list\n  sudo gpulab quota end-grant 3",
+		func(c *cobra.Command, id int64) (any, string, error) {
 			g, err := a.client().EndQuotaGrant(c.Context(), id)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "The grant of %s more %s to %s has ended.\n", g.Kind.Format(g.Extra), g.Kind.Words(), g.User)
-			return err
-		},
-	}
+			return g, fmt.Sprintf("The grant of %s more %s to %s has ended.", g.Kind.Format(g.Extra), g.Kind.Words(), g.User), err
+		})
 }

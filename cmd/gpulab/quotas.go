@@ -227,16 +227,11 @@ func (l *appliance) SetQuota(ctx context.Context, q ctl.SetQuota) error {
 	if err := l.quotas.Set(ctx, q.Subject, q.Kind, q.Model, q.Value); err != nil {
 		return err
 	}
-	return l.people.Audit(ctx, quotaEntry("root", q))
-}
-
-// quotaEntry is a changed quota in the audit log.
-func quotaEntry(actor string, q ctl.SetQuota) users.Entry {
-	what := quota.KindName(q.Kind, q.Model)
+	action := "quota.set"
 	if q.Value == nil {
-		return users.Entry{Actor: actor, Action: "quota.unset", Target: q.Subject.String(), Detail: what}
+		action = "quota.unset"
 	}
-	return users.Entry{Actor: actor, Action: "quota.set", Target: q.Subject.String(), Detail: what + " " + q.Kind.Format(*q.Value)}
+	return l.people.Audit(ctx, users.Entry{Actor: "root", Action: action, Target: q.Subject.String(), Detail: quota.Detail(q.Kind, q.Model, q.Value)})
 }
 
 // GrantQuota implements ctl.Daemon.
@@ -246,8 +241,7 @@ func (l *appliance) GrantQuota(ctx context.Context, g quota.Grant) (quota.Grant,
 	if err != nil {
 		return g, err
 	}
-	return g, l.people.Audit(ctx, users.Entry{Actor: g.By, Action: "quota.grant", Target: g.User,
-		Detail: string(g.Kind) + " " + g.Kind.Format(g.Extra) + " until " + g.Ends.Format(time.RFC3339)})
+	return g, l.people.Audit(ctx, users.Entry{Actor: g.By, Action: "quota.grant", Target: g.User, Detail: g.Detail()})
 }
 
 // EndQuotaGrant implements ctl.Daemon.
@@ -256,5 +250,5 @@ func (l *appliance) EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, e
 	if err != nil {
 		return g, err
 	}
-	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: "quota.end-grant", Target: g.User, Detail: string(g.Kind)})
+	return g, l.people.Audit(ctx, users.Entry{Actor: "root", Action: "quota.end-grant", Target: g.User, Detail: quota.Detail(g.Kind, g.Model, nil)})
 }

@@ -4,16 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/ctl"
-	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -58,7 +55,7 @@ gpulab init puts it to use.`,
 			if err != nil {
 				return err
 			}
-			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: cfg.url, Proxy: cfg.Network.proxyFor()})
+			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: func() string { return cfg.url(cfg.foundAddress) }, Proxy: cfg.Network.proxyFor()})
 			if err != nil {
 				return err
 			}
@@ -77,20 +74,6 @@ gpulab init puts it to use.`,
 	c.Flags().StringVar(&person, "person", "", "also look this person up in directories, and say what the rules make of them")
 	jsonFlag(c, &asJSON)
 	return c
-}
-
-// url is where people open the lab, as far as the configuration and this machine tell.
-func (c *Config) url() string {
-	host := ""
-	if len(c.Names) > 0 {
-		host = c.Names[0]
-	} else if address, _, err := embedk8s.FindAddress(c.Address); err == nil {
-		host = address.String()
-	}
-	if c.HTTPSPort != 443 {
-		host = net.JoinHostPort(host, strconv.Itoa(c.HTTPSPort))
-	}
-	return "https://" + host
 }
 
 // missingGroups are groups that rules name and the lab does not have; none where gpulab does not run to be asked.

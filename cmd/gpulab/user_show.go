@@ -88,15 +88,7 @@ func groupNames(list []users.Membership) string {
 
 // userState is how an account is, in one or two words.
 func userState(p *users.Person) string {
-	switch {
-	case p.Removed != nil:
-		return "removed"
-	case p.Suspended:
-		return "suspended"
-	case !p.HasPassword && p.SignedIn == nil:
-		return "invited"
-	}
-	return "active"
+	return string(p.State())
 }
 
 func newUserShow(a *app) *cobra.Command {

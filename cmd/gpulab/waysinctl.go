@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"strconv"
 	"time"
@@ -26,8 +25,7 @@ func (l *appliance) Invite(ctx context.Context, n ctl.NewInvitation) (ctl.Invite
 	if err != nil {
 		return ctl.Invited{}, err
 	}
-	l.auditDetail(ctx, "invitation.add", strconv.FormatInt(invitation.ID, 10),
-		fmt.Sprintf("%s, %d uses, until %s", invitedAs(invitation), invitation.MaxUses, invitation.Expires.Format(time.DateOnly)))
+	l.auditDetail(ctx, "invitation.add", strconv.FormatInt(invitation.ID, 10), invitation.Detail())
 	return ctl.Invited{Invitation: invitation, URL: l.url() + "/join?token=" + url.QueryEscape(token)}, nil
 }
 
@@ -35,17 +33,9 @@ func (l *appliance) Invite(ctx context.Context, n ctl.NewInvitation) (ctl.Invite
 func (l *appliance) RevokeInvitation(ctx context.Context, id int64) (users.Invitation, error) {
 	invitation, err := l.people.RevokeInvitation(ctx, users.Root(), id)
 	if err == nil {
-		l.auditDetail(ctx, "invitation.revoke", strconv.FormatInt(id, 10), invitedAs(invitation))
+		l.auditDetail(ctx, "invitation.revoke", strconv.FormatInt(id, 10), users.RoleDetail(invitation.Role, invitation.Group))
 	}
 	return invitation, err
-}
-
-// invitedAs is what an invitation makes of people: "member of vision", "admin".
-func invitedAs(i users.Invitation) string {
-	if i.Group == "" {
-		return string(i.Role)
-	}
-	return string(i.Role) + " of " + i.Group
 }
 
 // Requests implements ctl.Daemon.
@@ -63,11 +53,7 @@ func (l *appliance) ApproveRequest(ctx context.Context, id int64, a ctl.Approval
 	if err != nil {
 		return users.User{}, err
 	}
-	detail := "role " + string(a.Role)
-	if a.Group != "" {
-		detail += ", group " + a.Group
-	}
-	l.auditDetail(ctx, "sign-up.approve", user.Handle, detail)
+	l.auditDetail(ctx, "sign-up.approve", user.Handle, users.RoleDetail(a.Role, a.Group))
 	return user, nil
 }
 

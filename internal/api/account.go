@@ -204,12 +204,8 @@ func (s *Server) quotasOf(ctx context.Context, c *call, of users.User) (*body[Qu
 }
 
 func quotaLimit(l quota.Limit, of users.User, reader int64) QuotaLimit {
-	q := QuotaLimit{Kind: string(l.Kind), Model: l.Model, What: l.What(), Value: l.Value, Used: l.Used, ValueText: l.Kind.Format(l.Value),
-		UsedText: l.Kind.Format(l.Used), From: l.From.String(), Why: l.From.Words(), Extra: l.Extra, Until: given(l.Until), Frees: given(l.Frees)}
-	if l.From.User != "" && of.ID != reader {
-		q.Why = "for " + of.Handle + " alone"
-	}
-	return q
+	return QuotaLimit{Kind: string(l.Kind), Model: l.Model, What: l.What(), Value: l.Value, Used: l.Used, ValueText: l.Kind.Format(l.Value),
+		UsedText: l.Kind.Format(l.Used), From: l.From.String(), Why: l.Why(of, reader), Extra: l.Extra, Until: given(l.Until), Frees: given(l.Frees)}
 }
 
 // given is a time, nil for none.
@@ -286,7 +282,7 @@ func (s *Server) createToken(ctx context.Context, c *call, in *createTokenInput)
 		return nil, err
 	}
 	c.user = user
-	s.audit(ctx, c, "token.create", user.Handle, fmt.Sprintf("token %d, scope %s, until %s", made.ID, made.Scope, made.Expires.Format(time.DateOnly)))
+	s.audit(ctx, c, "token.create", user.Handle, made.Detail())
 	return answerWith(NewToken{Secret: secret, Token: tokenInfo(made, 0)})
 }
 

@@ -128,14 +128,14 @@ type Quotas interface {
 // Storage is homes and the folders that people share. Errors are sentences for people around the sentinel errors of
 // package storage.
 type Storage interface {
-	FoldersOf(ctx context.Context, u users.User) ([]storage.Folder, error)
+	FoldersOf(ctx context.Context, u users.User) ([]storage.Seen, error)
 	Folder(ctx context.Context, name string) (storage.Folder, error)
 	Create(ctx context.Context, n storage.NewFolder) (storage.Folder, error)
 	SetAccess(ctx context.Context, name string, c storage.Change) (storage.Folder, error)
 	Delete(ctx context.Context, name string) (storage.Folder, error)
 	Undelete(ctx context.Context, name string) (storage.Folder, error)
 	HomeState(ctx context.Context, u users.User) (storage.HomeState, error)
-	HomeNotice(ctx context.Context, u users.User) (string, error)
+	HomeNotice(ctx context.Context, userID int64, state storage.HomeState) (string, error)
 	Largest(ctx context.Context, user int64) ([]storage.Entry, *storage.Size, error)
 	Clear(ctx context.Context, u users.User, path string) error
 }

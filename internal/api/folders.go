@@ -112,13 +112,9 @@ func (s *Server) listFolders(ctx context.Context, c *call, _ *noInput) (*body[Fo
 	if err != nil {
 		return nil, err
 	}
-	of, err := s.cfg.Users.Memberships(ctx, c.user.ID)
-	if err != nil {
-		return nil, err
-	}
 	list := FolderList{Folders: []Folder{}}
 	for i := range folders {
-		list.Folders = append(list.Folders, folderOf(&folders[i], c, storage.MayOpen(folders[i], c.user, of)))
+		list.Folders = append(list.Folders, folderOf(&folders[i].Folder, c, folders[i].May))
 	}
 	return answerWith(list)
 }

@@ -167,11 +167,7 @@ func (s *Server) lendGPU(ctx context.Context, c *call, in *lendInput) (*body[Len
 	if err := s.cfg.LendGPU(ctx, g.UUID, in.Body.Anyway); err != nil {
 		return nil, fmt.Errorf("change how a GPU is lent: %w", err)
 	}
-	if in.Body.Anyway {
-		s.audit(ctx, c, "gpu.lend-anyway", g.UUID, "")
-	} else {
-		s.audit(ctx, c, "gpu.lend-when-free", g.UUID, "")
-	}
+	s.audit(ctx, c, users.LendAction(in.Body.Anyway), g.UUID, "")
 	return answerWith(in.Body)
 }
 

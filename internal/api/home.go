@@ -70,7 +70,7 @@ func (s *Server) myHome(ctx context.Context, c *call, _ *noInput) (*body[MyHome]
 		return nil, err
 	}
 	out := MyHome{Home: homeOf(state), Largest: []LargeEntry{}}
-	if out.Notice, err = s.cfg.Storage.HomeNotice(ctx, c.user); err != nil {
+	if out.Notice, err = s.cfg.Storage.HomeNotice(ctx, c.user.ID, state); err != nil {
 		return nil, err
 	}
 	largest, _, err := s.cfg.Storage.Largest(ctx, c.user.ID)

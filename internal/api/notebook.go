@@ -280,17 +280,12 @@ func (s *Server) launchNotebook(ctx context.Context, c *call, in *launchInput) (
 	if err != nil {
 		return nil, err
 	}
-	detail := auditedLaunch(&l)
+	detail := l.Audited()
 	if request.Instead != 0 {
 		detail += fmt.Sprintf(", instead of launch %d", request.Instead)
 	}
 	s.audit(ctx, c, "notebook.launch", l.Handle, detail)
 	return &launched{Prefix + "/notebooks/" + strconv.FormatInt(l.ID, 10), s.notebook(c, &l)}, nil
-}
-
-// auditedLaunch names a launch in the audit log. Its title is its owner's own matter.
-func auditedLaunch(l *notebooks.Launch) string {
-	return fmt.Sprintf("launch %d, profile %s", l.ID, l.Profile)
 }
 
 func (s *Server) getNotebook(ctx context.Context, c *call, in *notebookInput) (*body[Notebook], error) {
@@ -331,9 +326,9 @@ func (s *Server) stopNotebook(ctx context.Context, c *call, in *IDInput) (*body[
 			return nil, fmt.Errorf("stop launch %d: %w", l.ID, err)
 		}
 		if l.State == notebooks.Waiting {
-			s.audit(ctx, c, "notebook.cancel", l.Handle, auditedLaunch(&l))
+			s.audit(ctx, c, "notebook.cancel", l.Handle, l.Audited())
 		} else {
-			s.audit(ctx, c, "notebook.stop", l.Handle, auditedLaunch(&l))
+			s.audit(ctx, c, "notebook.stop", l.Handle, l.Audited())
 		}
 		if l, err = s.cfg.Notebooks.Get(ctx, l.ID); err != nil {
 			return nil, err

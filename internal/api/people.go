@@ -13,9 +13,6 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// passwordLinkTTL is how long a link for a password works.
-const passwordLinkTTL = 72 * time.Hour
-
 // Person is one account.
 type Person struct {
 	Handle         string     `json:"handle" doc:"The name to sign in with; it never changes"`
@@ -110,17 +107,8 @@ func (s *Server) addPeople() {
 }
 
 func personOf(p *users.Person) Person {
-	out := Person{Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), UID: p.UID, State: string(users.StateActive), Groups: inGroups(p.Groups),
+	return Person{Handle: p.Handle, Name: p.Name, Email: p.Email, Role: string(p.Role), UID: p.UID, State: string(p.State()), Groups: inGroups(p.Groups),
 		Created: p.Created, SignedIn: p.SignedIn, SuspendedSince: p.SuspendedSince, Removed: p.Removed, Purge: p.Purge}
-	switch {
-	case p.Removed != nil:
-		out.State = string(users.StateRemoved)
-	case p.Suspended:
-		out.State = string(users.StateSuspended)
-	case !p.HasPassword && p.SignedIn == nil:
-		out.State = string(users.StateInvited)
-	}
-	return out
 }
 
 func (s *Server) listPeople(ctx context.Context, c *call, in *findInput) (*foundPeople, error) {
@@ -173,12 +161,12 @@ func (s *Server) createPerson(ctx context.Context, c *call, in *createInput) (*b
 }
 
 func (s *Server) passwordLink(ctx context.Context, c *call, u users.User) (*PasswordLink, error) {
-	token, err := s.cfg.Users.CreateLink(ctx, users.Link{Purpose: users.PurposePassword, UserID: &u.ID}, passwordLinkTTL)
+	token, err := s.cfg.Users.CreateLink(ctx, users.Link{Purpose: users.PurposePassword, UserID: &u.ID}, users.PasswordLinkTTL)
 	if err != nil {
 		return nil, err
 	}
 	s.audit(ctx, c, "user.password-link", u.Handle, "")
-	return &PasswordLink{Link: c.page("/welcome?token=" + url.QueryEscape(token)), Expires: s.now().Add(passwordLinkTTL).UTC()}, nil
+	return &PasswordLink{Link: c.page("/welcome?token=" + url.QueryEscape(token)), Expires: s.now().Add(users.PasswordLinkTTL).UTC()}, nil
 }
 
 func (s *Server) createPasswordLink(ctx context.Context, c *call, in *HandleInput) (*body[PasswordLink], error) {

@@ -144,12 +144,8 @@ func refusal(err error) error {
 
 // message is the sentence for people in an error.
 func message(err error) string {
-	if text, ok := storage.Message(err); ok {
+	if text, ok := users.Message(err); ok {
 		return text
-	}
-	var beyond *quota.Error
-	if errors.As(err, &beyond) {
-		return beyond.Text
 	}
 	return sentence(err.Error())
 }

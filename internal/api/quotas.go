@@ -98,7 +98,7 @@ func (s *Server) setQuota(ctx context.Context, c *call, in *body[QuotaRule]) (*b
 	if err != nil {
 		return nil, err
 	}
-	s.audit(ctx, c, "quota.set", subject.String(), quota.Limit{Kind: kind, Model: model}.What()+" "+kind.Format(in.Body.Value))
+	s.audit(ctx, c, "quota.set", subject.String(), quota.Detail(kind, model, &in.Body.Value))
 	return answerWith(QuotaRule{subject.String(), string(kind), model, in.Body.Value})
 }
 
@@ -110,7 +110,7 @@ func (s *Server) unsetQuota(ctx context.Context, c *call, in *quotaKindInput) (*
 	if err != nil {
 		return nil, err
 	}
-	s.audit(ctx, c, "quota.unset", subject.String(), quota.Limit{Kind: kind, Model: model}.What())
+	s.audit(ctx, c, "quota.unset", subject.String(), quota.Detail(kind, model, nil))
 	return done(nil)
 }
 
@@ -139,7 +139,7 @@ func (s *Server) grant(ctx context.Context, c *call, in *grantInput) (*body[Gran
 	if err != nil {
 		return nil, err
 	}
-	s.audit(ctx, c, "quota.grant", g.User, kind.Format(g.Extra)+" "+quota.Limit{Kind: kind, Model: model}.What()+" until "+g.Ends.Format(time.RFC3339))
+	s.audit(ctx, c, "quota.grant", g.User, g.Detail())
 	return answerWith(grantOf(g))
 }
 
@@ -151,6 +151,6 @@ func (s *Server) endGrant(ctx context.Context, c *call, in *IDInput) (*body[Gran
 	if err != nil {
 		return nil, err
 	}
-	s.audit(ctx, c, "quota.end-grant", g.User, quota.Limit{Kind: g.Kind, Model: g.Model}.What())
+	s.audit(ctx, c, "quota.end-grant", g.User, quota.Detail(g.Kind, g.Model, nil))
 	return answerWith(grantOf(g))
 }

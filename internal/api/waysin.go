@@ -132,14 +132,6 @@ func invitationOf(i users.Invitation) Invitation {
 	return Invitation{ID: i.ID, Role: string(i.Role), Group: i.Group, Note: i.Note, Uses: i.Uses, MaxUses: i.MaxUses, By: i.By, Created: i.Created, Expires: i.Expires, Revoked: i.Revoked}
 }
 
-// invitedAs is what somebody becomes, for the audit log.
-func invitedAs(i users.Invitation) string {
-	if i.Group == "" {
-		return "role " + string(i.Role)
-	}
-	return "role " + string(i.Role) + ", group " + i.Group
-}
-
 func (s *Server) listInvitations(ctx context.Context, c *call, _ *noInput) (*body[InvitationList], error) {
 	invitations, err := s.cfg.Users.Invitations(ctx, c.user)
 	if err != nil {
@@ -158,7 +150,7 @@ func (s *Server) invite(ctx context.Context, c *call, in *inviteInput) (*body[Ne
 	if err != nil {
 		return nil, err
 	}
-	s.audit(ctx, c, "invitation.add", strconv.FormatInt(made.ID, 10), invitedAs(made)+", "+strconv.Itoa(made.MaxUses)+" uses, until "+made.Expires.Format(time.DateOnly))
+	s.audit(ctx, c, "invitation.add", strconv.FormatInt(made.ID, 10), made.Detail())
 	return answerWith(NewInvitation{invitationOf(made), c.page("/join?token=" + url.QueryEscape(token))})
 }
 
@@ -167,7 +159,7 @@ func (s *Server) revokeInvitation(ctx context.Context, c *call, in *IDInput) (*b
 	if err != nil {
 		return nil, err
 	}
-	s.audit(ctx, c, "invitation.revoke", strconv.FormatInt(in.ID, 10), invitedAs(revoked))
+	s.audit(ctx, c, "invitation.revoke", strconv.FormatInt(in.ID, 10), users.RoleDetail(revoked.Role, revoked.Group))
 	return answerWith(invitationOf(revoked))
 }
 
@@ -188,11 +180,7 @@ func (s *Server) approve(ctx context.Context, c *call, in *approveInput) (*body[
 	if err != nil {
 		return nil, err
 	}
-	detail := "role " + in.Body.Role
-	if in.Body.Group != "" {
-		detail += ", group " + in.Body.Group
-	}
-	s.audit(ctx, c, "sign-up.approve", u.Handle, detail)
+	s.audit(ctx, c, "sign-up.approve", u.Handle, users.RoleDetail(users.Role(in.Body.Role), in.Body.Group))
 	who, err := s.cfg.Users.Person(ctx, u.Handle)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -63,6 +64,9 @@ type Launch struct {
 
 // Active reports whether the launch has not ended.
 func (l Launch) Active() bool { return l.State != Ended }
+
+// Audited names the launch in the audit log. Its title is its owner's own matter.
+func (l Launch) Audited() string { return fmt.Sprintf("launch %d, profile %s", l.ID, l.Profile) }
 
 // Names of the steps shown while a notebook starts, in order.
 const (

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -95,7 +96,7 @@ func (s *Service) warnOrStop(ctx context.Context, running Running, u users.User,
 
 // forget ends the notices of all others.
 func (s *Service) forget(ctx context.Context, over map[int64]bool) error {
-	warned, err := s.warned(ctx)
+	warned, err := store.All(ctx, s.cfg.DB, store.Value[int64], "SELECT user_id FROM quota_over")
 	if err != nil {
 		return fmt.Errorf("read notices of quotas: %w", err)
 	}
@@ -108,24 +109,6 @@ func (s *Service) forget(ctx context.Context, over map[int64]bool) error {
 		}
 	}
 	return nil
-}
-
-// warned is everybody with a notice.
-func (s *Service) warned(ctx context.Context) ([]int64, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT user_id FROM quota_over")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	var list []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		list = append(list, id)
-	}
-	return list, rows.Err()
 }
 
 // grace is until when somebody's running work may go on, and beyond which kind of limit; false while they are over none.

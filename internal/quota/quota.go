@@ -17,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -48,11 +49,23 @@ var kindWords = map[Kind]string{
 // Words names the kind for people, with the unit it is counted in.
 func (k Kind) Words() string { return kindWords[k] }
 
+// of names the kind of one model, or of any.
+func (k Kind) of(model string) string {
+	if model != "" {
+		return k.Words() + " (" + model + ")"
+	}
+	return k.Words()
+}
+
+// inBytes reports whether the kind is an amount of bytes.
+func (k Kind) inBytes() bool { return k == Memory || k == GPUMemory || k == HomeSize }
+
 // Format writes a value of this kind for people.
 func (k Kind) Format(value float64) string {
+	if k.inBytes() {
+		return units.Bytes(uint64(min(value, 1<<63)))
+	}
 	switch k {
-	case Memory, GPUMemory, HomeSize:
-		return strconv.FormatFloat(math.Round(value/(1<<30)*10)/10, 'f', -1, 64) + " GiB"
 	case GPUHoursWeek, GPUHoursTerm:
 		return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64) + " h"
 	}
@@ -62,7 +75,7 @@ func (k Kind) Format(value float64) string {
 // Parse reads a value of this kind as people write it: "2", "0.5", "40" (hours), "64Gi".
 func (k Kind) Parse(text string) (float64, error) {
 	text = strings.TrimSpace(text)
-	if k == Memory || k == GPUMemory || k == HomeSize {
+	if k.inBytes() {
 		q, err := resource.ParseQuantity(text)
 		if err != nil || q.Sign() < 0 {
 			return 0, refused(ErrValue, "The %s %q is no size. Write it like 64Gi.", map[Kind]string{Memory: "memory", GPUMemory: "GPU memory", HomeSize: "home size"}[k], clip(text))
@@ -199,11 +212,27 @@ type Limit struct {
 }
 
 // What names the limit for people: "GPUs at once (NVIDIA-A100)".
-func (l Limit) What() string {
-	if l.Model != "" {
-		return l.Kind.Words() + " (" + l.Model + ")"
+func (l Limit) What() string { return l.Kind.of(l.Model) }
+
+// Why says in words for reader where the limit of somebody comes from.
+func (l Limit) Why(of users.User, reader int64) string {
+	if l.From.User != "" && of.ID != reader {
+		return "for " + of.Handle + " alone"
 	}
-	return l.Kind.Words()
+	return l.From.Words()
+}
+
+// Detail is what the audit log tells of a limit that was set, or with no value of one that was taken away.
+func Detail(kind Kind, model string, value *float64) string {
+	if value == nil {
+		return kind.of(model)
+	}
+	return kind.of(model) + " " + kind.Format(*value)
+}
+
+// Detail is what the audit log tells of a grant.
+func (g Grant) Detail() string {
+	return g.Kind.Format(g.Extra) + " " + g.Kind.of(g.Model) + " until " + g.Ends.Format(time.RFC3339)
 }
 
 // strictest is the limit that holds of each kind, with what is granted on top.
@@ -332,7 +361,7 @@ func (l Limit) hoursUsedUp() string {
 	return text + " Ask an admin for more. A notebook without GPU starts at any time."
 }
 
-// What an error is about. Test with errors.Is; the text is for people.
+// What an error is about. Test with errors.Is; the text of the *users.Error around it is for people.
 var (
 	ErrUsedUp  = errors.New("quota used up")
 	ErrKind    = errors.New("no such kind of quota")
@@ -341,17 +370,8 @@ var (
 	ErrGrant   = errors.New("no such grant")
 )
 
-// Error is one or two sentences for a person, around one of the errors above.
-type Error struct {
-	Kind error
-	Text string
-}
-
-func (e *Error) Error() string { return e.Text }
-func (e *Error) Unwrap() error { return e.Kind }
-
 func refused(kind error, format string, args ...any) error {
-	return &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
+	return &users.Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
 }
 
 func clip(text string) string {

@@ -89,7 +89,7 @@ func (l *lab) set(t testing.TB, subject, kind, value string) {
 
 func refusal(t *testing.T, err error, says ...string) {
 	t.Helper()
-	var e *Error
+	var e *users.Error
 	if !errors.As(err, &e) {
 		t.Fatalf("not refused: %v", err)
 	}

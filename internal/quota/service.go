@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -151,30 +152,24 @@ func (s *Service) Rules(ctx context.Context) ([]Rule, error) {
 
 // rules reads limits; where may restrict them.
 func (s *Service) rules(ctx context.Context, groups map[int64]string, where string, args ...any) ([]Rule, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT role, group_id, user_id, kind, model, value FROM quotas "+where+
+	type row struct {
+		Rule
+		of int64
+	}
+	list, err := store.All(ctx, s.cfg.DB, func(from store.Row) (r row, err error) {
+		var k subjectKey
+		err = from.Scan(&k.role, &k.group, &k.user, &r.Kind, &r.Model, &r.Value)
+		r.Subject.Role, r.Subject.Group, r.of = users.Role(k.role.String), groups[k.group.Int64], k.user.Int64
+		return r, err
+	}, "SELECT role, group_id, user_id, kind, model, value FROM quotas "+where+
 		" ORDER BY user_id IS NOT NULL, group_id IS NOT NULL, role IS NOT NULL, role, group_id, user_id, id", args...)
 	if err != nil {
 		return nil, fmt.Errorf("read quotas: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	list := []Rule{}
-	var of []int64
-	for rows.Next() {
-		var r Rule
-		var k subjectKey
-		if err := rows.Scan(&k.role, &k.group, &k.user, &r.Kind, &r.Model, &r.Value); err != nil {
-			return nil, fmt.Errorf("read quotas: %w", err)
-		}
-		r.Subject.Role, r.Subject.Group = users.Role(k.role.String), groups[k.group.Int64]
-		list, of = append(list, r), append(of, k.user.Int64)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read quotas: %w", err)
-	}
-	kept := list[:0]
-	for i, r := range list {
-		if of[i] != 0 {
-			u, err := s.cfg.People.ByID(ctx, of[i])
+	kept := []Rule{}
+	for _, r := range list {
+		if r.of != 0 {
+			u, err := s.cfg.People.ByID(ctx, r.of)
 			if errors.Is(err, users.ErrNotFound) {
 				continue // somebody who was removed
 			}
@@ -183,7 +178,7 @@ func (s *Service) rules(ctx context.Context, groups map[int64]string, where stri
 			}
 			r.Subject.User = u.Handle
 		}
-		kept = append(kept, r)
+		kept = append(kept, r.Rule)
 	}
 	return kept, nil
 }
@@ -242,22 +237,13 @@ func (s *Service) Grants(ctx context.Context) ([]Grant, error) {
 }
 
 func (s *Service) grants(ctx context.Context, where string, args ...any) ([]Grant, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT id, user_id, kind, model, extra, note, granted_by, granted_at, ends_at FROM quota_grants WHERE "+where+" ORDER BY ends_at, id", args...)
-	if err != nil {
-		return nil, fmt.Errorf("read grants: %w", err)
-	}
-	defer func() { _ = rows.Close() }()
-	list := []Grant{}
-	for rows.Next() {
-		var g Grant
+	list, err := store.All(ctx, s.cfg.DB, func(row store.Row) (g Grant, err error) {
 		var at, ends int64
-		if err := rows.Scan(&g.ID, &g.userID, &g.Kind, &g.Model, &g.Extra, &g.Note, &g.By, &at, &ends); err != nil {
-			return nil, fmt.Errorf("read grants: %w", err)
-		}
+		err = row.Scan(&g.ID, &g.userID, &g.Kind, &g.Model, &g.Extra, &g.Note, &g.By, &at, &ends)
 		g.At, g.Ends = time.UnixMilli(at).UTC(), time.UnixMilli(ends).UTC()
-		list = append(list, g)
-	}
-	if err := rows.Err(); err != nil {
+		return g, err
+	}, "SELECT id, user_id, kind, model, extra, note, granted_by, granted_at, ends_at FROM quota_grants WHERE "+where+" ORDER BY ends_at, id", args...)
+	if err != nil {
 		return nil, fmt.Errorf("read grants: %w", err)
 	}
 	kept := list[:0]

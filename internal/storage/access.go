@@ -120,8 +120,14 @@ func (s *Service) shares(ctx context.Context, u users.User) ([]share, error) {
 	return shares, nil
 }
 
+// Seen is a folder as somebody sees it; who only manages it may do nothing in it.
+type Seen struct {
+	Folder
+	May Access
+}
+
 // FoldersOf lists the folders that u sees or manages, by name; deleted ones only for those who manage them.
-func (s *Service) FoldersOf(ctx context.Context, u users.User) ([]Folder, error) {
+func (s *Service) FoldersOf(ctx context.Context, u users.User) ([]Seen, error) {
 	list, err := s.Folders(ctx)
 	if err != nil {
 		return nil, err
@@ -130,7 +136,13 @@ func (s *Service) FoldersOf(ctx context.Context, u users.User) ([]Folder, error)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list, func(f Folder) bool { return !MayManage(f, u) && MayOpen(f, u, of) == None }), nil
+	var seen []Seen
+	for _, f := range list {
+		if may := MayOpen(f, u, of); may != None || MayManage(f, u) {
+			seen = append(seen, Seen{f, may})
+		}
+	}
+	return seen, nil
 }
 
 // path is where a share lies on this machine.
@@ -157,29 +169,26 @@ func (s *Service) PlacesOf(ctx context.Context, userID int64) ([]Place, error) {
 	}
 	// As for a new notebook: a full home can be read and emptied, unless the file system itself keeps it.
 	places := []Place{{Path: s.Home(u.ID), ReadOnly: state.Over && !state.Kept}}
-	shares, err := s.ready(ctx, u)
+	shares, err := s.shares(ctx, u)
 	if err != nil {
 		return nil, err
 	}
+	shares = s.ready(u, shares)
 	for i := range shares {
 		places = append(places, Place{Name: shares[i].folder.Name, Path: s.path(&shares[i]), ReadOnly: !shares[i].write, GID: shares[i].gid})
 	}
 	return places, nil
 }
 
-// ready are the shares of u whose folders are there, after those that are made for u alone were.
-func (s *Service) ready(ctx context.Context, u users.User) ([]share, error) {
-	shares, err := s.shares(ctx, u)
-	if err != nil {
-		return nil, err
-	}
+// ready are those of the shares of u whose folders are there, after those that are made for u alone were.
+func (s *Service) ready(u users.User, shares []share) []share {
 	return slices.DeleteFunc(shares, func(sh share) bool {
 		err := s.prepare(&sh, u)
 		if err != nil {
 			s.cfg.Log.Warn("a shared folder is left out", "folder", sh.folder.Name, "user", u.Handle, "err", err)
 		}
 		return err != nil
-	}), nil
+	})
 }
 
 func (s *Service) prepare(sh *share, u users.User) error {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,14 +53,16 @@ func partACL() []byte {
 	return encodeACL([]aclEntry{{aclOwner, 7, aclNobody}, {aclGroup, 5, aclNobody}, {aclOthers, 0, aclNobody}})
 }
 
-// setACL gives the open folder fd an access control list, or the one that what is made in it gets.
-func setACL(fd int, attribute string, value []byte) error {
-	err := unix.Fsetxattr(fd, attribute, value, 0)
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return refused(ErrPath, "The file system of gpulab's data folder keeps no access control lists, so files in it could not be shared. Mount it with the option acl, or move the data to ext4 or XFS.")
-	}
-	if err != nil {
-		return fmt.Errorf("set %s: %w", attribute, err)
+// setACL gives an open folder an access control list, and the same to what is made in it.
+func setACL(dir *os.File, value []byte) error {
+	for _, attribute := range []string{aclOfFolder, aclOfContent} {
+		err := unix.Fsetxattr(int(dir.Fd()), attribute, value, 0)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return refused(ErrPath, "The file system of gpulab's data folder keeps no access control lists, so files in it could not be shared. Mount it with the option acl, or move the data to ext4 or XFS.")
+		}
+		if err != nil {
+			return fmt.Errorf("set %s: %w", attribute, err)
+		}
 	}
 	return nil
 }

@@ -39,11 +39,7 @@ func (s *Service) makeFolder(id int64, kind Kind, gid int) error {
 		if err := dir.Chmod(fs.ModeSetgid | 0o770); err != nil {
 			return err
 		}
-		acl := groupACL(gid + 1)
-		if err := setACL(int(dir.Fd()), aclOfFolder, acl); err != nil {
-			return err
-		}
-		return setACL(int(dir.Fd()), aclOfContent, acl)
+		return setACL(dir, groupACL(gid+1))
 	})
 }
 
@@ -62,10 +58,7 @@ func (s *Service) makePart(id int64, handle string, uid, reader int) error {
 		if err := dir.Chmod(fs.ModeSetgid | 0o750); err != nil {
 			return err
 		}
-		if err := setACL(int(dir.Fd()), aclOfFolder, partACL()); err != nil {
-			return err
-		}
-		return setACL(int(dir.Fd()), aclOfContent, partACL())
+		return setACL(dir, partACL())
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpulab/gpulab/internal/beneath"
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -101,12 +101,9 @@ type NewFolder struct {
 	By     string   `json:"-"`                // a handle, or "root"
 }
 
-// namePattern is that of handles and groups.
-var namePattern = regexp.MustCompile(`^[a-z]([a-z0-9]|-[a-z0-9]){1,29}$`)
-
-// CheckName refuses what cannot be a folder's name.
-func CheckName(name string) error {
-	if !namePattern.MatchString(name) || len(name) > 30 {
+// checkName refuses what cannot be a folder's name, which has the form of handles and groups.
+func checkName(name string) error {
+	if !users.WellFormed(name) {
 		return refused(ErrName, "%q cannot be a folder's name. It takes 2 to 30 characters from a–z, 0–9 and single hyphens, with a letter first, such as vision-data.", clip(name))
 	}
 	return nil
@@ -114,7 +111,7 @@ func CheckName(name string) error {
 
 // checked fills in what is left out and refuses what does not go together.
 func (n NewFolder) checked() (NewFolder, error) {
-	if err := CheckName(n.Name); err != nil {
+	if err := checkName(n.Name); err != nil {
 		return n, err
 	}
 	n.Note = strings.TrimSpace(n.Note)
@@ -199,10 +196,8 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 		if id, err = res.LastInsertId(); err != nil {
 			return err
 		}
-		for _, g := range groups {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO folder_groups (folder_id, group_id) VALUES (?, ?)", id, g); err != nil {
-				return err
-			}
+		if err := setGroups(ctx, tx, id, groups); err != nil {
+			return err
 		}
 		if n.Kind == Host {
 			return nil
@@ -217,9 +212,22 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 	return s.Folder(ctx, n.Name)
 }
 
+// setGroups says whom a folder is for from now on.
+func setGroups(ctx context.Context, tx *sql.Tx, folder int64, groups []int64) error {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM folder_groups WHERE folder_id = ?", folder); err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO folder_groups (folder_id, group_id) VALUES (?, ?)", folder, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // doing names what failed, but leaves sentences for people alone.
 func doing(what string, err error) error {
-	if _, ours := Message(err); err == nil || ours {
+	if _, ours := users.Message(err); err == nil || ours {
 		return err
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -284,15 +292,7 @@ func (s *Service) SetAccess(ctx context.Context, name string, c Change) (Folder,
 		if _, err := tx.ExecContext(ctx, "UPDATE folders SET guests = ?, others = ?, note = ? WHERE id = ?", n.Guests, n.Others, n.Note, f.ID); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM folder_groups WHERE folder_id = ?", f.ID); err != nil {
-			return err
-		}
-		for _, g := range groups {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO folder_groups (folder_id, group_id) VALUES (?, ?)", f.ID, g); err != nil {
-				return err
-			}
-		}
-		return nil
+		return setGroups(ctx, tx, f.ID, groups)
 	})
 	if err != nil {
 		return Folder{}, doing("change a folder", err)
@@ -325,35 +325,28 @@ func (s *Service) Folder(ctx context.Context, name string) (Folder, error) {
 }
 
 func (s *Service) folders(ctx context.Context, where string, args ...any) ([]Folder, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, selectFolder+where, args...)
+	list, err := store.All(ctx, s.cfg.DB, scanFolder, selectFolder+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read folders: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	list := []Folder{}
-	for rows.Next() {
-		var f Folder
-		var created int64
-		var deleted, bytes, files, at sql.NullInt64
-		var groups, leads string
-		if err := rows.Scan(&f.ID, &f.Name, &f.Kind, &f.Note, &f.Guests, &f.Others, &f.Path, &f.HostUsers, &f.GID, &f.CreatedBy, &created, &deleted,
-			&groups, &leads, &bytes, &files, &at); err != nil {
-			return nil, fmt.Errorf("read folders: %w", err)
-		}
-		f.Created, f.Groups, f.Leads = time.UnixMilli(created).UTC(), strings.Fields(groups), strings.Fields(leads)
-		if deleted.Valid {
-			f.Deleted = new(time.UnixMilli(deleted.Int64).UTC())
-			f.Purge = new(f.Deleted.Add(Kept))
-		}
-		if at.Valid {
-			f.Size = &Size{Bytes: bytes.Int64, Files: files.Int64, At: time.UnixMilli(at.Int64).UTC()}
-		}
-		list = append(list, f)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read folders: %w", err)
-	}
 	return list, nil
+}
+
+func scanFolder(row store.Row) (f Folder, err error) {
+	var created int64
+	var deleted, bytes, files, at sql.NullInt64
+	var groups, leads string
+	err = row.Scan(&f.ID, &f.Name, &f.Kind, &f.Note, &f.Guests, &f.Others, &f.Path, &f.HostUsers, &f.GID, &f.CreatedBy, &created, &deleted,
+		&groups, &leads, &bytes, &files, &at)
+	f.Created, f.Groups, f.Leads = time.UnixMilli(created).UTC(), strings.Fields(groups), strings.Fields(leads)
+	if deleted.Valid {
+		f.Deleted = new(time.UnixMilli(deleted.Int64).UTC())
+		f.Purge = new(f.Deleted.Add(Kept))
+	}
+	if at.Valid {
+		f.Size = &Size{Bytes: bytes.Int64, Files: files.Int64, At: time.UnixMilli(at.Int64).UTC()}
+	}
+	return f, err
 }
 
 // Delete takes a folder out of use. It can come back for Kept; then its files are deleted. Those of a folder
@@ -420,13 +413,9 @@ func (s *Service) purge(ctx context.Context, f *Folder) error {
 
 // deletePurged deletes the files of folders that are gone for good, also those that an earlier try left.
 func (s *Service) deletePurged(ctx context.Context) error {
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT id FROM folders WHERE purged_at IS NOT NULL AND gid IS NOT NULL")
+	ids, err := s.ids(ctx, "read deleted folders", "SELECT id FROM folders WHERE purged_at IS NOT NULL AND gid IS NOT NULL")
 	if err != nil {
-		return fmt.Errorf("read deleted folders: %w", err)
-	}
-	ids, err := scanIDs(rows)
-	if err != nil {
-		return fmt.Errorf("read deleted folders: %w", err)
+		return err
 	}
 	var errs []error
 	for _, id := range ids {
@@ -435,17 +424,4 @@ func (s *Service) deletePurged(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func scanIDs(rows *sql.Rows) ([]int64, error) {
-	defer func() { _ = rows.Close() }()
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
-	}
-	return ids, rows.Err()
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
 )
 
 // hostFolder is a folder of the machine as it may be shown: only root can change what its path leads to.
@@ -57,7 +59,7 @@ func TestRefusedFolders(t *testing.T) {
 		{NewFolder{Name: "xx", Kind: Dataset, Note: "a\x1b[2J"}, ErrName, "one line"},
 	} {
 		_, err := l.Create(t.Context(), test.n)
-		if text, ok := Message(err); !errors.Is(err, test.kind) || !ok || !strings.Contains(text, test.says) {
+		if text, ok := users.Message(err); !errors.Is(err, test.kind) || !ok || !strings.Contains(text, test.says) {
 			t.Errorf("%+v: %v", test.n, err)
 		}
 	}
@@ -91,7 +93,7 @@ func TestHostFolders(t *testing.T) {
 		"/tmp": "belongs", trap: "belongs", "srv": "whole path", data + "/none": "no folder", file: "not a folder", below: "Others than root", "/srv/../etc": "belongs",
 	} {
 		_, err := l.Create(t.Context(), NewFolder{Name: "xx", Kind: Host, Path: path})
-		if text, ok := Message(err); !errors.Is(err, ErrPath) || !ok || !strings.Contains(text, says) {
+		if text, ok := users.Message(err); !errors.Is(err, ErrPath) || !ok || !strings.Contains(text, says) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

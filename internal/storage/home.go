@@ -49,20 +49,24 @@ func (h HomeState) part() float64 {
 	return float64(h.Size.Bytes) / float64(max(h.Limit.Bytes, 1))
 }
 
-// HomeNotice is what somebody should know of the room in their home, "" for nothing.
-func (s *Service) HomeNotice(ctx context.Context, u users.User) (string, error) {
-	state, err := s.HomeState(ctx, u)
-	if err != nil || state.part() < early {
-		return "", err
+// used says how much of the limit is; both are known.
+func (h HomeState) used() string {
+	return units.Bytes(uint64(h.Size.Bytes)) + " of " + units.Bytes(uint64(h.Limit.Bytes)) + " (" + h.Limit.Why + ")"
+}
+
+// HomeNotice is what somebody should know of the room in their home, which is in that state; "" for nothing.
+func (s *Service) HomeNotice(ctx context.Context, userID int64, state HomeState) (string, error) {
+	if state.part() < early {
+		return "", nil
 	}
-	used := units.Bytes(uint64(state.Size.Bytes)) + " of " + units.Bytes(uint64(state.Limit.Bytes)) + " (" + state.Limit.Why + ")"
+	used := state.used()
 	const room = " The page Folders shows what takes the room."
 	switch {
 	case state.Over && state.Kept:
 		return "Your home is full: " + used + ". Nothing more can be saved in it until you delete something." + room, nil
 	case state.Over:
 		text := "Your home is full: " + used + ". Until there is room again, new notebooks can only read it."
-		until, running, err := s.homeGrace(ctx, u.ID)
+		until, running, err := s.homeGrace(ctx, userID)
 		if err == nil && running {
 			text += " Notebooks that can still write in it are stopped at " + until.Local().Format("15:04 on Mon 2 Jan") + ": save your work and delete something before."
 		}
@@ -89,14 +93,10 @@ func (s *Service) homeGrace(ctx context.Context, user int64) (time.Time, bool, e
 // keepHomes gives notice to who writes in a home that is full, and ends their notebooks after the grace period.
 // Where the file system keeps the limit itself there is nothing to do.
 func (s *Service) keepHomes(ctx context.Context) error {
-	rows, err := s.cfg.DB.QueryContext(ctx, `SELECT DISTINCT l.user_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
+	ids, err := s.ids(ctx, "read who writes in homes", `SELECT DISTINCT l.user_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
 		WHERE h.read_only = 0 AND l.state <> 'ended' UNION SELECT user_id FROM home_over`)
 	if err != nil {
-		return fmt.Errorf("read who writes in homes: %w", err)
-	}
-	ids, err := scanIDs(rows)
-	if err != nil {
-		return fmt.Errorf("read who writes in homes: %w", err)
+		return err
 	}
 	var errs []error
 	for _, id := range ids {
@@ -135,18 +135,13 @@ func (s *Service) keepHome(ctx context.Context, user int64) error {
 	}
 	var errs []error
 	for _, launch := range writing {
-		errs = append(errs, s.cfg.End(ctx, launch, FullHome, "It was stopped: your home is full, "+units.Bytes(uint64(state.Size.Bytes))+" of "+units.Bytes(uint64(state.Limit.Bytes))+
-			" ("+state.Limit.Why+"). Delete something on the page Folders; until then new notebooks can only read your home."))
+		errs = append(errs, s.cfg.End(ctx, launch, FullHome, "It was stopped: your home is full, "+state.used()+". Delete something on the page Folders; until then new notebooks can only read your home."))
 	}
 	return errors.Join(errs...)
 }
 
 // writing are somebody's launches that may write in the home.
 func (s *Service) writing(ctx context.Context, user int64) ([]int64, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, `SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
+	return s.ids(ctx, "read who writes in a home", `SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id
 		WHERE h.read_only = 0 AND l.user_id = ? AND l.state IN ('starting', 'running')`, user)
-	if err != nil {
-		return nil, fmt.Errorf("read who writes in a home: %w", err)
-	}
-	return scanIDs(rows)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
 )
 
 // size lets somebody's home be of a size, and measures it.
@@ -33,7 +35,7 @@ func TestFullHome(t *testing.T) {
 	l.now = func() time.Time { return now }
 	ben := l.of["ben"]
 	notice := func() string {
-		text, err := l.HomeNotice(t.Context(), ben)
+		text, err := l.notice(t, ben)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +178,7 @@ func TestClear(t *testing.T) {
 	for _, bad := range []string{"", ".", "..", "/", "/etc/passwd", "../other", "work/../../other", "out/kept", "out/kept/file", "work/out/file", "up/other", "nothing", "work//data",
 		"shared", "shared/vision-data", "shared/../work", "a\x00b", "./work"} {
 		err := l.Clear(t.Context(), ben, bad)
-		if _, ok := Message(err); !ok {
+		if _, ok := users.Message(err); !ok {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

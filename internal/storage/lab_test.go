@@ -30,6 +30,16 @@ type testLab struct {
 	limit map[string]int64 // of homes, in bytes
 }
 
+// notice is what somebody is told of their home now.
+func (l *testLab) notice(t *testing.T, u users.User) (string, error) {
+	t.Helper()
+	state, err := l.HomeState(t.Context(), u)
+	if err != nil {
+		return "", err
+	}
+	return l.HomeNotice(t.Context(), u.ID, state)
+}
+
 func newTestLab(t *testing.T) *testLab {
 	t.Helper()
 	if os.Geteuid() != 0 {

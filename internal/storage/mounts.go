@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -53,10 +54,7 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 	if err := s.withRoom(u, func() error { return s.mountPoints(u, names) }); err != nil {
 		return Opened{}, fmt.Errorf("the places for shared folders in the home of %s: %w", u.Handle, err)
 	}
-	shares, err := s.ready(ctx, u)
-	if err != nil {
-		return Opened{}, err
-	}
+	shares := s.ready(u, all)
 	state, err := s.HomeState(ctx, u)
 	if err != nil {
 		return Opened{}, err
@@ -167,32 +165,21 @@ func (h held) lostWords() string {
 }
 
 func (s *Service) held(ctx context.Context) ([]held, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, `SELECT l.launch_id, l.folder_id, l.sub, l.read_only, f.name, f.deleted_at IS NOT NULL
+	list, err := store.All(ctx, s.cfg.DB, func(row store.Row) (h held, err error) {
+		return h, row.Scan(&h.launch, &h.folder, &h.sub, &h.readOnly, &h.name, &h.deleted)
+	}, `SELECT l.launch_id, l.folder_id, l.sub, l.read_only, f.name, f.deleted_at IS NOT NULL
 		FROM launch_folders l JOIN folders f ON f.id = l.folder_id ORDER BY l.launch_id, f.name`)
 	if err != nil {
 		return nil, fmt.Errorf("read which folders are open: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
-	var list []held
-	for rows.Next() {
-		var h held
-		if err := rows.Scan(&h.launch, &h.folder, &h.sub, &h.readOnly, &h.name, &h.deleted); err != nil {
-			return nil, fmt.Errorf("read which folders are open: %w", err)
-		}
-		list = append(list, h)
-	}
-	return list, rows.Err()
+	return list, nil
 }
 
 // forget drops what is noted of launches that have ended, and has measured what they used.
 func (s *Service) forget(ctx context.Context, active map[int64]int64) error {
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id WHERE l.state = 'ended'")
+	ids, err := s.ids(ctx, "read which notebooks have ended", "SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id WHERE l.state = 'ended'")
 	if err != nil {
-		return fmt.Errorf("read which notebooks have ended: %w", err)
-	}
-	ids, err := scanIDs(rows)
-	if err != nil {
-		return fmt.Errorf("read which notebooks have ended: %w", err)
+		return err
 	}
 	for _, id := range ids {
 		if _, runs := active[id]; runs {
@@ -210,11 +197,7 @@ func (s *Service) forgetOne(ctx context.Context, launch int64) error {
 	if err := s.cfg.DB.QueryRowContext(ctx, "SELECT user_id FROM launches WHERE id = ?", launch).Scan(&user); err != nil {
 		return err
 	}
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT folder_id FROM launch_folders WHERE launch_id = ? AND read_only = 0", launch)
-	if err != nil {
-		return err
-	}
-	folders, err := scanIDs(rows)
+	folders, err := s.ids(ctx, "read its folders", "SELECT folder_id FROM launch_folders WHERE launch_id = ? AND read_only = 0", launch)
 	if err != nil {
 		return err
 	}

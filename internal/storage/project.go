@@ -73,17 +73,22 @@ func projectsOn(dir string) bool {
 	return flags&projectsCount != 0 && flags&projectsLimit != 0
 }
 
-// projectUse is how much the files of a project take, and how many they are.
-func projectUse(dir string, project int) (bytes, files int64, err error) {
-	var q dqblk
+// readProject is what the file system knows of a project.
+func readProject(dir string, project int) (q dqblk, err error) {
 	err = quotactl(dir, quotaGet, project, unsafe.Pointer(&q))
 	if errors.Is(err, unix.ENOENT) {
-		return 0, 0, nil // XFS knows only those with files
+		return dqblk{}, nil // XFS knows only those with files
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("read the quota of project %d: %w", project, err)
+		return dqblk{}, fmt.Errorf("read the quota of project %d: %w", project, err)
 	}
-	return int64(q.bytes), int64(q.files), nil
+	return q, nil
+}
+
+// projectUse is how much the files of a project take, and how many they are.
+func projectUse(dir string, project int) (bytes, files int64, err error) {
+	q, err := readProject(dir, project)
+	return int64(q.bytes), int64(q.files), err
 }
 
 // limitProject bounds a project's blocks, in bytes; 0 is no bound.
@@ -100,15 +105,8 @@ func limitProject(dir string, project int, limit int64) error {
 
 // projectLimit reads the bound, in bytes; 0 is none.
 func projectLimit(dir string, project int) (int64, error) {
-	var q dqblk
-	err := quotactl(dir, quotaGet, project, unsafe.Pointer(&q))
-	if errors.Is(err, unix.ENOENT) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read the quota of project %d: %w", project, err)
-	}
-	return int64(q.hardBlocks) * quotaBlock, nil
+	q, err := readProject(dir, project)
+	return int64(q.hardBlocks) * quotaBlock, err
 }
 
 // setProject gives an open file or folder its project; what is made in the folder gets it too.

@@ -93,7 +93,7 @@ func testProjects(t *testing.T, disk string) {
 	if err != nil || state.Size.Bytes > 20<<20 || state.Size.Bytes < 19<<20 {
 		t.Errorf("%+v, %v", state.Size, err)
 	}
-	if text, err := l.HomeNotice(t.Context(), l.of["ben"]); err != nil || !strings.Contains(text, "full") {
+	if text, err := l.notice(t, l.of["ben"]); err != nil || !strings.Contains(text, "full") {
 		t.Errorf("%q, %v", text, err)
 	}
 	// A full home of this kind is not closed, takes the places of new folders, and its owner can make room.

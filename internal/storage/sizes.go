@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -72,22 +73,24 @@ func (s *Service) HomeSize(ctx context.Context, user int64) (*Size, error) {
 
 // HomeSizes are those of everybody whose home was measured, by ID.
 func (s *Service) HomeSizes(ctx context.Context) (map[int64]Size, error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, "SELECT id, bytes, files, at FROM sizes WHERE what = 'home'")
+	type owned struct {
+		Size
+		owner int64
+	}
+	list, err := store.All(ctx, s.cfg.DB, func(row store.Row) (o owned, err error) {
+		var at int64
+		err = row.Scan(&o.owner, &o.Bytes, &o.Files, &at)
+		o.At = time.UnixMilli(at).UTC()
+		return o, err
+	}, "SELECT id, bytes, files, at FROM sizes WHERE what = 'home'")
 	if err != nil {
 		return nil, fmt.Errorf("read the sizes of homes: %w", err)
 	}
-	defer func() { _ = rows.Close() }()
 	sizes := map[int64]Size{}
-	for rows.Next() {
-		var id, at int64
-		var size Size
-		if err := rows.Scan(&id, &size.Bytes, &size.Files, &at); err != nil {
-			return nil, fmt.Errorf("read the sizes of homes: %w", err)
-		}
-		size.At = time.UnixMilli(at).UTC()
-		sizes[id] = size
+	for _, o := range list {
+		sizes[o.owner] = o.Size
 	}
-	return sizes, rows.Err()
+	return sizes, nil
 }
 
 // size reads what was measured, with the largest that is in it.

@@ -5,7 +5,7 @@
 // only read to another; both numbers are the folder's own. Whatever is done in homes and folders on the
 // machine is done beneath them: no link and no other process leads it out.
 //
-// Only cmd/gpulab and the packages api, ctl and webui import it.
+// Only cmd/gpulab, test/bench/live and the packages api, ctl and webui import it.
 package storage
 
 import (
@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -141,7 +142,7 @@ func (s *Service) folder(id int64) string { return filepath.Join(s.cfg.FoldersDi
 
 func number(id int64) string { return strconv.FormatInt(id, 10) }
 
-// What an error is about. Test with errors.Is; the text of the *Error around it is for people.
+// What an error is about. Test with errors.Is; the text of the *users.Error around it is for people.
 var (
 	ErrName     = errors.New("folder name not allowed")
 	ErrTaken    = errors.New("folder name taken")
@@ -154,26 +155,8 @@ var (
 	ErrSpace    = errors.New("nothing there to delete")
 )
 
-// Error is a sentence or two for a person. It wraps what it is about.
-type Error struct {
-	Kind error
-	Text string
-}
-
-func (e *Error) Error() string { return e.Text }
-func (e *Error) Unwrap() error { return e.Kind }
-
 func refused(kind error, format string, args ...any) error {
-	return &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
-}
-
-// Message is the sentence for people in err; ok is false for errors that are ours.
-func Message(err error) (text string, ok bool) {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Text, true
-	}
-	return users.Message(err)
+	return &users.Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
 }
 
 func clip(text string) string {
@@ -182,6 +165,15 @@ func clip(text string) string {
 		return string(r[:most]) + "…"
 	}
 	return text
+}
+
+// ids lists the numbers that a question finds; doing is for the error.
+func (s *Service) ids(ctx context.Context, doing, query string, args ...any) ([]int64, error) {
+	list, err := store.All(ctx, s.cfg.DB, store.Value[int64], query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	return list, nil
 }
 
 func (s *Service) inTx(ctx context.Context, f func(tx *sql.Tx) error) error {

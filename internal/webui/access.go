@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -139,12 +140,22 @@ func formToken(w http.ResponseWriter, r *http.Request, v visitor) string {
 	if v.signedIn {
 		return v.session.CSRF
 	}
-	if cookie, err := r.Cookie(formCookie); err == nil && len(cookie.Value) >= 26 && len(cookie.Value) <= 64 {
-		return cookie.Value
+	if token := formCookieOf(r); token != "" {
+		return token
 	}
 	token := rand.Text()
 	http.SetCookie(w, &http.Cookie{Name: formCookie, Value: token, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
 	return token
+}
+
+// formCookieOf is the token that a browser without a session was given, "" for
+// none that can be ours.
+func formCookieOf(r *http.Request) string {
+	cookie, err := r.Cookie(formCookie)
+	if err != nil || len(cookie.Value) < 26 || len(cookie.Value) > 64 {
+		return ""
+	}
+	return cookie.Value
 }
 
 // replaceSession starts a session for user in this browser, in place of the one
@@ -183,6 +194,15 @@ func localPath(target string) string {
 		return "/"
 	}
 	return parsed.RequestURI()
+}
+
+// pathID is the number of what a request is about.
+func pathID(r *http.Request) (int64, error) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil {
+		return 0, errNoPage
+	}
+	return id, nil
 }
 
 // remote is the address of the client without its port.

@@ -67,12 +67,24 @@ type tokenForm struct {
 	Error             string
 }
 
-// scopeWords are the choices for a new token, the smallest first.
-var scopeWords = []roleView{
-	{string(users.ScopeFiles), "Files: bring your files in and out, and nothing else"},
-	{string(users.ScopeRead), "Read: see what you see"},
-	{string(users.ScopeLaunch), "Launch: also launch and stop your own notebooks, and bring files in and out"},
-	{string(users.ScopeFull), "Full: everything your role may do"},
+// scopes say what a token lets a program do, the least first.
+var scopes = []struct {
+	scope     users.TokenScope
+	name, may string
+}{
+	{users.ScopeFiles, "Files", "bring your files in and out, and nothing else"},
+	{users.ScopeRead, "Read", "see what you see"},
+	{users.ScopeLaunch, "Launch", "see what you see, launch and stop your own notebooks, and bring files in and out"},
+	{users.ScopeFull, "Full", "do everything that your role may"},
+}
+
+// scopeChoices are those for a new token.
+func scopeChoices() []roleView {
+	list := make([]roleView, 0, len(scopes))
+	for _, s := range scopes {
+		list = append(list, roleView{string(s.scope), s.name + ": " + s.may})
+	}
+	return list
 }
 
 // lifetimes are the choices of how long a token lasts.
@@ -153,14 +165,14 @@ func (s *Server) failedSignIns(ctx context.Context, handle string) (string, erro
 	if n == 1 {
 		times = "Once"
 	}
-	return fmt.Sprintf("%s in the last 7 days somebody tried to sign in as %s and could not, the last time %s ago from %s. "+
+	return fmt.Sprintf("%s in the last 7 days somebody tried to sign in as %s and could not, the last time %s. "+
 		"If that was you, all is well. If not, your password still kept them out: make sure that it is one you use nowhere else, and tell an admin of the lab.",
-		times, handle, lasting(s.now().Sub(last.At)), orElse(last.Remote, "an address that is not known")), nil
+		times, handle, s.usedFrom(last.At, last.Remote)), nil
 }
 
 func (s *Server) sessionView(info *users.SessionInfo, v visitor) sessionView {
 	view := sessionView{ID: info.ID, Browser: browserWords(info.UserAgent), Agent: info.UserAgent, Remote: orElse(info.Remote, "not known"),
-		Seen: lasting(s.now().Sub(info.LastSeen)) + " ago", Since: day(info.Created), This: info.ID == v.session.ID}
+		Seen: s.ago(&info.LastSeen), Since: day(info.Created), This: info.ID == v.session.ID}
 	if view.This {
 		view.Seen = "now"
 	}
@@ -171,10 +183,18 @@ func (s *Server) tokenView(t *users.Token) tokenView {
 	view := tokenView{ID: strconv.FormatInt(t.ID, 10), Name: t.Name, Scope: string(t.Scope), Ends: day(t.Expires), Used: "never",
 		Expired: !s.now().Before(t.Expires)}
 	if t.LastUsed != nil {
-		view.Used = lasting(s.now().Sub(*t.LastUsed)) + " ago from " + orElse(t.Remote, "an address that is not known")
+		view.Used = s.usedFrom(*t.LastUsed, t.Remote)
 	}
 	return view
 }
+
+// usedFrom says when and from where something was used last.
+func (s *Server) usedFrom(at time.Time, remote string) string {
+	return s.ago(&at) + " from " + orElse(remote, unknownAddress)
+}
+
+// unknownAddress stands in the place of one that was not recorded.
+const unknownAddress = "an address that is not known"
 
 // day writes a date for people.
 func day(t time.Time) string { return t.Local().Format("2 Jan 2006") }
@@ -199,26 +219,23 @@ func (s *Server) changeProfile(w http.ResponseWriter, r *http.Request, v visitor
 // changePassword ends every session; this browser gets a new one at once.
 func (s *Server) changePassword(w http.ResponseWriter, r *http.Request, v visitor) error {
 	var form passwordForm
-	status := http.StatusUnprocessableEntity
 	err := errPasswordsDiffer
 	if password := r.PostForm.Get("password"); password == r.PostForm.Get("again") {
 		err = s.cfg.Users.ChangePassword(r.Context(), v.session.User.ID, r.PostForm.Get("old"), password, remote(r))
 	}
-	var limited *users.RateError
+	status, tooMany := limited(w, err)
 	switch {
 	case err == nil:
 		if err := s.replaceSession(w, r, v, v.session.User); err != nil {
 			return err
 		}
 		return seeOther("/account?done=password")
-	case errors.As(err, &limited):
-		status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", seconds(limited.RetryAfter))
+	case tooMany:
 		form.OldError = message(err)
 	case errors.Is(err, users.ErrBadCredentials):
-		form.OldError = message(err)
+		status, form.OldError = http.StatusUnprocessableEntity, message(err)
 	case errors.Is(err, errPasswordsDiffer), errors.Is(err, users.ErrPasswordWeak):
-		form.NewError = message(err)
+		status, form.NewError = http.StatusUnprocessableEntity, message(err)
 	default:
 		return err
 	}
@@ -259,7 +276,7 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, v visitor) 
 		users.NewToken{Name: form.Name, Scope: users.TokenScope(form.Scope), Days: days})
 	switch {
 	case err == nil:
-		s.audit(r, v, "token.create", v.session.User.Handle, fmt.Sprintf("token %d, scope %s, until %s", made.ID, made.Scope, made.Expires.Format(time.DateOnly)))
+		s.audit(r, v, "token.create", v.session.User.Handle, made.Detail())
 		return s.showAccount(w, r, v, http.StatusOK, accountView{Secret: secret, TokenName: made.Name})
 	case errors.Is(err, users.ErrTokenInvalid), errors.Is(err, users.ErrTokenLimit):
 		form.Error = message(err)
@@ -269,9 +286,9 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, v visitor) 
 }
 
 func (s *Server) revokeToken(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	id, err := pathID(r)
 	if err != nil {
-		return errNoPage
+		return err
 	}
 	revoked, err := s.cfg.Users.RevokeToken(r.Context(), v.session.User.ID, id)
 	switch {

@@ -790,7 +790,7 @@ func newTokenForm(p page, form tokenForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = choiceField(choice{ID: "token-scope", Name: "scope", Label: "What it may do", Value: form.Scope, Options: scopeWords}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = choiceField(choice{ID: "token-scope", Name: "scope", Label: "What it may do", Value: form.Scope, Options: scopeChoices()}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -70,7 +70,7 @@ func (s *Server) filesView(r *http.Request, v visitor, form sshKeyForm) (filesVi
 		k := &keys[i]
 		key := sshKeyView{ID: strconv.FormatInt(k.ID, 10), Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, Added: day(k.Created), Used: "never"}
 		if k.LastUsed != nil {
-			key.Used = lasting(s.now().Sub(*k.LastUsed)) + " ago from " + orElse(k.Remote, "an address that is not known")
+			key.Used = s.usedFrom(*k.LastUsed, k.Remote)
 		}
 		view.Keys = append(view.Keys, key)
 	}
@@ -135,9 +135,9 @@ func (s *Server) addSSHKey(w http.ResponseWriter, r *http.Request, v visitor) er
 }
 
 func (s *Server) removeSSHKey(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	id, err := pathID(r)
 	if err != nil {
-		return errNoPage
+		return err
 	}
 	removed, err := s.cfg.Users.RemoveSSHKey(r.Context(), v.session.User.ID, id)
 	switch {

@@ -27,13 +27,6 @@ type deviceView struct {
 	Allowed                               bool
 }
 
-// mayWords say what a scope allows.
-var mayWords = map[users.TokenScope]string{
-	users.ScopeRead:   "see what you see",
-	users.ScopeLaunch: "see what you see, and launch and stop your own notebooks",
-	users.ScopeFull:   "do everything that your role may",
-}
-
 func (s *Server) devicePage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	typed := clip(strings.TrimSpace(r.URL.Query().Get("code")), 40)
 	if typed == "" {
@@ -47,8 +40,13 @@ func (s *Server) devicePage(w http.ResponseWriter, r *http.Request, v visitor) e
 }
 
 func (s *Server) deviceView(r *http.Request, d users.DeviceRequest) deviceView {
-	view := deviceView{Code: d.UserCode, Client: d.Client, Remote: orElse(d.Remote, "an address that is not known"), May: mayWords[d.Scope],
+	view := deviceView{Code: d.UserCode, Client: d.Client, Remote: orElse(d.Remote, unknownAddress),
 		Days: count(d.Days, "day", "days"), Left: lasting(d.Expires.Sub(s.now()))}
+	for _, s := range scopes {
+		if s.scope == d.Scope {
+			view.May = s.may
+		}
+	}
 	if here := remote(r); here != d.Remote {
 		view.Elsewhere = here
 	}
@@ -57,13 +55,12 @@ func (s *Server) deviceView(r *http.Request, d users.DeviceRequest) deviceView {
 
 // deviceRefused shows the form for a code again, with what was typed.
 func (s *Server) deviceRefused(w http.ResponseWriter, r *http.Request, v visitor, typed string, err error) error {
-	status := http.StatusNotFound
-	var limited *users.RateError
+	status, tooMany := limited(w, err)
 	switch {
-	case errors.As(err, &limited):
-		status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", seconds(limited.RetryAfter))
-	case !errors.Is(err, users.ErrDeviceUnknown):
+	case tooMany:
+	case errors.Is(err, users.ErrDeviceUnknown):
+		status = http.StatusNotFound
+	default:
 		return err
 	}
 	return s.showDevice(w, r, v, status, deviceView{Typed: typed, Error: message(err)})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -18,15 +17,15 @@ import (
 // Storage is homes and the folders that people share.
 type Storage interface {
 	// FoldersOf lists the folders that a person sees or manages.
-	FoldersOf(ctx context.Context, u users.User) ([]storage.Folder, error)
+	FoldersOf(ctx context.Context, u users.User) ([]storage.Seen, error)
 	Folder(ctx context.Context, name string) (storage.Folder, error)
 	Create(ctx context.Context, n storage.NewFolder) (storage.Folder, error)
 	SetAccess(ctx context.Context, name string, c storage.Change) (storage.Folder, error)
 	Delete(ctx context.Context, name string) (storage.Folder, error)
 	Undelete(ctx context.Context, name string) (storage.Folder, error)
 	HomeState(ctx context.Context, u users.User) (storage.HomeState, error)
-	// HomeNotice is what somebody is told of the room in their home, "" for nothing.
-	HomeNotice(ctx context.Context, u users.User) (string, error)
+	// HomeNotice is what somebody is told of a home in that state, "" for nothing.
+	HomeNotice(ctx context.Context, userID int64, state storage.HomeState) (string, error)
 	// Largest is what takes most room in somebody's home, as of when it was
 	// measured; a nil size is not known.
 	Largest(ctx context.Context, user int64) ([]storage.Entry, *storage.Size, error)
@@ -44,30 +43,6 @@ type foldersView struct {
 	Groups []roleView // that they may be for
 	Form   folderForm
 	Done   string
-}
-
-// homeFiles are the room in the own home.
-type homeFiles struct {
-	Used, Measured string // empty while not known
-	Limit, Why     string // empty for none
-	Meter          reading
-	Notice         string
-	Kept           bool
-	Largest        []largeView
-}
-
-// A largeView is a file or folder that takes much room.
-type largeView struct {
-	Name, Value, Size string
-	Folder            bool
-}
-
-// end marks folders.
-func (l largeView) end() string {
-	if l.Folder {
-		return "/"
-	}
-	return ""
 }
 
 type folderRow struct {
@@ -101,12 +76,6 @@ type folderView struct {
 
 var guestChoices = []roleView{{string(storage.Read), "read"}, {string(storage.Write), "read and write"}, {string(storage.None), "do not see it"}}
 
-// foldersDone says what was done before the page was opened anew.
-var foldersDone = map[string]string{
-	"cleared":  "It is deleted. The sizes are measured anew in a moment.",
-	"clearing": "It is being deleted, which takes a while. The sizes are measured anew then.",
-}
-
 func (s *Server) foldersPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	return s.showFolders(w, r, v, http.StatusOK, folderForm{}, foldersDone[r.URL.Query().Get("done")])
 }
@@ -133,13 +102,9 @@ func (s *Server) folderRows(ctx context.Context, u users.User) ([]folderRow, err
 	if err != nil {
 		return nil, fmt.Errorf("list folders: %w", err)
 	}
-	of, err := s.cfg.Users.Memberships(ctx, u.ID)
-	if err != nil {
-		return nil, fmt.Errorf("list folders: %w", err)
-	}
 	rows := make([]folderRow, len(list))
 	for i := range list {
-		rows[i] = s.folderRow(&list[i], storage.MayOpen(list[i], u, of))
+		rows[i] = s.folderRow(&list[i].Folder, list[i].May)
 	}
 	return rows, nil
 }
@@ -168,49 +133,6 @@ func (s *Server) measured(at time.Time) string {
 		return "measured just now"
 	}
 	return "measured " + s.ago(&at)
-}
-
-func (s *Server) homeFilesOf(ctx context.Context, u users.User) (homeFiles, error) {
-	state, err := s.cfg.Storage.HomeState(ctx, u)
-	if err != nil {
-		return homeFiles{}, fmt.Errorf("look at a home: %w", err)
-	}
-	view := homeFiles{Kept: state.Kept}
-	if state.Size != nil {
-		view.Used, view.Measured = units.Bytes(uint64(state.Size.Bytes)), s.measured(state.Size.At)
-	}
-	if state.Limit != nil {
-		view.Limit, view.Why = units.Bytes(uint64(state.Limit.Bytes)), state.Limit.Why
-		if state.Size != nil {
-			part := min(float64(state.Size.Bytes)/float64(max(state.Limit.Bytes, 1)), 1)
-			view.Meter = reading{Fraction: &part, High: state.Over}
-		}
-	}
-	if view.Notice, err = s.cfg.Storage.HomeNotice(ctx, u); err != nil {
-		return homeFiles{}, fmt.Errorf("look at a home: %w", err)
-	}
-	largest, _, err := s.cfg.Storage.Largest(ctx, u.ID)
-	if err != nil {
-		return homeFiles{}, fmt.Errorf("look at a home: %w", err)
-	}
-	for _, e := range largest {
-		if e.Bytes < 1<<20 {
-			break // nobody makes room with less
-		}
-		view.Largest = append(view.Largest, largeView{Name: strings.ToValidUTF8(string(e.Path), "�"), Value: url.QueryEscape(string(e.Path)),
-			Size: units.Bytes(uint64(e.Bytes)), Folder: e.Folder})
-	}
-	return view, nil
-}
-
-// homeNotice is what stands on top of a person's home page about their home
-// folder, "" for nothing.
-func (s *Server) homeNotice(ctx context.Context, u users.User) string {
-	text, err := s.cfg.Storage.HomeNotice(ctx, u)
-	if err != nil && ctx.Err() == nil {
-		s.cfg.Log.Error("notice of a home not read", "user", u.Handle, "error", err)
-	}
-	return text
 }
 
 // mayMake are the kinds of folders that u may make, and the groups for which.
@@ -266,11 +188,11 @@ func (s *Server) createFolder(w http.ResponseWriter, r *http.Request, v visitor)
 		s.audit(r, v, "folder.add", f.Name, f.Detail())
 		return seeOther(folderPath(f.Name))
 	case errors.Is(err, storage.ErrName), errors.Is(err, storage.ErrTaken), errors.Is(err, storage.ErrFull):
-		form.NameError = folderMessage(err)
+		form.NameError = message(err)
 	case errors.Is(err, storage.ErrPath):
-		form.PathError = folderMessage(err)
+		form.PathError = message(err)
 	case errors.Is(err, storage.ErrGroup), errors.Is(err, storage.ErrKind):
-		form.GroupError = folderMessage(err)
+		form.GroupError = message(err)
 	default:
 		return fmt.Errorf("make a folder: %w", err)
 	}
@@ -278,14 +200,6 @@ func (s *Server) createFolder(w http.ResponseWriter, r *http.Request, v visitor)
 }
 
 func folderPath(name string) string { return "/folders/" + name }
-
-// folderMessage is the sentence for people in an error of package storage.
-func folderMessage(err error) string {
-	if text, ok := storage.Message(err); ok {
-		return text
-	}
-	return sentence(err.Error())
-}
 
 // folder finds the folder a page is about. Who neither sees nor manages it is
 // not told whether it exists.
@@ -349,7 +263,7 @@ func (s *Server) changeFolder(w http.ResponseWriter, r *http.Request, v visitor)
 		change.Groups, change.Others = append([]string{}, groups...), &others
 	}
 	changed, err := s.cfg.Storage.SetAccess(r.Context(), f.Name, change)
-	if text, ok := storage.Message(err); err != nil && ok {
+	if text, ok := users.Message(err); ok {
 		return s.showFolder(w, r, v, http.StatusUnprocessableEntity, &f, may, func(view *folderView) {
 			view.Error, view.Groups, view.Note, view.Others = text, strings.Join(groups, " "), *change.Note, others == storage.Read
 		})
@@ -388,33 +302,4 @@ func (s *Server) undeleteFolder(_ http.ResponseWriter, r *http.Request, v visito
 	}
 	s.audit(r, v, "folder.undelete", f.Name, "")
 	return seeOther(folderPath(f.Name))
-}
-
-// clearWait is how long a page waits for something to be deleted.
-const clearWait = 5 * time.Second
-
-// clearHome deletes something in the own home. What takes long goes on when
-// the page is answered.
-func (s *Server) clearHome(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	path, err := url.QueryUnescape(r.PostForm.Get("path"))
-	if err != nil {
-		return errFormUnreadable
-	}
-	done := make(chan error, 1)
-	ctx := context.WithoutCancel(r.Context())
-	go func() { done <- s.cfg.Storage.Clear(ctx, v.session.User, path) }()
-	select {
-	case err := <-done:
-		if text, ok := storage.Message(err); err != nil && ok {
-			return &problem{status: http.StatusConflict, title: "It was not deleted", text: text, linkText: "Back to the folders", link: "/folders"}
-		}
-		if err != nil {
-			return fmt.Errorf("delete in a home: %w", err)
-		}
-		s.audit(r, v, "home.clear", v.session.User.Handle, path)
-		return seeOther("/folders?done=cleared")
-	case <-time.After(clearWait):
-		s.audit(r, v, "home.clear", v.session.User.Handle, path)
-		return seeOther("/folders?done=clearing")
-	}
 }

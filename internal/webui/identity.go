@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,12 +32,9 @@ func (s *Server) identityViews(list []users.Identity) []identityView {
 	views := make([]identityView, 0, len(list))
 	for i := range list {
 		id := &list[i]
-		view := identityView{ID: strconv.FormatInt(id.ID, 10), Provider: id.Provider, Title: s.providerTitle(id.Provider), Username: id.Username,
-			Used: s.ago(id.Used), Linked: day(id.Linked)}
-		for _, p := range s.providers() {
-			view.Configured = view.Configured || p.Name == id.Provider
-		}
-		views = append(views, view)
+		_, configured := s.provider(id.Provider)
+		views = append(views, identityView{ID: strconv.FormatInt(id.ID, 10), Provider: id.Provider, Title: s.providerTitle(id.Provider), Username: id.Username,
+			Used: s.ago(id.Used), Linked: day(id.Linked), Configured: configured})
 	}
 	return views
 }
@@ -45,11 +43,7 @@ func (s *Server) identityViews(list []users.Identity) []identityView {
 func (s *Server) otherWays(list []users.Identity) []identityView {
 	views := s.identityViews(list)
 	for _, p := range s.providers() {
-		linked := false
-		for i := range list {
-			linked = linked || list[i].Provider == p.Name
-		}
-		if !linked {
+		if !slices.ContainsFunc(list, func(id users.Identity) bool { return id.Provider == p.Name }) {
 			views = append(views, identityView{Provider: p.Name, Title: p.Title, Configured: true})
 		}
 	}
@@ -79,8 +73,8 @@ func (s *Server) identityView(r *http.Request, v visitor) (identityPageView, err
 			continue
 		}
 		view := identityPageView{Identity: way, HasPassword: v.session.User.HasPassword, Stale: s.stale(v)}
-		for _, p := range s.providers() {
-			view.Directory = view.Directory || p.Name == name && p.Directory
+		if p, is := s.provider(name); is {
+			view.Directory = p.Directory
 		}
 		if way.ID == "" && !view.Directory && !s.atHome(r) {
 			view.Home = s.cfg.SignIn.Home() + way.path()
@@ -187,9 +181,9 @@ func (s *Server) link(r *http.Request, v visitor, outside users.Outside) error {
 }
 
 func (s *Server) unlinkIdentity(w http.ResponseWriter, r *http.Request, v visitor) error {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	id, err := pathID(r)
 	if err != nil {
-		return errNoPage
+		return err
 	}
 	list, err := s.cfg.Users.Identities(r.Context(), v.session.User.ID)
 	if err != nil {
@@ -227,9 +221,9 @@ func (s *Server) unlinkOther(_ http.ResponseWriter, r *http.Request, v visitor) 
 	if err != nil {
 		return err
 	}
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	id, err := pathID(r)
 	if err != nil {
-		return errNoPage
+		return err
 	}
 	gone, err := s.cfg.Users.Unlink(r.Context(), who.ID, id, true)
 	switch {

@@ -91,7 +91,7 @@ func (s *Server) inviteGroups(ctx context.Context, v visitor) ([]roleView, error
 }
 
 func (s *Server) invitationView(i users.Invitation) invitationView {
-	view := invitationView{ID: i.ID, What: invitedAs(i), Note: i.Note, By: i.By, Until: i.Expires.Local().Format("2 Jan 2006"),
+	view := invitationView{ID: i.ID, What: invitedAs(i), Note: i.Note, By: i.By, Until: day(i.Expires),
 		Left: fmt.Sprintf("%d of %d left", i.Left(), i.MaxUses)}
 	switch state := i.State(s.now()); state {
 	case "open":
@@ -139,7 +139,7 @@ func (s *Server) invite(w http.ResponseWriter, r *http.Request, v visitor) error
 	if err != nil {
 		return s.showInvitations(w, r, v, http.StatusUnprocessableEntity, invitationsView{Form: form})
 	}
-	s.audit(r, v, "invitation.add", strconv.FormatInt(invitation.ID, 10), fmt.Sprintf("%s, %d uses, until %s", invitedAs(invitation), invitation.MaxUses, invitation.Expires.Format(time.DateOnly)))
+	s.audit(r, v, "invitation.add", strconv.FormatInt(invitation.ID, 10), invitation.Detail())
 	return s.showInvitations(w, r, v, http.StatusOK, invitationsView{Link: "https://" + r.Host + "/join?token=" + url.QueryEscape(token),
 		What: invitedAs(invitation), Uses: invitation.MaxUses, Form: inviteForm{Role: form.Role, Group: form.Group}})
 }
@@ -168,9 +168,9 @@ func days(text string, usual time.Duration) time.Duration {
 }
 
 func (s *Server) revokeInvitation(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	id, err := pathID(r)
 	if err != nil {
-		return errNoPage
+		return err
 	}
 	invitation, err := s.cfg.Users.RevokeInvitation(r.Context(), v.session.User, id)
 	if errors.Is(err, users.ErrInvitationUnknown) {
@@ -179,6 +179,6 @@ func (s *Server) revokeInvitation(_ http.ResponseWriter, r *http.Request, v visi
 	if err != nil {
 		return err
 	}
-	s.audit(r, v, "invitation.revoke", strconv.FormatInt(id, 10), invitedAs(invitation))
+	s.audit(r, v, "invitation.revoke", strconv.FormatInt(id, 10), users.RoleDetail(invitation.Role, invitation.Group))
 	return seeOther("/invitations")
 }

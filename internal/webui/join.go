@@ -2,9 +2,7 @@ package webui
 
 import (
 	"errors"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -52,7 +50,7 @@ func limited(w http.ResponseWriter, err error) (status int, is bool) {
 	if !errors.As(err, &rate) {
 		return 0, false
 	}
-	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(rate.RetryAfter.Seconds()))))
+	w.Header().Set("Retry-After", seconds(rate.RetryAfter))
 	return http.StatusTooManyRequests, true
 }
 

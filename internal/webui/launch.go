@@ -63,7 +63,7 @@ func (s *Server) launch(w http.ResponseWriter, r *http.Request, v visitor) error
 	if err != nil {
 		return launchProblem(err)
 	}
-	detail := auditedLaunch(&launched)
+	detail := launched.Audited()
 	if request.Instead != 0 {
 		detail += fmt.Sprintf(", instead of launch %d", request.Instead)
 	}
@@ -74,10 +74,9 @@ func (s *Server) launch(w http.ResponseWriter, r *http.Request, v visitor) error
 // launchProblem turns the refusals of package notebooks into pages.
 func launchProblem(err error) error {
 	var obstacle *notebooks.ObstacleError
-	var beyond *quota.Error
-	if errors.As(err, &obstacle) || errors.As(err, &beyond) {
+	if errors.As(err, &obstacle) || errors.Is(err, quota.ErrUsedUp) {
 		return &problem{status: http.StatusConflict, title: "The notebook was not started",
-			text: err.Error(), linkText: "Go to the home page", link: "/", cause: err}
+			text: message(err), linkText: "Go to the home page", link: "/", cause: err}
 	}
 	for refusal, status := range map[error]int{
 		notebooks.ErrProfileUnknown: http.StatusBadRequest,
@@ -144,15 +143,9 @@ func (s *Server) endLaunch(r *http.Request, v visitor, end func(context.Context,
 		if verb == "cancel" {
 			action = "notebook.cancel"
 		}
-		s.audit(r, v, action, l.Handle, auditedLaunch(&l))
+		s.audit(r, v, action, l.Handle, l.Audited())
 	}
 	return seeOther(localPath(r.PostForm.Get("next")))
-}
-
-// auditedLaunch names a launch in the audit log. Its title is its owner's own
-// matter.
-func auditedLaunch(l *notebooks.Launch) string {
-	return fmt.Sprintf("launch %d, profile %s", l.ID, l.Profile)
 }
 
 func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) launchView {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -14,9 +13,7 @@ import (
 type linkView struct {
 	Action, Token string
 	Link          users.Link
-	Name, Handle  string
-
-	NameError, HandleError, PasswordError string
+	accountForm
 }
 
 func (v linkView) newAccount() bool { return v.Link.UserID == nil }
@@ -60,9 +57,7 @@ func linkProblem(err error) error {
 }
 
 func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) error {
-	form := r.PostForm
-	view := linkView{Action: r.URL.Path, Token: form.Get("token"),
-		Name: strings.TrimSpace(form.Get("name")), Handle: strings.TrimSpace(form.Get("handle"))}
+	view := linkView{Action: r.URL.Path, Token: r.PostForm.Get("token"), accountForm: readAccountForm(r)}
 	link, err := s.cfg.Users.LinkInfo(r.Context(), view.Token)
 	if err != nil {
 		return linkProblem(err)
@@ -75,12 +70,7 @@ func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) e
 			return err
 		}
 		return seeOther("/")
-	case errors.Is(err, errPasswordsDiffer), errors.Is(err, users.ErrPasswordWeak):
-		view.PasswordError = message(err)
-	case errors.Is(err, users.ErrHandleInvalid), errors.Is(err, users.ErrHandleTaken):
-		view.HandleError = message(err)
-	case errors.Is(err, users.ErrNameInvalid):
-		view.NameError = message(err)
+	case view.refused(err):
 	default:
 		return linkProblem(err)
 	}

@@ -42,8 +42,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 		}
 		return seeOther(view.Next)
 	}
-	status := http.StatusUnauthorized
-	var limited *users.RateError
+	status, tooMany := limited(w, err)
 	var needed *users.HandleNeeded
 	switch {
 	case errors.As(err, &needed):
@@ -52,12 +51,10 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error 
 		status, view.Error = http.StatusForbidden, message(err)
 	case errors.Is(err, users.ErrDirectoryAway):
 		status, view.Error = http.StatusServiceUnavailable, message(err)
-	case errors.As(err, &limited):
-		status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", seconds(limited.RetryAfter))
+	case tooMany:
 		view.Error = message(err)
 	case errors.Is(err, users.ErrBadCredentials), errors.Is(err, users.ErrSuspended), errors.Is(err, users.ErrPending):
-		view.Error = message(err)
+		status, view.Error = http.StatusUnauthorized, message(err)
 	default:
 		return err
 	}

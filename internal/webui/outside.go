@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,12 +63,20 @@ func (s *Server) providers() []signin.Info {
 	return s.cfg.SignIn.Providers()
 }
 
+// provider finds one by its name; false where none is configured so.
+func (s *Server) provider(name string) (signin.Info, bool) {
+	list := s.providers()
+	i := slices.IndexFunc(list, func(p signin.Info) bool { return p.Name == name })
+	if i < 0 {
+		return signin.Info{}, false
+	}
+	return list[i], true
+}
+
 // providerTitle is what people know a provider as; one that is not configured any more is known by its name.
 func (s *Server) providerTitle(name string) string {
-	for _, p := range s.providers() {
-		if p.Name == name {
-			return p.Title
-		}
+	if p, is := s.provider(name); is {
+		return p.Title
 	}
 	return name
 }
@@ -100,8 +109,8 @@ func browserKey(r *http.Request, v visitor) string {
 	if v.signedIn {
 		return "session " + v.session.ID
 	}
-	if cookie, err := r.Cookie(formCookie); err == nil && len(cookie.Value) >= 26 && len(cookie.Value) <= 64 {
-		return "form " + cookie.Value
+	if token := formCookieOf(r); token != "" {
+		return "form " + token
 	}
 	return ""
 }
@@ -165,10 +174,8 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request, v visitor)
 
 // known is the name of a provider that there is: what somebody writes into an address is not recorded.
 func (s *Server) known(provider string) string {
-	for _, p := range s.providers() {
-		if p.Name == provider {
-			return provider
-		}
+	if _, is := s.provider(provider); is {
+		return provider
 	}
 	return "an unknown provider"
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// passwordLinkTTL is how long a link for a password works.
-const passwordLinkTTL = 72 * time.Hour
-
 // peopleOnPage is how many people one page of the list shows.
 const peopleOnPage = 50
 
@@ -152,12 +149,12 @@ func (s *Server) ago(t *time.Time) string {
 // personTags are what is unusual about an account.
 func personTags(p *users.Person) []tagView {
 	var tags []tagView
-	switch {
-	case p.Removed != nil:
+	switch p.State() {
+	case users.StateRemoved:
 		tags = append(tags, tagView{"bad", "removed, until " + date(*p.Purge)})
-	case p.Suspended:
+	case users.StateSuspended:
 		tags = append(tags, tagView{"warn", "suspended"})
-	case !p.HasPassword && p.SignedIn == nil:
+	case users.StateInvited:
 		tags = append(tags, tagView{"", "no password yet"})
 	}
 	return tags
@@ -203,7 +200,7 @@ func (s *Server) showLink(w http.ResponseWriter, r *http.Request, v visitor, use
 
 // passwordLink makes a one-time link with which somebody chooses a password.
 func (s *Server) passwordLink(r *http.Request, v visitor, user users.User) (string, error) {
-	token, err := s.cfg.Users.CreateLink(r.Context(), users.Link{Purpose: users.PurposePassword, UserID: &user.ID}, passwordLinkTTL)
+	token, err := s.cfg.Users.CreateLink(r.Context(), users.Link{Purpose: users.PurposePassword, UserID: &user.ID}, users.PasswordLinkTTL)
 	if err != nil {
 		return "", fmt.Errorf("make a password link: %w", err)
 	}

@@ -148,12 +148,12 @@ func (s *Server) personView(r *http.Request, v visitor, who *users.Person) (pers
 
 // personState says how an account is, and since when.
 func personState(who *users.Person) string {
-	switch {
-	case who.Removed != nil:
+	switch who.State() {
+	case users.StateRemoved:
 		return "Removed on " + date(*who.Removed)
-	case who.SuspendedSince != nil:
+	case users.StateSuspended:
 		return "Suspended since " + date(*who.SuspendedSince)
-	case !who.HasPassword && who.SignedIn == nil:
+	case users.StateInvited:
 		return "Has not chosen a password yet"
 	}
 	return "Can sign in"

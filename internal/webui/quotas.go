@@ -46,10 +46,7 @@ func (s *Server) limits(ctx context.Context, u users.User, reader int64) []limit
 	}
 	var views []limitView
 	for _, l := range list {
-		view := limitView{What: l.What(), Used: l.Kind.Format(l.Used), Limit: l.Kind.Format(l.Value), Why: l.From.Words()}
-		if l.From.User != "" && u.ID != reader {
-			view.Why = "for " + u.Handle + " alone"
-		}
+		view := limitView{What: l.What(), Used: l.Kind.Format(l.Used), Limit: l.Kind.Format(l.Value), Why: l.Why(u, reader)}
 		if l.Extra > 0 {
 			view.Why += "; " + l.Kind.Format(l.Extra) + " of it is granted until " + l.Until.Local().Format("Mon 2 Jan, 15:04")
 		}
@@ -140,19 +137,18 @@ func (s *Server) setQuota(w http.ResponseWriter, r *http.Request, v visitor) err
 	if err == nil {
 		err = s.cfg.Quotas.Set(r.Context(), subject, kind, model, value)
 	}
-	if text := quotaRefusal(err); text != "" {
+	if text, ok := users.Message(err); ok {
 		f.Error = text
 		return s.showQuotas(w, r, v, http.StatusUnprocessableEntity, quotasView{Set: f})
 	}
 	if err != nil {
 		return fmt.Errorf("set a quota: %w", err)
 	}
-	what := quota.Limit{Kind: kind, Model: model}.What()
+	action := "quota.set"
 	if value == nil {
-		s.audit(r, v, "quota.unset", subject.String(), what)
-	} else {
-		s.audit(r, v, "quota.set", subject.String(), what+" "+kind.Format(*value))
+		action = "quota.unset"
 	}
+	s.audit(r, v, action, subject.String(), quota.Detail(kind, model, value))
 	return seeOther("/quotas")
 }
 
@@ -167,7 +163,7 @@ func (s *Server) grantQuota(w http.ResponseWriter, r *http.Request, v visitor) e
 	var ends time.Time
 	if err == nil {
 		if ends, err = time.ParseInLocation(time.DateOnly, f.Ends, time.Local); err != nil {
-			err = &quota.Error{Kind: quota.ErrGrant, Text: "Say on which day it ends."}
+			err = &users.Error{Kind: quota.ErrGrant, Text: "Say on which day it ends."}
 		}
 		ends = ends.AddDate(0, 0, 1).Add(-time.Minute) // that day included
 	}
@@ -176,21 +172,21 @@ func (s *Server) grantQuota(w http.ResponseWriter, r *http.Request, v visitor) e
 		g, err = s.cfg.Quotas.Grant(r.Context(), quota.Grant{User: f.Subject, Kind: kind, Model: model, Extra: extra, Ends: ends,
 			Note: f.Note, By: v.session.User.Handle})
 	}
-	if text := quotaRefusal(err); text != "" {
+	if text, ok := users.Message(err); ok {
 		f.Error = text
 		return s.showQuotas(w, r, v, http.StatusUnprocessableEntity, quotasView{Grant: f})
 	}
 	if err != nil {
 		return fmt.Errorf("grant more of a quota: %w", err)
 	}
-	s.audit(r, v, "quota.grant", g.User, kind.Format(g.Extra)+" "+quota.Limit{Kind: kind, Model: model}.What()+" until "+g.Ends.Format(time.RFC3339))
+	s.audit(r, v, "quota.grant", g.User, g.Detail())
 	return seeOther("/quotas")
 }
 
 func (s *Server) endGrant(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	id, err := pathID(r)
 	if err != nil {
-		return errNoPage
+		return err
 	}
 	g, err := s.cfg.Quotas.EndGrant(r.Context(), id)
 	if errors.Is(err, quota.ErrGrant) {
@@ -199,19 +195,6 @@ func (s *Server) endGrant(_ http.ResponseWriter, r *http.Request, v visitor) err
 	if err != nil {
 		return fmt.Errorf("end a grant: %w", err)
 	}
-	s.audit(r, v, "quota.end-grant", g.User, quota.Limit{Kind: g.Kind, Model: g.Model}.What())
+	s.audit(r, v, "quota.end-grant", g.User, quota.Detail(g.Kind, g.Model, nil))
 	return seeOther("/quotas")
-}
-
-// quotaRefusal is what a person is told who asked for something that is not
-// possible, "" where it is not their doing.
-func quotaRefusal(err error) string {
-	var refused *quota.Error
-	if errors.As(err, &refused) {
-		return refused.Text
-	}
-	if text, ok := users.Message(err); ok {
-		return text
-	}
-	return ""
 }

@@ -97,7 +97,7 @@ func (s *Server) showRequests(w http.ResponseWriter, r *http.Request, v visitor,
 	}
 	for _, q := range list {
 		view.List = append(view.List, requestView{ID: q.ID, Name: q.Name, Handle: q.Handle, Wanted: q.Wanted, Email: q.Email, Why: q.Note,
-			Since: lasting(s.now().Sub(q.Requested)) + " ago", Remote: q.Remote})
+			Since: s.ago(&q.Requested), Remote: q.Remote})
 	}
 	view.Roles = roles
 	if view.Groups, err = s.groupChoices(r.Context()); err != nil {
@@ -113,14 +113,6 @@ func asking(n int) string {
 		return "1 person asks for an account"
 	}
 	return strconv.Itoa(n) + " people ask for an account"
-}
-
-func requestID(r *http.Request) (int64, error) {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-	if err != nil {
-		return 0, errNoPage
-	}
-	return id, nil
 }
 
 // requestProblem is for two admins who decide at once, and for a group that has
@@ -139,7 +131,7 @@ func requestProblem(err error) error {
 }
 
 func (s *Server) approveRequest(w http.ResponseWriter, r *http.Request, v visitor) error {
-	id, err := requestID(r)
+	id, err := pathID(r)
 	if err != nil {
 		return err
 	}
@@ -149,11 +141,7 @@ func (s *Server) approveRequest(w http.ResponseWriter, r *http.Request, v visito
 	if err != nil {
 		return requestProblem(err)
 	}
-	detail := "role " + string(role)
-	if group != "" {
-		detail += ", group " + group
-	}
-	s.audit(r, v, "sign-up.approve", user.Handle, detail)
+	s.audit(r, v, "sign-up.approve", user.Handle, users.RoleDetail(role, group))
 	done := fmt.Sprintf("%s has an account now and signs in as %s.", displayName(user), user.Handle)
 	if wanted != "" && wanted != user.Handle {
 		done += fmt.Sprintf(" Tell them: they asked for %s, which was taken.", wanted)
@@ -176,7 +164,7 @@ func (s *Server) wanted(r *http.Request, id int64) string {
 }
 
 func (s *Server) declineRequest(_ http.ResponseWriter, r *http.Request, v visitor) error {
-	id, err := requestID(r)
+	id, err := pathID(r)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -234,7 +235,19 @@ func testFullHome(t *testing.T, a *appliance) {
 	b.Click("dialog[open]", "Delete")
 	b.WaitText("main", "It is deleted.")
 	a.eventually(t, "there is room again", func() bool {
-		return !strings.Contains(a.MustGpulab(a.ctx, "quota", "show", guestHandle), "0.1 GiB  0.1 GiB")
+		var limits []struct {
+			Kind        string
+			Used, Value float64
+		}
+		if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "quota", "show", guestHandle, "--json")), &limits); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range limits {
+			if l.Kind == "home-size" {
+				return l.Used < l.Value
+			}
+		}
+		return false
 	})
 	stopAll(t, a, guestHandle)
 	a.eventually(t, "the notebook is stopped", func() bool {

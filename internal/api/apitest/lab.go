@@ -113,7 +113,7 @@ type rootless struct{ *storage.Service }
 
 // Create refuses.
 func (rootless) Create(context.Context, storage.NewFolder) (storage.Folder, error) {
-	return storage.Folder{}, &storage.Error{Kind: storage.ErrPath, Text: "Folders that belong to several people are made by root alone."}
+	return storage.Folder{}, &users.Error{Kind: storage.ErrPath, Text: "Folders that belong to several people are made by root alone."}
 }
 
 // A Lab is what a test asks and changes.
