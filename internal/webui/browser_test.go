@@ -301,24 +301,30 @@ func TestPagesInABrowser(t *testing.T) {
 			if response.Status != int64(p.status) {
 				t.Errorf("status %d, want %d", response.Status, p.status)
 			}
-			if _, err := chromedp.Run(ctx, chromedp.Evaluate[int](axe+"; 0")); err != nil {
-				t.Fatal(err)
-			}
-			// Dark differs in colours only, so one width is enough for it.
-			for _, look := range []struct {
-				name  string
-				width int64
-				dark  bool
-			}{{"390-light", 390, false}, {"1440-light", 1440, false}, {"1440-dark", 1440, true}} {
-				if err := chromedp.Do(ctx, screen(look.width, look.dark)); err != nil {
-					t.Fatal(err)
-				}
-				checkPage(ctx, t, p.name+"-"+look.name, look.width)
-			}
+			checkLooks(ctx, t, p.name)
 			for _, complaint := range wrong.take() {
 				t.Errorf("the browser reports: %s", complaint)
 			}
 		})
+	}
+}
+
+// checkLooks looks at a page on a phone and on a wide screen. Dark differs in
+// colours only, so one width is enough for it; light comes last, and stays.
+func checkLooks(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	if _, err := chromedp.Run(ctx, chromedp.Evaluate[int](axe+"; 0")); err != nil {
+		t.Fatal(err)
+	}
+	for _, look := range []struct {
+		name  string
+		width int64
+		dark  bool
+	}{{"390-light", 390, false}, {"1440-dark", 1440, true}, {"1440-light", 1440, false}} {
+		if err := chromedp.Do(ctx, screen(look.width, look.dark)); err != nil {
+			t.Fatal(err)
+		}
+		checkPage(ctx, t, name+"-"+look.name, look.width)
 	}
 }
 

@@ -31,19 +31,7 @@ func TestProviderInTheBrowser(t *testing.T) {
 	}
 	looks := func(name string) {
 		t.Helper()
-		if _, err := chromedp.Run(ctx, chromedp.Evaluate[int](axe+"; 0")); err != nil {
-			t.Fatal(err)
-		}
-		for _, look := range []struct {
-			name  string
-			width int64
-			dark  bool
-		}{{"390-light", 390, false}, {"1440-dark", 1440, true}, {"1440-light", 1440, false}} {
-			if err := chromedp.Do(ctx, screen(look.width, look.dark)); err != nil {
-				t.Fatal(err)
-			}
-			checkPage(ctx, t, name+"-"+look.name, look.width)
-		}
+		checkLooks(ctx, t, name)
 		for _, complaint := range wrong.take() {
 			t.Errorf("%s: the browser reports: %s", name, complaint)
 		}

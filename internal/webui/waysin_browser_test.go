@@ -82,22 +82,7 @@ func TestClassInTheBrowser(t *testing.T) {
 		clicks++
 		run(ctx, t, fmt.Sprintf(`document.querySelector(%q).click()`, selector))
 	}
-	looks := func(name string) {
-		t.Helper()
-		if _, err := chromedp.Run(ctx, chromedp.Evaluate[int](axe+"; 0")); err != nil {
-			t.Fatal(err)
-		}
-		for _, look := range []struct {
-			name  string
-			width int64
-			dark  bool
-		}{{"390-light", 390, false}, {"1440-dark", 1440, true}, {"1440-light", 1440, false}} {
-			if err := chromedp.Do(ctx, screen(look.width, look.dark)); err != nil {
-				t.Fatal(err)
-			}
-			checkPage(ctx, t, name+"-"+look.name, look.width)
-		}
-	}
+	looks := func(name string) { checkLooks(ctx, t, name) }
 	folder := t.TempDir()
 	file := filepath.Join(folder, "class.csv")
 	list := class(28) + "Ada Lovelace,ada@example.org,\nBroken,nonsense,\nX,,Not a group\n"

@@ -207,7 +207,7 @@ func testClassFromList(t *testing.T, a *appliance) {
 		t.Logf("%d students with a notebook %s after their links were opened", part, time.Since(began).Round(time.Second))
 	}
 	b = a.browser.Private().For(t)
-	signInBrowser(b, "student-number-30", studentPassword("student-number-30"))
+	signInBrowser(b, pages, "student-number-30", studentPassword("student-number-30"))
 	b.Click("#mine", "Open Exercise")
 	waitJupyterLab(b, "student-number-30")
 	if got := newKernel(b).run(t, "print(6 * 7)"); got != "42" {
@@ -343,12 +343,7 @@ func testInvitation(t *testing.T, a *appliance) {
 	b.Pictures("invitation")
 	visitor := b.Private().For(t)
 	visitor.Open(link)
-	visitor.Fill("Your name", "Zoë Ångström")
-	visitor.Fill("Sign-in name", "zoe")
-	visitor.Fill("Password", "seven grey old boats")
-	visitor.Fill("Password once more", "seven grey old boats")
-	visitor.Click("form", "Create the account")
-	visitor.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	createAccount(visitor, "Zoë Ångström", "zoe", "seven grey old boats")
 	if status, _, _ := request(t, a.HTTPClient(a.ca), "GET", link, nil); status != http.StatusGone {
 		t.Errorf("a used-up invitation: status %d", status)
 	}

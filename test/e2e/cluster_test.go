@@ -42,12 +42,7 @@ func testSetUp(t *testing.T, a *appliance) {
 	a.browser = a.Browser(a.ca)
 	b := a.browser.For(t)
 	b.Open(a.link)
-	b.Fill("Your name", "Ada Lovelace")
-	b.Fill("Sign-in name", adminHandle)
-	b.Fill("Password", adminPassword)
-	b.Fill("Password once more", adminPassword)
-	b.Click("form", "Create the account")
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	createAccount(b, "Ada Lovelace", adminHandle, adminPassword)
 	a.guest = a.welcome(t, guestHandle, "Ben", guestPassword)
 }
 
@@ -56,11 +51,7 @@ func (a *appliance) welcome(t *testing.T, handle, name, password string) *lab.Br
 	t.Helper()
 	invitation := a.MustGpulab(a.ctx, "user", "add", handle, "--name", name)
 	b := a.browser.Private().For(t)
-	b.Open(strings.TrimSpace(invitation[strings.Index(invitation, "https://"):]))
-	b.Fill("Password", password)
-	b.Fill("Password once more", password)
-	b.Click("form", "Set the password")
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	choosePassword(b, invitation, password)
 	return b
 }
 

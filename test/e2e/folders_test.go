@@ -166,11 +166,7 @@ func (a *appliance) folderPerson(t *testing.T, handle string) *kernel {
 	t.Helper()
 	b := a.browser.Private().For(t)
 	invitation := a.MustGpulab(a.ctx, "user", "passwd", handle)
-	b.Open(strings.TrimSpace(invitation[strings.Index(invitation, "https://"):]))
-	b.Fill("Password", studentPassword(handle))
-	b.Fill("Password once more", studentPassword(handle))
-	b.Click("form", "Set the password")
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	choosePassword(b, invitation, studentPassword(handle))
 	return work(b, handle, "Work")
 }
 

@@ -314,7 +314,7 @@ func testRoleGone(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, "user", "set", handle, "--role", "admin")
 	client := signIn(t, a, handle, password)
 	form := url.Values{"csrf": {formToken(t, client, "/users")}, "name": {"Eve"}, "handle": {"eve"}, "role": {"admin"}}
-	signInBrowser(b, handle, password)
+	signInBrowser(b, pages, handle, password)
 	a.MustGpulab(a.ctx, "user", "set", handle, "--role", "guest")
 	if status, body, _ := request(t, client, "POST", pages+"/users", form); status != http.StatusUnauthorized {
 		t.Errorf("a form that was open before: status %d\n%.300s", status, body)

@@ -14,11 +14,7 @@ import (
 // the files stay, and the name is given to nobody else.
 func testRemovePerson(t *testing.T, a *appliance) {
 	b := a.guest.For(t)
-	b.Open(pages + "/login")
-	b.Fill("Sign-in name", guestHandle)
-	b.Fill("Password", guestPassword)
-	b.Click("form", "Sign in")
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	signInBrowser(b, pages, guestHandle, guestPassword)
 	launch(b, "cpu", "Left behind")
 	waitJupyterLab(b, guestHandle)
 	pods := func() string {

@@ -163,12 +163,35 @@ func signIn(t *testing.T, a *appliance, handle, password string) *http.Client {
 	return client
 }
 
-// signInBrowser signs somebody in by the form.
-func signInBrowser(b *lab.Browser, handle, password string) {
-	b.Open(pages + "/login")
+// signInBrowser signs somebody in by the form of the lab at an address.
+func signInBrowser(b *lab.Browser, address, handle, password string) {
+	b.Open(address + "/login")
 	b.Fill("Sign-in name", handle)
 	b.Fill("Password", password)
 	b.Click("form", "Sign in")
+	waitHome(b)
+}
+
+// createAccount fills in the form of somebody who makes an account of their own.
+func createAccount(b *lab.Browser, name, handle, password string) {
+	b.Fill("Your name", name)
+	b.Fill("Sign-in name", handle)
+	b.Fill("Password", password)
+	b.Fill("Password once more", password)
+	b.Click("form", "Create the account")
+	waitHome(b)
+}
+
+// choosePassword follows the link that a command has printed.
+func choosePassword(b *lab.Browser, printed, password string) {
+	b.Open(strings.TrimSpace(printed[strings.Index(printed, "https://"):]))
+	b.Fill("Password", password)
+	b.Fill("Password once more", password)
+	b.Click("form", "Set the password")
+	waitHome(b)
+}
+
+func waitHome(b *lab.Browser) {
 	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
 }
 

@@ -20,12 +20,7 @@ func testAdminLink(t *testing.T, a *appliance) {
 	b := a.browser.For(t)
 	b.Open(a.link)
 	b.Pictures("setup")
-	b.Fill("Your name", "Ada Lovelace")
-	b.Fill("Sign-in name", adminHandle)
-	b.Fill("Password", adminPassword)
-	b.Fill("Password once more", adminPassword)
-	b.Click("form", "Create the account")
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	createAccount(b, "Ada Lovelace", adminHandle, adminPassword)
 
 	// The link is used up, for whoever finds it in a history or a chat.
 	stranger := b.Private()
@@ -197,7 +192,7 @@ func testSecondPerson(t *testing.T, a *appliance) {
 	b.Fill("Password", guestPassword)
 	b.Fill("Password once more", guestPassword)
 	b.Click("form", "Set the password")
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	waitHome(b)
 	b.WaitText("#everyone", adminHandle)
 	if strings.Contains(b.Text("#everyone"), "First") {
 		t.Error("the title that a person gave a notebook is shown to others")

@@ -23,11 +23,7 @@ func testUntrusted(t *testing.T, a *appliance) {
 		t.Errorf("the page offers another certificate than gpulab ca prints:\n%s", got)
 	}
 
-	b.Open(pages + "/login")
-	b.Fill("Sign-in name", guestHandle)
-	b.Fill("Password", guestPassword)
-	b.Click("form", "Sign in")
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+	signInBrowser(b, pages, guestHandle, guestPassword)
 	// Chromium accepts a certificate for all ports of a host, and for WebSockets
 	// too; browsers that do not are told so (internal/webui).
 	b.WaitFor("the live connection to the notebooks works", `sessionStorage.getItem("gpulab-websocket-works")`)

@@ -159,10 +159,7 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 	}
 	// In a window of its own: for a browser this is another site.
 	b := a.browser.Private().For(t)
-	b.Open("https://" + otherAddress + "/login")
-	b.Fill("Sign-in name", guestHandle)
-	b.Fill("Password", guestPassword)
-	b.Click("form", "Sign in")
+	signInBrowser(b, "https://"+otherAddress, guestHandle, guestPassword)
 	b.WaitText("#mine", "Play")
 	b.Open("https://" + otherAddress + ":8443/user/" + guestHandle + "/play/lab")
 	b.WaitFor("JupyterLab", `document.querySelector(".jp-Launcher, .jp-NotebookPanel")`)
