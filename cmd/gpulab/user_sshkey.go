@@ -72,7 +72,7 @@ func newUserSSHKeyAdd(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "add HANDLE FILE", Short: "Let a person bring files in and out with an SSH key",
 		Long:    "Let a person bring files in and out with an SSH key. FILE is the public key, which\nends in .pub; - reads it from the input. Nobody needs the other, private file.",
-		Example: "  sudo gpulab user ssh-key add ada ada.pub\n  ssh-add -L | head -1 | sudo gpulab user ssh-key add ada - --name laptop",
+		Example: "  sudo gpulab user ssh-key add ada ada.pub\n  sudo gpulab user ssh-key add ada - --name laptop < ada.pub",
 		Args:    cobra.ExactArgs(2),
 		ValidArgsFunction: func(c *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
