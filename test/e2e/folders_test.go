@@ -11,13 +11,15 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestFolders is a lab whose people share folders, and fill their homes.
+// TestFolders is a lab whose people share folders, fill their homes, and sign in
+// with accounts from elsewhere.
 func TestFolders(t *testing.T) {
 	live(t, []chapter{
 		{"set up", testSetUpFolders, true},
 		{"shared folders", testSharedFolders, true},
 		{"a member who leaves", testFolderLost, false},
 		{"a full home", testFullHome, false},
+		{"single sign-on", testSingleSignOn, false},
 	})
 }
 
@@ -251,6 +253,7 @@ func testFullHome(t *testing.T, a *appliance) {
 	})
 	k = work(b, guestHandle, "Writing")
 	expect(t, "ben", k, "(home / 'new').write_text('x')", "1")
+	a.second = k
 	for _, c := range a.status(t).Components {
 		if c.Name == "home sizes" && !strings.Contains(c.Detail, "measured every 2s") {
 			t.Errorf("status: %+v", c)

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,14 +33,14 @@ type Browser struct {
 // launch may unpack an image meanwhile.
 const Patience = 2 * time.Minute
 
-// Browser starts a Chromium that trusts the given authority (PEM), as a
-// person's does after installing it, or no such one (nil). Pictures are written
-// to the folder named by GPULAB_SCREENSHOTS, or test/output/screenshots.
-func (l *Lab) Browser(authority []byte) *Browser {
+// Browser starts a Chromium that trusts the given authorities (PEM), as a
+// person's does after installing them, or no such one (nil). Pictures are
+// written to the folder named by GPULAB_SCREENSHOTS, or test/output/screenshots.
+func (l *Lab) Browser(authorities []byte) *Browser {
 	l.t.Helper()
 	home := l.t.TempDir()
-	if len(authority) > 0 {
-		trust(l.t, home, authority)
+	if len(authorities) > 0 {
+		trust(l.t, home, authorities)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.NoSandbox, chromedp.DisableGPU,
@@ -120,25 +121,35 @@ func acceptDialogs(ctx context.Context) {
 	}()
 }
 
-// trust puts the authority where Chromium looks for a person's own.
-func trust(t testing.TB, home string, authority []byte) {
+// trust puts the authorities where Chromium looks for a person's own.
+func trust(t testing.TB, home string, authorities []byte) {
 	t.Helper()
 	store := filepath.Join(home, ".pki/nssdb")
-	file := filepath.Join(home, "ca.crt")
 	if err := os.MkdirAll(store, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, authority, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"-N", "--empty-password"},
-		{"-A", "-n", "gpulab", "-t", "C,,", "-i", file},
-	} {
+	certutil := func(args ...string) {
+		t.Helper()
 		out, err := exec.Command("certutil", append([]string{"-d", "sql:" + store}, args...)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("certutil (apt-get install libnss3-tools): %v\n%s", err, out)
 		}
+	}
+	certutil("-N", "--empty-password")
+	for n := 1; ; n++ {
+		block, rest := pem.Decode(authorities)
+		if block == nil {
+			if n == 1 {
+				t.Fatal("no certificate in the authorities")
+			}
+			return
+		}
+		authorities = rest
+		file := filepath.Join(home, fmt.Sprintf("ca-%d.crt", n))
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		certutil("-A", "-n", fmt.Sprintf("authority %d", n), "-t", "C,,", "-i", file)
 	}
 }
 
