@@ -219,10 +219,6 @@ func (s *foreign) atUniversity(b *lab.Browser, name string) {
 	b.Click("form", "Login")
 }
 
-func atHome(b *lab.Browser) {
-	b.WaitFor("the home page", `location.origin === "`+pages+`" && location.pathname === "/" && document.querySelector(".launches")`)
-}
-
 func signOut(b *lab.Browser) {
 	b.Open(pages + "/")
 	b.Click(".who", "Sign out")
@@ -247,7 +243,7 @@ func (s *foreign) testStudent(t *testing.T) {
 	b.Open(pages + "/login")
 	b.Pictures("login-university")
 	s.withUniversity(b, "zoe")
-	atHome(b)
+	waitHome(b)
 	b.WaitText(".who", "Zoë Ünal")
 	s.shows(t, "zoe", "e-mail zoe@example.org", "role member", "groups vision", "sign-in university zoe")
 	k := work(b, "zoe", "Thesis")
@@ -272,7 +268,7 @@ func (s *foreign) testClaimsChange(t *testing.T) {
 	s.uni.SetGroups("1", "gpu-admins")
 	admin := s.zoe.For(t)
 	s.withUniversity(admin, "zoe")
-	atHome(admin)
+	waitHome(admin)
 	admin.WaitText("#mine", "Thesis")
 	admin.Open(pages + "/users")
 	admin.WaitText("table", guestHandle)
@@ -283,7 +279,7 @@ func (s *foreign) testClaimsChange(t *testing.T) {
 	s.uni.SetGroups("1", "students")
 	b := s.somebody(t)
 	s.withUniversity(b, "zoe")
-	atHome(b)
+	waitHome(b)
 	b.Open(pages + "/users")
 	b.WaitText("main", "Your account does not allow this")
 	s.shows(t, "zoe", "role member", "groups vision")
@@ -318,7 +314,7 @@ func (s *foreign) testDirectory(t *testing.T) {
 	try("not hers")
 	b.WaitText("[role=alert]", "Name or password is wrong.")
 	try(signintest.DirectoryPassword("mia"))
-	atHome(b)
+	waitHome(b)
 	b.WaitText(".who", "Mia Sato")
 	s.shows(t, "mia", "role guest", "sign-in directory mia")
 
@@ -351,7 +347,7 @@ func (s *foreign) testLink(t *testing.T) {
 		t.Errorf("the people were\n%s\nand are\n%s", before, after)
 	}
 
-	signInBrowser(b, guestHandle, guestPassword)
+	signInBrowser(b, pages, guestHandle, guestPassword)
 	b.Open(pages + "/account")
 	b.Click("main", "Link "+uniTitle)
 	b.Fill("Your password here", guestPassword)
@@ -360,7 +356,7 @@ func (s *foreign) testLink(t *testing.T) {
 	b.WaitText("main", "It is linked.")
 	signOut(b)
 	s.withUniversity(b, guestHandle)
-	atHome(b)
+	waitHome(b)
 	b.Open(pages + "/account")
 	b.WaitText("main", "Sign-in name "+guestHandle+", role member.")
 	s.shows(t, guestHandle, "sign-in password, university "+guestHandle, "vision")
@@ -370,7 +366,7 @@ func (s *foreign) testLink(t *testing.T) {
 // suspended, has neither session nor notebook from that sign-in on.
 func (s *foreign) testNoStudentAnyMore(t *testing.T) {
 	s.zoe.For(t).Open(pages + "/")
-	atHome(s.zoe.For(t))
+	waitHome(s.zoe.For(t))
 	s.uni.SetGroups("1")
 	b := s.somebody(t)
 	s.withUniversity(b, "zoe")
@@ -415,7 +411,7 @@ func (s *foreign) testAway(t *testing.T) {
 	b.Fill("Password", signintest.DirectoryPassword("o'neil"))
 	b.Click("form", "Sign in")
 	b.WaitText("[role=alert]", dirTitle+", which does not answer at the moment.")
-	signInBrowser(b, adminHandle, adminPassword)
+	signInBrowser(b, pages, adminHandle, adminPassword)
 	signIn(t, s.appliance, guestHandle, guestPassword)
 
 	checkFailure(t, s.Gpulab(s.ctx, "signin", "check"), 1, "connection refused", "2 of 2 identity providers cannot be used")
@@ -437,7 +433,7 @@ func (s *foreign) testAway(t *testing.T) {
 	s.eventually(t, "the button works again", func() bool { return s.begin(t) == http.StatusOK })
 	b = s.somebody(t)
 	s.withUniversity(b, guestHandle)
-	atHome(b)
+	waitHome(b)
 	if part := s.signInPart(t); !strings.Contains(part.Detail, uniTitle+" answers") {
 		t.Errorf("status: %+v", part)
 	}
