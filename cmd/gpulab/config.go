@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/template"
 
 	"sigs.k8s.io/yaml"
 
@@ -271,164 +269,6 @@ func loadConfig(path string) (Config, error) {
 		return c, fail(exitUsage, "%s: %w", path, withLine(data, err))
 	}
 	return c, nil
-}
-
-// configTemplate documents every key where people meet it.
-var configTemplate = template.Must(template.New("config").Funcs(template.FuncMap{"yaml": func(v any) (string, error) {
-	text, err := yaml.Marshal(v)
-	return strings.TrimSpace(string(text)), err
-}, "indent": func(n int, text string) string {
-	space := strings.Repeat(" ", n)
-	return space + strings.ReplaceAll(text, "\n", "\n"+space)
-}}).Parse(`# gpulab's configuration. Every key may be left out. After a change: gpulab init
-
-# The lab's name as the page shows it.
-lab: {{printf "%q" .Lab}}
-
-# This machine's address. Empty: the one with the default route, at every start.
-address: {{printf "%q" .Address}}
-
-# Further names by which people reach this machine, for example [gpu.lab.example].
-names: [{{range $i, $n := .Names}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
-
-# Pages, notebooks, and the port that only redirects to pages (0: off).
-httpsPort: {{.HTTPSPort}}
-hubPort: {{.HubPort}}
-httpPort: {{.HTTPPort}}
-
-# real, simulated or none. Simulated GPUs compute nothing; they are for trying
-# gpulab out on a machine without a card.
-gpus: {{.GPUs}}
-simulatedGPUs: {{.SimulatedGPUs}}
-
-# How many notebooks share each GPU by taking turns (1: none does). They share its
-# memory too, and nothing keeps one from taking all of it.
-gpuSharing: {{.GPUSharing}}
-
-# All state: databases, homes, Kubernetes.
-dataDir: {{printf "%q" .DataDir}}
-
-# Container images. Empty: the folder "images" beside the program, then
-# /usr/share/gpulab/images.
-imagesDir: {{printf "%q" .ImagesDir}}
-
-# The cards people launch notebooks from. None: the first two below, one without
-# and one with a GPU. Yours take their place, so list those you want to keep.
-# cpus and memory are limits (left out: half of the machine's); gpuModel and
-# gpuMemory say which GPUs will do, as the page of a GPU shows them. A card that no
-# machine can serve is shown to administrators only. image is the container image
-# that the notebook starts from, instead of gpulab's own; it needs JupyterLab and
-# JupyterHub's jupyterhub-singleuser in it. Bring it in with "gpulab images", or
-# its registry is asked at the first launch.
-#   - slug: cpu
-#     title: CPU notebook
-#     cpus: 2
-#     memory: 4Gi
-#   - slug: gpu
-#     title: GPU notebook
-#     cpus: 4
-#     memory: 8Gi
-#     gpus: 1
-#   - slug: big
-#     title: Large GPU
-#     description: For models that need much memory.
-#     cpus: 8
-#     memory: 32Gi
-#     gpus: 1
-#     gpuModel: NVIDIA A100-SXM4-80GB
-#     gpuMemory: 80Gi
-#     image: quay.io/jupyter/pytorch-notebook:cuda12-2026-10-05
-profiles:{{if .Profiles}}
-{{yaml .Profiles}}{{else}} []{{end}}
-
-# How people without an invitation get an account. off: an admin adds them.
-# approval: the sign-in page lets anybody who reaches it ask, and an admin decides.
-signUp: {{.SignUp}}
-
-# Outside identity providers: OpenID Connect, OAuth 2, LDAP. docs/signin.md has an
-# example for each; "gpulab signin check" tries them. Secrets stand in files of
-# their own. This one is a Keycloak:
-#   - name: university
-#     type: keycloak
-#     title: Example University
-#     url: https://id.example.org
-#     realm: staff
-#     clientID: gpulab
-#     clientSecretFile: /etc/gpulab/university.secret
-#     rules:
-#       - groups: [gpu-admins]
-#         role: admin
-#       - groups: [students, staff]
-#         role: member
-signin:{{if .SignIn}}
-{{yaml .SignIn}}{{else}} []{{end}}
-
-# Who may read https://LAB/metrics: administrators, Prometheus with the token in
-# dataDir/metrics-token ("gpulab metrics --scrape-config" prints its job), and
-# these networks without it, for example [10.1.2.0/24]. enabled: false takes
-# /metrics away.
-metrics:
-  enabled: {{.Metrics.On}}
-  networks: [{{range $i, $n := .Metrics.Networks}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
-
-# Quotas are set while the lab runs ("gpulab quota", or the page Quotas). Hours "this
-# term" count from the day termBegins, for example 2026-10-12. When somebody's GPU
-# hours are used up, their notebooks with a GPU go on for this long, with a notice.
-quotas:
-  termBegins: {{printf "%q" .Quotas.TermBegins}}
-  grace: {{printf "%q" .Quotas.Grace}}
-
-# Homes and shared folders are measured again while they are in use, and after a
-# notebook has ended: at most this often each, with what the disk has left over.
-storage:
-  measureEvery: {{printf "%q" .Storage.MeasureEvery}}
-
-# Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their
-# account: ":2022" on every address of this machine, "10.1.2.3:2022" on that one, or off.
-files:
-  listen: {{printf "%q" .Files.Listen}}
-
-# Notebooks reach the internet, and no private address: nothing in 10/8,
-# 100.64/10, 172.16/12 and 192.168/16. allow opens some, for everybody or for
-# groups; names are not taken, ports (of TCP and UDP) may be left out for all:
-#   allow:
-#     - name: nas
-#       to: 192.168.1.10
-#       ports: [2049, 445]
-#       groups: [vision]
-# The lab's own machines stay closed whatever is allowed. proxy is the way to the
-# internet where there is no other, such as http://proxy.example.org:3128, and
-# noProxy what is reached without it, such as [.example.org].
-network:
-  allow:{{if .Network.Allow}}
-{{yaml .Network.Allow | indent 4}}{{else}} []{{end}}
-  proxy: {{printf "%q" .Network.Proxy}}
-  noProxy: [{{range $i, $n := .Network.NoProxy}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
-
-# For unusual machines: how many processes and threads a notebook may have, and
-# further arguments of the kubelet, without "--".
-k3s:
-  podMaxPids: {{.K3s.PodMaxPIDs}}
-  kubeletArgs: [{{range $i, $n := .K3s.KubeletArgs}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
-`))
-
-// saveConfig writes the file if its content would differ, in one step.
-func saveConfig(path string, c Config) (changed bool, err error) {
-	var buf bytes.Buffer
-	if err := configTemplate.Execute(&buf, c); err != nil {
-		return false, err
-	}
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, buf.Bytes()) {
-		return false, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return false, fmt.Errorf("the configuration's folder: %w", err)
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, buf.Bytes(), 0o644); err != nil {
-		return false, fmt.Errorf("the configuration: %w", err)
-	}
-	return true, os.Rename(tmp, path)
 }
 
 // url is where people open the lab; without a name of its own it is at an
