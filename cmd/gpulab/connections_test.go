@@ -159,7 +159,7 @@ func TestConnectionsEndWithTheAccount(t *testing.T) {
 	for name, end := range map[string]func(p *people, id int64) error{
 		"suspended":    func(p *people, id int64) error { return p.Suspend(t.Context(), id) },
 		"removed":      func(p *people, id int64) error { return p.Remove(t.Context(), id) },
-		"other role":   func(p *people, id int64) error { return p.SetRole(t.Context(), id, users.RoleGuest) },
+		"other role":   func(p *people, id int64) error { return p.Change(t.Context(), id, users.Change{Role: new(users.RoleGuest)}) },
 		"new password": func(p *people, id int64) error { return p.SetPassword(t.Context(), id, "another quiet lamp") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,15 +87,6 @@ func (h *Hub) EnsureUser(ctx context.Context, handle string) error {
 	return wrapHub(err, "make %s known to JupyterHub", handle)
 }
 
-// DeleteUser removes the user from the hub; one that it does not know is no error.
-func (h *Hub) DeleteUser(ctx context.Context, handle string) error {
-	_, err := h.call(ctx, http.MethodDelete, "/users/"+url.PathEscape(handle), nil, nil)
-	if isStatus(err, http.StatusNotFound) {
-		return nil
-	}
-	return wrapHub(err, "remove %s from JupyterHub", handle)
-}
-
 // StartServer asks for a server; one that is starting or running already is no
 // error. A 429 comes back as *HubError with RetryAfter.
 func (h *Hub) StartServer(ctx context.Context, handle, name, title string, options map[string]any) error {

@@ -39,10 +39,3 @@ func (g *Gate) Enter(address string) (leave func(), ok bool) {
 		}
 	}), true
 }
-
-// Inside is how many are inside.
-func (g *Gate) Inside() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.total
-}

@@ -38,7 +38,7 @@ func TestGate(t *testing.T) {
 	}
 	leave[0]()
 	leave[1]()
-	if n := g.Inside(); n != 0 || len(g.from) != 0 {
-		t.Errorf("%d inside, of %v", n, g.from)
+	if g.total != 0 || len(g.from) != 0 {
+		t.Errorf("%d inside, of %v", g.total, g.from)
 	}
 }

@@ -338,7 +338,7 @@ func TestConnectionsOfOnePerson(t *testing.T) {
 func TestAccessEnds(t *testing.T) {
 	w := newWorld(t, Limits{})
 	admin := w.person("root-admin")
-	if err := w.people.SetRole(t.Context(), admin.ID, users.RoleAdmin); err != nil {
+	if err := w.people.Change(t.Context(), admin.ID, users.Change{Role: new(users.RoleAdmin)}); err != nil {
 		t.Fatal(err)
 	}
 	token := func(u users.User) (string, users.Token) {
@@ -379,7 +379,7 @@ func TestAccessEnds(t *testing.T) {
 			case "removed":
 				err = w.people.Remove(t.Context(), u.ID)
 			case "role":
-				err = w.people.SetRole(t.Context(), u.ID, users.RoleLead)
+				err = w.people.Change(t.Context(), u.ID, users.Change{Role: new(users.RoleLead)})
 			case "signed out":
 				_, err = w.people.EndOtherSessions(t.Context(), u.ID, "")
 			case "password":

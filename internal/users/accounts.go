@@ -154,13 +154,8 @@ func (s *Service) SetProfile(ctx context.Context, id int64, name, email string) 
 	return s.Change(ctx, id, Change{Name: &name, Email: &email})
 }
 
-// SetRole changes what an account may do and ends its sessions. The last admin stays admin; who is to be a
-// member or guest leads no group any more.
-func (s *Service) SetRole(ctx context.Context, id int64, role Role) error {
-	return s.Change(ctx, id, Change{Role: &role})
-}
-
-// Change changes an account, all of it or nothing. A new role ends its sessions, see SetRole.
+// Change changes an account, all of it or nothing. A new role ends its sessions. The last admin stays admin; who is to
+// be a member or guest leads no group any more.
 func (s *Service) Change(ctx context.Context, id int64, c Change) error {
 	c, err := c.checked()
 	if err != nil {

@@ -205,7 +205,7 @@ func TestInvitationEndsWithItsMaker(t *testing.T) {
 	for name, end := range map[string]func(*Service, User) error{
 		"suspended":   func(s *Service, u User) error { return s.Suspend(t.Context(), u.ID) },
 		"removed":     func(s *Service, u User) error { return s.Remove(t.Context(), u.ID) },
-		"member":      func(s *Service, u User) error { return s.SetRole(t.Context(), u.ID, RoleMember) },
+		"member":      func(s *Service, u User) error { return s.Change(t.Context(), u.ID, Change{Role: new(RoleMember)}) },
 		"left":        func(s *Service, u User) error { return s.RemoveMember(t.Context(), "vision", u.ID) },
 		"leads not":   func(s *Service, u User) error { return s.SetMember(t.Context(), "vision", u.ID, false) },
 		"no group":    func(s *Service, _ User) error { return s.RemoveGroup(t.Context(), "vision") },

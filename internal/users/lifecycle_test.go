@@ -183,7 +183,7 @@ func TestDemotedLeadsNothing(t *testing.T) {
 	s, _ := newTest(t)
 	u, _, _ := eve(t, s)
 	for _, role := range []Role{RoleMember, RoleLead} {
-		if err := s.SetRole(t.Context(), u.ID, role); err != nil {
+		if err := s.Change(t.Context(), u.ID, Change{Role: new(role)}); err != nil {
 			t.Fatal(err)
 		}
 		if m, err := s.Members(t.Context(), "vision"); err != nil || len(m) != 1 || m[0].Lead {

@@ -193,7 +193,7 @@ func TestRolesByRulesAndByHand(t *testing.T) {
 	if u = signIn(t, s, o); u.Role != RoleGuest {
 		t.Errorf("role %s", u.Role)
 	}
-	if err := s.SetRole(t.Context(), u.ID, RoleLead); err != nil {
+	if err := s.Change(t.Context(), u.ID, Change{Role: new(RoleLead)}); err != nil {
 		t.Fatal(err)
 	}
 	if u = signIn(t, s, o); u.Role != RoleLead {
@@ -261,7 +261,7 @@ func TestGroupsByRulesAndByHand(t *testing.T) {
 		t.Errorf("in %s", got)
 	}
 	// A role by hand that leads nothing.
-	if err := s.SetRole(t.Context(), u.ID, RoleGuest); err != nil {
+	if err := s.Change(t.Context(), u.ID, Change{Role: new(RoleGuest)}); err != nil {
 		t.Fatal(err)
 	}
 	o.Groups = []OutsideGroup{{"vision", true}}

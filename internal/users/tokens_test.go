@@ -162,7 +162,7 @@ func TestTokensEnd(t *testing.T) {
 		"own password changed": {func(s *Service, u User) error {
 			return s.ChangePassword(t.Context(), u.ID, goodPassword, "another good password", "")
 		}, false},
-		"role changed": {func(s *Service, u User) error { return s.SetRole(t.Context(), u.ID, RoleGuest) }, false},
+		"role changed": {func(s *Service, u User) error { return s.Change(t.Context(), u.ID, Change{Role: new(RoleGuest)}) }, false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, _ := newTest(t)
@@ -242,7 +242,7 @@ func TestTokenScopes(t *testing.T) {
 			}
 		}
 		secret, _ := newTestToken(t, s, u.ID, ScopeFull)
-		if err := s.SetRole(t.Context(), u.ID, RoleGuest); err != nil {
+		if err := s.Change(t.Context(), u.ID, Change{Role: new(RoleGuest)}); err != nil {
 			t.Fatal(err)
 		}
 		if got, _, err := s.TokenUser(t.Context(), secret, "", true); err != nil || got.Scope(ActionManageUsers) != Nobody || got.Scope(ActionLaunch) != Own {

@@ -230,7 +230,7 @@ func TestLastAdminStays(t *testing.T) {
 	take := map[string]func(id int64) error{
 		"remove":  func(id int64) error { return s.Remove(t.Context(), id) },
 		"suspend": func(id int64) error { return s.Suspend(t.Context(), id) },
-		"demote":  func(id int64) error { return s.SetRole(t.Context(), id, RoleMember) },
+		"demote":  func(id int64) error { return s.Change(t.Context(), id, Change{Role: new(RoleMember)}) },
 	}
 	for name, f := range take {
 		t.Run(name, func(t *testing.T) { wantErr(t, f(admin.ID), ErrLastAdmin) })
