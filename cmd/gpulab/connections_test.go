@@ -157,9 +157,11 @@ func (c liveConnections) ends(t *testing.T) (socket, page bool) {
 // out is cut off at once, theirs only, and they get nothing new.
 func TestConnectionsEndWithTheAccount(t *testing.T) {
 	for name, end := range map[string]func(p *people, id int64) error{
-		"suspended":    func(p *people, id int64) error { return p.Suspend(t.Context(), id) },
-		"removed":      func(p *people, id int64) error { return p.Remove(t.Context(), id) },
-		"other role":   func(p *people, id int64) error { return p.Change(t.Context(), id, users.Change{Role: new(users.RoleGuest)}) },
+		"suspended": func(p *people, id int64) error { return p.Suspend(t.Context(), id) },
+		"removed":   func(p *people, id int64) error { return p.Remove(t.Context(), id) },
+		"other role": func(p *people, id int64) error {
+			return p.Change(t.Context(), id, users.Change{Role: new(users.RoleGuest)})
+		},
 		"new password": func(p *people, id int64) error { return p.SetPassword(t.Context(), id, "another quiet lamp") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -159,7 +159,9 @@ func TestWhatEndsSessions(t *testing.T) {
 		{"sign-out", func(t *testing.T, s *Service, _ User, token string) error { return s.EndSession(t.Context(), token) }, "%done", true, false},
 		{"sign-out everywhere", func(t *testing.T, s *Service, u User, _ string) error { return s.EndSessions(t.Context(), u.ID) }, "%dall", true, true},
 		{"suspension", func(t *testing.T, s *Service, u User, _ string) error { return s.Suspend(t.Context(), u.ID) }, "%dall", true, true},
-		{"role", func(t *testing.T, s *Service, u User, _ string) error { return s.Change(t.Context(), u.ID, Change{Role: new(RoleLead)}) }, "%dall", true, true},
+		{"role", func(t *testing.T, s *Service, u User, _ string) error {
+			return s.Change(t.Context(), u.ID, Change{Role: new(RoleLead)})
+		}, "%dall", true, true},
 		{"same role", func(t *testing.T, s *Service, u User, _ string) error {
 			return s.Change(t.Context(), u.ID, Change{Role: new(RoleMember)})
 		}, "", false, false},
