@@ -122,9 +122,8 @@ const otherAddress = "10.99.0.2"
 // answers there, with a certificate for it; notebooks go on.
 func testAnotherAddress(t *testing.T, a *appliance) {
 	pods, program, kubernetes := a.notebookPods(t), a.Processes(a.ctx, "gpulab"), a.Processes(a.ctx, "k3s")
-	_, neighbour := a.podOf(t, adminHandle)
-	neighbour = a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+adminHandle, "get", "pod", neighbour, "-o", "jsonpath={.status.podIP}")
-	endWatch := a.watchWalls(t, neighbour+":8888", "10.43.0.1:443", "10.42.0.1:10250", lab.Address+":6443",
+	neighbour := a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+guestHandle, "get", "pod", "jupyter-"+guestHandle+"--play", "-o", "jsonpath={.status.podIP}")
+	endWatch := a.watchWalls(t, adminHandle, neighbour+":8888", "10.43.0.1:443", "10.42.0.1:10250", lab.Address+":6443",
 		otherAddress+":443", otherAddress+":6443", otherAddress+":10250")
 	a.MustRun(a.ctx, "sh", "-ec", `ip address add `+otherAddress+`/24 dev eth0
 		echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries

@@ -59,12 +59,12 @@ func (a *appliance) hubAddress(t *testing.T) string {
 	return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "pods", "-l", "app.kubernetes.io/component=hub", "-o", "jsonpath={.items[0].status.podIP}") + ":8081"
 }
 
-// watchWalls tries from inside the network of the guest's notebook, until the
+// watchWalls tries from inside the network of somebody's notebook, until the
 // function it returns is called, to reach what is closed to it.
-func (a *appliance) watchWalls(t *testing.T, closed ...string) (end func()) {
+func (a *appliance) watchWalls(t *testing.T, handle string, closed ...string) (end func()) {
 	t.Helper()
 	hub := a.hubAddress(t)
-	server, _, _ := strings.Cut(a.serverProcess(t, guestHandle), " ")
+	server, _, _ := strings.Cut(a.serverProcess(t, handle), " ")
 	cmd := a.Command(a.ctx, "nsenter", slices.Concat([]string{"--target", server, "--net", "python3", "-c", tries, "600", hub}, closed)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
