@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	sd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 
@@ -164,7 +165,9 @@ func (l *appliance) run(ctx context.Context) error {
 		}
 		return nil // the pages and the socket stay, to say what is wrong
 	})
-	notify("READY=1")
+	g.Go(func() error { return l.watchdog(ctx) })
+	notify(sd.SdNotifyReady)
+	context.AfterFunc(ctx, func() { notify(sd.SdNotifyStopping) })
 	err := g.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,20 +15,24 @@ import (
 )
 
 func newReset(a *app) *cobra.Command {
-	var yes, keepHomes bool
+	var yes bool
+	var keep kept
 	c := &cobra.Command{
 		Use:   "reset",
 		Short: "Take everything of gpulab off this machine, homes included",
 		Long: `Take everything of gpulab off this machine: running notebooks, Kubernetes,
 network interfaces and rules, databases and, unless --keep-homes is given,
-everybody's home folders. It may be interrupted and run again.`,
-		Example: "  sudo gpulab reset\n  sudo gpulab reset --yes --keep-homes",
+everybody's home folders. It may be interrupted and run again.
+
+With --keep-data it ends everything and changes the machine back, but keeps
+accounts, databases, homes and the configuration: gpulab init goes on from there.`,
+		Example: "  sudo gpulab reset\n  sudo gpulab reset --yes --keep-homes\n  sudo gpulab reset --yes --keep-data",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			err := reset(c, a, yes, keepHomes)
+			err := reset(c, a, yes, keep)
 			if err != nil && c.Context().Err() != nil {
 				return fail(exitFailure, "interrupted; part of gpulab is still on this machine. Run `gpulab reset` again")
 			}
@@ -37,11 +40,27 @@ everybody's home folders. It may be interrupted and run again.`,
 		},
 	}
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	c.Flags().BoolVar(&keepHomes, "keep-homes", false, "keep the home folders")
+	c.Flags().BoolVar(&keep.homes, "keep-homes", false, "keep the home folders")
+	c.Flags().BoolVar(&keep.data, "keep-data", false, "keep everything that gpulab init can go on from")
+	c.MarkFlagsMutuallyExclusive("keep-homes", "keep-data")
 	return c
 }
 
-func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
+// kept is what a reset leaves.
+type kept struct{ homes, data bool }
+
+// deletes says what goes.
+func (k kept) deletes() string {
+	switch {
+	case k.data:
+		return "no data"
+	case k.homes:
+		return "accounts and databases"
+	}
+	return "accounts, databases and everybody's home folders"
+}
+
+func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 	ctx, out := c.Context(), c.OutOrStdout()
 	cfg, err := loadConfig(a.configPath)
 	if err != nil {
@@ -49,14 +68,10 @@ func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
 	}
 	if !yes {
 		if !isTerminal(c.InOrStdin()) {
-			return fail(exitUsage, "this deletes notebooks, accounts and homes on this machine; say --yes to do it")
+			return fail(exitUsage, "this ends every notebook and deletes %s on this machine; say --yes to do it", keep.deletes())
 		}
 		q := &asker{in: bufio.NewReader(c.InOrStdin()), out: out}
-		what := "accounts, databases and everybody's home folders"
-		if keepHomes {
-			what = "accounts and databases"
-		}
-		if answer := q.line(fmt.Sprintf("This ends every notebook and deletes %s. Go on? (yes/no)", what), "no"); !strings.EqualFold(answer, "yes") {
+		if answer := q.line(fmt.Sprintf("This ends every notebook and deletes %s. Go on? (yes/no)", keep.deletes()), "no"); !strings.EqualFold(answer, "yes") {
 			return nil
 		}
 	}
@@ -64,14 +79,14 @@ func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
 	began := time.Now()
 	step("ending gpulab")
 	if haveSystemd() {
-		if _, err := os.Stat(unitPath); err == nil {
-			_ = exec.CommandContext(ctx, "systemctl", "disable", "--now", "gpulab.service").Run()
+		if err := (systemd{"/"}).remove(ctx); err != nil {
+			return fmt.Errorf("%w; run `gpulab reset` again", err)
 		}
 	}
 	if err := stopDaemon(ctx, a); err != nil {
 		return err
 	}
-	if err := embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), step); err != nil {
+	if err := embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), keep.data, step); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
 	step("forgetting the web certificates")
@@ -79,10 +94,14 @@ func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
 	step("deleting state")
-	if err := removeState(cfg, keepHomes); err != nil {
+	if err := removeState(cfg, keep); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
-	for _, path := range []string{a.configPath, a.socket, a.socket + ".pid", a.socket + ".init", unitPath} {
+	files := []string{a.socket, a.socket + ".pid", a.socket + ".init"}
+	if !keep.data {
+		files = append(files, a.configPath)
+	}
+	for _, path := range files {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -92,19 +111,20 @@ func reset(c *cobra.Command, a *app, yes, keepHomes bool) error {
 	}
 	_ = os.Remove(filepath.Dir(a.configPath)) // only if nothing else is in it
 	_ = os.Remove(filepath.Dir(a.socket))
-	if haveSystemd() {
-		_ = exec.CommandContext(ctx, "systemctl", "daemon-reload").Run()
-	}
 	fmt.Fprintf(out, "✓ gpulab is off this machine (%s).\n", round(time.Since(began)))
-	if keepHomes {
+	switch {
+	case keep.data:
+		fmt.Fprintf(out, "  Accounts, databases and homes are still in %s; `gpulab init` goes on with them.\n", cfg.DataDir)
+	case keep.homes:
 		fmt.Fprintf(out, "  The home folders are still in %s.\n", filepath.Join(cfg.DataDir, "homes"))
 	}
 	return nil
 }
 
-// removeState deletes the data directory, on demand without the homes.
-func removeState(cfg Config, keepHomes bool) error {
-	if !keepHomes {
+// removeState deletes the data directory, on demand without the homes, or only
+// what init brings anew.
+func removeState(cfg Config, keep kept) error {
+	if !keep.homes && !keep.data {
 		return embedk8s.RemoveFiles(cfg.DataDir)
 	}
 	entries, err := os.ReadDir(cfg.DataDir)
@@ -112,7 +132,7 @@ func removeState(cfg Config, keepHomes bool) error {
 		return nil
 	}
 	for _, e := range entries {
-		if e.Name() != "homes" {
+		if goes := keep.homes && e.Name() != "homes" || keep.data && e.Name() == "bin"; goes {
 			err = errors.Join(err, embedk8s.RemoveFiles(filepath.Join(cfg.DataDir, e.Name())))
 		}
 	}

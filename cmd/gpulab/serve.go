@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -61,25 +59,6 @@ func lockDaemon(path string) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() { _ = f.Close() }, nil
-}
-
-// notify tells systemd about a change of state (sd_notify(3)); without systemd
-// it does nothing.
-func notify(state string) {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return
-	}
-	if strings.HasPrefix(path, "@") {
-		path = "\x00" + path[1:]
-	}
-	conn, err := net.Dial("unixgram", path)
-	if err != nil {
-		slog.Warn("systemd could not be told", "err", err)
-		return
-	}
-	defer conn.Close()
-	_, _ = conn.Write([]byte(state))
 }
 
 // explainListen turns a listening error into a sentence with the next step.

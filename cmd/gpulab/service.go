@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"text/template"
 	"time"
 
 	"github.com/gpulab/gpulab/assets"
@@ -20,21 +17,11 @@ import (
 	"github.com/gpulab/gpulab/internal/embedk8s"
 )
 
-//go:embed gpulab.service
-var unitText string
-
-const unitPath = "/etc/systemd/system/gpulab.service"
-
 func haveBundle() error {
 	if _, ok := assets.Bundle(); !ok {
 		return embedk8s.ErrNoBundle
 	}
 	return nil
-}
-
-func haveSystemd() bool {
-	_, err := os.Stat("/run/systemd/system")
-	return err == nil
 }
 
 // startService makes sure that a daemon of this very program, configuration
@@ -54,7 +41,10 @@ func startService(ctx context.Context, a *app, cfg Config) (bool, error) {
 		return false, nil
 	}
 	if haveSystemd() {
-		return true, startUnit(ctx, a, exe)
+		if err := (systemd{"/"}).start(ctx, invocation{exe, a.configPath, a.socket}); err != nil {
+			return false, err
+		}
+		return true, waitDaemon(ctx, a, nil, "journalctl -u gpulab")
 	}
 	// One that does not answer may be on its way out.
 	if err := stopDaemon(ctx, a); err != nil {
@@ -148,28 +138,6 @@ func startDetached(ctx context.Context, a *app, cfg Config, exe string) error {
 		ended <- fmt.Errorf("gpulab could not start: %s (%w; whole log: %s)", lastWords(path, before), err, path)
 	}()
 	return waitDaemon(ctx, a, ended, path)
-}
-
-// startUnit installs and starts the systemd unit.
-func startUnit(ctx context.Context, a *app, exe string) error {
-	var unit bytes.Buffer
-	err := template.Must(template.New("unit").Parse(unitText)).Execute(&unit, map[string]string{"Exe": exe, "Config": a.configPath, "Socket": a.socket})
-	if err != nil {
-		return err
-	}
-	// A packaged unit comes with the package; only a program that was built by
-	// hand needs one written.
-	if _, err := os.Stat("/lib/systemd/system/gpulab.service"); err != nil {
-		if err := os.WriteFile(unitPath, unit.Bytes(), 0o644); err != nil {
-			return fmt.Errorf("the systemd unit: %w", err)
-		}
-	}
-	for _, args := range [][]string{{"daemon-reload"}, {"enable", "gpulab.service"}, {"restart", "--no-block", "gpulab.service"}} {
-		if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
-		}
-	}
-	return waitDaemon(ctx, a, nil, "journalctl -u gpulab")
 }
 
 // waitDaemon waits for the daemon's socket.

@@ -21,9 +21,10 @@ import (
 
 // Reset takes k3s and everything it made off this machine: processes, pods,
 // mounts, interfaces, packet filter rules, sets and files. It may be run again
-// after an interruption. Our own data directory is the caller's to delete.
-// step is called with what is being removed.
-func Reset(ctx context.Context, dataDir string, cgroupRoot string, step func(string)) error {
+// after an interruption. Our own data directory is the caller's to delete; with
+// keepNode, k3s goes on from it later as the node that it was. step is called
+// with what is being removed.
+func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool, step func(string)) error {
 	step("ending k3s")
 	endProcesses(ctx, func(p proc) bool {
 		return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") && p.name() == "k3s"
@@ -45,7 +46,11 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, step func(str
 	step("removing network interfaces and rules")
 	removeNetwork(ctx)
 	step("removing files")
-	for _, dir := range []string{"/run/k3s", "/run/flannel", "/var/lib/cni", "/var/lib/kubelet", "/etc/rancher", "/var/log/pods", "/var/log/containers"} {
+	dirs := []string{"/run/k3s", "/run/flannel", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers"}
+	if !keepNode {
+		dirs = append(dirs, "/etc/rancher") // the node's password
+	}
+	for _, dir := range dirs {
 		err = errors.Join(err, removeContents(dir))
 	}
 	// The socket folder is shared with a containerd of the machine's own.
@@ -177,24 +182,12 @@ func podCgroups(cgroupRoot string) []string {
 // killCgroups kills whatever runs in pods until nothing does.
 func killCgroups(ctx context.Context, cgroupRoot string) {
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
-		left := 0
-		for _, root := range podCgroups(cgroupRoot) {
-			_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-				if err != nil || d.Name() != "cgroup.procs" {
-					return nil //nolint:nilerr // a group may vanish while we look
-				}
-				data, _ := os.ReadFile(path)
-				for _, f := range strings.Fields(string(data)) {
-					if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
-						left++
-						_ = syscall.Kill(pid, syscall.SIGKILL)
-					}
-				}
-				return nil
-			})
-		}
-		if left == 0 {
+		left := podProcesses(cgroupRoot)
+		if len(left) == 0 {
 			return
+		}
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
 }

@@ -1,0 +1,71 @@
+package embedk8s
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// EndPods ends every pod on this machine in order: the first process of each
+// container is asked to end, as a container runtime would, and what is left
+// after grace is killed. It returns how many containers were asked and how many
+// processes were killed. Nothing may run that would start the pods again.
+func EndPods(ctx context.Context, cgroupRoot string, grace time.Duration) (asked, killed int) {
+	for _, pid := range podProcesses(cgroupRoot) {
+		if firstOfContainer(pid) && syscall.Kill(pid, syscall.SIGTERM) == nil {
+			asked++
+		}
+	}
+	for end := time.Now().Add(grace); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+		if len(podProcesses(cgroupRoot)) == 0 {
+			return asked, 0
+		}
+	}
+	killed = len(podProcesses(cgroupRoot))
+	killCgroups(ctx, cgroupRoot)
+	return asked, killed
+}
+
+// podProcesses lists the processes in pods, each once: with version 1 control
+// groups it is in one group of every hierarchy.
+func podProcesses(cgroupRoot string) []int {
+	var pids []int
+	seen := map[int]bool{}
+	for _, root := range podCgroups(cgroupRoot) {
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.Name() != "cgroup.procs" {
+				return nil //nolint:nilerr // a group may vanish while we look
+			}
+			data, _ := os.ReadFile(path)
+			for field := range strings.FieldsSeq(string(data)) {
+				if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !seen[pid] {
+					seen[pid] = true
+					pids = append(pids, pid)
+				}
+			}
+			return nil
+		})
+	}
+	return pids
+}
+
+// firstOfContainer tells whether a process is number 1 in a PID namespace of
+// its own. The others of the container are that one's to end.
+func firstOfContainer(pid int) bool {
+	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			fields := strings.Fields(numbers)
+			return len(fields) > 1 && fields[len(fields)-1] == "1"
+		}
+	}
+	return false
+}

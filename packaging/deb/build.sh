@@ -1,0 +1,66 @@
+#!/bin/bash
+# Makes the Debian packages gpulab and gpulab-images from bin/gpulab and
+# bin/images, as `go tool task build` leaves them:
+#
+#   packaging/deb/build.sh [FOLDER]     (default: dist)
+#
+# From one commit and the same bin/ come the same bytes: all times are the
+# commit's.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=${1:-dist}
+umask 022
+export LC_ALL=C.UTF-8 TZ=UTC
+
+for needed in bin/gpulab bin/images/images.json; do
+  [ -e "$needed" ] || { echo "deb: $needed is missing; run \`go tool task build\` first" >&2; exit 1; }
+done
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+VERSION=$(packaging/deb/version.sh)
+STAGE=$(mktemp -d)
+export SOURCE_DATE_EPOCH VERSION STAGE
+trap 'rm -rf "$STAGE"' EXIT
+date=$(date --date="@$SOURCE_DATE_EPOCH" --rfc-email)
+
+# doc PACKAGE: what every package of Debian's has in its folder of documents.
+doc() {
+  local folder=$STAGE/$1/usr/share/doc/$1
+  mkdir -p "$folder"
+  install -m 644 packaging/deb/copyright "$folder/copyright"
+  printf '%s (%s) unstable; urgency=medium\n\n  * Built from commit %s.\n\n -- Seed 16d0ecda maintainers <maintainers@users.noreply.a-seed-16d0ecda.example>  %s\n' \
+    "$1" "$VERSION" "$(git rev-parse HEAD)" "$date" | gzip -9n >"$folder/changelog.gz"
+  mkdir -p "$STAGE/$1/usr/share/lintian/overrides"
+  install -m 644 "packaging/deb/$1/lintian-overrides" "$STAGE/$1/usr/share/lintian/overrides/$1"
+}
+
+doc gpulab
+root=$STAGE/gpulab
+# The units, as init would write them for the package's program.
+units=$root/usr/lib/systemd/system
+mkdir -p "$units"
+for unit in gpulab gpulab-pods; do
+  sed -e 's|{{.Exe}}|/usr/bin/gpulab|' -e 's| --config {{.Config}}||' -e 's| --socket {{.Socket}}||' \
+    "cmd/gpulab/$unit.service" >"$units/$unit.service"
+done
+! grep -q '{{' "$units"/* || { echo "deb: a unit has a variable that this script does not know" >&2; exit 1; }
+# Manual pages and completions come from the program itself.
+bin/gpulab man "$root/usr/share/man/man1"
+gzip -9n "$root"/usr/share/man/man1/*.1
+mkdir -p "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+bin/gpulab completion bash >"$root/usr/share/bash-completion/completions/gpulab"
+bin/gpulab completion zsh >"$root/usr/share/zsh/vendor-completions/_gpulab"
+bin/gpulab completion fish >"$root/usr/share/fish/vendor_completions.d/gpulab.fish"
+
+doc gpulab-images
+images=$STAGE/gpulab-images/usr/share/gpulab/images
+mkdir -p "$images"
+cp -r --preserve=timestamps bin/images/. "$images/"
+chmod -R u=rwX,go=rX "$images"
+find "$images" -type f -exec chmod 644 {} +
+
+mkdir -p "$out"
+for package in gpulab gpulab-images; do
+  go tool -modfile=packaging/deb/go.mod nfpm package --config "packaging/deb/nfpm.$package.yaml" --packager deb \
+    --target "$out/${package}_${VERSION}_amd64.deb" >/dev/null
+  ls -l "$out/${package}_${VERSION}_amd64.deb" | awk '{ printf "%s  %.1f MB\n", $NF, $5 / 1e6 }'
+done
