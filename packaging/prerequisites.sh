@@ -2,11 +2,12 @@
 # Installs what gpulab needs from Debian's or Ubuntu's own packages, and only
 # what is missing: with everything there it changes nothing and needs no network.
 #
-#   packaging/prerequisites.sh build|run|test...
+#   packaging/prerequisites.sh build|run|test|deb...
 #
 # build  what turns a clone into bin/gpulab
 # run    what a machine of the pool needs while gpulab runs
 # test   what the tests need besides (a Chromium; a Prometheus and an OpenLDAP that are not started)
+# deb    what makes and tests the Debian packages and their repository
 #
 # Debian 12 and 13, Ubuntu 24.04. Go itself is not installed: whoever runs this
 # through `go tool task` has it.
@@ -15,6 +16,7 @@ set -euo pipefail
 build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
 test=(chromium curl libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
+deb=(lintian apt-utils gnupg curl mmdebstrap debian-archive-keyring systemd util-linux)
 
 . /etc/os-release
 case "${ID:-}${VERSION_ID:-}" in
@@ -32,8 +34,9 @@ for set in "$@"; do
   build) wanted+=("${build[@]}") ;;
   run) wanted+=("${run[@]}") ;;
   test) wanted+=("${test[@]}") ;;
+  deb) wanted+=("${deb[@]}") ;;
   *)
-    echo "usage: $0 build|run|test..." >&2
+    echo "usage: $0 build|run|test|deb..." >&2
     exit 2
     ;;
   esac

@@ -5,7 +5,7 @@
 #   packaging/deb/build.sh [FOLDER]     (default: dist)
 #
 # From one commit and the same bin/ come the same bytes: all times are the
-# commit's.
+# commit's. VERSION in the environment is the packages' instead of version.sh's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:-dist}
@@ -16,7 +16,7 @@ for needed in bin/gpulab bin/images/images.json; do
   [ -e "$needed" ] || { echo "deb: $needed is missing; run \`go tool task build\` first" >&2; exit 1; }
 done
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-VERSION=$(packaging/deb/version.sh)
+VERSION=${VERSION:-$(packaging/deb/version.sh)}
 STAGE=$(mktemp -d)
 export SOURCE_DATE_EPOCH VERSION STAGE
 trap 'rm -rf "$STAGE"' EXIT
@@ -29,12 +29,12 @@ doc() {
   install -m 644 packaging/deb/copyright "$folder/copyright"
   printf '%s (%s) unstable; urgency=medium\n\n  * Built from commit %s.\n\n -- Seed 16d0ecda maintainers <maintainers@users.noreply.a-seed-16d0ecda.example>  %s\n' \
     "$1" "$VERSION" "$(git rev-parse HEAD)" "$date" | gzip -9n >"$folder/changelog.gz"
-  mkdir -p "$STAGE/$1/usr/share/lintian/overrides"
-  install -m 644 "packaging/deb/$1/lintian-overrides" "$STAGE/$1/usr/share/lintian/overrides/$1"
 }
 
 doc gpulab
 root=$STAGE/gpulab
+mkdir -p "$root/usr/share/lintian/overrides"
+install -m 644 packaging/deb/gpulab/lintian-overrides "$root/usr/share/lintian/overrides/gpulab"
 # The units, as init would write them for the package's program.
 units=$root/usr/lib/systemd/system
 mkdir -p "$units"
@@ -59,6 +59,8 @@ chmod -R u=rwX,go=rX "$images"
 find "$images" -type f -exec chmod 644 {} +
 
 mkdir -p "$out"
+# Those of other commits would be taken along by whoever takes gpulab*.deb.
+rm -f "$out"/gpulab_*.deb "$out"/gpulab-images_*.deb
 for package in gpulab gpulab-images; do
   go tool -modfile=packaging/deb/go.mod nfpm package --config "packaging/deb/nfpm.$package.yaml" --packager deb \
     --target "$out/${package}_${VERSION}_amd64.deb" >/dev/null

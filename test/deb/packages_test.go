@@ -1,0 +1,301 @@
+//go:build deb
+
+package deb
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const repository = "../.." // of the sources
+
+// keyring is where the repository's key lies, as docs/install.md has it.
+const keyring = "/etc/apt/keyrings/gpulab.asc"
+
+// TestPackages tells the life of the packages, from the build to the purge.
+func TestPackages(t *testing.T) {
+	packages := t.TempDir()
+	build(t, packages, "")
+	t.Run("are the same when they are built again", func(t *testing.T) { testReproducible(t, packages) })
+	t.Run("depend on what a machine needs", func(t *testing.T) { testDepends(t, packages) })
+	t.Run("have nothing that lintian finds", func(t *testing.T) { testLintian(t, packages) })
+	key := newKey(t)
+	server := serve(t, packages, key)
+	t.Run("are refused without the right signature", func(t *testing.T) { testForeignKey(t, server) })
+	t.Run("are installed and leave nothing", func(t *testing.T) { testLife(t, server) })
+	t.Run("keep people's work", func(t *testing.T) { testPurge(t, server) })
+}
+
+// build makes the packages, on demand as another version.
+func build(t *testing.T, into, version string) {
+	t.Helper()
+	cmd := exec.Command("packaging/deb/build.sh", into)
+	cmd.Dir = repository
+	cmd.Env = append(os.Environ(), "VERSION="+version)
+	t.Log(must(t, cmd))
+}
+
+func debs(t *testing.T, folder string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(folder, "gpulab*.deb"))
+	if err != nil || len(found) != 2 {
+		t.Fatalf("packages: %v, %v", found, err)
+	}
+	return found
+}
+
+func testReproducible(t *testing.T, packages string) {
+	again := t.TempDir()
+	build(t, again, "")
+	for _, first := range debs(t, packages) {
+		one, err1 := os.ReadFile(first)
+		other, err2 := os.ReadFile(filepath.Join(again, filepath.Base(first)))
+		if err1 != nil || err2 != nil || !bytes.Equal(one, other) {
+			t.Errorf("%s is not the same: %v, %v", filepath.Base(first), err1, err2)
+		}
+	}
+}
+
+// testDepends: the package asks for what prerequisites.sh installs for a gpulab
+// that was built by hand.
+func testDepends(t *testing.T, packages string) {
+	script, err := os.ReadFile(filepath.Join(repository, "packaging/prerequisites.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := regexp.MustCompile(`(?m)^run=\((.*)\)$`).FindStringSubmatch(string(script))
+	if run == nil {
+		t.Fatal("prerequisites.sh has no list `run`")
+	}
+	for _, deb := range debs(t, packages) {
+		if !strings.Contains(filepath.Base(deb), "gpulab_") {
+			continue
+		}
+		var depends []string
+		for _, one := range strings.Split(strings.TrimSpace(must(t, exec.Command("dpkg-deb", "--field", deb, "Depends"))), ", ") {
+			if name, _, _ := strings.Cut(one, " "); name != "libc6" && name != "debconf" {
+				depends = append(depends, name)
+			}
+		}
+		want := strings.Fields(run[1])
+		slices.Sort(want)
+		slices.Sort(depends)
+		if !slices.Equal(depends, want) {
+			t.Errorf("the package depends on %v, and prerequisites.sh installs %v", depends, want)
+		}
+	}
+}
+
+func testLintian(t *testing.T, packages string) {
+	out, err := exec.Command("lintian", append([]string{"--fail-on", "error,warning", "--tag-display-limit", "0", "--allow-root"}, debs(t, packages)...)...).CombinedOutput()
+	if err != nil || len(bytes.TrimSpace(out)) > 0 {
+		t.Errorf("lintian: %v\n%s", err, out)
+	}
+}
+
+// newKey makes a key that signs repositories, in a file as GPULAB_APT_KEY takes it.
+func newKey(t *testing.T) string {
+	t.Helper()
+	home, err := os.MkdirTemp("", "gpg") // gpg's socket needs a short path
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpg := func(args ...string) string {
+		cmd := exec.Command("gpg", append([]string{"--homedir", home, "--quiet", "--batch", "--passphrase", ""}, args...)...)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	t.Cleanup(func() {
+		_ = exec.Command("gpgconf", "--homedir", home, "--kill", "all").Run()
+		_ = os.RemoveAll(home)
+	})
+	gpg("--quick-generate-key", "gpulab test", "ed25519", "sign", "never")
+	key := filepath.Join(t.TempDir(), "key.asc")
+	if err := os.WriteFile(key, []byte(gpg("--armor", "--export-secret-keys")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// serve makes an apt repository and serves it as any web server would.
+func serve(t *testing.T, packages, key string) *httptest.Server {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "apt")
+	cmd := exec.Command("packaging/deb/apt-repo.sh", packages, folder)
+	cmd.Dir = repository
+	cmd.Env = append(os.Environ(), "GPULAB_APT_KEY="+key)
+	t.Log(must(t, cmd))
+	server := httptest.NewServer(http.FileServer(http.Dir(folder)))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// addRepository is what docs/install.md has people type, with another address.
+func (r root) addRepository(server *httptest.Server) {
+	r.t.Helper()
+	page, err := os.ReadFile(filepath.Join(repository, "docs/install.md"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	key, err := exec.Command("curl", "-fsS", server.URL+"/gpulab.asc").Output()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.write(keyring, string(key))
+	line := regexp.MustCompile(`(?m)^echo "(deb \[.*\] )https://[^ ]+( .*)" `).FindStringSubmatch(string(page))
+	if line == nil || !strings.Contains(line[1], keyring) {
+		r.t.Fatal("docs/install.md does not say how to add the repository")
+	}
+	r.write("/etc/apt/sources.list.d/gpulab.list", line[1]+server.URL+line[2]+"\n")
+}
+
+// testForeignKey: whoever has another key than the repository's gets nothing.
+func testForeignKey(t *testing.T, server *httptest.Server) {
+	r := newRoot(t)
+	r.addRepository(server)
+	secret := newKey(t)
+	home := filepath.Join(t.TempDir(), "g")
+	must(t, exec.Command("mkdir", "-m", "700", home))
+	must(t, exec.Command("gpg", "--homedir", home, "--quiet", "--batch", "--import", secret))
+	r.write(keyring, must(t, exec.Command("gpg", "--homedir", home, "--quiet", "--armor", "--export")))
+	must(t, exec.Command("gpgconf", "--homedir", home, "--kill", "all"))
+	if out, err := r.try("apt-get -q update -o APT::Update::Error-Mode=any"); err == nil || !strings.Contains(out, "NO_PUBKEY") {
+		t.Errorf("apt update with another key: %v\n%s", err, out)
+	}
+	if out, err := r.try("apt-get -q -y install gpulab"); err == nil {
+		t.Errorf("installed all the same:\n%s", out)
+	}
+}
+
+// testLife: from the signed repository onto a bare machine and off it again.
+func testLife(t *testing.T, server *httptest.Server) {
+	r := newRoot(t)
+	before := r.files()
+	r.addRepository(server)
+	withRepository := r.files()
+	r.run("apt-get -q update")
+	out := r.run("apt-get -q -y install gpulab")
+	if !strings.Contains(out, "Next: sudo gpulab init") {
+		t.Errorf("the installation does not say what is next:\n%s", out)
+	}
+	if got := r.run("gpulab version"); !strings.HasPrefix(got, "gpulab ") {
+		t.Errorf("gpulab version: %q", got)
+	}
+	// The recommended images have come along, where gpulab looks for them.
+	r.run("test -s /usr/share/gpulab/images/images.json")
+	for _, file := range []string{
+		"/usr/lib/systemd/system/gpulab.service", "/usr/lib/systemd/system/gpulab-pods.service",
+		"/usr/share/man/man1/gpulab.1.gz", "/usr/share/man/man1/gpulab-init.1.gz",
+		"/usr/share/bash-completion/completions/gpulab", "/usr/share/zsh/vendor-completions/_gpulab", "/usr/share/fish/vendor_completions.d/gpulab.fish",
+		"/usr/share/doc/gpulab/copyright", "/usr/share/doc/gpulab/changelog.gz",
+	} {
+		if _, err := os.Stat(filepath.Join(r.dir, file)); err != nil {
+			t.Error(err)
+		}
+	}
+	if out := r.run("find /etc/systemd /var/lib/gpulab /etc/gpulab /run/gpulab -name '*gpulab*' 2>/dev/null || true"); out != "" {
+		t.Errorf("an installation alone enables or makes something:\n%s", out)
+	}
+	if out, err := r.verifyUnits(); err != nil || out != "" {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	r.run("apt-get -q -y remove gpulab gpulab-images")
+	if left := changes(withRepository, r.files()); len(left) > 0 {
+		t.Errorf("a removal of a gpulab that was never used leaves:\n%s", strings.Join(left, "\n"))
+	}
+	r.run("apt-get -q -y purge gpulab gpulab-images")
+	r.run("rm /etc/apt/sources.list.d/gpulab.list " + keyring)
+	if left := changes(before, r.files()); len(left) > 0 {
+		t.Errorf("the purge leaves:\n%s", strings.Join(left, "\n"))
+	}
+	if out := r.run("debconf-show gpulab; dpkg-query -W 'gpulab*' 2>/dev/null || true"); strings.Contains(out, "gpulab") {
+		t.Errorf("debconf or dpkg still know gpulab:\n%s", out)
+	}
+}
+
+// verifyUnits has this machine's systemd read the units.
+func (r root) verifyUnits() (string, error) {
+	folder := r.t.TempDir()
+	args := []string{"verify", "--man=no"}
+	for _, name := range []string{"gpulab.service", "gpulab-pods.service"} {
+		unit, err := os.ReadFile(filepath.Join(r.dir, "usr/lib/systemd/system", name))
+		if err != nil {
+			return "", err
+		}
+		// Their program is in the root, and systemd here.
+		text := strings.ReplaceAll(string(unit), "/usr/bin/gpulab", filepath.Join(r.dir, "usr/bin/gpulab"))
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return "", err
+		}
+		args = append(args, path)
+	}
+	out, err := exec.Command("systemd-analyze", args...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// testPurge: what people have made goes only when somebody says so.
+func testPurge(t *testing.T, server *httptest.Server) {
+	for _, c := range []struct {
+		name, dataDir, before string
+		keeps                 bool
+	}{
+		{"nobody asked", "/var/lib/gpulab", "", true},
+		{"another folder", "/srv/lab", "", true},
+		{"everything", "/var/lib/gpulab", "echo gpulab gpulab/purge-homes boolean true | debconf-set-selections", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRoot(t)
+			r.addRepository(server)
+			before := r.files()
+			r.run("apt-get -q update && apt-get -q -y --no-install-recommends install gpulab")
+			r.write("/etc/gpulab/config.yaml", "lab: \"Kino\"\ndataDir: \""+c.dataDir+"\"\n")
+			r.write("/etc/gpulab/university.secret", "s")
+			for _, file := range []string{"gpulab.db", "k3s/server/db/state.db", "tls/ca.key", ".hidden", "homes/7/work.ipynb", "folders/3/data.csv"} {
+				r.write(c.dataDir+"/"+file, file)
+			}
+			r.write("/etc/rancher/node/password", "p")
+			used := r.files()
+			r.run("apt-get -q -y remove gpulab")
+			r.keeps(t, used, "a removal", "/etc/gpulab/", c.dataDir+"/", "/etc/rancher/node/")
+			r.run(c.before)
+			r.run("apt-get -q -y purge gpulab")
+			kept := changes(before, r.files())
+			slices.Sort(kept)
+			var want []string
+			if c.keeps {
+				for _, path := range []string{"", "/folders", "/folders/3", "/folders/3/data.csv", "/homes", "/homes/7", "/homes/7/work.ipynb"} {
+					want = append(want, "new: "+c.dataDir+path)
+				}
+			}
+			if !slices.Equal(kept, want) {
+				t.Errorf("the purge leaves:\n%s\nwant:\n%s", strings.Join(kept, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
+// keeps checks that nothing below the folders has changed.
+func (r root) keeps(t *testing.T, before map[string]string, what string, folders ...string) {
+	t.Helper()
+	after := r.files()
+	for name, was := range before {
+		for _, folder := range folders {
+			if strings.HasPrefix(name, folder) && after[name] != was {
+				t.Errorf("%s does not keep %s", what, name)
+			}
+		}
+	}
+}
