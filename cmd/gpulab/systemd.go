@@ -51,14 +51,14 @@ func (s systemd) runs() bool {
 	return err == nil
 }
 
-// start has systemd run gpulab that way, now and at every boot. It does not
-// wait: the control socket tells how the start goes.
+// start has systemd run gpulab that way, now and at every boot. It returns when
+// the control socket is the new gpulab's, and not the one's before.
 func (s systemd) start(ctx context.Context, how invocation) error {
 	if err := s.writeUnits(how); err != nil {
 		return fmt.Errorf("the systemd units: %w", err)
 	}
 	// Anew: another gpulab may have been enabled, under the same name elsewhere.
-	for _, args := range [][]string{{"daemon-reload"}, {"--quiet", "reenable", serviceUnit}, {"restart", "--no-block", serviceUnit}} {
+	for _, args := range [][]string{{"daemon-reload"}, {"--quiet", "reenable", serviceUnit}, {"restart", serviceUnit}} {
 		if err := systemctl(ctx, args...); err != nil {
 			return err
 		}

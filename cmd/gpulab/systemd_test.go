@@ -43,7 +43,7 @@ func (s systemd) unit(t *testing.T, dir, name string) string {
 	return string(data)
 }
 
-const startCommands = "daemon-reload\n--quiet reenable gpulab.service\nrestart --no-block gpulab.service"
+const startCommands = "daemon-reload\n--quiet reenable gpulab.service\nrestart gpulab.service"
 
 func TestUnitsOfAHandBuiltProgram(t *testing.T) {
 	s, told := systemdHost(t)

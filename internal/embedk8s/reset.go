@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -46,9 +47,9 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	step("removing network interfaces and rules")
 	removeNetwork(ctx)
 	step("removing files")
-	dirs := []string{"/run/k3s", "/run/flannel", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers"}
-	if !keepNode {
-		dirs = append(dirs, "/etc/rancher") // the node's password
+	dirs := []string{"/run/k3s", "/run/flannel", "/var/lib/cni", "/var/lib/kubelet", "/etc/rancher", "/var/log/pods", "/var/log/containers"}
+	if keepNode {
+		dirs[slices.Index(dirs, "/etc/rancher")] = "/etc/rancher/k3s" // beside it is the node's password
 	}
 	for _, dir := range dirs {
 		err = errors.Join(err, removeContents(dir))
