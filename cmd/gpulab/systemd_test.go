@@ -20,7 +20,7 @@ func systemdHost(t *testing.T) (s systemd, told func() string) {
 	}
 	log := filepath.Join(root, "told")
 	script := "#!/bin/sh\necho \"$*\" >>" + log + "\n"
-	if err := os.WriteFile(filepath.Join(root, "bin/systemctl"), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(root, "bin/systemctl"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
@@ -82,7 +82,7 @@ func TestUnitsOfAHandBuiltProgram(t *testing.T) {
 func TestUnitsOfThePackage(t *testing.T) {
 	s, told := systemdHost(t)
 	packaged := filepath.Join(s.root, packagedUnits, serviceUnit)
-	if err := os.WriteFile(packaged, []byte("the package's"), 0o644); err != nil { //nolint:gosec // as packages do
+	if err := os.WriteFile(packaged, []byte("the package's"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	usual := invocation{packagedProgram, defaultConfigPath, ctl.DefaultSocket}
@@ -118,7 +118,7 @@ func TestUnitsOfThePackage(t *testing.T) {
 func TestSystemctlThatFails(t *testing.T) {
 	s, _ := systemdHost(t)
 	script := "#!/bin/sh\necho 'Unit gpulab.service is masked.' >&2\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(s.root, "bin/systemctl"), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(s.root, "bin/systemctl"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	err := s.start(t.Context(), invocation{Exe: "/src/bin/gpulab"})

@@ -79,7 +79,7 @@ func (r root) write(path, text string) {
 	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
 		r.t.Fatal(err)
 	}
-	if err := os.WriteFile(full, []byte(text), 0o644); err != nil { //nolint:gosec // as any file of a machine
+	if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
 		r.t.Fatal(err)
 	}
 }
