@@ -27,7 +27,7 @@ doc() {
   local folder=$STAGE/$1/usr/share/doc/$1
   mkdir -p "$folder"
   install -m 644 packaging/deb/copyright "$folder/copyright"
-  printf '%s (%s) unstable; urgency=medium\n\n  * Built from commit %s.\n\n -- Seed 16d0ecda maintainers <maintainers@users.noreply.a-seed-16d0ecda.example>  %s\n' \
+  printf '%s (%s) unstable; urgency=medium\n\n  * Built from commit %s.\n\n -- gpulab maintainers <maintainers@gpulab.example>  %s\n' \
     "$1" "$VERSION" "$(git rev-parse HEAD)" "$date" | gzip -9n >"$folder/changelog.gz"
 }
 
