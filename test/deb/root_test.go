@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -24,9 +25,9 @@ type root struct {
 	dir string
 }
 
-// newRoot unpacks a fresh Debian. It is made once and kept in the user's cache
+// newRoot unpacks a fresh Debian, with further packages on demand. It is made once and kept in the user's cache
 // folder, under a name of what it is made from.
-func newRoot(t *testing.T) root {
+func newRoot(t *testing.T, further ...string) root {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("root is needed to unpack a Debian and install packages in it; run `sudo go tool task test-deb`")
@@ -35,7 +36,7 @@ func newRoot(t *testing.T) root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--variant=apt", "--mode=root", "--aptopt=Acquire::Retries 3", "--include=" + strings.Join(inRoot, ","), "bookworm"}
+	args := []string{"--variant=apt", "--mode=root", "--aptopt=Acquire::Retries 3", "--include=" + strings.Join(slices.Concat(inRoot, further), ","), "bookworm"}
 	key := sha256.Sum256([]byte(strings.Join(args, "\n")))
 	archive := filepath.Join(cache, "gpulab", "test-deb-root-"+hex.EncodeToString(key[:6])+".tar")
 	if _, err := os.Stat(archive); err != nil {
