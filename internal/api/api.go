@@ -137,7 +137,7 @@ type Storage interface {
 	HomeState(ctx context.Context, u users.User) (storage.HomeState, error)
 	HomeNotice(ctx context.Context, userID int64, state storage.HomeState) (string, error)
 	Largest(ctx context.Context, user int64) ([]storage.Entry, *storage.Size, error)
-	Clear(ctx context.Context, u users.User, path string) error
+	ClearWithin(ctx context.Context, u users.User, name string, wait time.Duration) (done bool, err error)
 }
 
 // Config wires a Server. All but Files, Providers, LabName, HubPort, Limits and Log are required.

@@ -85,15 +85,12 @@ func (s *Server) myHome(ctx context.Context, c *call, _ *noInput) (*body[MyHome]
 
 // clearMyHome deletes something in the own home. What takes long goes on when the answer is sent.
 func (s *Server) clearMyHome(ctx context.Context, c *call, in *clearInput) (*clearAnswer, error) {
-	cleared := make(chan error, 1)
-	go func() { cleared <- s.cfg.Storage.Clear(context.WithoutCancel(ctx), c.user, in.Path) }()
+	done, err := s.cfg.Storage.ClearWithin(ctx, c.user, in.Path, clearWait)
+	if err != nil {
+		return nil, err
+	}
 	status := http.StatusNoContent
-	select {
-	case err := <-cleared:
-		if err != nil {
-			return nil, err
-		}
-	case <-time.After(clearWait):
+	if !done {
 		status = http.StatusAccepted
 	}
 	s.audit(ctx, c, "home.clear", c.user.Handle, in.Path)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -47,6 +48,19 @@ func (s *Service) Clear(ctx context.Context, u users.User, name string) error {
 	}
 	s.MeasureHome(u.ID)
 	return ctx.Err()
+}
+
+// ClearWithin is Clear for somebody who waits no longer than that: done is false when it still goes on, whatever
+// becomes of ctx.
+func (s *Service) ClearWithin(ctx context.Context, u users.User, name string, wait time.Duration) (done bool, err error) {
+	cleared := make(chan error, 1)
+	go func() { cleared <- s.Clear(context.WithoutCancel(ctx), u, name) }()
+	select {
+	case err := <-cleared:
+		return true, err
+	case <-time.After(wait):
+		return false, nil
+	}
 }
 
 func gone(name string) error {

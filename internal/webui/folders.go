@@ -30,7 +30,7 @@ type Storage interface {
 	// measured; a nil size is not known.
 	Largest(ctx context.Context, user int64) ([]storage.Entry, *storage.Size, error)
 	// Clear deletes something in somebody's home.
-	Clear(ctx context.Context, u users.User, path string) error
+	ClearWithin(ctx context.Context, u users.User, name string, wait time.Duration) (done bool, err error)
 	// Kept reports whether the file system itself keeps limits of homes.
 	Kept() bool
 }

@@ -99,21 +99,16 @@ func (s *Server) clearHome(_ http.ResponseWriter, r *http.Request, v visitor) er
 	if err != nil {
 		return errFormUnreadable
 	}
-	done := make(chan error, 1)
-	ctx := context.WithoutCancel(r.Context())
-	go func() { done <- s.cfg.Storage.Clear(ctx, v.session.User, path) }()
-	select {
-	case err := <-done:
-		if text, ok := users.Message(err); ok {
-			return &problem{status: http.StatusConflict, title: "It was not deleted", text: text, linkText: "Back to the folders", link: "/folders"}
-		}
-		if err != nil {
-			return fmt.Errorf("delete in a home: %w", err)
-		}
-		s.audit(r, v, "home.clear", v.session.User.Handle, path)
-		return seeOther("/folders?done=cleared")
-	case <-time.After(clearWait):
-		s.audit(r, v, "home.clear", v.session.User.Handle, path)
+	done, err := s.cfg.Storage.ClearWithin(r.Context(), v.session.User, path, clearWait)
+	if text, ok := users.Message(err); ok {
+		return &problem{status: http.StatusConflict, title: "It was not deleted", text: text, linkText: "Back to the folders", link: "/folders"}
+	}
+	if err != nil {
+		return fmt.Errorf("delete in a home: %w", err)
+	}
+	s.audit(r, v, "home.clear", v.session.User.Handle, path)
+	if !done {
 		return seeOther("/folders?done=clearing")
 	}
+	return seeOther("/folders?done=cleared")
 }
