@@ -43,6 +43,7 @@ const (
 	currentLink  = "current"  // in the bin folder, leads to the version in use
 	partialEnd   = ".partial" // of a version that is being unpacked
 	discardedEnd = ".old"     // of a version that is being removed
+	maxWindow    = 64 << 20   // bytes of memory that unpacking needs; packaging/runtime/build packs within it
 	spareSpace   = 64 << 20   // bytes left free on the disk beside what is unpacked
 )
 
@@ -182,7 +183,8 @@ func (s *stager) readManifest() error {
 }
 
 func (s *stager) open() (t *tar.Reader, done func(), err error) {
-	z, err := zstd.NewReader(bytes.NewReader(s.archive), zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(2))
+	z, err := zstd.NewReader(bytes.NewReader(s.archive), zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(2),
+		zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (%w)", errDamaged, err)
 	}

@@ -254,7 +254,7 @@ func TestPack(t *testing.T) {
 	c := w.open()
 	defer c.close()
 
-	archive, err := c.pack(t.Context(), []entry{inFolder, flat})
+	archive, err := c.pack(t.Context(), []entry{inFolder, flat}, noVersions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestPack(t *testing.T) {
 	if err := os.RemoveAll(archive.dir); err != nil {
 		t.Fatal(err)
 	}
-	again, err := c.pack(t.Context(), []entry{flat, inFolder})
+	again, err := c.pack(t.Context(), []entry{flat, inFolder}, noVersions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestPack(t *testing.T) {
 
 func unpack(t *testing.T, packed []byte) (names []string, table []byte) {
 	t.Helper()
-	z, err := zstd.NewReader(bytes.NewReader(packed))
+	z, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderMaxWindow(64<<20)) // as internal/embedk8s has it
 	if err != nil {
 		t.Fatal(err)
 	}

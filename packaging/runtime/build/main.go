@@ -68,7 +68,7 @@ func run(ctx context.Context, opts options) error {
 		}
 		entries = append(entries, e)
 	}
-	archive, err := c.pack(ctx, entries)
+	archive, err := c.pack(ctx, entries, have)
 	if err != nil {
 		return fmt.Errorf("pack: %w", err)
 	}

@@ -27,6 +27,9 @@ var (
 	libseccomp = tool{"libseccomp", []string{"pkg-config", "--modversion", "libseccomp"}, "libseccomp-dev pkg-config"}
 	gnuMake    = tool{"make", []string{"make", "--version"}, "make"}
 
+	// zstdTool packs better than the library that unpacks.
+	zstdTool = tool{"zstd", []string{"zstd", "--version"}, "zstd"}
+
 	// nvmlHeader is what the simulated driver is compiled against.
 	nvmlHeader = tool{"NVML's header", []string{"go", "list", "-m", "github.com/NVIDIA/go-nvml"}, "golang-go"}
 )

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -182,8 +181,16 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// repository is the root of the checkout, found from this file's place.
+// repository is the root of the checkout: a test runs in its package's folder.
 func repository() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "../../..")
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err) // the folder that the test runs in is gone
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "packaging/simdriver/Makefile")); err == nil {
+			return dir
+		}
+	}
+	panic("no repository of gpulab's above the test's folder")
 }
