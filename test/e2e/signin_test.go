@@ -174,12 +174,7 @@ func signInBrowser(b *lab.Browser, address, handle, password string) {
 
 // createAccount fills in the form of somebody who makes an account of their own.
 func createAccount(b *lab.Browser, name, handle, password string) {
-	b.Fill("Your name", name)
-	b.Fill("Sign-in name", handle)
-	b.Fill("Password", password)
-	b.Fill("Password once more", password)
-	b.Click("form", "Create the account")
-	waitHome(b)
+	b.CreateAccount(name, handle, password)
 }
 
 // choosePassword follows the link that a command has printed.
@@ -191,9 +186,7 @@ func choosePassword(b *lab.Browser, printed, password string) {
 	waitHome(b)
 }
 
-func waitHome(b *lab.Browser) {
-	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
-}
+func waitHome(b *lab.Browser) { b.WaitHome() }
 
 // tryPassword sends the sign-in form as a browser does.
 func tryPassword(t *testing.T, client *http.Client, handle, password string) (int, string) {

@@ -69,22 +69,10 @@ func testHome(t *testing.T, a *appliance) {
 }
 
 // launch starts a notebook from the home page.
-func launch(b *lab.Browser, profile, title string) {
-	b.Open(pages + "/")
-	b.WaitFor("the launch card for "+profile, fmt.Sprintf(`(() => {
-		const form = document.querySelector('form:has(input[name=profile][value=%q])');
-		if (!form) return false;
-		form.elements.title.value = %q;
-		form.querySelector("button").click();
-		return true;
-	})()`, profile, title))
-	b.WaitFor("the progress page", `location.pathname.startsWith("/launches/") && document.querySelector("#launch-state")`)
-}
+func launch(b *lab.Browser, profile, title string) { b.Launch(pages, profile, title) }
 
 // waitJupyterLab waits until the progress page has led on to JupyterLab.
-func waitJupyterLab(b *lab.Browser, handle string) {
-	b.WaitFor("JupyterLab", fmt.Sprintf(`location.href.startsWith(%q) && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`, hub+"/user/"+handle+"/"))
-}
+func waitJupyterLab(b *lab.Browser, handle string) { b.WaitJupyterLab(hub, handle) }
 
 // gpuCell prints how many GPUs a notebook sees, and which.
 const gpuCell = `import pynvml

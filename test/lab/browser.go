@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,14 +34,21 @@ type Browser struct {
 // launch may unpack an image meanwhile.
 const Patience = 2 * time.Minute
 
-// Browser starts a Chromium that trusts the given authorities (PEM), as a
-// person's does after installing them, or no such one (nil). Pictures are
-// written to the folder named by GPULAB_SCREENSHOTS, or test/output/screenshots.
+// Browser starts a Chromium on the visitor's computer, as [NewBrowser] does.
 func (l *Lab) Browser(authorities []byte) *Browser {
 	l.t.Helper()
-	home := l.t.TempDir()
+	return NewBrowser(l.t, []string{"nsenter", "--target", strconv.Itoa(l.visitor), "--net"}, authorities)
+}
+
+// NewBrowser starts a Chromium through a command that enters the network of
+// somebody's computer. It trusts the given authorities (PEM), as a person's
+// does after installing them, or no such one (nil). Pictures are
+// written to the folder named by GPULAB_SCREENSHOTS, or test/output/screenshots.
+func NewBrowser(t testing.TB, enter []string, authorities []byte) *Browser {
+	t.Helper()
+	home := t.TempDir()
 	if len(authorities) > 0 {
-		trust(l.t, home, authorities)
+		trust(t, home, authorities)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.NoSandbox, chromedp.DisableGPU,
@@ -49,31 +57,31 @@ func (l *Lab) Browser(authorities []byte) *Browser {
 		chromedp.Env("HOME="+home),
 		chromedp.UserDataDir(filepath.Join(home, "profile")),
 		chromedp.ModifyCmdFunc(func(cmd *exec.Cmd) {
-			cmd.Args = append([]string{"nsenter", "--target", strconv.Itoa(l.visitor), "--net", cmd.Path}, cmd.Args[1:]...)
-			cmd.Path, cmd.Err = exec.LookPath("nsenter")
+			cmd.Args = slices.Concat(enter, []string{cmd.Path}, cmd.Args[1:])
+			cmd.Path, cmd.Err = exec.LookPath(enter[0])
 		}))
 	if path := os.Getenv("GPULAB_CHROMIUM"); path != "" {
 		options = append(options, chromedp.ExecPath(path))
 	}
 	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(allocator)
-	l.t.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = chromedp.Cancel(ctx) // waits for the browser, so that its files are gone before their folder
 		cancel()
 		stop()
 	})
 	if err := chromedp.Do(ctx); err != nil {
-		l.t.Fatalf("start Chromium (apt-get install chromium, or set GPULAB_CHROMIUM): %v", err)
+		t.Fatalf("start Chromium (apt-get install chromium, or set GPULAB_CHROMIUM): %v", err)
 	}
 	pictures := os.Getenv("GPULAB_SCREENSHOTS")
 	if pictures == "" {
-		pictures = filepath.Join(l.repo, "test/output/screenshots")
+		pictures = filepath.Join(repository(t), "test/output/screenshots")
 	}
 	if err := os.MkdirAll(pictures, 0o755); err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
 	acceptDialogs(ctx)
-	return &Browser{t: l.t, ctx: ctx, pictures: pictures}
+	return &Browser{t: t, ctx: ctx, pictures: pictures}
 }
 
 // For returns the same browser reporting to another test, a subtest.

@@ -38,10 +38,18 @@ var looks = map[string]string{
 // has changed since it was made.
 func (l *Lab) Snapshot(ctx context.Context) Snapshot {
 	l.t.Helper()
-	snapshot := Snapshot{"files": l.changedFiles()}
-	for kind, command := range looks {
+	snapshot := Look(func(script string) string { return l.Run(ctx, "sh", "-c", script).Stdout })
+	snapshot["files"] = l.changedFiles()
+	return snapshot
+}
+
+// Look records the state of a machine, but for its files, by shell scripts that
+// run there and return what they print.
+func Look(run func(script string) string) Snapshot {
+	snapshot := Snapshot{}
+	for kind, script := range looks {
 		var lines []string
-		for line := range strings.Lines(l.Run(ctx, "sh", "-c", command).Stdout) {
+		for line := range strings.Lines(run(script)) {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 		slices.Sort(lines)

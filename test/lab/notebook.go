@@ -1,0 +1,196 @@
+package lab
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp/kb"
+)
+
+// CreateAccount fills in the form of somebody who makes an account of their own.
+func (b *Browser) CreateAccount(name, handle, password string) {
+	b.t.Helper()
+	b.Fill("Your name", name)
+	b.Fill("Sign-in name", handle)
+	b.Fill("Password", password)
+	b.Fill("Password once more", password)
+	b.Click("form", "Create the account")
+	b.WaitHome()
+}
+
+// WaitHome waits for the home page.
+func (b *Browser) WaitHome() {
+	b.t.Helper()
+	b.WaitFor("the home page", `location.pathname === "/" && document.querySelector(".launches")`)
+}
+
+// Launch starts a notebook from the home page of the lab at an address, such
+// as https://10.99.0.1.
+func (b *Browser) Launch(lab, profile, title string) {
+	b.t.Helper()
+	b.Open(lab + "/")
+	b.WaitFor("the launch card for "+profile, fmt.Sprintf(`(() => {
+		const form = document.querySelector('form:has(input[name=profile][value=%q])');
+		if (!form) return false;
+		form.elements.title.value = %q;
+		form.querySelector("button").click();
+		return true;
+	})()`, profile, title))
+	b.WaitFor("the progress page", `location.pathname.startsWith("/launches/") && document.querySelector("#launch-state")`)
+}
+
+// WaitJupyterLab waits until the progress page has led on to the person's
+// JupyterLab on the notebooks' origin.
+func (b *Browser) WaitJupyterLab(notebooks, handle string) {
+	b.t.Helper()
+	b.WaitFor("JupyterLab", fmt.Sprintf(`location.href.startsWith(%q) && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`, notebooks+"/user/"+handle+"/"))
+}
+
+// Kernel is a Python kernel of the notebook that a browser shows, spoken to as
+// JupyterLab does: through the page's own WebSocket.
+type Kernel struct {
+	browser *Browser
+	id      string
+}
+
+// Answer is what a cell printed.
+type Answer struct {
+	Output string // stdout, stderr and results, in their order
+	Error  string // the exception's name, "" without one
+}
+
+// NotebookBase is the notebook's own path, as a JavaScript expression.
+const NotebookBase = `location.pathname.match(/^\/user\/[^/]+\/[^/]+\//)[0]`
+
+// NewKernel starts a kernel in the notebook that the browser shows.
+func NewKernel(b *Browser) *Kernel {
+	b.t.Helper()
+	id := Evaluate[string](b, `async () => {
+		const base = `+NotebookBase+`;
+		const token = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1] ?? "";
+		const r = await fetch(base + "api/kernels", {method: "POST", headers: {"X-XSRFToken": token}, body: "{}"});
+		if (!r.ok) throw new Error("POST api/kernels: " + r.status + " " + await r.text());
+		return (await r.json()).id;
+	}`)
+	return &Kernel{browser: b, id: id}
+}
+
+const execute = `async (kernel, code) => {
+	const base = ` + NotebookBase + `;
+	const socket = new WebSocket("wss://" + location.host + base + "api/kernels/" + kernel + "/channels");
+	const id = crypto.randomUUID();
+	try {
+		return await new Promise((resolve, reject) => {
+			const answer = {Output: "", Error: ""};
+			setTimeout(() => reject(new Error("no answer from the kernel; so far: " + answer.Output)), 100000);
+			socket.onerror = () => reject(new Error("the WebSocket failed"));
+			socket.onclose = e => reject(new Error("the WebSocket was closed: " + e.code + " " + e.reason));
+			socket.onopen = () => socket.send(JSON.stringify({
+				header: {msg_id: id, msg_type: "execute_request", username: "", session: id, version: "5.3", date: new Date().toISOString()},
+				parent_header: {}, metadata: {}, channel: "shell", buffers: [],
+				content: {code, silent: false, store_history: false, user_expressions: {}, allow_stdin: false, stop_on_error: true},
+			}));
+			socket.onmessage = e => {
+				const m = JSON.parse(e.data);
+				if (m.parent_header.msg_id !== id) return;
+				if (m.msg_type === "stream") answer.Output += m.content.text;
+				if (m.msg_type === "execute_result") answer.Output += m.content.data["text/plain"] + "\n";
+				if (m.msg_type === "error") answer.Error = m.content.ename + ": " + m.content.evalue;
+				if (m.msg_type === "status" && m.content.execution_state === "idle") resolve(answer);
+			};
+		});
+	} finally {
+		socket.onclose = null;
+		socket.close();
+	}
+}`
+
+// For returns the same kernel reporting to another test.
+func (k *Kernel) For(t testing.TB) *Kernel { return k.Through(k.browser.For(t)) }
+
+// Through returns the same kernel, spoken to through another page of the notebook.
+func (k *Kernel) Through(b *Browser) *Kernel { return &Kernel{browser: b, id: k.id} }
+
+// Run executes a cell and returns what it printed; an exception ends the test.
+func (k *Kernel) Run(code string) string {
+	k.browser.t.Helper()
+	a, err := k.Try(code)
+	if err != nil || a.Error != "" {
+		k.browser.t.Fatalf("cell\n%s\nfailed: %s %v\n%s", code, a.Error, err, a.Output)
+	}
+	return strings.TrimSpace(a.Output)
+}
+
+// Try executes a cell that may fail.
+func (k *Kernel) Try(code string) (Answer, error) {
+	return TryEvaluate[Answer](k.browser, execute, k.id, code)
+}
+
+// TypeCell opens a new notebook in JupyterLab by hand, types a cell, runs it
+// and returns what is shown below it.
+func TypeCell(b *Browser, code string) string {
+	b.t.Helper()
+	b.WaitFor("JupyterLab's launcher", `(() => {
+		const card = document.querySelector('.jp-LauncherCard[data-category="Notebook"]');
+		card?.click();
+		return card;
+	})()`)
+	b.WaitFor("an idle kernel", `document.querySelector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')`)
+	// While the notebook is still being loaded, a cell may be put in the place
+	// of one that somebody types into.
+	for range 10 {
+		b.WaitFor("an empty cell", `(() => {
+			const cell = document.querySelector(".jp-Notebook .jp-Cell .cm-content");
+			cell?.focus();
+			return cell && document.activeElement === cell;
+		})()`)
+		b.Type(code)
+		time.Sleep(500 * time.Millisecond)
+		if b.Text(".jp-Notebook .jp-Cell .cm-content") != "" {
+			break
+		}
+	}
+	b.Press(kb.Enter, kb.ModifierShift)
+	// JupyterLab drops what is run before its session is connected, although
+	// it shows an idle kernel: then a person runs the cell once more.
+	for range 20 {
+		time.Sleep(500 * time.Millisecond)
+		if b.Text(".jp-Notebook .jp-InputPrompt") != "[ ]:" {
+			break
+		}
+		Evaluate[bool](b, `async () => { document.querySelector(".jp-Notebook .jp-Cell .cm-content").focus(); return true }`)
+		b.Press(kb.Enter, kb.ModifierShift)
+	}
+	b.WaitFor("the cell's output", `document.querySelector(".jp-Notebook .jp-OutputArea-output")?.innerText.trim()`)
+	return b.Text(".jp-Notebook .jp-OutputArea-output")
+}
+
+// NextCell types a cell below the last one of the notebook that JupyterLab
+// shows, runs it and returns what is shown below it. The page may just have lost
+// its kernel: what it dropped is run once more, as a person does.
+func NextCell(b *Browser, code string) string {
+	b.t.Helper()
+	const cells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
+	number := Evaluate[int](b, `async () => `+cells+`.length - 1`)
+	b.WaitFor("an empty cell", fmt.Sprintf(`(() => {
+		const editor = %s[%d]?.querySelector(".cm-content");
+		editor?.focus();
+		return editor && document.activeElement === editor && !editor.innerText.trim();
+	})()`, cells, number))
+	b.Type(code)
+	deadline := time.Now().Add(Patience)
+	for {
+		Evaluate[bool](b, fmt.Sprintf(`async () => { %s[%d].querySelector(".cm-content").focus(); return true }`, cells, number))
+		b.Press(kb.Enter, kb.ModifierShift)
+		time.Sleep(2 * time.Second)
+		prompt := Evaluate[string](b, fmt.Sprintf(`async () => %s[%d].querySelector(".jp-InputPrompt").innerText.trim()`, cells, number))
+		if prompt != "[ ]:" || time.Now().After(deadline) {
+			break
+		}
+	}
+	output := fmt.Sprintf(`%s[%d].querySelector(".jp-OutputArea-output")?.innerText.trim()`, cells, number)
+	b.WaitFor("the cell's output", output)
+	return Evaluate[string](b, `async () => `+output)
+}
