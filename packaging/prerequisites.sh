@@ -2,12 +2,13 @@
 # Installs what gpulab needs from Debian's or Ubuntu's own packages, and only
 # what is missing: with everything there it changes nothing and needs no network.
 #
-#   packaging/prerequisites.sh build|run|test|deb...
+#   packaging/prerequisites.sh build|run|test|deb|vm...
 #
 # build  what turns a clone into bin/gpulab
 # run    what a machine of the pool needs while gpulab runs
 # test   what the tests need besides (a Chromium; a Prometheus and an OpenLDAP that are not started)
 # deb    what makes and tests the Debian packages and their repository
+# vm     what tests them in a virtual machine
 #
 # Debian 12 and 13, Ubuntu 24.04. Go itself is not installed: whoever runs this
 # through `go tool task` has it.
@@ -17,6 +18,7 @@ build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-ke
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
 test=(chromium curl libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
 deb=(lintian apt-utils gnupg curl mmdebstrap debian-archive-keyring systemd systemd-container iproute2 procps util-linux)
+vm=(qemu-system-x86 qemu-utils e2fsprogs openssh-client)
 
 . /etc/os-release
 case "${ID:-}${VERSION_ID:-}" in
@@ -35,8 +37,9 @@ for set in "$@"; do
   run) wanted+=("${run[@]}") ;;
   test) wanted+=("${test[@]}") ;;
   deb) wanted+=("${deb[@]}") ;;
+  vm) wanted+=("${vm[@]}") ;;
   *)
-    echo "usage: $0 build|run|test|deb..." >&2
+    echo "usage: $0 build|run|test|deb|vm..." >&2
     exit 2
     ;;
   esac

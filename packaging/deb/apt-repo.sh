@@ -4,6 +4,8 @@
 #
 #   packaging/deb/apt-repo.sh [PACKAGES [REPOSITORY]]     (default: dist dist/apt)
 #
+# GPULAB_APT_URL is where it will be served, as https://apt.example.org; without
+# it, gpulab.sources, which tells apt about the repository, leads to the folder here.
 # GPULAB_APT_KEY names a file with the secret key that signs it (gpg
 # --export-secret-keys --armor KEY). Without it, a key is made for this one
 # repository and forgotten: good for trying it out, since the next has another.
@@ -28,10 +30,16 @@ else
 fi
 
 # Made beside the old one and put in its place whole.
+repository=$(realpath --canonicalize-missing "$repository")
+url=${GPULAB_APT_URL:-file:$repository}
 rm -rf "$repository.new"
 mkdir -p "$repository.new/pool" "$repository.new/dists/stable/main/binary-amd64"
 cp --link "${debs[@]}" "$repository.new/pool/" 2>/dev/null || cp --preserve=timestamps "${debs[@]}" "$repository.new/pool/"
 gpg --export --armor >"$repository.new/gpulab.asc"
+{
+  printf 'Types: deb\nURIs: %s\nSuites: stable\nComponents: main\nArchitectures: amd64\nSigned-By:\n' "$url"
+  sed 's/^$/./; s/^/ /' "$repository.new/gpulab.asc"
+} >"$repository.new/gpulab.sources"
 cd "$repository.new"
 apt-ftparchive packages pool >dists/stable/main/binary-amd64/Packages
 gzip -9nk dists/stable/main/binary-amd64/Packages

@@ -5,20 +5,22 @@
 #   packaging/deb/build.sh [FOLDER]     (default: dist)
 #
 # From one commit and the same bin/ come the same bytes: all times are the
-# commit's. VERSION in the environment is the packages' instead of version.sh's.
+# commit's. VERSION in the environment is the packages' instead of version.sh's,
+# and PROGRAM the gpulab instead of bin/gpulab.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:-dist}
 umask 022
 export LC_ALL=C.UTF-8 TZ=UTC
 
-for needed in bin/gpulab bin/images/images.json; do
+PROGRAM=${PROGRAM:-bin/gpulab}
+for needed in "$PROGRAM" bin/images/images.json; do
   [ -e "$needed" ] || { echo "deb: $needed is missing; run \`go tool task build\` first" >&2; exit 1; }
 done
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 VERSION=${VERSION:-$(packaging/deb/version.sh)}
 STAGE=$(mktemp -d)
-export SOURCE_DATE_EPOCH VERSION STAGE
+export SOURCE_DATE_EPOCH VERSION STAGE PROGRAM
 trap 'rm -rf "$STAGE"' EXIT
 date=$(date --date="@$SOURCE_DATE_EPOCH" --rfc-email)
 
@@ -44,12 +46,12 @@ for unit in gpulab gpulab-pods; do
 done
 ! grep -q '{{' "$units"/* || { echo "deb: a unit has a variable that this script does not know" >&2; exit 1; }
 # Manual pages and completions come from the program itself.
-bin/gpulab man "$root/usr/share/man/man1"
+"$PROGRAM" man "$root/usr/share/man/man1"
 gzip -9n "$root"/usr/share/man/man1/*.1
 mkdir -p "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
-bin/gpulab completion bash >"$root/usr/share/bash-completion/completions/gpulab"
-bin/gpulab completion zsh >"$root/usr/share/zsh/vendor-completions/_gpulab"
-bin/gpulab completion fish >"$root/usr/share/fish/vendor_completions.d/gpulab.fish"
+"$PROGRAM" completion bash >"$root/usr/share/bash-completion/completions/gpulab"
+"$PROGRAM" completion zsh >"$root/usr/share/zsh/vendor-completions/_gpulab"
+"$PROGRAM" completion fish >"$root/usr/share/fish/vendor_completions.d/gpulab.fish"
 
 doc gpulab-images
 images=$STAGE/gpulab-images/usr/share/gpulab/images

@@ -3,103 +3,227 @@
 package deb
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
-// machine is a Debian that has been booted with systemd.
-type machine struct {
-	root
-	name string
-}
+// The person of the story.
+const (
+	handle   = "ada"
+	password = "a quiet green lamp"
+)
 
-// boot starts a fresh machine, which is switched off with the test.
-func boot(t *testing.T) machine {
-	t.Helper()
-	m := machine{newRoot(t, "systemd-sysv", "dbus", "procps"), fmt.Sprintf("gpulab-deb-%d", os.Getpid())}
-	// Control groups are read-only in a container of systemd's, unless somebody changes that.
-	m.write("/etc/systemd/system/groups.service", `[Unit]
-DefaultDependencies=no
-Before=sysinit.target
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/sh -c 'mount --make-rshared /; mount -o remount,rw /sys/fs/cgroup; for c in /sys/fs/cgroup/*/; do mount -o remount,rw,bind $c; done'
-`)
-	wants := filepath.Join(m.dir, "etc/systemd/system/sysinit.target.wants")
-	must(t, exec.Command("mkdir", "-p", wants))
-	must(t, exec.Command("ln", "-s", "../groups.service", wants+"/groups.service"))
-	m.write("/etc/machine-id", "")
-	m.write("/etc/hostname", "labhead\n")
-	keeper := exec.Command("./machine.sh", "boot", m.name, m.dir)
-	keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := keeper.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- keeper.Wait() }()
-	t.Cleanup(func() {
-		_, _ = m.try("systemctl poweroff")
-		select {
-		case <-ended:
-		case <-time.After(time.Minute):
-			_ = syscall.Kill(-keeper.Process.Pid, syscall.SIGKILL)
-			t.Error("the machine does not go down")
-		}
-		_ = exec.Command("ip", "netns", "delete", m.name).Run()
-		_ = exec.Command("sh", "-c", "rmdir /sys/fs/cgroup/*/"+m.name).Run()
+// TestMachine is the life of a machine that somebody carries two files to, who
+// has no network: it becomes a lab, is restarted, upgraded, rebooted, taken off
+// and put back, and in the end nothing of gpulab is left.
+func TestMachine(t *testing.T) {
+	packages, newer := current(t), t.TempDir()
+	buildVersion(t, newer, newerVersion)
+	l := &life{machine: boot(t)}
+	l.put(packages, "/old")
+	l.put(newer, "/new")
+	l.install, l.upgrade = "apt-get -q -y install /old/*.deb", "apt-get -q -y install /new/*.deb"
+	l.tell(t, []chapter{
+		{"half a package", (*life).halfPackage},
+		{"install", (*life).installed},
+		{"first cell", (*life).firstCell},
+		{"restart", (*life).restarted},
+		{"upgrade", (*life).upgraded},
+		{"reboot", (*life).rebooted},
+		{"remove and come back", (*life).removed},
+		{"purge", (*life).purged},
 	})
-	m.wait(time.Minute, "systemctl is-system-running")
-	return m
 }
 
-// try runs a shell script on the machine.
-func (m machine) try(script string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "./machine.sh", "enter", m.name, m.dir, "sh", "-ec", script).CombinedOutput()
-	return strings.TrimSpace(string(out)), err
+// life is one machine's; the chapters share it, in their order.
+type life struct {
+	machine
+	install, upgrade string // shell scripts
+	before           lab.Snapshot
+	browser          *lab.Browser
+	kernel           *lab.Kernel
+	began            time.Time
+	stages           []string // of the way to the first cell, with when they ended
 }
 
-func (m machine) run(script string) string {
-	m.t.Helper()
-	out, err := m.try(script)
-	if err != nil {
-		m.t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	return out
+type chapter struct {
+	name string
+	run  func(*life)
 }
 
-func (m machine) wait(limit time.Duration, script string) {
-	m.t.Helper()
-	for end := time.Now().Add(limit); ; time.Sleep(500 * time.Millisecond) {
-		out, err := m.try(script)
-		if err == nil {
-			return
+// tell runs the chapters, each of which builds on those before.
+func (l *life) tell(t *testing.T, chapters []chapter) {
+	for _, c := range chapters {
+		if !t.Run(c.name, func(t *testing.T) {
+			l.t = t
+			if l.browser != nil {
+				l.browser, l.kernel = l.browser.For(t), l.kernel.For(t)
+			}
+			c.run(l)
+		}) {
+			l.t = t
+			t.Fatalf("the rest builds on %q\n%s", c.name, l.journal())
 		}
-		if time.Now().After(end) {
-			m.t.Fatalf("%s: after %s still %v\n%s\n%s", script, limit, err, out, m.journal())
-		}
+		l.t = t
 	}
 }
 
-func (m machine) journal() string {
-	out, _ := m.try("journalctl --no-pager -u gpulab -u gpulab-pods | tail -n 40")
-	return out
+// halfPackage: of a package whose download broke off apt says so, and nothing
+// on the machine changes.
+func (l *life) halfPackage() {
+	l.before = l.traces()
+	l.run("mkdir /half && head -c 50000000 /old/gpulab_*.deb >/half/gpulab.deb")
+	for _, script := range []string{"apt-get -q -y install /half/gpulab.deb", "dpkg --install /half/gpulab.deb"} {
+		out, err := l.try(script)
+		if err == nil || !strings.Contains(out, "/half/gpulab.deb") || !strings.Contains(out, "rror") {
+			l.t.Errorf("%s: %v\n%s", script, err, out)
+		}
+		l.t.Logf("%s\n%s", script, out)
+	}
+	l.run("rm -r /half")
+	l.compare("half a package", l.before)
+	if out := l.run0("dpkg --audit; dpkg-query -W gpulab 2>/dev/null"); out != "" {
+		l.t.Errorf("dpkg knows of half a package:\n%s", out)
+	}
 }
 
-// pod writes down every tenth of a second that it runs, and saves when it is
-// asked to end; its second container does not listen.
-const pod = `apiVersion: v1
+// installed: an installation alone starts and enables nothing.
+func (l *life) installed() {
+	if l.before == nil {
+		l.before = l.traces()
+	}
+	l.began = time.Now()
+	l.run(l.install)
+	l.stage("installed")
+	if out := l.run0("systemctl is-enabled gpulab; systemctl is-active gpulab gpulab-pods"); out != "disabled\ninactive\ninactive" {
+		l.t.Errorf("after an installation alone gpulab is %s", out)
+	}
+}
+
+var (
+	linkPattern = regexp.MustCompile(`https://\S+/setup\?token=\S+`)
+	stageLine   = regexp.MustCompile(`(?m)^✓ .*[0-9] s\b.*$`)
+)
+
+// firstCell: from `gpulab init` to the output of a cell that somebody typed.
+func (l *life) firstCell() {
+	printed := l.run("gpulab init --yes --gpus simulated")
+	l.stage("a lab")
+	for _, line := range stageLine.FindAllString(printed, -1) {
+		l.t.Log(line)
+	}
+	if out := l.run("systemctl is-enabled gpulab; systemctl is-active gpulab gpulab-pods"); out != "enabled\nactive\nactive" {
+		l.t.Errorf("after init gpulab is %s", out)
+	}
+	l.browser = l.machine.browser()
+	b := l.browser
+	b.Open(linkPattern.FindString(printed))
+	b.CreateAccount("Ada Lovelace", handle, password)
+	l.stage("somebody signed in")
+	b.Launch(pages, "gpu", "Story")
+	b.WaitJupyterLab(notebooksAt, handle)
+	l.stage("JupyterLab")
+	if out := lab.TypeCell(b, "print(6 * 7)"); out != "42" {
+		l.t.Errorf("the first cell printed %q", out)
+	}
+	l.stage("first executed cell")
+	l.t.Logf("from two packages on a bare machine:\n%s", strings.Join(l.stages, "\n"))
+	l.startClock()
+}
+
+func (l *life) stage(what string) {
+	l.stages = append(l.stages, fmt.Sprintf("  %5.1f s  %s", time.Since(l.began).Seconds(), what))
+}
+
+// startClock has a kernel of the notebook count: every fiftieth of a second, by a
+// clock of its own. What it has in memory tells it from one that was started anew.
+func (l *life) startClock() {
+	l.kernel = lab.NewKernel(l.browser)
+	l.kernel.Run(`import threading, time
+precious, pauses = 6 * 7, []
+def count():
+    last = time.monotonic()
+    while True:
+        time.sleep(0.02)
+        now = time.monotonic()
+        pauses.append(now - last)
+        last = now
+threading.Thread(target=count, daemon=True).start()`)
+}
+
+// longestPause is how long the kernel stood still at most since it was asked
+// last, in seconds. It must be the same kernel, and JupyterLab's own page, which
+// nobody loaded anew, must have found its way back to it.
+func (l *life) longestPause(what string) {
+	l.t.Helper()
+	if out := lab.NextCell(l.browser, "print('still', 40 + 2)"); out != "still 42" {
+		l.t.Errorf("after %s a cell in the same page printed %q", what, out)
+	}
+	out := l.kernel.Run(`print(precious, round(max(pauses), 2)); pauses.clear()`)
+	kept, pause, _ := strings.Cut(out, " ")
+	seconds, err := strconv.ParseFloat(pause, 64)
+	if err != nil || kept != "42" || seconds > 5 {
+		l.t.Errorf("over %s the kernel paused for %s s", what, out)
+	}
+	l.t.Logf("longest pause of the kernel over %s: %s s", what, pause)
+}
+
+// notebooks lists the processes of notebooks with when they were started.
+const notebooks = `for p in $(pgrep -f ipykernel_launcher); do echo $p $(cut -d' ' -f22 /proc/$p/stat); done | sort`
+
+func (l *life) restarted() {
+	processes := l.run(notebooks)
+	l.run("systemctl restart gpulab")
+	l.ready(time.Minute)
+	l.longestPause("a restart")
+	l.sameNotebooks(processes)
+}
+
+// upgraded: another version, with a kernel at work.
+func (l *life) upgraded() {
+	processes := l.run(notebooks)
+	began := time.Now()
+	l.run(l.upgrade)
+	l.t.Logf("upgraded after %s", time.Since(began).Round(time.Second))
+	l.ready(time.Minute)
+	l.longestPause("an upgrade")
+	l.sameNotebooks(processes)
+	if out := l.run("gpulab version; dpkg-query -W -f '${Version}\n' gpulab gpulab-images"); strings.Count(out, newerVersion) != 3 {
+		l.t.Errorf("after the upgrade there are %s", out)
+	}
+	// Init, a restart by hand, and one by the upgrade of both packages together.
+	if starts := l.run("journalctl -o cat -u gpulab | grep -c 'Started gpulab'"); starts != "3" {
+		l.t.Errorf("gpulab was started %s times by init, a restart and an upgrade", starts)
+	}
+}
+
+func (l *life) sameNotebooks(before string) {
+	l.t.Helper()
+	if now := l.run(notebooks); now != before || before == "" {
+		l.t.Errorf("the kernels' processes were\n%s\nand are\n%s", before, now)
+	}
+}
+
+// ready waits until gpulab says that the lab is ready.
+func (l *life) ready(limit time.Duration) {
+	l.t.Helper()
+	l.wait(limit, "gpulab status >/dev/null")
+}
+
+// saver is a pod that saves when it is asked to end, which takes it a second.
+// Its second container does not listen.
+const saver = `apiVersion: v1
 kind: Pod
-metadata: {name: counter, namespace: default}
+metadata: {name: saver, namespace: default}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
@@ -115,111 +239,106 @@ spec:
           open("/out/saved", "a").write("saved\n")
           sys.exit(0)
       signal.signal(signal.SIGTERM, end)
-      last = time.time()
-      while True:
-          time.sleep(0.1)
-          now = time.time()
-          open("/out/gaps", "a").write("%.3f\n" % (now - last))
-          last = now
+      open("/out/listens", "w")
+      time.sleep(1e6)
     volumeMounts: [{name: out, mountPath: /out}]
   - name: deaf
     image: IMAGE
     imagePullPolicy: Never
     command: [python3, -c, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1e6)"]
-  volumes: [{name: out, hostPath: {path: /out}}]
+  volumes: [{name: out, hostPath: {path: /srv/out}}]
 `
 
-// longestGap is how long the pod stood still at most since it was asked last.
-func (m machine) longestGap() string {
-	m.t.Helper()
-	m.wait(time.Minute, "test $(wc -l </out/gaps) -gt 20")
-	return m.run("sort -n /out/gaps | tail -n 1; rm /out/gaps")
-}
-
-// TestMachine: two packages and no network make a machine a lab; restarts and an
-// upgrade end no pod, a reboot ends all of them in order, and a removal keeps
-// what a purge deletes.
-func TestMachine(t *testing.T) {
-	packages, newer := t.TempDir(), t.TempDir()
-	build(t, packages, "0.0.1")
-	build(t, newer, "0.0.2")
-	m := boot(t)
-	for folder, from := range map[string]string{"old": packages, "new": newer} {
-		must(t, exec.Command("cp", "-r", from, filepath.Join(m.dir, folder)))
-	}
-	before := m.run("find /etc /var/lib /usr -xdev -not -path '/var/lib/dpkg*' -not -path '/var/lib/apt*' | sort")
-	must(t, exec.Command("mkdir", "-m", "777", filepath.Join(m.dir, "out")))
-
+// rebooted: pods are asked to end and wait for none that does not listen; then
+// the lab comes back by itself, and says what became of the notebook.
+func (l *life) rebooted() {
+	image := l.run(`sed -n 's/.*"ref": "\(.*notebook:.*\)",/\1/p' /usr/share/gpulab/images/images.json`)
+	l.run("mkdir -m 777 /srv/out; cat >/srv/out/saver.yaml <<'END'\n" + strings.ReplaceAll(saver, "IMAGE", image) + "END\ngpulab kubectl apply -f /srv/out/saver.yaml")
+	l.wait(time.Minute, "test -e /srv/out/listens")
+	was := l.run(bootTime)
 	began := time.Now()
-	m.run("apt-get -q -y install /old/*.deb")
-	t.Logf("installed after %s", time.Since(began).Round(time.Second))
-	if out, _ := m.try("systemctl is-enabled gpulab || systemctl is-active gpulab"); out != "disabled\ninactive" {
-		t.Errorf("an installation alone: %s", out)
+	l.run("systemctl reboot")
+	l.again(was)
+	l.t.Logf("down and up again after %s", time.Since(began).Round(time.Second))
+	l.ready(3 * time.Minute)
+	l.t.Logf("a lab again after %s", time.Since(began).Round(time.Second))
+	if out := l.run0("cat /srv/out/saved"); out != "saved" {
+		l.t.Errorf("a pod had no time to save: %q", out)
 	}
-	m.run("gpulab init --yes --gpus simulated")
-	t.Logf("a lab after %s", time.Since(began).Round(time.Second))
-	if out := m.run("systemctl is-enabled gpulab; systemctl is-active gpulab gpulab-pods"); out != "enabled\nactive\nactive" {
-		t.Errorf("after init: %s", out)
+	if out := l.run("journalctl -b -1 -o cat -u gpulab-pods"); !strings.Contains(out, "processes were killed after 10s") {
+		l.t.Errorf("nobody ended pods in order:\n%s", out)
 	}
-	m.run("gpulab user add ada --name Ada")
-	image := m.run(`sed -n 's/.*"ref": "\(.*notebook:.*\)",/\1/p' /usr/share/gpulab/images/images.json`)
-	m.write("/pod.yaml", strings.ReplaceAll(pod, "IMAGE", image))
-	m.run("gpulab kubectl apply -f /pod.yaml")
-	m.wait(time.Minute, "test -s /out/gaps")
-	lives := func() string { return m.run("pgrep -f '[s]ignal.signal'") }
-	processes := lives()
-
-	m.run("systemctl restart gpulab")
-	m.wait(time.Minute, "gpulab status")
-	t.Logf("longest gap over a restart: %s s", m.longestGap())
-	m.run("apt-get -q -y install /new/*.deb")
-	m.wait(time.Minute, "gpulab status")
-	t.Logf("longest gap over an upgrade: %s s", m.longestGap())
-	if now := lives(); now != processes {
-		t.Errorf("a restart or an upgrade ended a pod: processes %q, before %q", now, processes)
-	}
-	if starts := m.run("journalctl -o cat -u gpulab | grep -c 'Started gpulab'"); starts != "3" {
-		t.Errorf("gpulab was started %s times by init, a restart and an upgrade", starts)
-	}
-
-	id := m.run("cat /proc/sys/kernel/random/boot_id; cat /proc/1/stat | cut -d' ' -f22")
-	began = time.Now()
-	m.run("systemctl reboot")
-	m.wait(2*time.Minute, "systemctl is-system-running && test \"$(cut -d' ' -f22 /proc/1/stat)\" != "+strings.Fields(id)[1])
-	t.Logf("down and up again after %s", time.Since(began).Round(time.Second))
-	if saved, err := os.ReadFile(filepath.Join(m.dir, "out/saved")); err != nil || string(saved) != "saved\n" {
-		t.Errorf("a pod had no time to save: %q, %v", saved, err)
-	}
-	if out := m.run("journalctl -b -1 -o cat -u gpulab-pods"); !strings.Contains(out, "processes were killed after 10s") {
-		t.Errorf("nobody ended pods in order:\n%s", out)
-	}
-	m.wait(2*time.Minute, "gpulab status")
-	t.Logf("a lab again after %s", time.Since(began).Round(time.Second))
-
-	m.run("apt-get -q -y remove gpulab gpulab-images")
-	if out, _ := m.try("ps -eo comm= | grep -E '^(gpulab|k3s|containerd|python3)' || iptables-save | grep KUBE || nft list tables | grep gpulab || ipset list -name"); out != "" {
-		t.Errorf("a removal leaves:\n%s", out)
-	}
-	m.run("apt-get -q -y install /new/*.deb && gpulab init --yes")
-	if out := m.run("gpulab user list"); !strings.Contains(out, "ada") {
-		t.Errorf("a removal did not keep accounts:\n%s", out)
-	}
-	m.run("mkdir -p /var/lib/gpulab/homes && echo work >/var/lib/gpulab/homes/mine")
-	m.run("apt-get -q -y purge gpulab gpulab-images")
-	after := m.run("find /etc /var/lib /usr -xdev -not -path '/var/lib/dpkg*' -not -path '/var/lib/apt*' -not -path '/var/lib/gpulab/homes/*' | sort")
-	want := strings.Fields(before + "\n/var/lib/gpulab\n/var/lib/gpulab/homes")
-	for _, line := range changes(set(want), set(strings.Fields(after))) {
-		t.Error("the purge: " + line)
-	}
-	if out := m.run("cat /var/lib/gpulab/homes/mine"); out != "work" {
-		t.Errorf("a home holds %q", out)
+	b := l.browser
+	b.Open(pages + "/")
+	b.WaitText("#mine", "It was interrupted: its machine was shut down.")
+	b.Launch(pages, "gpu", "Again")
+	b.WaitJupyterLab(notebooksAt, handle)
+	if out := lab.NewKernel(b).Run("print(6 * 7)"); out != "42" {
+		l.t.Errorf("after a reboot a cell printed %q", out)
 	}
 }
 
-func set(lines []string) map[string]string {
-	out := map[string]string{}
-	for _, line := range lines {
-		out[line] = ""
+// removed: a removal ends the lab and keeps what people have, and an
+// installation goes on with it.
+func (l *life) removed() {
+	l.run("apt-get -q -y remove gpulab gpulab-images")
+	after := l.traces()
+	added := slices.DeleteFunc(l.before.Added(after), func(line string) bool {
+		for _, kept := range []string{"files: /etc/gpulab", "files: /var/lib/gpulab", "files: /etc/rancher", "files: /etc/ufw", "files: /srv/out"} {
+			if strings.HasPrefix(line, kept) {
+				return true
+			}
+		}
+		return false
+	})
+	for _, line := range added {
+		l.t.Error("a removal leaves " + line)
 	}
-	return out
+	l.run(l.upgrade + " && gpulab init --yes")
+	if out := l.run("gpulab user list"); !strings.Contains(out, handle) {
+		l.t.Errorf("a removal did not keep accounts:\n%s", out)
+	}
+	l.browser.Open(pages + "/")
+	l.browser.WaitHome()
+}
+
+// purged: homes stay, and nothing else.
+func (l *life) purged() {
+	l.run("echo work >$(echo /var/lib/gpulab/homes/*)/mine")
+	l.run("apt-get -q -y purge gpulab gpulab-images; rm -rf /srv/out")
+	if out := l.run("cat /var/lib/gpulab/homes/*/mine"); out != "work" {
+		l.t.Errorf("a home holds %q", out)
+	}
+	l.run("rm -r /var/lib/gpulab")
+	l.compare("the purge", l.before)
+}
+
+// compare holds the machine against what it was.
+func (l *life) compare(what string, before lab.Snapshot) {
+	l.t.Helper()
+	after := l.traces()
+	for _, line := range before.Added(after) {
+		l.t.Errorf("%s leaves %s", what, line)
+	}
+	for _, line := range after.Added(before) {
+		l.t.Errorf("%s takes away %s", what, line)
+	}
+}
+
+// newerVersion is the one that machines are upgraded to.
+const newerVersion = "99.0.1"
+
+// buildVersion makes packages of a gpulab of another version.
+func buildVersion(t *testing.T, into, version string) {
+	t.Helper()
+	folder := t.TempDir()
+	program := exec.Command("go", "build", "-tags", "bundle", "-trimpath",
+		"-ldflags", "-s -w -X github.com/gpulab/gpulab/internal/version.Version="+version, "-o", filepath.Join(folder, "gpulab"), "./cmd/gpulab")
+	program.Dir = repository
+	program.Env = append(program.Environ(), "CGO_ENABLED=0")
+	must(t, program)
+	pack := exec.Command("packaging/deb/build.sh", into)
+	pack.Dir = repository
+	pack.Env = append(pack.Environ(), "VERSION="+version, "PROGRAM="+filepath.Join(folder, "gpulab"))
+	t.Log(must(t, pack))
 }

@@ -12,18 +12,19 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
 const repository = "../.." // of the sources
 
-// keyring is where the repository's key lies, as docs/install.md has it.
-const keyring = "/etc/apt/keyrings/gpulab.asc"
+// sources is where apt finds the repository and its key, as docs/install.md has it.
+const sources = "/etc/apt/sources.list.d/gpulab.sources"
 
 // TestPackages tells the life of the packages, from the build to the purge.
 func TestPackages(t *testing.T) {
-	packages := t.TempDir()
-	build(t, packages, "")
+	packages := current(t)
+	t.Run("are small", func(t *testing.T) { testSizes(t, packages) })
 	t.Run("are the same when they are built again", func(t *testing.T) { testReproducible(t, packages) })
 	t.Run("depend on what a machine needs", func(t *testing.T) { testDepends(t, packages) })
 	t.Run("have nothing that lintian finds", func(t *testing.T) { testLintian(t, packages) })
@@ -32,6 +33,36 @@ func TestPackages(t *testing.T) {
 	t.Run("are refused without the right signature", func(t *testing.T) { testForeignKey(t, server) })
 	t.Run("are installed and leave nothing", func(t *testing.T) { testLife(t, server) })
 	t.Run("keep people's work", func(t *testing.T) { testPurge(t, server) })
+	t.Run("are installed on Debian 13", func(t *testing.T) { testTrixie(t, packages) })
+}
+
+// made are the packages of this checkout, which several tests look at.
+var made struct {
+	sync.Once
+	folder string
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	_ = os.RemoveAll(made.folder)
+	os.Exit(code)
+}
+
+// current returns the folder of the packages of this checkout.
+func current(t *testing.T) string {
+	t.Helper()
+	made.Do(func() {
+		folder, err := os.MkdirTemp("", "gpulab-deb-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		made.folder = folder
+		build(t, folder, "")
+	})
+	if len(debs(t, made.folder)) != 2 {
+		t.Fatal("the packages could not be made; see the test that came first")
+	}
+	return made.folder
 }
 
 // build makes the packages, on demand as another version.
@@ -133,32 +164,34 @@ func newKey(t *testing.T) string {
 func serve(t *testing.T, packages, key string) *httptest.Server {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "apt")
-	cmd := exec.Command("packaging/deb/apt-repo.sh", packages, folder)
-	cmd.Dir = repository
-	cmd.Env = append(os.Environ(), "GPULAB_APT_KEY="+key)
-	t.Log(must(t, cmd))
 	server := httptest.NewServer(http.FileServer(http.Dir(folder)))
 	t.Cleanup(server.Close)
+	makeRepository(t, packages, folder, key, server.URL)
 	return server
 }
 
-// addRepository is what docs/install.md has people type, with another address.
+func makeRepository(t *testing.T, packages, folder, key, url string) {
+	t.Helper()
+	cmd := exec.Command("packaging/deb/apt-repo.sh", packages, folder)
+	cmd.Dir = repository
+	cmd.Env = append(os.Environ(), "GPULAB_APT_KEY="+key, "GPULAB_APT_URL="+url)
+	t.Log(must(t, cmd))
+}
+
+// addRepository is the line that README.md and docs/install.md have people type,
+// with another address.
 func (r root) addRepository(server *httptest.Server) {
 	r.t.Helper()
-	page, err := os.ReadFile(filepath.Join(repository, "docs/install.md"))
-	if err != nil {
-		r.t.Fatal(err)
+	for _, page := range []string{"README.md", "docs/install.md"} {
+		text, err := os.ReadFile(filepath.Join(repository, page))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\nsudo curl -fsSLo "+sources+" https://apt.example.org/"+filepath.Base(sources)+"\n") {
+			r.t.Fatalf("%s does not say how to add the repository", page)
+		}
 	}
-	key, err := exec.Command("curl", "-fsS", server.URL+"/gpulab.asc").Output()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.write(keyring, string(key))
-	line := regexp.MustCompile(`(?m)^echo "(deb \[.*\] )https://[^ ]+( .*)" `).FindStringSubmatch(string(page))
-	if line == nil || !strings.Contains(line[1], keyring) {
-		r.t.Fatal("docs/install.md does not say how to add the repository")
-	}
-	r.write("/etc/apt/sources.list.d/gpulab.list", line[1]+server.URL+line[2]+"\n")
+	must(r.t, exec.Command("curl", "-fsSLo", filepath.Join(r.dir, sources), server.URL+"/"+filepath.Base(sources)))
 }
 
 // testForeignKey: whoever has another key than the repository's gets nothing.
@@ -169,8 +202,9 @@ func testForeignKey(t *testing.T, server *httptest.Server) {
 	home := filepath.Join(t.TempDir(), "g")
 	must(t, exec.Command("mkdir", "-m", "700", home))
 	must(t, exec.Command("gpg", "--homedir", home, "--quiet", "--batch", "--import", secret))
-	r.write(keyring, must(t, exec.Command("gpg", "--homedir", home, "--quiet", "--armor", "--export")))
+	r.write("/etc/other.asc", must(t, exec.Command("gpg", "--homedir", home, "--quiet", "--armor", "--export")))
 	must(t, exec.Command("gpgconf", "--homedir", home, "--kill", "all"))
+	r.run("sed -i '/^Signed-By:/,$d' " + sources + " && echo 'Signed-By: /etc/other.asc' >>" + sources)
 	if out, err := r.try("apt-get -q update -o APT::Update::Error-Mode=any"); err == nil || !strings.Contains(out, "NO_PUBKEY") {
 		t.Errorf("apt update with another key: %v\n%s", err, out)
 	}
@@ -178,6 +212,9 @@ func testForeignKey(t *testing.T, server *httptest.Server) {
 		t.Errorf("installed all the same:\n%s", out)
 	}
 }
+
+// conffiles stay at a removal, as Debian has it, and go at a purge.
+var conffiles = []string{"new: /etc/ufw", "new: /etc/ufw/applications.d", "new: /etc/ufw/applications.d/gpulab"}
 
 // testLife: from the signed repository onto a bare machine and off it again.
 func testLife(t *testing.T, server *httptest.Server) {
@@ -212,16 +249,32 @@ func testLife(t *testing.T, server *httptest.Server) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 	r.run("apt-get -q -y remove gpulab gpulab-images")
-	if left := changes(withRepository, r.files()); len(left) > 0 {
+	if left := changes(withRepository, r.files()); !slices.Equal(left, conffiles) {
 		t.Errorf("a removal of a gpulab that was never used leaves:\n%s", strings.Join(left, "\n"))
 	}
 	r.run("apt-get -q -y purge gpulab gpulab-images")
-	r.run("rm /etc/apt/sources.list.d/gpulab.list " + keyring)
+	r.run("rm " + sources)
 	if left := changes(before, r.files()); len(left) > 0 {
 		t.Errorf("the purge leaves:\n%s", strings.Join(left, "\n"))
 	}
 	if out := r.run("debconf-show gpulab; dpkg-query -W 'gpulab*' 2>/dev/null || true"); strings.Contains(out, "gpulab") {
 		t.Errorf("debconf or dpkg still know gpulab:\n%s", out)
+	}
+}
+
+// testTrixie: the two files go onto Debian 13 and off it again too.
+func testTrixie(t *testing.T, packages string) {
+	r := newRootOf(t, "trixie")
+	before := r.files()
+	must(t, exec.Command("cp", "-r", packages, filepath.Join(r.dir, "packages")))
+	r.run("apt-get -q -y install /packages/*.deb")
+	r.run("rm -r /packages")
+	if got := r.run("gpulab version"); !strings.HasPrefix(got, "gpulab ") {
+		t.Errorf("gpulab version: %q", got)
+	}
+	r.run("apt-get -q -y purge gpulab gpulab-images")
+	if left := changes(before, r.files()); len(left) > 0 {
+		t.Errorf("the purge leaves:\n%s", strings.Join(left, "\n"))
 	}
 }
 

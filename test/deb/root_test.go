@@ -19,15 +19,21 @@ import (
 // depends on, so that installing it needs nothing from Debian.
 var inRoot = []string{"ca-certificates", "debconf", "ipset", "iproute2", "iptables", "kmod", "mount", "nftables"}
 
-// root is a small Debian 12 in a folder.
+// root is a small Debian in a folder.
 type root struct {
 	t   *testing.T
 	dir string
 }
 
-// newRoot unpacks a fresh Debian, with further packages on demand. It is made once and kept in the user's cache
-// folder, under a name of what it is made from.
+// newRoot unpacks a fresh Debian 12, with further packages on demand.
 func newRoot(t *testing.T, further ...string) root {
+	t.Helper()
+	return newRootOf(t, "bookworm", further...)
+}
+
+// newRootOf unpacks a fresh Debian of a release. It is made once and kept in the
+// user's cache folder, under a name of what it is made from.
+func newRootOf(t *testing.T, release string, further ...string) root {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("root is needed to unpack a Debian and install packages in it; run `sudo go tool task test-deb`")
@@ -36,7 +42,7 @@ func newRoot(t *testing.T, further ...string) root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--variant=apt", "--mode=root", "--aptopt=Acquire::Retries 3", "--include=" + strings.Join(slices.Concat(inRoot, further), ","), "bookworm"}
+	args := []string{"--variant=apt", "--mode=root", "--aptopt=Acquire::Retries 3", "--include=" + strings.Join(slices.Concat(inRoot, further), ","), release}
 	key := sha256.Sum256([]byte(strings.Join(args, "\n")))
 	archive := filepath.Join(cache, "gpulab", "test-deb-root-"+hex.EncodeToString(key[:6])+".tar")
 	if _, err := os.Stat(archive); err != nil {
@@ -139,6 +145,7 @@ func changes(before, after map[string]string) []string {
 			out = append(out, "new: "+name)
 		}
 	}
+	slices.Sort(out)
 	return out
 }
 

@@ -28,6 +28,7 @@ type Browser struct {
 	ctx      context.Context
 	pictures string
 	failures int
+	patience time.Duration
 }
 
 // Patience is how long a page may take to show what a test waits for. A
@@ -81,7 +82,14 @@ func NewBrowser(t testing.TB, enter []string, authorities []byte) *Browser {
 		t.Fatal(err)
 	}
 	acceptDialogs(ctx)
-	return &Browser{t: t, ctx: ctx, pictures: pictures}
+	return &Browser{t: t, ctx: ctx, pictures: pictures, patience: Patience}
+}
+
+// Patient returns the same browser, which waits for a slower lab.
+func (b *Browser) Patient(patience time.Duration) *Browser {
+	other := *b
+	other.patience = patience
+	return &other
 }
 
 // For returns the same browser reporting to another test, a subtest.
@@ -100,7 +108,7 @@ func (b *Browser) Tab() *Browser {
 		b.t.Fatalf("open a tab: %v", err)
 	}
 	acceptDialogs(ctx)
-	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures}
+	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience}
 }
 
 // Private opens a page with cookies of its own, as another person would.
@@ -112,7 +120,7 @@ func (b *Browser) Private() *Browser {
 		b.t.Fatalf("open a private window: %v", err)
 	}
 	acceptDialogs(ctx)
-	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures}
+	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience}
 }
 
 // acceptDialogs answers the page's dialogs, as "Leave site?" of a JupyterLab
@@ -164,7 +172,7 @@ func trust(t testing.TB, home string, authorities []byte) {
 // do runs the actions and ends the test when they fail.
 func (b *Browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, Patience)
+	ctx, cancel := context.WithTimeout(b.ctx, b.patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		b.fail(what, err)
@@ -190,7 +198,7 @@ func (b *Browser) Open(url string) {
 // trust, and chooses what people choose then: to go on to it anyway.
 func (b *Browser) OpenDespiteWarning(url string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, Patience)
+	ctx, cancel := context.WithTimeout(b.ctx, b.patience)
 	defer cancel()
 	err := chromedp.Do(ctx, chromedp.Navigate(url))
 	if err == nil || !strings.Contains(err.Error(), "ERR_CERT_AUTHORITY_INVALID") {
@@ -267,7 +275,7 @@ func (b *Browser) WaitText(selector, text string) {
 // navigations.
 func (b *Browser) WaitFor(what, expression string) {
 	b.t.Helper()
-	deadline := time.Now().Add(Patience)
+	deadline := time.Now().Add(b.patience)
 	ctx, cancel := context.WithDeadline(b.ctx, deadline.Add(time.Second))
 	defer cancel()
 	for {
@@ -277,7 +285,7 @@ func (b *Browser) WaitFor(what, expression string) {
 		}
 		if time.Now().After(deadline) {
 			if err == nil {
-				err = fmt.Errorf("not there after %s", Patience)
+				err = fmt.Errorf("not there after %s", b.patience)
 			}
 			b.fail("waiting for "+what, err)
 		}
@@ -302,7 +310,7 @@ func TryEvaluate[T any](b *Browser, function string, args ...any) (T, error) {
 	for i, arg := range args {
 		encoded[i] = quote(arg)
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, Patience)
+	ctx, cancel := context.WithTimeout(b.ctx, b.patience)
 	defer cancel()
 	call := fmt.Sprintf("(%s)(%s)", function, strings.Join(encoded, ", "))
 	return chromedp.Run(ctx, chromedp.Evaluate[T](call, chromedp.EvalAwaitPromise))

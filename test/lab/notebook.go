@@ -180,7 +180,7 @@ func NextCell(b *Browser, code string) string {
 		return editor && document.activeElement === editor && !editor.innerText.trim();
 	})()`, cells, number))
 	b.Type(code)
-	deadline := time.Now().Add(Patience)
+	deadline := time.Now().Add(b.patience)
 	for {
 		Evaluate[bool](b, fmt.Sprintf(`async () => { %s[%d].querySelector(".cm-content").focus(); return true }`, cells, number))
 		b.Press(kb.Enter, kb.ModifierShift)
