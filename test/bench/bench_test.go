@@ -56,6 +56,7 @@ func TestBench(t *testing.T) {
 		keepRuntime(t, l, kept)
 		v := signUp(ctx, t, l, printed)
 		memory = settledMemory(ctx, t, l)
+		printIdle(ctx, t, l)
 		measureLaunches(ctx, t, l, v)
 	})
 	var staged, alone []start

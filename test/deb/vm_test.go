@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -175,7 +174,6 @@ func (m machine) start(t *testing.T, how accelerator, disk []string) (stop func(
 	args := []string{"netns", "exec", m.name, "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-m", "5120", "-smp", "2",
 		"-netdev", "tap,id=wire,ifname=tap0,script=no,downscript=no", "-device", "virtio-net-pci,netdev=wire,mac=52:54:00:00:00:01", "-device", "virtio-rng-pci"}
 	qemu := exec.Command("ip", append(append(args, how.args...), disk...)...)
-	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer
 	qemu.Stdout, qemu.Stderr = &said, &said
 	if err := qemu.Start(); err != nil {
@@ -187,7 +185,7 @@ func (m machine) start(t *testing.T, how accelerator, disk []string) (stop func(
 		_, _ = m.try("systemctl poweroff")
 		select {
 		case <-ended:
-		case <-time.After(m.patience(time.Minute)):
+		case <-time.After(3 * time.Minute):
 			_ = qemu.Process.Kill()
 			<-ended
 		}
