@@ -313,6 +313,35 @@ func TestStageRefuses(t *testing.T) {
 	}
 }
 
+// TestStageTakesBoundedMemory: an archive may say how much of it must be held at
+// once to unpack it, but not anything.
+func TestStageTakesBoundedMemory(t *testing.T) {
+	z, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	plain, err := z.DecodeAll(someBundle.archive(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for window, want := range map[int]error{maxWindow: nil, 2 * maxWindow: errDamaged} {
+		var packed bytes.Buffer
+		w, err := zstd.NewWriter(&packed, zstd.WithWindowSize(window))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = w.Write(plain)
+		// Flushed before the end is known, it names the window and not its own size.
+		if err := errors.Join(err, w.Flush(), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := Stage(t.Context(), packed.Bytes(), t.TempDir(), nil); !errors.Is(err, want) {
+			t.Errorf("with a window of %d bytes: %v, want %v", window, err, want)
+		}
+	}
+}
+
 func TestStageWithoutBundle(t *testing.T) {
 	_, _, err := Stage(t.Context(), nil, t.TempDir(), nil)
 	if !errors.Is(err, ErrNoBundle) || !strings.Contains(err.Error(), "go tool task build") {
