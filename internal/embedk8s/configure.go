@@ -61,10 +61,13 @@ func (c *Cluster) templateFile() string {
 }
 
 // Prepare writes k3s's configuration and says whether it differs from what was
-// there.
+// there. It refuses state from which no way leads to this gpulab's Kubernetes.
 func (c *Cluster) Prepare() (changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if changed, err = checkMinor(c.k3sDir(), KubernetesMinor); err != nil {
+		return false, err
+	}
 	resolv, err := c.resolvConf()
 	if err != nil {
 		return false, err
