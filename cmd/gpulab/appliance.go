@@ -91,8 +91,9 @@ type appliance struct {
 
 	host *hoststat.Host
 
-	where atomic.Pointer[place] // it may change at any time
-	mend  chan struct{}         // a token when the cluster is to be looked after
+	where  atomic.Pointer[place]  // it may change at any time
+	before atomic.Pointer[string] // the version that is kept for a rollback
+	mend   chan struct{}          // a token when the cluster is to be looked after
 
 	// canLaunch is set once the image of notebooks is there.
 	canLaunch atomic.Bool
@@ -161,6 +162,7 @@ func (l *appliance) run(ctx context.Context) error {
 		l.boot.finish(err)
 		debug.FreeOSMemory() // a start takes more than what follows
 		if err == nil {
+			l.keepVersion(ctx)
 			return l.keep(ctx)
 		}
 		return nil // the pages and the socket stay, to say what is wrong
@@ -185,6 +187,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people = users.New(l.store.DB())
+	if err := l.noteVersion(ctx); err != nil {
+		return err
+	}
 	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.proxyFor(), Log: slog.Default()})
 	if err != nil {
 		return err

@@ -20,7 +20,10 @@ import (
 	"github.com/gpulab/gpulab/internal/signin"
 )
 
-const defaultConfigPath = "/etc/gpulab/config.yaml"
+const (
+	defaultConfigPath = "/etc/gpulab/config.yaml"
+	defaultDataDir    = "/var/lib/gpulab"
+)
 
 // maxSharing bounds how many notebooks take turns on one GPU.
 const maxSharing = 48
@@ -166,7 +169,7 @@ func (c *Config) setDefaults() {
 		c.K3s.PodMaxPIDs = 4096
 	}
 	if c.DataDir == "" {
-		c.DataDir = "/var/lib/gpulab"
+		c.DataDir = defaultDataDir
 	}
 	if c.GPUs == "" {
 		c.GPUs = gpusNone

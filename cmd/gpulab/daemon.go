@@ -37,6 +37,9 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	if s.GPUs == nil {
 		s.GPUs = []gpu.Snapshot{}
 	}
+	if before := l.before.Load(); before != nil {
+		s.Before = *before
+	}
 	for _, st := range state.Stages {
 		s.Components = append(s.Components, stageComponent(st))
 	}

@@ -108,12 +108,13 @@ What the exit codes mean: gpulab exit-codes.`,
 	if err := root.MarkPersistentFlagFilename("config", "yaml", "yml"); err != nil {
 		panic(err) // no such flag
 	}
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.handOver(c) }
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
 	})
 	root.AddCommand(
-		newInit(a), newServe(a), newStatus(a), newReset(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
-		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
+		newInit(a), newServe(a), newStatus(a), newReset(a), newRollback(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
+		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newConfig(a), newVersion(a), newManPages(), newExitCodes(),
 	)
 	addStudents(root)
 	wrapArgs(root)

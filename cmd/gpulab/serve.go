@@ -10,6 +10,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/upgrade"
+	"github.com/gpulab/gpulab/internal/version"
 )
 
 func newServe(a *app) *cobra.Command {
@@ -33,6 +36,9 @@ running; the next start takes them over.`,
 				return err
 			}
 			defer unlock()
+			if err := upgrade.Tidy(cfg.DataDir, version.Version); err != nil {
+				return err
+			}
 			slog.SetDefault(slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
 			lab, err := newAppliance(cfg, a)
 			if err != nil {

@@ -41,7 +41,11 @@ func startService(ctx context.Context, a *app, cfg Config) (bool, error) {
 		return false, nil
 	}
 	if haveSystemd() {
-		if err := (systemd{"/"}).start(ctx, invocation{exe, a.configPath, a.socket}); err != nil {
+		front, err := frontProgram(cfg)
+		if err != nil {
+			return false, err
+		}
+		if err := (systemd{"/"}).start(ctx, invocation{front, a.configPath, a.socket}); err != nil {
 			return false, err
 		}
 		return true, waitDaemon(ctx, a, nil, "journalctl -u gpulab")

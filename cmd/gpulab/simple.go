@@ -10,24 +10,6 @@ import (
 	"github.com/gpulab/gpulab/internal/version"
 )
 
-func newVersion() *cobra.Command {
-	var asJSON bool
-	c := &cobra.Command{
-		Use: "version", Short: "Print the version",
-		Example: "  gpulab version\n  gpulab version --json",
-		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if asJSON {
-				return printJSON(c.OutOrStdout(), map[string]string{"version": version.Version})
-			}
-			_, err := fmt.Fprintln(c.OutOrStdout(), "gpulab", version.Version)
-			return err
-		},
-	}
-	jsonFlag(c, &asJSON)
-	return c
-}
-
 func newManPages() *cobra.Command {
 	return &cobra.Command{
 		Use: "man FOLDER", Short: "Write the manual pages into a folder",

@@ -39,7 +39,11 @@ func newStatus(a *app) *cobra.Command {
 }
 
 func printStatus(w io.Writer, s ctl.Status) error {
-	fmt.Fprintf(w, "%s  gpulab %s\n\n", s.URL, s.Version)
+	fmt.Fprintf(w, "%s  gpulab %s", s.URL, s.Version)
+	if s.Before != "" {
+		fmt.Fprintf(w, " (`gpulab rollback` leads to %s)", s.Before)
+	}
+	fmt.Fprint(w, "\n\n")
 	rows := [][]string{{"PART", "STATE", "DETAIL"}}
 	for _, c := range s.Components {
 		rows = append(rows, []string{c.Name, string(c.State), c.Detail})

@@ -67,6 +67,7 @@ type Status struct {
 	Ready      bool           `json:"ready"`
 	URL        string         `json:"url"`
 	Version    string         `json:"version"`
+	Before     string         `json:"before,omitempty"` // the version that is kept for a rollback
 	Nodes      []Node         `json:"nodes"`
 	GPUs       []gpu.Snapshot `json:"gpus"`
 	Components []Component    `json:"components"`

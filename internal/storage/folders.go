@@ -181,7 +181,9 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 		}
 		var gid sql.NullInt64
 		if n.Kind != Host {
-			if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(gid) + 2, ?) FROM folders", firstGID).Scan(&gid); err != nil {
+			// The setting is of folders that a rollback has taken away.
+			if err := tx.QueryRowContext(ctx, `SELECT coalesce(max(gid) + 2, ?) FROM (SELECT max(gid) AS gid FROM folders
+				UNION ALL SELECT CAST(value AS INTEGER) FROM settings WHERE key = 'last.gid')`, firstGID).Scan(&gid); err != nil {
 				return err
 			}
 			if gid.Int64 > lastGID {

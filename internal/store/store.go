@@ -68,7 +68,8 @@ type Store struct {
 }
 
 // Open opens, or creates with mode 0600, both databases in dir and applies outstanding migrations.
-// A database newer than this binary is left untouched and reported as ErrNewerDatabase.
+// A database newer than this binary is left untouched and reported as ErrNewerDatabase. Of one that another version
+// of gpulab has written, a copy is kept first (Copies).
 func Open(ctx context.Context, dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
@@ -79,9 +80,15 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 		return nil, err
 	}
 	defer unlock()
+	if err := prepareMain(ctx, dir); err != nil {
+		return nil, err
+	}
 	mainDB, err := openOne(ctx, filepath.Join(dir, MainFile), "FULL", mainMigrations, "migrations")
 	if err != nil {
 		return nil, err
+	}
+	if err := record(ctx, mainDB); err != nil {
+		return nil, errors.Join(explain(filepath.Join(dir, MainFile), err), mainDB.Close())
 	}
 	s := &Store{dir: dir, main: mainDB}
 	err = s.openMetrics(ctx)
@@ -219,6 +226,22 @@ func syncPath(path string) error {
 }
 
 func openOne(ctx context.Context, path, synchronous string, migrations fs.FS, folder string) (*sql.DB, error) {
+	db, err := connect(path, synchronous)
+	if err != nil {
+		return nil, err
+	}
+	sub, err := fs.Sub(migrations, folder)
+	if err == nil {
+		err = migrate(ctx, db, path, sub)
+	}
+	if err != nil {
+		return nil, errors.Join(explain(path, err), db.Close())
+	}
+	return db, nil
+}
+
+// connect opens a database as it is; one that is missing is made, empty.
+func connect(path, synchronous string) (*sql.DB, error) {
 	if err := ensurePrivate(path); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -230,13 +253,6 @@ func openOne(ctx context.Context, path, synchronous string, migrations fs.FS, fo
 	db.SetMaxOpenConns(6)
 	db.SetMaxIdleConns(3)
 	db.SetConnMaxIdleTime(5 * time.Minute)
-	sub, err := fs.Sub(migrations, folder)
-	if err == nil {
-		err = migrate(ctx, db, path, sub)
-	}
-	if err != nil {
-		return nil, errors.Join(explain(path, err), db.Close())
-	}
 	return db, nil
 }
 

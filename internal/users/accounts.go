@@ -116,9 +116,11 @@ func (s *Service) insert(ctx context.Context, tx *sql.Tx, n NewUser, passwordHas
 	if err := s.handleFree(ctx, tx, n.Handle); err != nil {
 		return User{}, err
 	}
-	// Removed accounts keep their row, so the highest UID was never given to anybody.
+	// Removed accounts keep their row, so the next UID was never given to anybody; of those that a rollback has taken
+	// away, the setting tells.
 	var last sql.NullInt64
-	if err := tx.QueryRowContext(ctx, "SELECT max(uid) FROM users").Scan(&last); err != nil {
+	if err := tx.QueryRowContext(ctx, `SELECT max(uid) FROM (SELECT max(uid) AS uid FROM users
+		UNION ALL SELECT CAST(value AS INTEGER) FROM settings WHERE key = 'last.uid')`).Scan(&last); err != nil {
 		return User{}, err
 	}
 	uid := int64(FirstUID)

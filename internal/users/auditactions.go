@@ -71,6 +71,8 @@ var auditActions = []AuditAction{
 	{"gpu.check", "tested a GPU"},
 	{"gpu.lend-anyway", "lends a GPU out whoever uses it"},
 	{"gpu.lend-when-free", "lends a GPU out while it is free"},
+	{"gpulab.upgrade", "began to use another version of gpulab"},
+	{"gpulab.rollback", "went back to another version of gpulab, or forth again"},
 	{"audit.export", "exported the audit log"},
 }
 

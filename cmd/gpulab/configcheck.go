@@ -1,0 +1,26 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newConfig(a *app) *cobra.Command {
+	c := &cobra.Command{Use: "config", Short: "Look at the configuration file"}
+	c.AddCommand(&cobra.Command{
+		Use: "check", Short: "Say what is wrong with the configuration file",
+		Long: `Read the configuration file as gpulab would at its start, and say what is wrong
+with it: an unknown key, a value that cannot be. Nothing is changed.`,
+		Example: "  gpulab config check\n  gpulab config check --config new.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if _, err := loadConfig(a.configPath); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(c.OutOrStdout(), "%s is right.\n", a.configPath)
+			return err
+		},
+	})
+	return c
+}
