@@ -322,6 +322,7 @@ func factsOf(g *gpu.GPU) []factView {
 	add("PCIe link", pcieLink(g), "")
 	add("PCIe traffic", pcieTraffic(g), "")
 	add("Persistence mode", onOff(g.Persistence), "")
+	add("Memory limits", gpu.MemoryLimitsInWords(g.MemoryLimits), "")
 	add("Error correction (ECC)", onOff(g.ECC), "")
 	for _, i := range g.Instances {
 		add("Instance "+strconv.Itoa(i.Index), joined(i.Profile, instanceMemory(i)), "")

@@ -107,6 +107,7 @@ func (a *appliance) oneGPU(t *testing.T) gpuNow {
 
 type gpuNow struct {
 	UUID, Error, Withheld string
+	MemoryLimits          string
 	LentAnyway            bool
 	Utilization           *float64
 	Holders               []struct{ User string }
@@ -298,6 +299,14 @@ func testCrowded(t *testing.T, a *appliance) {
 	page.WaitText("#machines", "you 4 GiB, "+adminHandle+" 19 GiB")
 	a.MustGpulab(a.ctx, "quota", "set", "user:"+adminHandle, "gpu-memory", "10Gi")
 	a.browser.For(t).WaitFor("JupyterLab to tell who takes too much", `[...document.querySelectorAll(".Toastify__toast")].some(e => e.innerText.includes("more GPU memory than your quota allows"))`)
+	// Its programs had the memory before the limit, which takes nothing away.
+	how := "measured, not enforced"
+	if a.oneGPU(t).MemoryLimits == "enforced" {
+		how = "enforced by the driver"
+	}
+	if got := a.MustGpulab(a.ctx, "quota", "show", adminHandle); !strings.Contains(got, how) {
+		t.Errorf("quota show does not say %q:\n%s", how, got)
+	}
 	own := a.browser.For(t).Tab()
 	startRefused(own, "gpu", "Your notebooks have taken 19 GiB of GPU memory; your quota is 10 GiB (for you alone).")
 	own.Open(pages + "/")
