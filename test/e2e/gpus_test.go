@@ -200,6 +200,8 @@ func testShares(t *testing.T, a *appliance) {
 		b.WaitText("#gpu-shares", text)
 	}
 	b.WaitText("#gpu-now", "100 %")
+	b.ClickOn("main details summary")
+	b.WaitText("#gpu-labels", "nvidia.com/gpu.sharing-strategy=time-slicing")
 	b.Pictures("gpu")
 	a.eventually(t, "70 and 30 percent", func() bool {
 		shares := map[string]float64{}
