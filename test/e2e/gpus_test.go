@@ -21,6 +21,7 @@ func TestGPUs(t *testing.T) {
 		{"a test of a GPU", testGPUCheck, false},
 		{"used outside gpulab", testOutsider, false},
 		{"two share a GPU", testShares, true},
+		{"in a terminal", testWatch, false},
 		{"the ledger", testLedger, false},
 		{"curves", testCurves, false},
 		{"memory nearly full", testCrowded, false},
@@ -213,6 +214,20 @@ func testShares(t *testing.T, a *appliance) {
 		}
 		return shares[adminHandle] == 70 && shares[guestHandle] == 30 && g.Utilization != nil && *g.Utilization == 100
 	})
+}
+
+// testWatch: a terminal shows it too, drawn anew every second until somebody leaves.
+func testWatch(t *testing.T, a *appliance) {
+	began := time.Now()
+	screen := a.Run(a.ctx, "sh", "-c", `(sleep 5; printf '\003') | script -qec 'stty cols 120 rows 40; exec `+a.Binary()+` gpus --watch' /dev/null`).Stdout
+	if drawn := strings.Count(screen, "\x1b[H"); drawn < 3 || drawn > int(time.Since(began)/time.Second)+2 {
+		t.Errorf("in %s it was drawn %d times", time.Since(began).Round(time.Second), drawn)
+	}
+	for _, want := range []string{"simulated", adminHandle + "/large", "70 %", guestHandle + "/small", "30 %"} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("there is no %q in\n%s", want, screen)
+		}
+	}
 }
 
 // testLedger: what two people took is written down as it was.
