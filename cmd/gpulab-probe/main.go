@@ -9,6 +9,9 @@
 // up first, and a GPU that hangs is left behind, so that it stalls only its own
 // readings.
 //
+// With -limits it sets how much of a GPU's memory control groups may take
+// instead, where the driver can keep such limits, and ends.
+//
 // Build it with CGO_ENABLED=1 and -ldflags "-extldflags=-Wl,-z,lazy": the
 // library's functions are bound when they are first called, after it has been
 // loaded at run time. The result needs nothing but libc.
