@@ -114,6 +114,7 @@ type attached struct {
 	notebooks *notebooks.Service
 	proxy     *notebooks.Proxy
 	monitor   *gpu.Monitor
+	memory    *gpu.MemoryLimiter
 	tenancy   *tenancy.Tenancy
 	people    *people
 	lending   *lending
@@ -571,6 +572,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Pods: podIndex{kube}, Holders: holders, Publish: parts.lending.publish,
 		LogFile: filepath.Join(l.cfg.DataDir, "log", "probe.log"), PIDFile: filepath.Join(l.cfg.DataDir, "probe.pid"),
 	})
+	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
 		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort,
 		Notices: l.notices, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
@@ -608,6 +610,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		g.Go(func() error { return plugins.Run(ctx) })
 		g.Go(func() error { return holders.Run(ctx, time.Second) })
 		g.Go(func() error { return parts.monitor.Run(ctx) })
+		g.Go(func() error { return parts.memory.Run(ctx, parts.monitor.Latest) })
 	} else {
 		// Nothing reads GPUs, so nothing else would say that there are none.
 		l.fleet.Update(gpu.Snapshot{Node: l.id.NodeName, GPUs: []gpu.GPU{}})
@@ -717,7 +720,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend,
+		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels,
 		SignIn: l.signin,
 		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),

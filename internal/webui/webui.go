@@ -114,6 +114,8 @@ type Config struct {
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as
 	// the end of a sentence that begins with "a test pod saw".
 	CheckGPU func(ctx context.Context) (string, error)
+	// GPULabels are a machine's labels about its GPUs, as "name=value"; nil knows none.
+	GPULabels func(node string) []string
 	// LendGPU makes a GPU be lent out whoever uses it, or no longer.
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
 	// CA returns the lab's web certificate authority in PEM, for download.
