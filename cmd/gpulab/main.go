@@ -97,6 +97,7 @@ an embedded Kubernetes with JupyterHub, and a web page for everybody else.
 What the exit codes mean: gpulab exit-codes.`,
 		Example: `  sudo gpulab init          set this machine up; run again, it converges
   sudo gpulab status        how every part is, and what to do next
+  sudo gpulab doctor        what is wrong, and the command that mends it
   sudo gpulab admin-link    the one-time link for the first administrator`,
 		Version:       version.Version,
 		SilenceUsage:  true,
@@ -112,7 +113,7 @@ What the exit codes mean: gpulab exit-codes.`,
 		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
 	})
 	root.AddCommand(
-		newInit(a), newServe(a), newStatus(a), newReset(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
+		newInit(a), newServe(a), newStatus(a), newDoctor(a), newReset(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
 		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
 	)
 	addStudents(root)

@@ -1,0 +1,11 @@
+package doctor
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestConfiguration(t *testing.T) {
+	finds(t, machine(t, nil), "configuration", Options{}, OK)
+	finds(t, machine(t, nil), "configuration", Options{ConfigError: errors.New("line 3: unknown key httpsport; did you mean httpsPort?")}, Fail, "line 3", "`gpulab init`")
+}

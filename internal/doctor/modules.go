@@ -1,0 +1,40 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// probeModules: after an upgrade of the kernel, the one that runs may have lost
+// its modules. All that is loaded works; what is needed next does not.
+func probeModules(h host, _ Options) []Finding {
+	release := h.kernelRelease()
+	folder := "/lib/modules/" + release
+	entries, _ := os.ReadDir(h.path("/lib/modules"))
+	var others []string
+	for _, e := range entries {
+		if e.Name() != release && h.exists(filepath.Join("/lib/modules", e.Name(), "modules.dep")) {
+			others = append(others, e.Name())
+		}
+	}
+	if release == "." || h.exists(folder+"/modules.dep") || len(others) == 0 {
+		return []Finding{{Probe: "modules", State: OK, Seen: "The running kernel has the modules that it was installed with."}}
+	}
+	state, means := Fail, "It cannot load what containers need any more."
+	if h.loaded("overlay") && h.loaded("vxlan") {
+		state, means = Warn, "All that containers need is loaded; a driver that is needed later cannot be."
+	}
+	return []Finding{{
+		Probe: "modules", State: state,
+		Seen:  fmt.Sprintf("The kernel %s runs, but its modules are gone; there are those of %s.", release, strings.Join(others, ", ")),
+		Means: "The kernel was upgraded, or the machine is a container. " + means,
+		Mend:  "Run `reboot`.",
+	}}
+}
+
+// loaded reports whether a module is in the running kernel.
+func (h host) loaded(module string) bool {
+	return h.exists("/sys/module/"+module) || strings.Contains(h.read("/proc/filesystems"), "\t"+module)
+}
