@@ -68,10 +68,22 @@ func chooseProbes(names []string) ([]doctor.Probe, error) {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(p doctor.Probe) bool { return p.Name == name }) {
-			return nil, fail(exitUsage, "there is no probe %q; `gpulab doctor --list` shows them", name)
+			return nil, fail(exitUsage, "there is no probe %q;%s `gpulab doctor --list` shows them", name, nearProbe(name))
 		}
 	}
 	return slices.DeleteFunc(all, func(p doctor.Probe) bool { return !slices.Contains(names, p.Name) }), nil
+}
+
+// nearProbe asks whether another name was meant.
+func nearProbe(name string) string {
+	names := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, p := range doctor.Probes() {
+		names.AddCommand(&cobra.Command{Use: p.Name, Run: func(*cobra.Command, []string) {}})
+	}
+	if near := names.SuggestionsFor(name); len(near) > 0 {
+		return " did you mean " + near[0] + "?"
+	}
+	return ""
 }
 
 func listProbes(w io.Writer, probes []doctor.Probe) error {

@@ -1,9 +1,17 @@
 package doctor
 
+import (
+	"errors"
+	"io/fs"
+)
+
 // probeConfiguration says what is wrong with the configuration.
 func probeConfiguration(_ host, opts Options) []Finding {
-	if opts.ConfigError == nil {
+	switch {
+	case opts.ConfigError == nil:
 		return []Finding{{Probe: "configuration", State: OK, Seen: "The configuration can be read."}}
+	case errors.Is(opts.ConfigError, fs.ErrPermission):
+		return []Finding{{Probe: "configuration", State: Unseen, Seen: "Only root can read the configuration; everything else here was looked at with the defaults."}}
 	}
 	return []Finding{{
 		Probe: "configuration", State: Fail,

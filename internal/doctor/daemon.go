@@ -30,7 +30,7 @@ func probeDaemon(h host, opts Options) []Finding {
 			Probe: "daemon", State: Fail,
 			Seen:  "gpulab runs, but does not answer.",
 			Means: "It hangs, often because of a disk that does not answer. Notebooks go on.",
-			Mend:  "Run `" + h.restart(opts) + "`; `gpulab logs` says what it did last.",
+			Mend:  "Run `" + h.restartHung(opts) + "`; `gpulab logs` says what it did last.",
 		}}
 	case err != nil:
 		return []Finding{{

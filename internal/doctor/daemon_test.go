@@ -31,7 +31,7 @@ func TestDaemonHangs(t *testing.T) {
 		<-ctx.Done()
 		return Lab{}, ctx.Err()
 	}}
-	finds(t, h, "daemon", opts, Fail, "does not answer", "`kill $(cat /run/gpulab/gpulab.sock.pid); sleep 10; gpulab init`")
+	finds(t, h, "daemon", opts, Fail, "does not answer", "`kill -KILL $(cat /run/gpulab/gpulab.sock.pid); gpulab init`")
 	for _, name := range []string{"components", "gpus", "pages"} {
 		if found := look(t, h, name, opts); len(found) != 0 {
 			t.Errorf("%s: %v", name, found)

@@ -102,6 +102,14 @@ func (h host) restart(opts Options) string {
 	return "kill $(cat " + opts.Socket + ".pid); sleep 10; gpulab init"
 }
 
+// restartHung is the same for one that does not even end when it is asked to.
+func (h host) restartHung(opts Options) string {
+	if h.booted() {
+		return "systemctl restart gpulab"
+	}
+	return "kill -KILL $(cat " + opts.Socket + ".pid); gpulab init"
+}
+
 // output runs a command in the plain locale.
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 )
 
@@ -50,7 +49,7 @@ func probeKernel(h host, _ Options) []Finding {
 // kernelRelease is the running kernel's, such as 6.1.0-25-amd64.
 func (h host) kernelRelease() string {
 	release, _, _ := strings.Cut(h.read("/proc/sys/kernel/osrelease"), "\n")
-	return filepath.Base(release)
+	return strings.ReplaceAll(release, "/", "")
 }
 
 func (h host) hasModule(m module, release string) bool {

@@ -11,10 +11,7 @@ func TestModules(t *testing.T) {
 		"/lib/modules/6.1.0-25-amd64/modules.dep": "x",
 		"/proc/filesystems":                       "\text4\n",
 	}
-	finds(t, machine(t, upgraded), "modules", Options{}, Fail, "6.1.0-24-amd64 runs", "6.1.0-25-amd64", "`reboot`")
-
-	upgraded["/sys/module/overlay/refcnt"], upgraded["/sys/module/vxlan/refcnt"] = "1", "1"
-	finds(t, machine(t, upgraded), "modules", Options{}, Warn, "is loaded")
+	finds(t, machine(t, upgraded), "modules", Options{}, Warn, "6.1.0-24-amd64 runs", "6.1.0-25-amd64", "`reboot`")
 
 	// A kernel of a cloud, with everything built in and no modules at all.
 	finds(t, machine(t, map[string]string{"/lib/modules/6.1.0-25-amd64/modules.dep": "absent"}), "modules", Options{}, OK)

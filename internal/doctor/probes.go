@@ -57,7 +57,7 @@ func all() []Probe {
 			Looks: "control groups and their controllers"},
 		{Name: "kernel", Group: machineGroup, Init: Stops, look: probeKernel,
 			Looks: "parts of the kernel that containers need"},
-		{Name: "modules", Group: machineGroup, Init: Stops, look: probeModules,
+		{Name: "modules", Group: machineGroup, Init: Warns, look: probeModules,
 			Looks: "whether the running kernel can still load its modules"},
 		{Name: "namespaces", Group: machineGroup, Init: Stops, look: probeNamespaces,
 			Looks: "whether namespaces and system call filters are on"},
