@@ -184,7 +184,7 @@ type findingsView struct {
 var marks = map[string]string{doctor.OK: "✓", doctor.Warn: "!", doctor.Fail: "✗", doctor.Unseen: "?"}
 
 // findingIndent is where sentences begin, below one another.
-const findingIndent = 23
+const findingIndent = 25
 
 func (v *findingsView) waiting(p doctor.Probe) {
 	if v.live {

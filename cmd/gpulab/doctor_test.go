@@ -111,11 +111,11 @@ func finding(t *testing.T, r report, probe string) doctor.Finding {
 
 func TestDoctorConfiguration(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(config, []byte("lab: x\nhttpsport: 443\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("lab: x\nhttpsPotr: 443\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	code, out, _ := gpulab(t, "doctor", "configuration", "--config", config)
-	if code != exitPreflight || !strings.Contains(out, "httpsport") || !strings.Contains(out, "`gpulab init`") {
+	if code != exitPreflight || !strings.Contains(out, "httpsPotr") || !strings.Contains(out, "`gpulab init`") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }

@@ -20,7 +20,7 @@ func probeModules(h host, _ Options) []Finding {
 		}
 	}
 	if release == "" || h.exists(folder+"/modules.dep") || len(others) == 0 {
-		return []Finding{{Probe: "modules", State: OK, Seen: "The running kernel has the modules that it was installed with."}}
+		return []Finding{{Probe: "modules", State: OK, Seen: "The running kernel has its modules, or needs none."}}
 	}
 	return []Finding{{
 		Probe: "modules", State: Warn,
