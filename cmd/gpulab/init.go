@@ -194,17 +194,7 @@ func chooseGPUs(ask *asker, count int) string {
 // preflight shows what is wrong with the machine, and stops where gpulab could
 // not work.
 func preflight(ctx context.Context, out io.Writer, cfg Config) error {
-	mode := cfg.GPUs
-	ports := []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250}
-	if port, err := cfg.Files.Listen.port(); err == nil && port != 0 {
-		ports = append(ports, port)
-	}
-	look := func() []doctor.Finding {
-		return doctor.Preflight(ctx, doctor.Options{
-			DataDir: cfg.DataDir, Address: cfg.Address, GPUMode: mode,
-			Ports: ports,
-		})
-	}
+	look := func() []doctor.Finding { return doctor.Preflight(ctx, machineOptions(cfg)) }
 	findings := look()
 	// A daemon that was killed keeps its ports for a moment.
 	notPort := func(f doctor.Finding) bool { return f.Probe != "ports" }

@@ -20,6 +20,7 @@ func TestCluster(t *testing.T) {
 	live(t, slices.Concat([]chapter{
 		{"set up", testSetUp, true},
 		{"tutorial pods", testTutorialPods, false},
+		{"doctor", testDoctor, false},
 		{"two notebooks", testTwoNotebooks, true},
 	}, attacks, []chapter{
 		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},

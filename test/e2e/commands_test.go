@@ -49,6 +49,7 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 			checkFailure(t, a.Run(a.ctx, "setpriv", args...), exitNotRoot, "sudo gpulab "+strings.Fields(command)[0])
 		}
 	})
+	t.Run("doctor", func(t *testing.T) { testDoctorWithoutLab(t, a) })
 	for _, args := range [][]string{{"version"}, {"help"}, {"completion", "bash"}} {
 		if result := a.Gpulab(a.ctx, args...); result.Code != 0 || result.Stdout == "" {
 			t.Errorf("gpulab %s: exit code %d\n%s", strings.Join(args, " "), result.Code, result.Stderr)
