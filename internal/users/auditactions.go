@@ -72,6 +72,8 @@ var auditActions = []AuditAction{
 	{"gpu.lend-anyway", "lends a GPU out whoever uses it"},
 	{"gpu.lend-when-free", "lends a GPU out while it is free"},
 	{"audit.export", "exported the audit log"},
+	{"backup.create", "made a backup of the lab"},
+	{"backup.restore", "restored the lab from a backup"},
 }
 
 // AuditActions lists every action of the audit log.
