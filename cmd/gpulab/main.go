@@ -113,7 +113,7 @@ What the exit codes mean: gpulab exit-codes.`,
 	})
 	root.AddCommand(
 		newInit(a), newServe(a), newStatus(a), newReset(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
-		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
+		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newDisk(a), newLogs(a), newKubectl(a), newCA(a), newVersion(), newManPages(), newExitCodes(),
 	)
 	addStudents(root)
 	wrapArgs(root)

@@ -34,6 +34,7 @@ running; the next start takes them over.`,
 			}
 			defer unlock()
 			slog.SetDefault(slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
+			go keepOwnLog(c.Context(), cfg)
 			lab, err := newAppliance(cfg, a)
 			if err != nil {
 				return err

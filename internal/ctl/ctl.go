@@ -181,4 +181,5 @@ type Daemon interface {
 	WaysIn
 	Folders
 	SSHKeys
+	Disks
 }

@@ -1,5 +1,6 @@
 // Package doctor looks at a machine and says what it saw, what that means for
-// gpulab, and what mends it. It changes nothing and imports nothing of gpulab.
+// gpulab, and what mends it. It changes nothing, and imports of gpulab only what
+// knows file systems and how amounts are written.
 //
 // Each probe is a file of its own, and a function from a host to findings, so
 // that the listing of this folder is the list of what is looked at.
@@ -82,6 +83,7 @@ var probes = []func(host, Options) []Finding{
 	probeMemory,
 	probeInotify,
 	probeDisk,
+	probeDataFolder,
 	probeAddress,
 	probePorts,
 	probeNeighbours,

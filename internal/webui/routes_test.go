@@ -440,6 +440,20 @@ func TestProfileThatCannotWork(t *testing.T) {
 	c.post("/", "/launch", url.Values{"profile": {"gpu"}}).want(t, http.StatusSeeOther)
 }
 
+// Administrators read on their home page that a disk fills up, nobody else.
+func TestDiskNotice(t *testing.T) {
+	notice := "The lab's disk is 86 % full."
+	l := newLabWith(t, func(c *webui.Config) { c.DiskNotice = func() string { return notice } })
+	l.client(t, "ada").get("/").want(t, http.StatusOK, notice)
+	if strings.Contains(l.client(t, "ben").get("/").body, notice) {
+		t.Error("a member reads it too")
+	}
+	notice = ""
+	if strings.Contains(l.client(t, "ada").get("/").body, "% full") {
+		t.Error("it is still there")
+	}
+}
+
 func TestWaitingNotebookCanBecomeAnother(t *testing.T) {
 	l := newLab(t, "ada", "lea")
 	l.notebooks.change(func(list *[]notebooks.Launch) {
