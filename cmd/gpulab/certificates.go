@@ -14,15 +14,12 @@ const (
 	// certificatesLeft is how long they must be good at least. k3s makes new ones
 	// for a year when it starts, from 120 days before the end on.
 	certificatesLeft = 60 * 24 * time.Hour
-	// certificatesRetry is how long a restart of k3s that did not help is not
-	// repeated, by a clock that nobody sets.
-	certificatesRetry = 6 * time.Hour
 )
 
 // keepCertificates restarts k3s, and nothing else, before its certificates run
 // out, or when they have because the clock was set. Notebooks go on.
 func (l *appliance) keepCertificates(ctx context.Context) error {
-	var restarted time.Time
+	var tried time.Time // what ran out then; a restart that changes nothing is not repeated
 	for sleep(ctx, certificatesEvery) {
 		cluster := l.cluster.Load()
 		if cluster == nil || !cluster.Process().Running {
@@ -33,13 +30,11 @@ func (l *appliance) keepCertificates(ctx context.Context) error {
 		case err != nil:
 			slog.Warn("Kubernetes' certificates cannot be looked at", "err", err)
 			continue
-		case until.IsZero(), time.Until(until) > certificatesLeft:
-			continue
-		case !restarted.IsZero() && time.Since(restarted) < certificatesRetry, time.Since(cluster.Process().Since) < certificatesEvery:
+		case until.IsZero(), time.Until(until) > certificatesLeft, until.Equal(tried):
 			continue
 		}
 		slog.Info("Kubernetes is started again to renew its certificates; notebooks go on", "until", until)
-		restarted = time.Now()
+		tried = until
 		cluster.Restart()
 	}
 	return nil
