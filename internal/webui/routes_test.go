@@ -12,6 +12,7 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webui"
 )
 
 // TestEveryRouteForEveryRole walks all routes as nobody and in each role. The
