@@ -26,6 +26,7 @@ import (
 	"github.com/gpulab/gpulab/internal/charts"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/deviceplugin"
+	"github.com/gpulab/gpulab/internal/diskspace"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -90,6 +91,7 @@ type appliance struct {
 	filesIdentity sftpd.Identity
 
 	host *hoststat.Host
+	disk *diskspace.Watch
 
 	where  atomic.Pointer[place]  // it may change at any time
 	before atomic.Pointer[string] // the version that is kept for a rollback
@@ -150,6 +152,8 @@ func (l *appliance) run(ctx context.Context) error {
 		return err
 	}
 	g.Go(func() error { return ctl.Serve(ctx, l.app.socket, l) })
+	g.Go(func() error { return l.disk.Run(ctx) })
+	g.Go(func() error { return l.keepCertificates(ctx) })
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
@@ -180,10 +184,14 @@ func (l *appliance) run(ctx context.Context) error {
 
 // open opens what lies on disk: databases, identity, certificates, secrets.
 func (l *appliance) open(ctx context.Context) (err error) {
+	if err := diskspace.Suits(l.cfg.DataDir); err != nil {
+		return err
+	}
 	// Others may pass through to homes, and see nothing.
 	if err := os.MkdirAll(l.cfg.DataDir, 0o711); err != nil {
 		return fmt.Errorf("the data directory: %w", err)
 	}
+	l.disk = l.newDiskWatch() // first: on a full disk it makes room for the databases
 	if l.store, err = store.Open(ctx, l.cfg.DataDir); err != nil {
 		return err
 	}
@@ -585,7 +593,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
-		Hold:         l.holdLaunches, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
+		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 		Options: l.launchOptions(parts.tenancy),
 	})
 	if err != nil {
@@ -721,7 +729,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels,
-		SignIn: l.signin, Backup: l.backupWords,
+		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice,
 		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

@@ -43,6 +43,7 @@ running; the next start takes them over.`,
 				return err
 			}
 			slog.SetDefault(slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
+			go keepOwnLog(c.Context(), cfg)
 			lab, err := newAppliance(cfg, a)
 			if err != nil {
 				return err

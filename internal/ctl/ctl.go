@@ -182,4 +182,5 @@ type Daemon interface {
 	WaysIn
 	Folders
 	SSHKeys
+	Disks
 }

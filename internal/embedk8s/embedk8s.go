@@ -105,10 +105,7 @@ func (c *Cluster) Move(address netip.Addr, iface string) error {
 	if _, err := c.Prepare(); err != nil {
 		return err
 	}
-	select {
-	case c.moved <- struct{}{}:
-	default: // the restart under way is still to read the configuration
-	}
+	c.Restart() // one under way is still to read the configuration
 	return nil
 }
 

@@ -80,6 +80,10 @@ type Config struct {
 	// Hold says in a sentence why no launch can start now, "" when they can;
 	// launches wait meanwhile. Nil never holds. Call Wake when its answer changes.
 	Hold func() string
+	// Closed says in a sentence or two for people why the lab takes no launch now,
+	// "" when it does. Those that wait stay in the queue. Nil never refuses. Call
+	// Wake when its answer changes.
+	Closed func() string
 	// Obstacle says in a sentence or two for people why a profile cannot work on
 	// this lab's GPUs, "" when it can or when that cannot be told. It is asked
 	// about profiles with GPUs only, before each launch and every few seconds.
@@ -156,6 +160,9 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	}
 	if !validTitle(r.Title) {
 		return Launch{}, ErrTitleInvalid
+	}
+	if why := s.closed(); why != "" {
+		return Launch{}, &ObstacleError{why}
 	}
 	if why := s.obstacle(ctx, profile); why != "" {
 		return Launch{}, &ObstacleError{why}

@@ -31,6 +31,8 @@ type homeView struct {
 	// is shared with them.
 	Home    string
 	Folders []folderRow
+	// Disk is what an administrator is to know of the lab's disks.
+	Disk string
 	// Backup and BackupNext are for whoever looks after the lab: when it was saved
 	// last, and what to do about it.
 	Backup, BackupNext string
@@ -115,6 +117,9 @@ func (s *Server) activeLaunches(ctx context.Context) ([]notebooks.Launch, error)
 
 func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, active []notebooks.Launch) homeView {
 	view := homeView{Machines: machines, MayLaunch: v.may(users.ActionLaunch)}
+	if s.cfg.DiskNotice != nil && v.may(users.ActionManageLab) {
+		view.Disk = s.cfg.DiskNotice()
+	}
 	waiting := 0
 	for i := range active {
 		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
@@ -313,6 +318,9 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		list := machineParts(t.reader(v), view.Machines, machinesShort, gpuCard)
 		for _, profile := range view.Profiles {
 			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)}, part{id: profile.ID + "-obstacle", body: profileObstacle(profile)})
+		}
+		if v.may(users.ActionManageLab) {
+			list = append(list, part{id: "disk", body: diskNotice(view)})
 		}
 		return append(list, part{id: "mine", body: mineList(p, view)}, everyonePart(v, p, view, active)), nil
 	}

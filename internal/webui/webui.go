@@ -132,6 +132,9 @@ type Config struct {
 	API []byte
 	// Files is where files are brought in and out; nil where the lab takes none.
 	Files *FileDoor
+	// DiskNotice is what administrators are to know of the lab's disks, "" for
+	// nothing. Nil has nothing to say.
+	DiskNotice func() string
 	// SignUp lets anybody ask for an account, which an admin approves or not.
 	SignUp bool
 	// LabName is shown on every page; empty means "gpulab".

@@ -28,6 +28,7 @@ func TestCluster(t *testing.T) {
 		{"hub restarted after Kubernetes", testHubRestartAfterKubernetes, true},
 		{"what was changed by hand", testDrift, false},
 		{"a release that fails", testFailedRelease, true},
+		{"certificates that ran out", testCertificates, true},
 		{"another address", testAnotherAddress, true},
 		{"from simulated GPUs and back", testGPUModes, false},
 	}))
