@@ -117,6 +117,9 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	out = append(out, hub, l.podsComponent(ctx), l.diskComponent(), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
 	out = append(out, signInComponent(l.signin.Health())...)
 	if l.cfg.GPUs == gpusNone {
+		if driver, ok := l.driverComponent(); ok {
+			return append(out, driver)
+		}
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
 	}
 	probe := ctl.Component{Name: "gpu probe", State: ctl.OK}

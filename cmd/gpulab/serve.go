@@ -43,11 +43,14 @@ running; the next start takes them over.`,
 				return err
 			}
 			slog.SetDefault(slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
+			if err := takeGPUs(a, &cfg); err != nil {
+				return err
+			}
 			lab, err := newAppliance(cfg, a)
 			if err != nil {
 				return err
 			}
-			return lab.run(c.Context())
+			return startAgain(lab.run(c.Context()))
 		},
 	}
 }
