@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -353,20 +352,15 @@ func (n NetworkConfig) aptEnv() []string {
 
 // withoutSecret is an address as it may be shown: nobody sees a password in it.
 func withoutSecret(address string) string {
-	if u, err := url.Parse(address); err == nil && u.User == nil {
+	at := strings.LastIndexByte(address, '@')
+	if at < 0 {
 		return address
 	}
-	scheme, rest, found := strings.Cut(address, "://")
+	scheme, _, found := strings.Cut(address, "://")
 	if !found {
-		scheme, rest = "", address
+		return "…" + address[at:]
 	}
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		rest = "…" + rest[at:]
-	}
-	if scheme != "" {
-		return scheme + "://" + rest
-	}
-	return rest
+	return scheme + "://…" + address[at:]
 }
 
 func amount(n int, what string) string {

@@ -44,8 +44,7 @@ with the GPUs by itself. None of it needs a network but the driver's packages.`,
   sudo gpulab init --gpus real          from simulated GPUs to the machine's own
   sudo gpulab init --driver install     bring NVIDIA's driver as well
   sudo gpulab init --address 10.0.0.5   where the machine has several addresses
-  sudo gpulab init --proxy http://proxy.example.org:3128
-                                        where the way to the internet is a proxy`,
+  sudo gpulab init --proxy http://10.0.0.2:3128   where that is the way to the internet`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {

@@ -22,7 +22,7 @@ type foundProxy struct {
 var proxyNames = []string{"https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"}
 
 // findProxy looks where machines on a campus have their proxy written down: the environment, /etc/environment below
-// root, and apt's configuration.
+// root, and what apt says of its own.
 func findProxy(ctx context.Context, environment func(string) string, root string) (foundProxy, bool) {
 	if p, ok := proxyIn(environment); ok {
 		p.where = "the environment"
@@ -36,7 +36,7 @@ func findProxy(ctx context.Context, environment func(string) string, root string
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "apt-config", "-o", "Dir="+root, "dump", "--format", "%v%n", "Acquire::http::Proxy").Output()
+	out, err := exec.CommandContext(ctx, "apt-config", "dump", "--format", "%v%n", "Acquire::http::Proxy").Output()
 	if address := strings.TrimSpace(string(out)); err == nil && address != "" && address != "DIRECT" {
 		return foundProxy{url: withScheme(address), where: "apt's configuration", apt: true}, true
 	}

@@ -36,6 +36,7 @@ type Installer struct {
 // program can do; it returns the situation then. It may be interrupted and run again.
 func (i Installer) Install(ctx context.Context) (Situation, error) {
 	done := map[Kind]bool{}
+	lists := "" // what fetching the lists of packages said
 	for {
 		s := Look(i.Root)
 		p := s.Plan()
@@ -48,8 +49,14 @@ func (i Installer) Install(ctx context.Context) (Situation, error) {
 				return s, nil
 			}
 			i.Step(step)
-			if err := i.run(ctx, step); err != nil {
-				return Look(i.Root), err
+			output, err := i.run(ctx, step)
+			switch {
+			case ctx.Err() != nil:
+				return Look(i.Root), ctx.Err()
+			case step.Command == update.Command:
+				lists = output // some source of many may be away: the installation tells whether that matters
+			case err != nil:
+				return Look(i.Root), explain(step, output, lists, err)
 			}
 		}
 	}
@@ -65,26 +72,24 @@ DPkg::Options { "--force-confdef"; "--force-confold"; };
 // patience is how long apt has to end in order once it was interrupted.
 const patience = 2 * time.Minute
 
-// run runs one step. What fails is told by the last words of the command.
-func (i Installer) run(ctx context.Context, step Step) error {
+// run runs one step and returns the end of what it printed.
+func (i Installer) run(ctx context.Context, step Step) (output string, err error) {
 	conf, err := os.CreateTemp("", "gpulab-apt-*.conf")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer os.Remove(conf.Name())
 	text := aptConf
 	if own := os.Getenv("APT_CONFIG"); own != "" {
 		text = "#include \"" + own + "\";\n" + text
 	}
-	if _, err := conf.WriteString(text); err != nil {
-		return err
-	}
-	if err := conf.Close(); err != nil {
-		return err
+	_, err = conf.WriteString(text)
+	if err = errors.Join(err, conf.Close()); err != nil {
+		return "", err
 	}
 	status, progress, err := os.Pipe()
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer status.Close()
 
@@ -108,22 +113,14 @@ func (i Installer) run(ctx context.Context, step Step) error {
 	err = cmd.Start()
 	_ = progress.Close()
 	if err != nil {
-		return err
+		return "", err
 	}
 	var reading sync.WaitGroup
 	reading.Go(func() { i.report(status) })
 	err = cmd.Wait()
-	_ = status.SetReadDeadline(time.Now().Add(time.Second)) // a service that the package started may hold it
+	_ = status.SetReadDeadline(time.Now().Add(time.Second)) // a service that a package started may hold it
 	reading.Wait()
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err != nil && step.Command == update.Command:
-		return nil // some source of many: the installation tells whether it mattered
-	case err != nil:
-		return explain(step, last.String(), err)
-	}
-	return nil
+	return last.String(), err
 }
 
 // report reads apt's own progress: "dlstatus:3:17.5:Retrieving …", "pmstatus:package:43.2:Unpacking …".
@@ -142,11 +139,11 @@ func (i Installer) report(r io.Reader) {
 var (
 	noNetwork = regexp.MustCompile(`(?i)(could not resolve|temporary failure resolving|could not connect|unable to connect|network is unreachable|no route to host|connection (failed|timed out|refused)|cannot initiate the connection)`)
 	noPackage = regexp.MustCompile(`(?:Unable to locate package|Package) '?([a-z0-9.+:~-]+)'?(?: has no installation candidate)?`)
-	proxyAuth = regexp.MustCompile(`\b407\b`)
+	proxyAuth = regexp.MustCompile(`\b407\s+Proxy`)
 )
 
-// explain turns a failed step into a sentence.
-func explain(step Step, output string, err error) error {
+// explain turns a failed step into a sentence; lists is what fetching the lists of packages said before.
+func explain(step Step, output, lists string, err error) error {
 	var wrong []string
 	for line := range strings.Lines(output) {
 		if words, is := strings.CutPrefix(strings.TrimSpace(line), "E: "); is {
@@ -154,9 +151,9 @@ func explain(step Step, output string, err error) error {
 		}
 	}
 	switch m := noPackage.FindStringSubmatch(strings.Join(wrong, "\n")); {
-	case proxyAuth.MatchString(output):
+	case proxyAuth.MatchString(output) || m != nil && proxyAuth.MatchString(lists):
 		return errors.New("the proxy wants a name and a password of apt; write them into a file below /etc/apt/apt.conf.d (Acquire::http::Proxy) and try again")
-	case noNetwork.MatchString(output):
+	case noNetwork.MatchString(output) || m != nil && noNetwork.MatchString(lists):
 		return errors.New("apt does not reach the servers that have the driver's packages; connect this machine to the network, or name the way there (`gpulab init --proxy http://proxy.example.org:3128`), and try again: what has been done stays")
 	case strings.Contains(output, "No space left on device"):
 		return errors.New("there is no space left for the driver's packages; free some and try again: what has been done stays")
