@@ -26,10 +26,8 @@ func newDriver(a *app) *cobra.Command {
 the exact commands that mend it. gpulab reads files for that and asks no driver,
 so a sick one cannot hang it.`,
 		Example: "  sudo gpulab driver\n  sudo gpulab driver --json | jq -r '.plan.steps[].command'\n  sudo gpulab driver install\n  sudo gpulab driver unhold && sudo apt upgrade",
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := knownCommand(c, args); err != nil {
-				return err
-			}
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
 			}
@@ -203,7 +201,7 @@ func installDriver(ctx context.Context, c *cobra.Command, cfg Config) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("the log folder: %w", err)
 	}
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("the log: %w", err)
 	}
@@ -234,6 +232,9 @@ func installDriver(ctx context.Context, c *cobra.Command, cfg Config) error {
 		return held
 	}
 	printAfterInstall(out, s)
+	if cfg.GPUs == gpusSimulated {
+		fmt.Fprintln(out, "The lab simulates its GPUs until then: `gpulab init --gpus real` goes over to the machine's own.")
+	}
 	return nil
 }
 

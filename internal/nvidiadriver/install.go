@@ -2,7 +2,6 @@ package nvidiadriver
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +20,9 @@ import (
 type Installer struct {
 	// Root is where the machine's files are; the commands themselves run in "/".
 	Root string
-	// Log takes all that the commands print. It is not shown unless something goes wrong.
-	Log io.Writer
+	// Log takes all that the commands print; it is read, too, when something goes wrong. It is a file rather than a pipe,
+	// because a service that a package starts may hold on to it.
+	Log *os.File
 	// Terminal is where steps ask that have to; nil leaves such steps to somebody else.
 	Terminal *os.File
 	// Env is added to the environment of the commands, such as a proxy.
@@ -98,13 +98,15 @@ func (i Installer) run(ctx context.Context, step Step) (output string, err error
 	cmd.Env = append(cmd.Env, i.Env...)
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{progress}
-	var last tail
+	fmt.Fprintf(i.Log, "\n# %s\n%s\n", step.Why, step.Command)
+	from, err := i.Log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return "", err
+	}
 	if step.Terminal {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = i.Terminal, i.Terminal, i.Terminal
 	} else {
-		fmt.Fprintf(i.Log, "\n# %s\n%s\n", step.Why, step.Command)
-		cmd.Stdout = io.MultiWriter(i.Log, &last)
-		cmd.Stderr = cmd.Stdout
+		cmd.Stdout, cmd.Stderr = i.Log, i.Log
 		// A session of its own: Ctrl-C reaches apt once, from here, and dpkg ends the package that it is at.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
@@ -118,9 +120,22 @@ func (i Installer) run(ctx context.Context, step Step) (output string, err error
 	var reading sync.WaitGroup
 	reading.Go(func() { i.report(status) })
 	err = cmd.Wait()
-	_ = status.SetReadDeadline(time.Now().Add(time.Second)) // a service that a package started may hold it
+	_ = status.SetReadDeadline(time.Now().Add(time.Second)) // the service again
 	reading.Wait()
-	return last.String(), err
+	return i.printed(from), err
+}
+
+// printed is what a command has printed from an offset of the log on, the end of it where it is long.
+func (i Installer) printed(from int64) string {
+	const most = 256 << 10
+	end, err := i.Log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	from = max(from, end-most)
+	data := make([]byte, end-from)
+	n, _ := i.Log.ReadAt(data, from) // what cannot be read explains nothing
+	return string(data[:n])
 }
 
 // report reads apt's own progress: "dlstatus:3:17.5:Retrieving …", "pmstatus:package:43.2:Unpacking …".
@@ -173,16 +188,3 @@ func explain(step Step, output, lists string, err error) error {
 	}
 	return fmt.Errorf("%s: %s", strings.Fields(step.Command)[0], words)
 }
-
-// tail keeps the end of what is written to it.
-type tail struct{ buf bytes.Buffer }
-
-func (t *tail) Write(p []byte) (int, error) {
-	const most = 64 << 10
-	if t.buf.Len() > 2*most {
-		t.buf.Next(t.buf.Len() - most)
-	}
-	return t.buf.Write(p)
-}
-
-func (t *tail) String() string { return t.buf.String() }

@@ -65,8 +65,8 @@ type Situation struct {
 	other   string // another kernel that has a module
 	module  string // file of the module for this kernel
 	sources sources
-	mokutil bool
-	kernels []string // installed packages that follow the kernel, such as linux-image-amd64
+	mokutil bool     // is installed
+	kernels []string // kinds of kernels that are kept up to date: amd64 of linux-image-amd64
 }
 
 // Usable tells whether GPUs can be used now.
@@ -84,24 +84,23 @@ func Look(root string) Situation {
 	s := Situation{
 		Cards: t.cards(), Kernel: t.read("/proc/sys/kernel/osrelease"), System: t.system(),
 		Library: t.library(), Driver: versionPattern.FindString(t.read("/proc/driver/nvidia/version")),
-		SecureBoot: t.secureBoot(), headers: t.exists("/lib/modules/" + t.read("/proc/sys/kernel/osrelease") + "/build"),
-		sources: t.sources(),
+		SecureBoot: t.secureBoot(), Packages: []Package{}, Kind: NoCard,
+	}
+	if len(s.Cards) == 0 {
+		return s // what follows takes some milliseconds
 	}
 	packages := t.packages()
 	s.Packages, s.kernels = driverPackages(packages), kernelPackages(packages)
 	s.mokutil = slices.ContainsFunc(packages, func(p Package) bool { return p.Name == "mokutil" })
+	s.headers, s.sources = t.exists("/lib/modules/"+s.Kernel+"/build"), t.sources()
 	s.module, s.other = t.module(s.Kernel)
-	log := t.kernelLog()
-	s.Kind = s.kind(t, log)
+	s.Kind = s.kind(t, t.kernelLog())
 	return s
 }
 
 // kind decides; it adds what it decides by.
 func (s *Situation) kind(t tree, log kernelLog) Kind {
-	switch {
-	case len(s.Cards) == 0:
-		return NoCard
-	case s.all(func(c Card) bool { return c.Bound == "vfio-pci" }):
+	if s.all(func(c Card) bool { return c.Bound == "vfio-pci" }) {
 		return Reserved
 	}
 	if kind := s.refused(log); kind != "" {

@@ -88,10 +88,8 @@ func said(s Situation) string {
 	if p.Advice != "" {
 		fmt.Fprintf(&text, "  %s\n", p.Advice)
 	}
-	for is, word := range map[bool]string{p.Runnable(): "can be run"} {
-		if is {
-			fmt.Fprintf(&text, "  %s\n", word)
-		}
+	if p.Runnable() {
+		text.WriteString("  can be run\n")
 	}
 	if p.Reboot {
 		text.WriteString("  reboot\n")
