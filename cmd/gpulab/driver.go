@@ -26,7 +26,7 @@ func newDriver(a *app) *cobra.Command {
 the exact commands that mend it. gpulab reads files for that and asks no driver,
 so a sick one cannot hang it.`,
 		Example: "  sudo gpulab driver\n  sudo gpulab driver --json | jq -r '.plan.steps[].command'\n  sudo gpulab driver install\n  sudo gpulab driver unhold && sudo apt upgrade",
-		Args: knownCommand,
+		Args:    knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
