@@ -14,7 +14,7 @@ func probeNVIDIA(h host, opts Options) []Finding {
 	f := Finding{Probe: "nvidia", State: OK, Seen: s.Seen(), Means: s.Means()}
 	switch {
 	case s.Kind == nvidiadriver.NoCard && opts.GPUMode == "real":
-		f.State, f.Means, f.Mend = Fail, "Real GPUs were asked for.", "Run gpulab init without that choice to try it with simulated GPUs."
+		f.State, f.Means, f.Mend = Fail, "Real GPUs were asked for.", "Run `gpulab init` without that choice to try it with simulated GPUs."
 	case s.Kind == nvidiadriver.NoCard:
 	case opts.GPUMode == "simulated":
 		f.State, f.Means = Warn, "Simulated GPUs were asked for, so this card is left alone."
@@ -32,9 +32,9 @@ func mendNVIDIA(s nvidiadriver.Situation) string {
 	p := s.Plan()
 	var words []string
 	if p.Runnable() {
-		words = append(words, "Run: gpulab driver install.")
+		words = append(words, "Run `gpulab driver install`.")
 	} else if len(p.Steps) > 0 {
-		words = append(words, "The commands: gpulab driver.")
+		words = append(words, "`gpulab driver` shows the commands.")
 	}
 	if p.Advice != "" {
 		words = append(words, p.Advice)
