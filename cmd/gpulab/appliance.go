@@ -173,6 +173,7 @@ func (l *appliance) run(ctx context.Context) error {
 		return nil // the pages and the socket stay, to say what is wrong
 	})
 	g.Go(func() error { return l.watchdog(ctx) })
+	g.Go(func() error { return l.awaitDriver(ctx) })
 	notify(sd.SdNotifyReady)
 	context.AfterFunc(ctx, func() { notify(sd.SdNotifyStopping) })
 	err := g.Wait()
@@ -335,6 +336,7 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 	cluster := embedk8s.New(embedk8s.Config{
 		DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
 		PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
+		Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
 	})
 	l.cluster.Store(cluster)
 	var client *kubernetes.Clientset

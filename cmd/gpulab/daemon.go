@@ -118,6 +118,9 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	out = append(out, l.certificatesComponent())
 	out = append(out, signInComponent(l.signin.Health())...)
 	if l.cfg.GPUs == gpusNone {
+		if driver, ok := l.driverComponent(); ok {
+			return append(out, driver)
+		}
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
 	}
 	probe := ctl.Component{Name: "gpu probe", State: ctl.OK}

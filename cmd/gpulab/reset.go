@@ -85,6 +85,9 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 	if err := untrustCA(out, cfg); err != nil && !errors.As(err, new(codedError)) {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
+	if err := releaseDriver(step); err != nil {
+		return fmt.Errorf("%w; run `gpulab reset` again", err)
+	}
 	step("deleting state")
 	if err := removeState(cfg, keep); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)

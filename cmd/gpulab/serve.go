@@ -44,11 +44,14 @@ running; the next start takes them over.`,
 			}
 			slog.SetDefault(slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
 			go keepOwnLog(c.Context(), cfg)
+			if err := takeGPUs(a, &cfg); err != nil {
+				return err
+			}
 			lab, err := newAppliance(cfg, a)
 			if err != nil {
 				return err
 			}
-			return lab.run(c.Context())
+			return startAgain(lab.run(c.Context()))
 		},
 	}
 }

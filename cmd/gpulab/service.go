@@ -125,6 +125,7 @@ func startDetached(ctx context.Context, a *app, cfg Config, exe string) error {
 	defer log.Close()
 	cmd := exec.Command(exe, "serve", "--config", a.configPath, "--socket", a.socket)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.Env = withoutProxy(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var before int64
 	if info, err := log.Stat(); err == nil {

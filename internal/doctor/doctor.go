@@ -1,5 +1,5 @@
 // Package doctor looks at a machine and says what it saw, what that means for
-// gpulab, and what mends it. It changes nothing and imports nothing of gpulab.
+// gpulab, and what mends it. It changes nothing.
 //
 // Each probe is a file of its own, and a function from a host to findings, so
 // that the listing of this folder is the list of what is looked at; probes.go

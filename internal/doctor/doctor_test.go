@@ -207,12 +207,17 @@ func TestPreflight(t *testing.T) {
 		{name: "card without driver", spoil: card(nil), probe: "nvidia", state: Fail, says: "0000:01:00.0) without a driver"},
 		{name: "card without driver, simulation asked", spoil: card(nil), opts: Options{GPUMode: "simulated"}, probe: "nvidia", state: Warn, says: "left alone"},
 		{name: "nouveau", spoil: card(map[string]string{"/sys/bus/pci/devices/0000:01:00.0/driver": "->../../../../bus/pci/drivers/nouveau"}), probe: "nvidia", state: Fail, says: "driven by nouveau"},
+		{name: "nouveau, no GPUs wanted", spoil: card(map[string]string{"/sys/bus/pci/devices/0000:01:00.0/driver": "->../../../../bus/pci/drivers/nouveau"}), opts: Options{GPUMode: "none"}, probe: "nvidia", state: Warn, says: "driven by nouveau"},
 		{name: "mismatch", spoil: card(map[string]string{
 			"/proc/driver/nvidia/version":                         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n",
 			"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550.90.07": "",
 			"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1":         "->libnvidia-ml.so.550.90.07",
 		}), probe: "nvidia", state: Fail, says: "Reboot"},
-		{name: "working card", spoil: card(map[string]string{"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"}), probe: "nvidia", state: OK, says: "driver 580.95.05"},
+		{name: "working card", spoil: card(map[string]string{
+			"/proc/driver/nvidia/version":                         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n",
+			"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.95.05": "",
+			"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1":         "->libnvidia-ml.so.580.95.05",
+		}), probe: "nvidia", state: OK, says: "driver 580.95.05"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
