@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/signin"
 )
 
@@ -53,6 +54,8 @@ type Config struct {
 	GPUs string `json:"gpus,omitempty"`
 	// SimulatedGPUs is how many GPUs to simulate.
 	SimulatedGPUs int `json:"simulatedGPUs,omitempty"`
+	// StayAwake says what keeps this machine awake: notebooks, lid-open or off.
+	StayAwake StayAwake `json:"stayAwake,omitempty"`
 	// GPUSharing is how many notebooks share each GPU by taking turns.
 	GPUSharing int `json:"gpuSharing,omitempty"`
 	// DataDir holds all state.
@@ -162,6 +165,9 @@ func (c *Config) setDefaults() {
 	if c.SignUp == "" {
 		c.SignUp = signUpOff
 	}
+	if c.StayAwake == "" {
+		c.StayAwake = StayAwake(power.Always)
+	}
 	if c.Files.Listen == "" {
 		c.Files.Listen = ":2022"
 	}
@@ -210,6 +216,9 @@ func (c *Config) check() error {
 	}
 	if len(c.Lab) > 60 || strings.ContainsAny(c.Lab, "\n\r") {
 		return errors.New("lab must be one line of at most 60 characters")
+	}
+	if err := c.StayAwake.check(); err != nil {
+		return err
 	}
 	if _, err := c.Metrics.networks(); err != nil {
 		return err
@@ -277,7 +286,7 @@ func loadConfig(path string) (Config, error) {
 // url is where people open the lab; without a name of its own it is at an
 // address.
 func (c *Config) url(address func() netip.Addr) string {
-	host := ""
+	host := "localhost"
 	if len(c.Names) > 0 {
 		host = c.Names[0]
 	} else if at := address(); at.IsValid() {

@@ -40,10 +40,16 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	if before := l.before.Load(); before != nil {
 		s.Before = *before
 	}
+	if c, failing := startComponent(state); failing {
+		s.Components = append(s.Components, c)
+	}
 	for _, st := range state.Stages {
 		s.Components = append(s.Components, stageComponent(st))
 	}
-	node := ctl.Node{Name: l.id.NodeName, Address: l.where.Load().address.String(), Role: "head"}
+	node := ctl.Node{Name: l.id.NodeName, Role: "head"}
+	if here := l.where.Load().address; here.IsValid() {
+		node.Address = here.String()
+	}
 	if state.Ready {
 		node.Ready, node.Detail = l.nodeReady(ctx)
 		s.Components = append(s.Components, l.liveComponents(ctx)...)
@@ -63,7 +69,7 @@ func stageComponent(st ctl.Stage) ctl.Component {
 	case "done":
 		c.State = ctl.OK
 	case "failed":
-		c.State, c.NextStep = ctl.Failed, "mend what the detail says, then run `gpulab init` again"
+		c.State, c.NextStep = ctl.Failed, "mend what the detail says; gpulab tries again by itself"
 	default:
 		c.State = ctl.Starting
 	}
@@ -114,7 +120,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	default:
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
-	out = append(out, hub, l.diskComponent(), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), networkComponent(l.network(ctx)))
+	out = append(out, hub, l.sleepComponent(), l.diskComponent(), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), networkComponent(l.network(ctx)))
 	out = append(out, signInComponent(l.signin.Health())...)
 	if l.cfg.GPUs == gpusNone {
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})

@@ -27,6 +27,8 @@ type homeView struct {
 	// as they were when the page was opened.
 	Quotas []limitView
 	Notice string
+	// Machine is what everybody should know of the machine.
+	Machine []string
 	// Home is what is to be said of the room in the visitor's home, Folders what
 	// is shared with them.
 	Home    string
@@ -78,6 +80,7 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 	}
 	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
 	view := s.home(r, v, machines, mine, active)
+	view.Machine = s.machineNotes()
 	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User, v.session.User.ID), s.quotaNotice(r.Context(), v.session.User)
 	view.Home = s.homeNotice(r.Context(), v.session.User)
 	if view.Folders, err = s.folderRows(r.Context(), v.session.User); err != nil {
@@ -305,8 +308,18 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		for _, profile := range view.Profiles {
 			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)}, part{id: profile.ID + "-obstacle", body: profileObstacle(profile)})
 		}
+		if s.cfg.Machine != nil {
+			list = append(list, part{id: "machine-notes", body: machineNotes(s.machineNotes()), same: everybody})
+		}
 		return append(list, part{id: "mine", body: mineList(p, view)}, everyonePart(v, p, view, active)), nil
 	}
+}
+
+func (s *Server) machineNotes() []string {
+	if s.cfg.Machine == nil {
+		return nil
+	}
+	return s.cfg.Machine()
 }
 
 // everyonePart is the list of what the others run. Those who may end it have

@@ -118,6 +118,9 @@ type Config struct {
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
+	// Machine returns what everybody should know of the machine, a sentence each:
+	// that it stays awake, that it was asleep. Nil knows nothing.
+	Machine func() []string
 	// SignIn is the outside identity providers; nil for none.
 	SignIn SignIn
 	// Clients are the programs for people's own computers, as packaging/clients
