@@ -97,6 +97,7 @@ type appliance struct {
 	asleep atomic.Pointer[power.Sleep]
 
 	where  atomic.Pointer[place]  // it may change at any time
+	former former                 // where it was before
 	before atomic.Pointer[string] // the version that is kept for a rollback
 	mend   chan struct{}          // a token when the cluster is to be looked after
 
@@ -160,6 +161,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
 	g.Go(func() error { return l.power.Run(ctx) })
+	l.followLogs(ctx, g)
 	g.Go(func() error { return l.signin.Watch(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
@@ -213,6 +215,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.where.Store(here)
+	if err := l.loadFormer(ctx); err != nil {
+		return err
+	}
 	if l.proxy, err = newProxyName(l.cfg.Network); err != nil {
 		return err
 	}
@@ -605,6 +610,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
+		Booted:       booted(),
 		Hold:         l.holdLaunches, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 		Options: l.launchOptions(parts.tenancy),
 	})
@@ -692,6 +698,15 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 	return list
 }
 
+// booted is when this machine was started; zero where that cannot be told.
+func booted() time.Time {
+	at, err := hoststat.Booted()
+	if err != nil {
+		slog.Warn("what a restart of the machine interrupts is told as something else", "err", err)
+	}
+	return at
+}
+
 // podIndex finds notebooks' pods for the GPU monitor.
 type podIndex struct{ kube *notebooks.KubeCluster }
 
@@ -741,7 +756,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend,
-		SignIn: l.signin, Machine: l.machineNotes,
+		SignIn: l.signin, Machine: l.machineNotes, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

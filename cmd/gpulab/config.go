@@ -286,16 +286,22 @@ func loadConfig(path string) (Config, error) {
 // url is where people open the lab; without a name of its own it is at an
 // address.
 func (c *Config) url(address func() netip.Addr) string {
-	host := "localhost"
-	if len(c.Names) > 0 {
-		host = c.Names[0]
-	} else if at := address(); at.IsValid() {
-		host = at.String()
-	}
+	host := c.hostOf(address())
 	if c.HTTPSPort != 443 {
 		host = net.JoinHostPort(host, strconv.Itoa(c.HTTPSPort))
 	}
 	return "https://" + host
+}
+
+// hostOf is the name under which people open the lab at an address.
+func (c *Config) hostOf(address netip.Addr) string {
+	switch {
+	case len(c.Names) > 0:
+		return c.Names[0]
+	case address.IsValid():
+		return address.String()
+	}
+	return "localhost"
 }
 
 // foundAddress is the address that this machine has now, the zero one for none.

@@ -44,7 +44,11 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 		s.Components = append(s.Components, c)
 	}
 	for _, st := range state.Stages {
-		s.Components = append(s.Components, stageComponent(st))
+		c := stageComponent(st)
+		if st.Name == stageAddress && c.State == ctl.OK {
+			c.Detail = l.addressWords()
+		}
+		s.Components = append(s.Components, c)
 	}
 	node := ctl.Node{Name: l.id.NodeName, Role: "head"}
 	if here := l.where.Load().address; here.IsValid() {

@@ -89,6 +89,10 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 // starting answers for a handler that is not there yet.
 func (l *appliance) starting(s *switchHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if to := l.goesTo(r); to != "" {
+			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
+			return
+		}
 		if h := s.handler.Load(); h != nil {
 			(*h).ServeHTTP(w, r)
 			return

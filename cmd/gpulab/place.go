@@ -80,7 +80,7 @@ func (l *appliance) settle(ctx context.Context, here *place) error {
 	case l.attached.Load() != nil:
 		return nil // keepPlace follows
 	}
-	l.where.Store(here)
+	l.remember(ctx, l.where.Swap(here).address, here.address)
 	if err := l.certs.Renew(l.certNames()); err != nil {
 		return err
 	}
@@ -201,6 +201,7 @@ func (l *appliance) lookForPlace() (now *place, err error) {
 // runs, k3s alone is restarted, and only for another main address.
 func (l *appliance) move(ctx context.Context, now *place) {
 	was := l.where.Swap(now)
+	l.remember(ctx, was.address, now.address)
 	slog.Info("this machine's addresses changed", "address", now.address, "before", was.address, "all", now.all)
 	if err := l.certs.Renew(l.certNames()); err != nil {
 		slog.Error("the certificate could not be made for the new address", "err", err)

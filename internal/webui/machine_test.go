@@ -42,3 +42,29 @@ func TestMachineNotes(t *testing.T) {
 	}
 	t.Errorf("the stream ended before the page was told (the first of it: %v)", told)
 }
+
+// TestMoved: whoever has opened the lab under an address that is not its own any
+// more is told where to go, and whoever loses it, where to look.
+func TestMoved(t *testing.T) {
+	var moved atomic.Pointer[string]
+	none := ""
+	moved.Store(&none)
+	var asked atomic.Pointer[string]
+	l := newLabWith(t, func(c *webui.Config) {
+		c.Elsewhere = func(host string) (string, []string) {
+			asked.Store(&host)
+			return *moved.Load(), []string{"https://gpu-box", "https://10.1.2.3"}
+		}
+	})
+	c := l.client(t, "ben")
+	home := c.get("/")
+	home.want(t, http.StatusOK, `<div id="moved"></div>`, "it may answer at", `href="https://gpu-box/"`, `href="https://10.1.2.3/"`)
+	if host := *asked.Load(); host != "127.0.0.1" {
+		t.Errorf("it was asked for %q", host)
+	}
+	there := "https://10.9.9.9"
+	moved.Store(&there)
+	for _, page := range []string{"/", "/gpus", "/account"} {
+		c.get(page).want(t, http.StatusOK, "The lab’s address has changed", `href="https://10.9.9.9/"`)
+	}
+}
