@@ -34,12 +34,12 @@ func newLogs(a *app) *cobra.Command {
 With systemd all but the hub's is in the journal too, with fields of its own:
 SYSLOG_IDENTIFIER is gpulab, k3s or gpulab-probe; GPULAB_COMPONENT is the part
 of gpulab; GPULAB_USER, GPULAB_NOTEBOOK, GPULAB_LAUNCH and others say what a
-line is about. So journalctl can choose by them.`,
+line is about. So journalctl can choose by them:
+journalctl -u gpulab -p warning GPULAB_USER=ada`,
 		Example: `  sudo gpulab logs -f
   sudo gpulab logs --component charts
   sudo gpulab logs k3s -n 500
-  sudo gpulab logs hub
-  sudo journalctl -u gpulab -p warning GPULAB_USER=ada`,
+  sudo gpulab logs hub`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"gpulab", "k3s", "hub", "probe"},
 		RunE: func(c *cobra.Command, args []string) error {

@@ -59,6 +59,11 @@ func TestLogsOfAComponent(t *testing.T) {
 		defer close(done)
 		_ = showComponent(ctx, &followed, path, logsOptions{lines: 1, follow: true, component: "charts"})
 	}()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(followed.String(), "msg=4"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("what is there is not shown: %q", followed.String())
+		}
+	}
 	write("onent=charts\nlevel=INFO msg=6 component=gpulab\nlevel=INFO msg=7 component=charts\n")
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(followed.String(), "msg=7"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -67,7 +72,7 @@ func TestLogsOfAComponent(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if got := followed.String(); !strings.HasSuffix(got, "msg=5 component=charts\nlevel=INFO msg=7 component=charts\n") || strings.Contains(got, "msg=6") {
+	if got := followed.String(); !strings.HasSuffix(got, "msg=4 component=charts\nlevel=INFO msg=5 component=charts\nlevel=INFO msg=7 component=charts\n") || strings.Contains(got, "msg=6") {
 		t.Errorf("%q", got)
 	}
 }

@@ -41,9 +41,10 @@ func (a *appliance) components(t *testing.T) map[string]string {
 func testStartThatFails(t *testing.T, a *appliance) {
 	const folder = "/srv/images"
 	good := filepath.Join(filepath.Dir(a.Binary()), "images")
-	a.MustRun(a.ctx, "sh", "-ec", fmt.Sprintf(`mkdir %[2]s && ln -s $(readlink -f %[1]s)/* %[2]s/
-		file=$(readlink -f %[2]s/hub*) && rm %[2]s/hub* && cp -r $file %[2]s/whole && cp -r $file %[2]s/$(basename $file)
-		find %[2]s/$(basename $file) -type f -size +100k -exec truncate -s 90k {} +`, good, folder))
+	manifest := "blobs/sha256/" + strings.TrimPrefix(a.image(t, "hub").Digest, "sha256:")
+	a.MustRun(a.ctx, "sh", "-ec", fmt.Sprintf(`good=$(readlink -f %s) && mkdir -p %[2]s/blobs/sha256 && cd %[2]s
+		for f in "$good"/*; do [ -d "$f" ] || ln -s "$f" .; done
+		ln -s "$good"/blobs/sha256/* blobs/sha256/ && rm %[3]s`, good, folder, manifest))
 	a.WriteFile("/etc/gpulab/config.yaml", "imagesDir: "+folder+"\n")
 	result := a.Gpulab(a.ctx, initArgs...)
 	checkFailure(t, result, 1, "hub", "again by itself at ")
@@ -65,7 +66,7 @@ func testStartThatFails(t *testing.T, a *appliance) {
 	}
 	program := a.Processes(a.ctx, "gpulab")
 	a.eventually(t, "another try was made", func() bool { return strings.Contains(a.Gpulab(a.ctx, "logs", "-n", "2000").Stdout, "try=2") })
-	a.MustRun(a.ctx, "sh", "-ec", fmt.Sprintf(`cd %s && name=$(basename $(ls -d hub*)) && rm -r "$name" && mv whole "$name"`, folder))
+	a.MustRun(a.ctx, "sh", "-ec", fmt.Sprintf(`ln -s $(readlink -f %s)/%s %s/%[2]s`, good, manifest, folder))
 	mended := time.Now()
 	a.within(t, 6*time.Minute, "the lab is ready without a command", func() bool {
 		return a.Gpulab(a.ctx, "status", "--json").Code == 0
