@@ -35,6 +35,7 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
+	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/sftpd"
 	"github.com/gpulab/gpulab/internal/signin"
@@ -50,6 +51,7 @@ import (
 
 // Names of the stages on the way to a lab that is ready.
 const (
+	stageAddress    = "address"
 	stageRuntime    = "runtime"
 	stageDriver     = "driver"
 	stageKubernetes = "kubernetes"
@@ -67,8 +69,8 @@ const notebookImage = "notebook"
 // appliance is the whole lab: every part, wired by hand in this one file.
 //
 // run opens the state, the pages and the control socket first, so that people
-// can watch, and then brings up the rest in bootstrap. Parts that need the
-// cluster exist from the moment its API answers (attach).
+// can watch, and then brings up the rest in bootstrap, as often as that takes.
+// Parts that need the cluster exist from the moment its API answers (attach).
 type appliance struct {
 	cfg  Config
 	app  *app
@@ -90,10 +92,14 @@ type appliance struct {
 
 	filesIdentity sftpd.Identity
 
-	host *hoststat.Host
-	disk *diskspace.Watch
+	host  *hoststat.Host
+	disk  *diskspace.Watch
+	power *power.Keeper // keeps this machine awake
+	// asleep is when this machine slept last; nil if that is not known.
+	asleep atomic.Pointer[power.Sleep]
 
 	where  atomic.Pointer[place]  // it may change at any time
+	former former                 // where it was before
 	before atomic.Pointer[string] // the version that is kept for a rollback
 	mend   chan struct{}          // a token when the cluster is to be looked after
 
@@ -105,6 +111,8 @@ type appliance struct {
 	cluster  atomic.Pointer[embedk8s.Cluster]
 	client   atomic.Pointer[kubernetes.Clientset]
 	attached atomic.Pointer[attached]
+	// once is what further tries of the start find running.
+	once struct{ driver, kubernetes sync.Once }
 
 	pages switchHandler // port 443
 	labs  switchHandler // port 8443
@@ -128,10 +136,10 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 	if err != nil {
 		return nil, err
 	}
-	stages := []string{stageRuntime, stageKubernetes, stageNode, stageImages, stageCharts, stageNotebook}
+	stages := []string{stageAddress, stageRuntime, stageKubernetes, stageNode, stageImages, stageCharts, stageNotebook}
 	switch cfg.GPUs {
 	case gpusSimulated:
-		stages = append(slices.Insert(stages, 1, stageDriver), stageGPUs)
+		stages = append(slices.Insert(stages, 2, stageDriver), stageGPUs)
 	case gpusReal:
 		stages = append(stages, stageGPUs)
 	}
@@ -157,20 +165,17 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
+	g.Go(func() error { return l.power.Run(ctx) })
+	l.followLogs(ctx, g)
 	g.Go(func() error { return l.signin.Watch(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
-		err := l.bootstrap(ctx, g)
-		if err != nil && ctx.Err() == nil {
-			slog.Error("the lab did not become ready", "err", err)
+		if err := l.start(ctx, g); err != nil {
+			return err
 		}
-		l.boot.finish(err)
 		debug.FreeOSMemory() // a start takes more than what follows
-		if err == nil {
-			l.keepVersion(ctx)
-			return l.keep(ctx)
-		}
-		return nil // the pages and the socket stay, to say what is wrong
+		l.keepVersion(ctx)
+		return l.keep(ctx)
 	})
 	g.Go(func() error { return l.watchdog(ctx) })
 	g.Go(func() error { return l.awaitDriver(ctx) })
@@ -215,7 +220,12 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
 		return err
 	}
-	if err := l.findPlace(); err != nil {
+	here, err := l.findPlace()
+	if err != nil {
+		return err
+	}
+	l.where.Store(here)
+	if err := l.loadFormer(ctx); err != nil {
 		return err
 	}
 	if l.proxy, err = newProxyName(l.cfg.Network); err != nil {
@@ -233,6 +243,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.host, err = hoststat.New(); err != nil {
 		return err
 	}
+	l.power = l.newPower(ctx)
 	dir, err := l.cfg.imagesDir()
 	if err != nil {
 		return err
@@ -249,8 +260,12 @@ func (l *appliance) url() string {
 }
 
 // bootstrap goes the way from nothing to ready. Everything on it finds out
-// what is there already, so it may be interrupted and run again.
+// what is there already, so it may be interrupted and run again. What goes on
+// after it is started once, in g.
 func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
+	if err := l.waitPlace(ctx); err != nil {
+		return err
+	}
 	var runtime embedk8s.Runtime
 	err := l.boot.do(stageRuntime, func(st *stage) (err error) {
 		archive, ok := assets.Bundle()
@@ -283,8 +298,10 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 	if err := l.prepareCluster(ctx, client); err != nil {
 		return err
 	}
-	if err := l.attach(ctx, g, client, runtime); err != nil {
-		return err
+	if l.attached.Load() == nil {
+		if err := l.attach(ctx, g, client, runtime); err != nil {
+			return err
+		}
 	}
 	// While the parts of the lab start, there is time for the image that none
 	// of them needs, and for trying a GPU with it.
@@ -322,7 +339,7 @@ func (l *appliance) startDriver(ctx context.Context, g *errgroup.Group, rt embed
 			return err
 		}
 		st.say("%d simulated GPUs; they compute nothing", l.cfg.SimulatedGPUs)
-		g.Go(func() error { return simdriver.Run(ctx, l.simRoot()) })
+		l.once.driver.Do(func() { g.Go(func() error { return simdriver.Run(ctx, l.simRoot()) }) })
 		return nil
 	})
 }
@@ -333,12 +350,15 @@ func (l *appliance) simRoot() string { return filepath.Join(l.cfg.DataDir, "simd
 // images in as soon as containerd answers.
 func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt embedk8s.Runtime) (*kubernetes.Clientset, error) {
 	here := l.where.Load()
-	cluster := embedk8s.New(embedk8s.Config{
-		DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
-		PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
-		Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
-	})
-	l.cluster.Store(cluster)
+	cluster := l.cluster.Load()
+	if cluster == nil {
+		cluster = embedk8s.New(embedk8s.Config{
+			DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
+			PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
+			Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
+		})
+		l.cluster.Store(cluster)
+	}
 	var client *kubernetes.Clientset
 	serving := ctx // k3s runs for longer than what waits for it here
 	err := all(ctx,
@@ -351,18 +371,23 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 				if did {
 					st.changed()
 				}
-				g.Go(func() error { return cluster.Run(serving) })
-				client, err = cluster.WaitAPI(ctx, func(why string) { st.say("%s", why) })
-				st.say("the API answers")
-				return err
+				l.once.kubernetes.Do(func() { g.Go(func() error { return cluster.Run(serving) }) })
+				limited, cancel := context.WithTimeout(ctx, kubernetesPatience)
+				defer cancel()
+				if client, err = cluster.WaitAPI(limited, func(why string) { st.say("%s", why) }); err == nil {
+					st.say("the API answers")
+				}
+				return l.explainKubernetes(ctx, err)
 			})
 			if err != nil {
 				return err
 			}
 			return l.boot.do(stageNode, func(st *stage) error {
-				err := cluster.WaitNode(ctx, client, func(why string) { st.say("%s", why) })
+				limited, cancel := context.WithTimeout(ctx, kubernetesPatience)
+				defer cancel()
+				err := cluster.WaitNode(limited, client, func(why string) { st.say("%s", why) })
 				st.say("%s at %s", l.id.NodeName, here.address)
-				return err
+				return l.explainKubernetes(ctx, err)
 			})
 		},
 		func(ctx context.Context) error {
@@ -380,8 +405,10 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 func (l *appliance) importImages(ctx context.Context, name string, set embedk8s.ImageSet) error {
 	return l.boot.do(name, func(st *stage) error {
 		cluster := l.cluster.Load()
-		if err := cluster.WaitContainerd(ctx, func(why string) { st.say("%s", why) }); err != nil {
-			return err
+		limited, cancel := context.WithTimeout(ctx, kubernetesPatience)
+		defer cancel()
+		if err := cluster.WaitContainerd(limited, func(why string) { st.say("%s", why) }); err != nil {
+			return l.explainKubernetes(ctx, err)
 		}
 		n, err := cluster.ImportImages(ctx, set, func(underWay []string, done, total int) {
 			st.say("importing %s (%d of %d done)", strings.Join(underWay, ", "), done, total)
@@ -468,7 +495,7 @@ func (l *appliance) applyCharts(ctx context.Context, ready func(release string))
 func (l *appliance) waitHub(ctx context.Context, st *stage) error {
 	for end := time.Now().Add(time.Minute); !l.attached.Load().notebooks.Connected(); {
 		if time.Now().After(end) {
-			return errors.New("JupyterHub and gpulab do not reach each other; see `gpulab logs hub`, and run `gpulab init` again")
+			return errors.New("JupyterHub and gpulab do not reach each other; see `gpulab logs hub`")
 		}
 		st.say("JupyterHub does not reach gpulab yet")
 		if !sleep(ctx, 50*time.Millisecond) {
@@ -595,6 +622,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
+		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 		Options: l.launchOptions(parts.tenancy),
 	})
@@ -607,6 +635,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err := l.openPages(ctx, g, parts); err != nil {
 		return err
 	}
+	g.Go(func() error { return l.keepPlace(ctx) })
 	g.Go(func() error { return kube.Run(ctx) })
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
@@ -682,6 +711,15 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 	return list
 }
 
+// booted is when this machine was started; zero where that cannot be told.
+func booted() time.Time {
+	at, err := hoststat.Booted()
+	if err != nil {
+		slog.Warn("what a restart of the machine interrupts is told as something else", "err", err)
+	}
+	return at
+}
+
 // podIndex finds notebooks' pods for the GPU monitor.
 type podIndex struct{ kube *notebooks.KubeCluster }
 
@@ -731,8 +769,8 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels,
-		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice,
-		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
+		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Elsewhere: l.elsewhere,
+		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {

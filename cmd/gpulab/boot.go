@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -20,7 +21,7 @@ type boot struct {
 }
 
 func newBoot(serving, inputs string, stages ...string) *boot {
-	b := &boot{began: map[string]time.Time{}, changed: make(chan struct{}), state: ctl.Boot{Serving: serving, Inputs: inputs}}
+	b := &boot{began: map[string]time.Time{}, changed: make(chan struct{}), state: ctl.Boot{Serving: serving, Inputs: inputs, Try: 1}}
 	for _, s := range stages {
 		b.state.Stages = append(b.state.Stages, ctl.Stage{Name: s, State: "waiting"})
 	}
@@ -41,7 +42,8 @@ func (s *stage) say(format string, args ...any) {
 // changed notes that the stage did something.
 func (s *stage) changed() { s.b.update(s.name, func(st *ctl.Stage) { st.Changed = true }) }
 
-// do runs one stage. Its error ends the way and is what people read.
+// do runs one stage. Its error ends the try and is what people read; a stage
+// that is called off because another failed has not begun.
 func (b *boot) do(name string, fn func(*stage) error) error {
 	b.mu.Lock()
 	b.began[name] = time.Now()
@@ -51,7 +53,10 @@ func (b *boot) do(name string, fn func(*stage) error) error {
 	b.update(name, func(s *ctl.Stage) {
 		s.State = "done"
 		s.Elapsed = time.Since(b.began[name])
-		if err != nil {
+		switch {
+		case errors.Is(err, context.Canceled):
+			s.State, s.Detail = "waiting", ""
+		case err != nil:
 			s.State, s.Detail = "failed", err.Error()
 		}
 		slog.Info("start", "stage", name, "state", s.State, "took", s.Elapsed.Round(time.Millisecond), "detail", s.Detail)
@@ -71,14 +76,33 @@ func (b *boot) update(name string, fn func(*ctl.Stage)) {
 }
 
 // finish marks the end of the way.
-func (b *boot) finish(err error) {
+func (b *boot) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err != nil {
-		b.state.Failed = err.Error()
-	} else {
-		b.state.Ready = true
-		slog.Info("the lab is ready")
+	b.state.Ready, b.state.Before = true, ""
+	slog.Info("the lab is ready", "try", b.state.Try)
+	b.wake()
+}
+
+// failed marks the end of a try, and says when the next one begins.
+func (b *boot) failed(err error, next time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state.Failed, b.state.Next = err.Error(), next
+	slog.Error("the lab did not become ready; trying again", "err", err, "try", b.state.Try, "next", next.Format(time.TimeOnly))
+	b.wake()
+}
+
+// again begins another try.
+func (b *boot) again() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state.Before, b.state.Failed, b.state.Next = b.state.Failed, "", time.Time{}
+	b.state.Try++
+	for i := range b.state.Stages {
+		if s := &b.state.Stages[i]; s.State == "failed" {
+			s.State, s.Detail, s.Elapsed = "waiting", "", 0
+		}
 	}
 	b.wake()
 }
@@ -103,8 +127,8 @@ func (b *boot) now() (ctl.Boot, <-chan struct{}) {
 	return out, b.changed
 }
 
-// watch calls fn with every change until the way ends, and at least twice a
-// second, so that running stages count.
+// watch calls fn with every change until the way or a try of it ends, and at
+// least twice a second, so that running stages count.
 func (b *boot) watch(ctx context.Context, fn func(ctl.Boot) error) error {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()

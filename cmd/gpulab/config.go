@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/signin"
 )
 
@@ -53,6 +54,8 @@ type Config struct {
 	GPUs string `json:"gpus,omitempty"`
 	// SimulatedGPUs is how many GPUs to simulate.
 	SimulatedGPUs int `json:"simulatedGPUs,omitempty"`
+	// StayAwake says what keeps this machine awake: notebooks, lid-open or off.
+	StayAwake StayAwake `json:"stayAwake,omitempty"`
 	// GPUSharing is how many notebooks share each GPU by taking turns.
 	GPUSharing int `json:"gpuSharing,omitempty"`
 	// DataDir holds all state.
@@ -162,6 +165,9 @@ func (c *Config) setDefaults() {
 	if c.SignUp == "" {
 		c.SignUp = signUpOff
 	}
+	if c.StayAwake == "" {
+		c.StayAwake = StayAwake(power.Always)
+	}
 	if c.Files.Listen == "" {
 		c.Files.Listen = ":2022"
 	}
@@ -209,6 +215,9 @@ func (c *Config) check() error {
 		return fmt.Errorf("dataDir is %q, but must be the full path of a folder of its own", c.DataDir)
 	}
 	if err := checkLab(c.Lab); err != nil {
+		return err
+	}
+	if err := c.StayAwake.check(); err != nil {
 		return err
 	}
 	if _, err := c.Metrics.networks(); err != nil {
@@ -277,16 +286,22 @@ func loadConfig(path string) (Config, error) {
 // url is where people open the lab; without a name of its own it is at an
 // address.
 func (c *Config) url(address func() netip.Addr) string {
-	host := ""
-	if len(c.Names) > 0 {
-		host = c.Names[0]
-	} else if at := address(); at.IsValid() {
-		host = at.String()
-	}
+	host := c.hostOf(address())
 	if c.HTTPSPort != 443 {
 		host = net.JoinHostPort(host, strconv.Itoa(c.HTTPSPort))
 	}
 	return "https://" + host
+}
+
+// hostOf is the name under which people open the lab at an address.
+func (c *Config) hostOf(address netip.Addr) string {
+	switch {
+	case len(c.Names) > 0:
+		return c.Names[0]
+	case address.IsValid():
+		return address.String()
+	}
+	return "localhost"
 }
 
 // foundAddress is the address that this machine has now, the zero one for none.

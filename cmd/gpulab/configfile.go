@@ -43,6 +43,11 @@ simulatedGPUs: {{.SimulatedGPUs}}
 # memory too, and nothing keeps one from taking all of it.
 gpuSharing: {{.GPUSharing}}
 
+# What keeps this machine from falling asleep, where systemd-logind could put it
+# to sleep: notebooks (while some run, with the lid closed too), lid-open (the same,
+# but with its lid closed it sleeps), or off.
+stayAwake: {{.StayAwake}}
+
 # All state: databases, homes, Kubernetes.
 dataDir: {{printf "%q" .DataDir}}
 

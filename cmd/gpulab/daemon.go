@@ -40,10 +40,20 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	if before := l.before.Load(); before != nil {
 		s.Before = *before
 	}
-	for _, st := range state.Stages {
-		s.Components = append(s.Components, stageComponent(st))
+	if c, failing := startComponent(state); failing {
+		s.Components = append(s.Components, c)
 	}
-	node := ctl.Node{Name: l.id.NodeName, Address: l.where.Load().address.String(), Role: "head"}
+	for _, st := range state.Stages {
+		c := stageComponent(st)
+		if st.Name == stageAddress && c.State == ctl.OK {
+			c.Detail = l.addressWords()
+		}
+		s.Components = append(s.Components, c)
+	}
+	node := ctl.Node{Name: l.id.NodeName, Role: "head"}
+	if here := l.where.Load().address; here.IsValid() {
+		node.Address = here.String()
+	}
 	if state.Ready {
 		node.Ready, node.Detail = l.nodeReady(ctx)
 		s.Components = append(s.Components, l.liveComponents(ctx)...)
@@ -63,7 +73,7 @@ func stageComponent(st ctl.Stage) ctl.Component {
 	case "done":
 		c.State = ctl.OK
 	case "failed":
-		c.State, c.NextStep = ctl.Failed, "mend what the detail says, then run `gpulab init` again"
+		c.State, c.NextStep = ctl.Failed, "mend what the detail says; gpulab tries again by itself"
 	default:
 		c.State = ctl.Starting
 	}
@@ -114,7 +124,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	default:
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
-	out = append(out, hub, l.podsComponent(ctx), diskComponent(l.disk.Filesystems()), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
+	out = append(out, hub, l.podsComponent(ctx), l.sleepComponent(), diskComponent(l.disk.Filesystems()), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
 	out = append(out, l.certificatesComponent())
 	out = append(out, signInComponent(l.signin.Health())...)
 	if l.cfg.GPUs == gpusNone {

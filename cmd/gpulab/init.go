@@ -216,7 +216,7 @@ func followBoot(ctx context.Context, a *app, out io.Writer) (changed bool, err e
 	case ctx.Err() != nil:
 		return false, fail(exitFailure, "interrupted; gpulab goes on in the background. Run `gpulab init` again to watch it, or `gpulab reset` to take it off")
 	case last.Failed != "":
-		return false, errors.New(last.Failed)
+		return false, errors.New(triesAgain(last))
 	case err != nil:
 		return false, fmt.Errorf("%w; see `gpulab logs` and run `gpulab init` again", err)
 	case !last.Ready:

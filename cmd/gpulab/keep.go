@@ -20,10 +20,9 @@ const (
 )
 
 // keep mends, as long as ctx lasts, what somebody changes in the cluster after
-// the start has made it right, and follows the machine to another address.
+// the start has made it right.
 func (l *appliance) keep(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return l.keepPlace(ctx) })
 	g.Go(func() error {
 		if err := l.charts().Watch(ctx, l.mendSoon); err != nil && ctx.Err() == nil {
 			slog.Error("changes in the cluster are mended late, because they cannot be watched", "err", err)

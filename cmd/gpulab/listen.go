@@ -89,6 +89,10 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 // starting answers for a handler that is not there yet.
 func (l *appliance) starting(s *switchHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if to := l.goesTo(r); to != "" {
+			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
+			return
+		}
 		if h := s.handler.Load(); h != nil {
 			(*h).ServeHTTP(w, r)
 			return
@@ -102,8 +106,8 @@ func (l *appliance) starting(s *switchHandler) http.Handler {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		var b strings.Builder
 		fmt.Fprintf(&b, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s is starting</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}td{padding:.1rem .8rem .1rem 0;vertical-align:top}</style><h1>%[1]s is starting</h1>`, html.EscapeString(l.cfg.Lab))
-		if state.Failed != "" {
-			fmt.Fprintf(&b, "<p>It could not start: %s</p><p>Next: an administrator runs <code>gpulab status</code> on the machine.</p>", html.EscapeString(state.Failed))
+		if why := state.Failed + state.Before; why != "" {
+			fmt.Fprintf(&b, "<p>It could not start: %s</p><p>Next: %s An administrator runs <code>gpulab status</code> on the machine.</p>", html.EscapeString(why), html.EscapeString(nextTry(state)))
 		} else {
 			b.WriteString("<p>This page comes back by itself.</p>")
 		}

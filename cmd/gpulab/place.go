@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
-	"github.com/gpulab/gpulab/internal/webca"
 )
 
 // place is where this machine is in its network.
@@ -26,18 +25,69 @@ func (p *place) same(q *place) bool {
 	return p.address == q.address && p.iface == q.iface && slices.Equal(p.all, q.all)
 }
 
-// findPlace finds the machine's address, and makes the certificates for it.
-func (l *appliance) findPlace() (err error) {
-	here := &place{}
+// findPlace looks where the machine is. Without a network it has no address.
+func (l *appliance) findPlace() (here *place, err error) {
+	here = &place{}
 	if here.address, here.iface, err = embedk8s.FindAddress(l.cfg.Address); err != nil {
+		slog.Warn("the lab starts without an address", "err", err)
+	}
+	here.all, err = ownAddresses(l.id.ClusterCIDR)
+	return here, err
+}
+
+// addressPatience is how long a try waits for an address. The next one begins
+// as soon as there is one.
+const addressPatience = 30 * time.Second
+
+// waitPlace waits until the machine has an address, and makes the lab answer
+// there. Kubernetes cannot start without one.
+func (l *appliance) waitPlace(ctx context.Context) error {
+	return l.boot.do(stageAddress, func(st *stage) error {
+		for end := time.Now().Add(addressPatience); ; {
+			here := &place{}
+			var err error
+			if here.address, here.iface, err = l.lookForAddress(); err == nil {
+				here.all, err = ownAddresses(l.id.ClusterCIDR)
+			}
+			if err == nil {
+				st.say("%s on %s", here.address, here.iface)
+				return l.settle(ctx, here)
+			}
+			st.say("%s", err)
+			if time.Now().After(end) {
+				return err
+			}
+			if !sleep(ctx, time.Second) {
+				return ctx.Err()
+			}
+		}
+	})
+}
+
+// lookForAddress finds where the machine is, or still is.
+func (l *appliance) lookForAddress() (netip.Addr, string, error) {
+	if was := l.where.Load(); was.address.IsValid() {
+		return embedk8s.FollowAddress(l.cfg.Address, was.address, was.iface)
+	}
+	return embedk8s.FindAddress(l.cfg.Address)
+}
+
+// settle makes the lab answer at the place where a try of the start begins.
+func (l *appliance) settle(ctx context.Context, here *place) error {
+	switch was := l.where.Load(); {
+	case here.same(was):
+		return nil
+	case l.attached.Load() != nil:
+		return nil // keepPlace follows
+	}
+	l.remember(ctx, l.where.Swap(here).address, here.address)
+	if err := l.certs.Renew(l.certNames()); err != nil {
 		return err
 	}
-	if here.all, err = ownAddresses(l.id.ClusterCIDR); err != nil {
-		return err
+	if cluster := l.cluster.Load(); cluster != nil {
+		return cluster.Move(here.address, here.iface)
 	}
-	l.where.Store(here)
-	l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames())
-	return err
+	return ctx.Err()
 }
 
 // ownAddresses lists the IPv4 addresses of this machine but loopback and those
@@ -60,9 +110,12 @@ func ownAddresses(pods netip.Prefix) ([]netip.Addr, error) {
 // certNames are all names and addresses people and pods reach us by.
 func (l *appliance) certNames() []string {
 	here := l.where.Load()
-	names := []string{here.address.String(), "127.0.0.1", "localhost", "gpulab." + systemNamespace + ".svc", "gpulab." + systemNamespace + ".svc.cluster.local"}
+	names := []string{"127.0.0.1", "localhost", "gpulab." + systemNamespace + ".svc", "gpulab." + systemNamespace + ".svc.cluster.local"}
 	if host, err := os.Hostname(); err == nil && host != "localhost" {
 		names = append(names, strings.ToLower(host))
+	}
+	if here.address.IsValid() {
+		names = append(names, here.address.String())
 	}
 	for _, a := range here.all {
 		if !a.IsLinkLocalUnicast() {
@@ -106,6 +159,7 @@ func (l *appliance) keepPlace(ctx context.Context) error {
 	tick := time.NewTicker(placeEvery)
 	defer tick.Stop()
 	var seen *place
+	trouble := "" // as it was told last
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,9 +167,15 @@ func (l *appliance) keepPlace(ctx context.Context) error {
 		case <-tick.C:
 		}
 		now, err := l.lookForPlace()
+		if err == nil {
+			trouble = ""
+		}
 		switch {
 		case err != nil:
-			slog.Warn("staying with the address known last", "err", err)
+			if err.Error() != trouble {
+				trouble = err.Error()
+				slog.Warn("staying with the address known last", "err", err)
+			}
 			seen = nil
 		case now.same(l.where.Load()):
 			seen = nil
@@ -129,9 +189,8 @@ func (l *appliance) keepPlace(ctx context.Context) error {
 }
 
 func (l *appliance) lookForPlace() (now *place, err error) {
-	was := l.where.Load()
 	now = &place{}
-	if now.address, now.iface, err = embedk8s.FollowAddress(l.cfg.Address, was.address, was.iface); err != nil {
+	if now.address, now.iface, err = l.lookForAddress(); err != nil {
 		return nil, err
 	}
 	now.all, err = ownAddresses(l.id.ClusterCIDR)
@@ -142,6 +201,7 @@ func (l *appliance) lookForPlace() (now *place, err error) {
 // runs, k3s alone is restarted, and only for another main address.
 func (l *appliance) move(ctx context.Context, now *place) {
 	was := l.where.Swap(now)
+	l.remember(ctx, was.address, now.address)
 	slog.Info("this machine's addresses changed", "address", now.address, "before", was.address, "all", now.all)
 	if err := l.certs.Renew(l.certNames()); err != nil {
 		slog.Error("the certificate could not be made for the new address", "err", err)

@@ -56,7 +56,7 @@ func (l *appliance) newQuotas() (*quota.Service, error) {
 		return nil, err
 	}
 	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours, GPUMemory: l.gpuMemory, GPUMemoryEnforced: l.gpuMemoryEnforced, HomeSize: l.homeSize,
-		Term: func() time.Time { return term }, Grace: grace}), nil
+		Term: func() time.Time { return term }, Grace: grace, Asleep: machineAsleep}), nil
 }
 
 // asks is what somebody's notebooks take, but for one launch.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/journal"
 	"github.com/gpulab/gpulab/internal/upgrade"
 	"github.com/gpulab/gpulab/internal/version"
 )
@@ -42,7 +43,7 @@ running; the next start takes them over.`,
 			if err := upgrade.Tidy(cfg.DataDir, version.Version); err != nil {
 				return err
 			}
-			slog.SetDefault(slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
+			slog.SetDefault(slog.New(journal.Handler(c.ErrOrStderr())))
 			go keepOwnLog(c.Context(), cfg)
 			if err := takeGPUs(a, &cfg); err != nil {
 				return err

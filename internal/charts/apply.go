@@ -211,9 +211,9 @@ func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest str
 	}
 	j.event(RollingBack, fmt.Sprintf("to revision %d", good.Version), nil)
 	if undo := j.rollback(ctx, good.Version); undo != nil {
-		err = errors.Join(err, fmt.Errorf("going back to revision %d: %w", good.Version, undo))
+		return "", "", errors.Join(err, fmt.Errorf("going back to revision %d: %w", good.Version, undo))
 	}
-	return "", "", err
+	return "", "", &TakenBackError{err}
 }
 
 // lastGood returns the revision that was last seen ready, nil if there is none.

@@ -82,6 +82,14 @@ const (
 	Skipped     Phase = "skipped"      // end: a release it needs has failed
 )
 
+// A TakenBackError is why a release did not become ready; the revision before
+// it runs again. Another Apply would end that one once more.
+type TakenBackError struct{ Err error }
+
+func (e *TakenBackError) Error() string { return e.Err.Error() }
+
+func (e *TakenBackError) Unwrap() error { return e.Err }
+
 // Done reports whether no further event follows for the release.
 func (p Phase) Done() bool {
 	switch p {

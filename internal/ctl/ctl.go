@@ -31,8 +31,14 @@ type Stage struct {
 type Boot struct {
 	Stages []Stage `json:"stages"`
 	Ready  bool    `json:"ready"`
-	// Failed holds the sentence to show when the way ended early.
-	Failed string `json:"failed,omitempty"`
+	// Try counts the tries, from 1 on.
+	Try int `json:"try"`
+	// Failed holds the sentence to show when this try ended early, and Next is
+	// when the next one begins by itself.
+	Failed string    `json:"failed,omitempty"`
+	Next   time.Time `json:"next,omitzero"`
+	// Before says why the try before this one ended early.
+	Before string `json:"before,omitempty"`
 	// Serving tells one daemon from the next.
 	Serving string `json:"serving"`
 	// Inputs is a digest of what the daemon was started with: its
@@ -161,7 +167,7 @@ type Daemon interface {
 	// Metrics writes what Prometheus reads.
 	Metrics(ctx context.Context, w io.Writer) error
 	// WatchBoot calls fn with the current state and every later one until ctx
-	// ends, fn fails, or the way is at its end.
+	// ends, fn fails, the lab is ready, or a try has failed.
 	WatchBoot(ctx context.Context, fn func(Boot) error) error
 	AdminLink(ctx context.Context) (Link, error)
 	Charts(ctx context.Context) ([]Chart, error)

@@ -20,6 +20,7 @@ const (
 	EventGPUBack   EventKind = "gpu-back"   // it can again
 	EventProbeDown EventKind = "probe-down" // a machine's readings ceased
 	EventProbeUp   EventKind = "probe-up"   // they are there again
+	EventAsleep    EventKind = "asleep"     // a machine slept, from First to Last
 )
 
 // Event is something that happened to a GPU, or to all of a machine, within
@@ -45,6 +46,8 @@ type Event struct {
 type EventFilter struct {
 	From, To time.Time // by the last time; zero is open
 	UUID     string    // of one GPU
+	Node     string    // with UUID: also the sleep of its machine; alone: of one machine
+	Kind     EventKind // of one kind
 	Limit    int       // default 100
 }
 
@@ -107,6 +110,14 @@ func (r *Recorder) note(e Event) { r.noteAny(e, false) }
 func (r *Recorder) noteAny(e Event, earlier bool) {
 	r.pending.events.add(e, earlier)
 	r.noted.Add(1)
+}
+
+// Slept notes that a machine was asleep. Nothing of that time is in the ledger:
+// it passes on no clock that the ledger is kept by.
+func (r *Recorder) Slept(node string, from, to time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.note(Event{Node: tidy(node), Kind: EventAsleep, First: from, Last: to, Count: 1})
 }
 
 // Noted counts the events since the start: where it has changed, Events has
@@ -235,8 +246,17 @@ func pruneEvents(ctx context.Context, tx *sql.Tx, now time.Time) error {
 func eventsQuery(f EventFilter) (query string, args []any) {
 	where := []string{"1"}
 	and := func(condition string, value any) { where, args = append(where, condition), append(args, value) }
-	if f.UUID != "" {
+	switch {
+	case f.UUID != "" && f.Node != "":
+		and("(gpu = ? OR gpu = '' AND kind = '"+string(EventAsleep)+"' AND node = ?)", f.UUID)
+		args = append(args, f.Node)
+	case f.UUID != "":
 		and("gpu = ?", f.UUID)
+	case f.Node != "":
+		and("node = ?", f.Node)
+	}
+	if f.Kind != "" {
+		and("kind = ?", f.Kind)
 	}
 	if !f.From.IsZero() {
 		and("last >= ?", f.From.UnixMilli())

@@ -415,6 +415,7 @@ type house struct {
 
 	obstacles atomic.Pointer[map[string]string] // why profiles cannot work
 
+	booted    time.Time    // when the machine was started
 	simulated bool         // the lab's GPUs are
 	kills     atomic.Int64 // of programs that ran into a memory limit
 }
@@ -487,6 +488,7 @@ func (h *house) open(tune func(*patience)) {
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Profiles: testProfiles,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
+		Booted:      h.booted,
 		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },
 		Hold: func() string {
 			if why := h.hold.Load(); why != nil {

@@ -450,6 +450,10 @@ func (s *Service) advanceStart(ctx context.Context, l Launch) (Launch, error) {
 	if p, ok := s.earlierPod(l); ok {
 		return l, s.clearEarlier(ctx, l, p)
 	}
+	if p, ok := s.podOf(l); ok && (p.Finished || p.Exited) && s.beforeBoot(p.Created) {
+		// The machine went down while it was coming up: it comes up again.
+		return l, s.clearEarlier(ctx, l, p)
+	}
 	if !t.prepared {
 		if err := s.prepare(ctx, l); err != nil {
 			return l, err
@@ -670,6 +674,9 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	switch {
 	case p.Finished, p.Exited && !p.Ready:
 		code, words := endWords(s.evicted(ctx, p))
+		if (code == EndExited || code == EndInterrupted) && s.beforeBoot(p.Created) {
+			return s.interruptedByRestart(l)
+		}
 		return failed(l, code, words)
 	case p.Terminating:
 		return failed(l, EndInterrupted, "It was interrupted: its pod was deleted from outside gpulab.")
@@ -749,7 +756,22 @@ func (s *Service) vanished(l Launch, now time.Time) Launch {
 		time.AfterFunc(s.patience.missing, s.again)
 		return l
 	}
+	if s.beforeBoot(l.Ready) {
+		return s.interruptedByRestart(l)
+	}
 	return failed(l, EndInterrupted, "It was interrupted: its pod is gone, because its machine failed or somebody deleted it.")
+}
+
+// beforeBoot tells whether something is from before the machine's last start.
+func (s *Service) beforeBoot(at time.Time) bool {
+	return !at.IsZero() && at.Before(s.cfg.Booted)
+}
+
+// interruptedByRestart ends a launch that was running when its machine went
+// down, or lost its power.
+func (s *Service) interruptedByRestart(l Launch) Launch {
+	return failed(l, EndInterrupted, "It was interrupted by a restart of the machine at "+s.cfg.Booted.Local().Format("15:04 on Mon 2 Jan")+
+		". What its programs had in memory is lost; what is in the home folder is still there.")
 }
 
 // checkRoute asks the hub for its routes when a running notebook's is missing.

@@ -84,6 +84,9 @@ type Config struct {
 	// "" when it does. Those that wait stay in the queue. Nil never refuses. Call
 	// Wake when its answer changes.
 	Closed func() string
+	// Booted is when the machine was started that the notebooks run on; zero for
+	// never known. What was there before has ended with it.
+	Booted time.Time
 	// Obstacle says in a sentence or two for people why a profile cannot work on
 	// this lab's GPUs, "" when it can or when that cannot be told. It is asked
 	// about profiles with GPUs only, before each launch and every few seconds.

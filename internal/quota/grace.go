@@ -42,6 +42,9 @@ func (s *Service) Keep(ctx context.Context, running Running) error {
 }
 
 func (s *Service) look(ctx context.Context, running Running) error {
+	if err := s.sleepOver(ctx); err != nil {
+		return err
+	}
 	people, err := running.WithGPU(ctx)
 	if err != nil {
 		return err
@@ -94,6 +97,23 @@ func (s *Service) warnOrStop(ctx context.Context, running Running, u users.User,
 	return running.StopGPU(ctx, u, l.usedUp())
 }
 
+// sleepOver makes the grace periods longer by what the machine has slept:
+// nobody could save their work meanwhile.
+func (s *Service) sleepOver(ctx context.Context) error {
+	s.sleeping.Lock()
+	defer s.sleeping.Unlock()
+	asleep := s.cfg.Asleep()
+	more := asleep - s.slept
+	if more < time.Second {
+		return nil
+	}
+	if _, err := s.cfg.DB.ExecContext(ctx, "UPDATE quota_over SET since = since + ?", more.Milliseconds()); err != nil {
+		return fmt.Errorf("make grace periods longer by the machine's sleep: %w", err)
+	}
+	s.slept = asleep
+	return nil
+}
+
 // forget ends the notices of all others.
 func (s *Service) forget(ctx context.Context, over map[int64]bool) error {
 	warned, err := store.All(ctx, s.cfg.DB, store.Value[int64], "SELECT user_id FROM quota_over")
@@ -113,6 +133,9 @@ func (s *Service) forget(ctx context.Context, over map[int64]bool) error {
 
 // grace is until when somebody's running work may go on, and beyond which kind of limit; false while they are over none.
 func (s *Service) grace(ctx context.Context, userID int64) (until time.Time, kind Kind, over bool, err error) {
+	if err := s.sleepOver(ctx); err != nil {
+		return time.Time{}, "", false, err
+	}
 	var since int64
 	err = s.cfg.DB.QueryRowContext(ctx, "SELECT since, kind FROM quota_over WHERE user_id = ?", userID).Scan(&since, &kind)
 	if errors.Is(err, sql.ErrNoRows) {

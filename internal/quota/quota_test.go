@@ -21,6 +21,7 @@ type lab struct {
 	enforced bool
 	term     time.Time
 	clock    time.Time
+	asleep   time.Duration
 
 	stopped map[string]string // handle → reason
 }
@@ -36,7 +37,8 @@ func newLab(t testing.TB) *lab {
 		clock: time.Date(2026, 3, 2, 10, 20, 0, 0, time.UTC)}
 	l.Service = New(Config{DB: st.DB(), People: l.people, GPUMemory: func(handle string) uint64 { return l.memory[handle] },
 		GPUMemoryEnforced: func() bool { return l.enforced }, Term: func() time.Time { return l.term },
-		Held: func(_ context.Context, id, _ int64) ([]Ask, error) { return l.held[id], nil },
+		Asleep: func() time.Duration { return l.asleep },
+		Held:   func(_ context.Context, id, _ int64) ([]Ask, error) { return l.held[id], nil },
 		Hours: func(_ context.Context, handle string, from time.Time) ([]HourUse, error) {
 			var list []HourUse
 			for _, h := range l.hours[handle] {
@@ -321,6 +323,41 @@ func TestRunningWorkGetsNoticeAndGrace(t *testing.T) {
 	look()
 	if text := notice(ann); text != "" {
 		t.Errorf("after the stop: %q", text)
+	}
+}
+
+// TestSleepIsNoGrace: a machine that sleeps through the grace period stops nothing when it wakes, and says the new time.
+func TestSleepIsNoGrace(t *testing.T) {
+	l := newLab(t)
+	l.asleep = 5 * time.Hour // since it was booted; nothing of it is news
+	l.slept = l.asleep
+	ann := l.user(t, "ann", users.RoleMember)
+	l.set(t, "everybody", "gpu-hours-week", "2")
+	l.held[ann.ID], l.hours["ann"] = []Ask{{GPUs: 1}}, []HourUse{{l.clock.Truncate(time.Hour), 2 * time.Hour}}
+	look := func() {
+		t.Helper()
+		if err := l.look(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look()
+	l.clock = l.clock.Add(DefaultGrace / 2)
+	const night = 9 * time.Hour
+	l.clock, l.asleep = l.clock.Add(night), l.asleep+night
+	// Somebody may look before the next look at quotas.
+	until := l.clock.Add(DefaultGrace / 2).Local().Format("15:04")
+	if text, err := l.Notice(t.Context(), ann.ID); err != nil || !strings.Contains(text, "are stopped at "+until) {
+		t.Errorf("notice after the night: %q, %v; want %s", text, err, until)
+	}
+	l.clock = l.clock.Add(DefaultGrace/2 - time.Second)
+	look()
+	if len(l.stopped) != 0 {
+		t.Fatalf("stopped although the machine slept: %v", l.stopped)
+	}
+	l.clock = l.clock.Add(2 * time.Second)
+	look()
+	if len(l.stopped) != 1 {
+		t.Errorf("after the rest of the grace period: stopped %v", l.stopped)
 	}
 }
 

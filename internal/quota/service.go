@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -55,7 +56,11 @@ type Config struct {
 	// are then not limited.
 	Term func() time.Time
 	// Grace is how long running work goes on after a notice, 0 = DefaultGrace.
+	// Time in which the machine sleeps is not part of it.
 	Grace time.Duration
+	// Asleep is how long the machine has slept since it was booted; nil for one
+	// that never does.
+	Asleep func() time.Duration
 }
 
 // DefaultGrace is how long running work goes on beyond a quota.
@@ -65,6 +70,9 @@ const DefaultGrace = time.Hour
 type Service struct {
 	cfg Config
 	now func() time.Time
+
+	sleeping sync.Mutex
+	slept    time.Duration // how much of Asleep has been taken into account
 }
 
 // New makes the service over an open gpulab.db.
@@ -75,7 +83,10 @@ func New(cfg Config) *Service {
 	if cfg.Term == nil {
 		cfg.Term = func() time.Time { return time.Time{} }
 	}
-	return &Service{cfg: cfg, now: time.Now}
+	if cfg.Asleep == nil {
+		cfg.Asleep = func() time.Duration { return 0 }
+	}
+	return &Service{cfg: cfg, now: time.Now, slept: cfg.Asleep()}
 }
 
 // subjectKey is a subject as the table has it.

@@ -70,6 +70,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, v visitor) error
 	for {
 		t := s.board.now()
 		current, err := view(ctx, t)
+		if moved, _ := s.elsewhere(r); s.cfg.Elsewhere != nil {
+			current = append(current, part{id: "moved", body: movedNotice(moved), same: "moved " + moved})
+		}
 		if err == nil {
 			err = stream.send(ctx, t, current)
 		}

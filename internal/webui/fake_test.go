@@ -295,7 +295,9 @@ func (f *fakeHistory) Series(_ context.Context, uuid string, from, to time.Time,
 func (f *fakeHistory) Events(_ context.Context, filter history.EventFilter) ([]history.Event, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(f.events), func(e history.Event) bool { return e.UUID != filter.UUID }), nil
+	return slices.DeleteFunc(slices.Clone(f.events), func(e history.Event) bool {
+		return e.UUID != filter.UUID && (e.UUID != "" || e.Kind != history.EventAsleep || e.Node != filter.Node)
+	}), nil
 }
 
 func (f *fakeHistory) Problem() (history.Problem, bool) {

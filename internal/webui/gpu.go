@@ -196,7 +196,11 @@ const (
 
 // gpuEvents lists what happened to a GPU lately.
 func (s *Server) gpuEvents(ctx context.Context, uuid string) ([]eventView, error) {
-	events, err := s.cfg.History.Events(ctx, history.EventFilter{UUID: uuid, From: s.now().Add(-eventsSince), Limit: eventsShown})
+	filter := history.EventFilter{UUID: uuid, From: s.now().Add(-eventsSince), Limit: eventsShown}
+	if snapshot, _, err := findGPU(s.cfg.Fleet.Snapshots(), uuid); err == nil {
+		filter.Node = snapshot.Node
+	}
+	events, err := s.cfg.History.Events(ctx, filter)
 	if err != nil {
 		return nil, fmt.Errorf("read the events of a GPU: %w", err)
 	}
@@ -223,6 +227,9 @@ func eventViewOf(e history.Event, now time.Time) eventView {
 		view.Title, view.Tone = "The machine’s readings ceased", "warn"
 	case history.EventProbeUp:
 		view.Title, view.Tone = "The machine’s readings are there again", "ok"
+	case history.EventAsleep:
+		view.Title, view.Tone = "The machine was asleep "+units.FromTo(e.First.Local(), e.Last.Local()), "info"
+		view.Text = "That time counts for nobody: not as GPU hours, and not as a fault."
 	}
 	if e.Count > 1 {
 		view.Title += fmt.Sprintf(" (%d times within a minute)", e.Count)

@@ -46,6 +46,8 @@ func someEvents(now time.Time) []history.Event {
 	return []history.Event{
 		{UUID: testGPU, Kind: history.EventXID, XID: 79, First: now.Add(-4 * time.Second), Last: now.Add(-3 * time.Second), Count: 1, Detail: "It happened to python3 (process 4711)."},
 		{UUID: testGPU, Kind: history.EventXID, XID: 48, First: now.Add(-time.Hour), Last: now.Add(-time.Hour), Count: 10_000},
+		{Node: "gpu-box", Kind: history.EventAsleep, First: now.Add(-11 * time.Hour), Last: now.Add(-2 * time.Hour), Count: 1},
+		{Node: "another", Kind: history.EventAsleep, First: now.Add(-21 * time.Hour), Last: now.Add(-20 * time.Hour), Count: 1},
 		{UUID: testGPU, Kind: history.EventGPULost, First: now.Add(-26 * time.Hour), Last: now.Add(-26 * time.Hour), Count: 1, Detail: "GPU 0 has fallen off the bus."},
 	}
 }
@@ -78,7 +80,10 @@ func TestPageOfOneGPU(t *testing.T) {
 	page.want(t, http.StatusOK, "GPU 0 of gpu-box", "1095 of 1410 MHz", "power limit, temperature", "generation 3, 8 lanes (at most 4, 16)",
 		"2300 MB/s in, 120 MB/s out", "to reset this GPU", "waits for a reset of the GPU", "XID 79: ", "It happened to python3 (process 4711). The machine cannot reach the card", "(10000 times within a minute)",
 		"GPU 0 has fallen off the bus.", "simulated", "highest", "the driver is too old to enforce them",
-		"Kubernetes labels of gpu-box", "nvidia.com/gpu.memory=24576")
+		"Kubernetes labels of gpu-box", "nvidia.com/gpu.memory=24576", "The machine was asleep from ", "(9 h 0 min)", "counts for nobody")
+	if strings.Contains(page.body, "(1 h 0 min)") {
+		t.Error("another machine's sleep is told of")
+	}
 	text := visible(page.body)
 	for _, share := range []string{"ada 2 processes Use 70 % Memory 28 GiB", "lea 1 process Use 30 % Memory 4 GiB", "gdm (outside gpulab) 1 process Use – Memory 90 MiB"} {
 		if !strings.Contains(text, share) {

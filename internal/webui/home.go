@@ -16,6 +16,10 @@ import (
 // endedShown is how long a launch that failed stays on its owner's home page.
 const endedShown = 10 * time.Minute
 
+// interruptedShown is the same for one that was interrupted: whose machine went
+// down in the evening comes back the next day, or after the weekend.
+const interruptedShown = 4 * 24 * time.Hour
+
 // A homeView is all that the home page shows below its heading.
 type homeView struct {
 	Machines  []machineView
@@ -27,6 +31,8 @@ type homeView struct {
 	// as they were when the page was opened.
 	Quotas []limitView
 	Notice string
+	// Machine is what everybody should know of the machine.
+	Machine []string
 	// Home is what is to be said of the room in the visitor's home, Folders what
 	// is shared with them.
 	Home    string
@@ -70,6 +76,8 @@ type launchRow struct {
 	MayStop   bool
 	MayCancel bool
 	Reason    string
+	// Again is the profile with which one that has ended can be started again.
+	Again string
 }
 
 func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -83,6 +91,7 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 	}
 	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
 	view := s.home(r, v, machines, mine, active)
+	view.Machine = s.machineNotes()
 	view.Quotas, view.Notice = s.limits(r.Context(), v.session.User, v.session.User.ID), s.quotaNotice(r.Context(), v.session.User)
 	view.Home = s.homeNotice(r.Context(), v.session.User)
 	if view.Folders, err = s.folderRows(r.Context(), v.session.User); err != nil {
@@ -137,7 +146,7 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	}
 	for i := range mine {
 		l := &mine[i]
-		if l.Active() || l.EndCode != notebooks.EndStopped && l.EndCode != notebooks.EndCancelled && s.now().Sub(l.Ended) < endedShown {
+		if s.stillShown(l, mine) {
 			view.Mine = append(view.Mine, s.launchRow(r, v, l, machines))
 		}
 	}
@@ -147,6 +156,23 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 		}
 	}
 	return view
+}
+
+// stillShown tells whether a launch belongs on its owner's home page: while it
+// is active, and for a while if it ended without anybody's wish. One that was
+// interrupted is shown until it, or its like, has been started again.
+func (s *Server) stillShown(l *notebooks.Launch, all []notebooks.Launch) bool {
+	switch {
+	case l.Active():
+		return true
+	case l.EndCode == notebooks.EndStopped, l.EndCode == notebooks.EndCancelled:
+		return false
+	case l.EndCode != notebooks.EndInterrupted:
+		return s.now().Sub(l.Ended) < endedShown
+	}
+	return s.now().Sub(l.Ended) < interruptedShown && !slices.ContainsFunc(all, func(other notebooks.Launch) bool {
+		return other.Profile == l.Profile && other.Title == l.Title && other.Requested.After(l.Ended)
+	})
 }
 
 func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int, obstacle string) profileView {
@@ -233,6 +259,9 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 	}
 	row.MayStop = manages && (l.State == notebooks.Running || l.State == notebooks.Starting)
 	row.MayCancel = manages && l.State == notebooks.Waiting
+	if own && !l.Active() && v.may(users.ActionLaunch) {
+		row.Again = l.Profile
+	}
 	if own && l.State == notebooks.Running {
 		row.Open = s.notebookURL(r, l)
 	}
@@ -255,7 +284,9 @@ func stateWords(l *notebooks.Launch) (string, tone) {
 		return "stopping", ""
 	}
 	switch l.EndCode {
-	case notebooks.EndFailed, notebooks.EndOutOfMemory, notebooks.EndEvicted, notebooks.EndInterrupted:
+	case notebooks.EndInterrupted:
+		return "interrupted", "warn"
+	case notebooks.EndFailed, notebooks.EndOutOfMemory, notebooks.EndEvicted:
 		return "failed", "bad"
 	}
 	return "ended", ""
@@ -322,8 +353,18 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		if v.may(users.ActionManageLab) {
 			list = append(list, part{id: "disk", body: diskNotice(view)})
 		}
+		if s.cfg.Machine != nil {
+			list = append(list, part{id: "machine-notes", body: machineNotes(s.machineNotes()), same: everybody})
+		}
 		return append(list, part{id: "mine", body: mineList(p, view)}, everyonePart(v, p, view, active)), nil
 	}
+}
+
+func (s *Server) machineNotes() []string {
+	if s.cfg.Machine == nil {
+		return nil
+	}
+	return s.cfg.Machine()
 }
 
 // everyonePart is the list of what the others run. Those who may end it have

@@ -233,6 +233,8 @@ func describeEnded(view *launchView, l *notebooks.Launch) {
 		view.Headline = "Stopped: the quota is used up"
 	case notebooks.EndOutOfMemory:
 		view.Headline = "It ran out of memory"
+	case notebooks.EndInterrupted:
+		view.Headline = "It was interrupted"
 	default:
 		view.Headline = "It has ended"
 	}

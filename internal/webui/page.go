@@ -20,6 +20,10 @@ type page struct {
 	Visitor visitor
 	CSRF    string
 	Theme   string // "", "light" or "dark"
+	// Moved is where the lab is if its address has become another, Others are
+	// further ways in.
+	Moved  string
+	Others []string
 	// Live is the address of the stream of this page's live parts, or empty.
 	Live string
 	// HubPort is where a script tries whether WebSockets work; 0 for pages of
@@ -64,6 +68,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 	if live != "" {
 		p.Live = "/events?" + live
 	}
+	p.Moved, p.Others = s.elsewhere(r)
 	p.SignUp = s.cfg.SignUp
 	if v.signedIn {
 		p.Waiting = s.waiting(r, v)
@@ -71,6 +76,15 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 		p.Nav = navFor(v)
 	}
 	return p
+}
+
+// elsewhere is where else the lab is for this visitor.
+func (s *Server) elsewhere(r *http.Request) (moved string, others []string) {
+	name, ok := host(r)
+	if !ok || s.cfg.Elsewhere == nil {
+		return "", nil
+	}
+	return s.cfg.Elsewhere(name)
 }
 
 func navFor(v visitor) []navLink {

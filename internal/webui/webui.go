@@ -123,6 +123,15 @@ type Config struct {
 	Backup func(ctx context.Context) (text, next string, err error)
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
+	// Machine returns what everybody should know of the machine, a sentence each:
+	// that it stays awake, that it was asleep. Nil knows nothing.
+	Machine func() []string
+	// Elsewhere says where the lab is, for a visitor who has opened it under a
+	// host (without a port): moved is its address if that has become another, ""
+	// where the host is as good as any, and others are further ways in, for when
+	// this one ends. They are addresses with https:// and without a path. Nil
+	// knows of none.
+	Elsewhere func(host string) (moved string, others []string)
 	// SignIn is the outside identity providers; nil for none.
 	SignIn SignIn
 	// Clients are the programs for people's own computers, as packaging/clients

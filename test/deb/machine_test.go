@@ -271,7 +271,8 @@ func (l *life) rebooted() {
 	}
 	b := l.browser
 	b.Open(pages + "/")
-	b.WaitText("#mine", "It was interrupted: its machine was shut down.")
+	b.WaitText("#mine", "It was interrupted")
+	b.WaitText("#mine", "Start again")
 	b.Launch(pages, "gpu", "Again")
 	b.WaitJupyterLab(notebooksAt, handle)
 	if out := lab.NewKernel(b).Run("print(6 * 7)"); out != "42" {

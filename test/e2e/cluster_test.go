@@ -98,21 +98,30 @@ func testTutorialPods(t *testing.T, a *appliance) {
 // notebookImage is the notebooks' image.
 func (a *appliance) notebookImage(t *testing.T) string {
 	t.Helper()
+	return a.image(t, "notebook").Ref
+}
+
+// listedImage is one image that comes with gpulab.
+type listedImage struct{ Name, Ref, Digest string }
+
+// image finds one by its short name.
+func (a *appliance) image(t *testing.T, name string) listedImage {
+	t.Helper()
 	data, err := os.ReadFile(filepath.Join(filepath.Dir(a.Binary()), "images/images.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list struct{ Images []struct{ Name, Ref string } }
+	var list struct{ Images []listedImage }
 	if err := json.Unmarshal(data, &list); err != nil {
 		t.Fatal(err)
 	}
 	for _, image := range list.Images {
-		if image.Name == "notebook" {
-			return image.Ref
+		if image.Name == name {
+			return image
 		}
 	}
-	t.Fatal("there is no notebook image")
-	return ""
+	t.Fatalf("there is no image %s", name)
+	return listedImage{}
 }
 
 // apply gives a manifest to kubectl.
