@@ -20,6 +20,7 @@ type driver struct {
 	version   string
 	cuda      string
 	simulated bool
+	cgroups   string // where control groups are mounted
 	count     int
 	known     map[string]bool // those of optionalSymbols that the library has
 }
@@ -95,6 +96,8 @@ var optionalSymbols = []string{
 	"nvmlDeviceGetMaxPcieLinkGeneration",
 	"nvmlDeviceGetMaxPcieLinkWidth",
 	"nvmlDeviceGetMemoryInfo_v2",
+	"nvmlDeviceGetMemoryLimits_v1",
+	"nvmlDeviceSetMemoryLimits_v1",
 	"nvmlDeviceGetMigDeviceHandleByIndex",
 	"nvmlDeviceGetMigMode",
 	"nvmlDeviceGetPcieThroughput",

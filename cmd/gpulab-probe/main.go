@@ -9,6 +9,9 @@
 // up first, and a GPU that hangs is left behind, so that it stalls only its own
 // readings.
 //
+// With -limits it sets how much of a GPU's memory control groups may take
+// instead, where the driver can keep such limits, and ends.
+//
 // Build it with CGO_ENABLED=1 and -ldflags "-extldflags=-Wl,-z,lazy": the
 // library's functions are bound when they are first called, after it has been
 // loaded at run time. The result needs nothing but libc.
@@ -52,6 +55,8 @@ type options struct {
 	patience time.Duration
 	sysfs    string
 	kmsg     string
+	cgroups  string
+	limits   bool
 	once     bool
 }
 
@@ -67,6 +72,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.sysfs, "sysfs", "", "`folder` of the kernel's view of devices; default /sys, and none for simulated GPUs")
 	f.StringVar(&o.kmsg, "kmsg", "", "`file` of the kernel's log, or none; default /dev/kmsg, and the simulated driver's for simulated GPUs")
 	f.DurationVar(&o.patience, "patience", 3*time.Second, "`time` after which a GPU that does not answer is reported")
+	f.StringVar(&o.cgroups, "cgroups", "/sys/fs/cgroup", "`folder` in which control groups are mounted")
+	f.BoolVar(&o.limits, "limits", false, "read memory limits from standard input, a list as JSON, set them, write what was wrong with each, and end")
 	f.BoolVar(&o.once, "once", false, "write one sample, indented, and end")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -93,11 +100,14 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.W
 		fmt.Fprintln(stderr, "gpulab-probe:", err)
 		return exitDriver
 	}
-	p := newProbe(d, o, stderr)
-	if o.once {
-		err = writeOnce(ctx, p, stdout)
-	} else {
-		err = writeSamples(endWith(ctx, stdin), p, stdout)
+	d.cgroups = o.cgroups
+	switch {
+	case o.limits:
+		err = d.setMemoryLimits(stdin, stdout)
+	case o.once:
+		err = writeOnce(ctx, newProbe(d, o, stderr), stdout)
+	default:
+		err = writeSamples(endWith(ctx, stdin), newProbe(d, o, stderr), stdout)
 	}
 	if err == nil {
 		return 0

@@ -279,7 +279,7 @@ func TestOlderDriver(t *testing.T) {
 	})
 	g := p.gpu(0)
 	want := gpu.GPU{
-		Device: gpu.Device{UUID: g.UUID, Name: g.Name, PCIBusID: g.PCIBusID, MemoryTotal: g.MemoryTotal, Simulated: true},
+		Device: gpu.Device{UUID: g.UUID, Name: g.Name, PCIBusID: g.PCIBusID, MemoryTotal: g.MemoryTotal, MemoryLimits: gpu.MemoryLimitsOldDriver, Simulated: true},
 		Reading: gpu.Reading{
 			Utilization: g.Utilization, MemoryUtilization: g.MemoryUtilization, MemoryUsed: g.MemoryUsed, Power: g.Power,
 			Temperature: g.Temperature, SMClock: g.SMClock, MemoryClock: g.MemoryClock,
@@ -395,5 +395,50 @@ func TestWrongFlags(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != exitUsage || len(out) == 0 {
 			t.Errorf("%q: exit code %d, %q", args, code, out)
 		}
+	}
+}
+
+// Limits of memory need a driver that has them, and version 2 of control groups.
+func TestMemoryLimits(t *testing.T) {
+	t.Parallel()
+	root, cgroups := simtest.Start(t, 2), simtest.Cgroups(t)
+	library := simdriver.Library(root)
+	able := func(want string, args ...string) {
+		t.Helper()
+		p := start(t, library, args...)
+		p.gpuReads(t, 0, func(g gpu.GPU) string {
+			if g.MemoryLimits != want {
+				return fmt.Sprintf("%q is said of its memory limits, want %q", g.MemoryLimits, want)
+			}
+			return ""
+		})
+	}
+	able(gpu.MemoryLimitsEnforced, "-cgroups", cgroups)
+	able(gpu.MemoryLimitsOldCgroups, "-cgroups", t.TempDir())
+
+	p := start(t, library, "-cgroups", cgroups)
+	p.gpuReads(t, 1, well)
+	set := func(input string) (string, error) {
+		cmd := exec.Command(simtest.Probe(t), "-lib", library, "-limits")
+		cmd.Stdin = strings.NewReader(input)
+		out, err := cmd.Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	group := simtest.Group(t, cgroups, "some")
+	limit := func(uuid, group string, bytes uint64) string {
+		return fmt.Sprintf(`{"uuid":%q,"cgroup":%q,"bytes":%d}`, uuid, group, bytes)
+	}
+	uuid := p.gpu(0).UUID
+	out, err := set("[" + strings.Join([]string{limit(uuid, group, 1<<30), limit(uuid, group, gpu.NoMemoryLimit), limit(uuid, group, 1<<50),
+		limit(uuid, "/nowhere", 1<<30), limit("GPU-nobodys", group, 1<<30)}, ",") + "]")
+	var problems []string
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &problems)
+	}
+	if err != nil || len(problems) != 5 || problems[0]+problems[1] != "" || slices.Contains(problems[2:], "") {
+		t.Errorf("%q, %v", problems, err)
+	}
+	if out, err := set("nonsense"); err == nil {
+		t.Errorf("nonsense is answered by %q", out)
 	}
 }

@@ -71,6 +71,7 @@ func (d *driver) describe(h nvml.Device, to *gpu.Device) {
 		mode, _, ret := h.GetMigMode()
 		to.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
 	}
+	to.MemoryLimits = d.memoryLimits(h, to.MIG)
 }
 
 func enabled(state nvml.EnableState, ret nvml.Return) *bool {

@@ -26,6 +26,7 @@ import (
 	"github.com/gpulab/gpulab/internal/charts"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/deviceplugin"
+	"github.com/gpulab/gpulab/internal/diskspace"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -92,6 +93,7 @@ type appliance struct {
 	filesIdentity sftpd.Identity
 
 	host  *hoststat.Host
+	disk  *diskspace.Watch
 	power *power.Keeper // keeps this machine awake
 	// asleep is when this machine slept last; nil if that is not known.
 	asleep atomic.Pointer[power.Sleep]
@@ -122,6 +124,7 @@ type attached struct {
 	notebooks *notebooks.Service
 	proxy     *notebooks.Proxy
 	monitor   *gpu.Monitor
+	memory    *gpu.MemoryLimiter
 	tenancy   *tenancy.Tenancy
 	people    *people
 	lending   *lending
@@ -157,6 +160,8 @@ func (l *appliance) run(ctx context.Context) error {
 		return err
 	}
 	g.Go(func() error { return ctl.Serve(ctx, l.app.socket, l) })
+	g.Go(func() error { return l.disk.Run(ctx) })
+	g.Go(func() error { return l.keepCertificates(ctx) })
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
@@ -173,6 +178,7 @@ func (l *appliance) run(ctx context.Context) error {
 		return l.keep(ctx)
 	})
 	g.Go(func() error { return l.watchdog(ctx) })
+	g.Go(func() error { return l.awaitDriver(ctx) })
 	notify(sd.SdNotifyReady)
 	context.AfterFunc(ctx, func() { notify(sd.SdNotifyStopping) })
 	err := g.Wait()
@@ -184,10 +190,14 @@ func (l *appliance) run(ctx context.Context) error {
 
 // open opens what lies on disk: databases, identity, certificates, secrets.
 func (l *appliance) open(ctx context.Context) (err error) {
+	if err := diskspace.Suits(l.cfg.DataDir); err != nil {
+		return err
+	}
 	// Others may pass through to homes, and see nothing.
 	if err := os.MkdirAll(l.cfg.DataDir, 0o711); err != nil {
 		return fmt.Errorf("the data directory: %w", err)
 	}
+	l.disk = l.newDiskWatch() // first: on a full disk it makes room for the databases
 	if l.store, err = store.Open(ctx, l.cfg.DataDir); err != nil {
 		return err
 	}
@@ -345,6 +355,7 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 		cluster = embedk8s.New(embedk8s.Config{
 			DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
 			PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
+			Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
 		})
 		l.cluster.Store(cluster)
 	}
@@ -598,6 +609,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Pods: podIndex{kube}, Holders: holders, Publish: parts.lending.publish,
 		LogFile: filepath.Join(l.cfg.DataDir, "log", "probe.log"), PIDFile: filepath.Join(l.cfg.DataDir, "probe.pid"),
 	})
+	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
 		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort,
 		Notices: l.notices, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
@@ -611,7 +623,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
-		Hold:         l.holdLaunches, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
+		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 		Options: l.launchOptions(parts.tenancy),
 	})
 	if err != nil {
@@ -637,6 +649,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		g.Go(func() error { return plugins.Run(ctx) })
 		g.Go(func() error { return holders.Run(ctx, time.Second) })
 		g.Go(func() error { return parts.monitor.Run(ctx) })
+		g.Go(func() error { return parts.memory.Run(ctx, parts.monitor.Latest) })
 	} else {
 		// Nothing reads GPUs, so nothing else would say that there are none.
 		l.fleet.Update(gpu.Snapshot{Node: l.id.NodeName, GPUs: []gpu.GPU{}})
@@ -755,8 +768,8 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend,
-		SignIn: l.signin, Machine: l.machineNotes, Elsewhere: l.elsewhere,
+		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels,
+		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

@@ -214,8 +214,8 @@ func (c *Config) check() error {
 	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
 		return fmt.Errorf("dataDir is %q, but must be the full path of a folder of its own", c.DataDir)
 	}
-	if len(c.Lab) > 60 || strings.ContainsAny(c.Lab, "\n\r") {
-		return errors.New("lab must be one line of at most 60 characters")
+	if err := checkLab(c.Lab); err != nil {
+		return err
 	}
 	if err := c.StayAwake.check(); err != nil {
 		return err

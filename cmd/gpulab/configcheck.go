@@ -7,7 +7,7 @@ import (
 )
 
 func newConfig(a *app) *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Look at the configuration file"}
+	c := &cobra.Command{Use: "config", Short: "Look at the configuration file", Example: "  gpulab config check"}
 	c.AddCommand(&cobra.Command{
 		Use: "check", Short: "Say what is wrong with the configuration file",
 		Long: `Read the configuration file as gpulab would at its start, and say what is wrong

@@ -140,8 +140,9 @@ files:
 #       ports: [2049, 445]
 #       groups: [vision]
 # The lab's own machines stay closed whatever is allowed. proxy is the way to the
-# internet where there is no other, such as http://proxy.example.org:3128, and
-# noProxy what is reached without it, such as [.example.org].
+# internet where there is no other, such as http://proxy.example.org:3128, for
+# notebooks, for registries of images and for sign-in providers; noProxy is what is
+# reached without it, such as [.example.org].
 network:
   allow:{{if .Network.Allow}}
 {{yaml .Network.Allow | indent 4}}{{else}} []{{end}}

@@ -3,19 +3,55 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpulab/gpulab/internal/signin"
 )
 
-// withLine says in which line of the configuration a mistake stands, where that is known.
+// withLine says in which line of the configuration a mistake stands, where that is known. Sentences about a key begin
+// with it, as "k3s.podMaxPids is 7".
 func withLine(data []byte, problem error) error {
 	var wrong *signin.ConfigError
 	if errors.As(problem, &wrong) {
 		return atLine(lineOf(data, "signin", wrong.Index, wrong.Key), problem)
 	}
-	return problem
+	key, _, _ := strings.Cut(problem.Error(), " ")
+	return atLine(lineOfPath(data, strings.TrimSuffix(key, ":")), problem)
+}
+
+// lineOfPath is the line of a key that is written with those above it, as "metrics.networks", or 0.
+func lineOfPath(data []byte, path string) int {
+	var document yaml.Node
+	if yaml.Unmarshal(data, &document) != nil || len(document.Content) == 0 {
+		return 0
+	}
+	line, at := 0, document.Content[0]
+	for key := range strings.SplitSeq(path, ".") {
+		name, value := child(at, key)
+		if at.Kind == yaml.SequenceNode {
+			name, value = onlyChild(at, key)
+		}
+		if name == nil {
+			return 0
+		}
+		line, at = name.Line, value
+	}
+	return line
+}
+
+// onlyChild finds a key that one entry of a list alone has; nil where none or several do.
+func onlyChild(list *yaml.Node, key string) (name, value *yaml.Node) {
+	for _, entry := range list.Content {
+		if n, v := child(entry, key); n != nil {
+			if name != nil {
+				return nil, nil
+			}
+			name, value = n, v
+		}
+	}
+	return name, value
 }
 
 // atLine begins an error with its line; 0 is none.

@@ -33,7 +33,7 @@ func configWords(data []byte, problem error) error {
 		return errors.New("it must consist of lines such as \"lab: Physics lab\"")
 	}
 	if mistyped != nil {
-		return fmt.Errorf("%s must be %s, and is %s", mistyped.Field, kindInWords(mistyped.Type), valueInWords(mistyped.Value))
+		return atLine(lineOfPath(data, mistyped.Field), fmt.Errorf("%s must be %s, and is %s", mistyped.Field, kindInWords(mistyped.Type), valueInWords(mistyped.Value)))
 	}
 	if err != nil {
 		text = strings.TrimPrefix(err.Error(), "json: ")

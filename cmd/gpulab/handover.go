@@ -18,7 +18,7 @@ import (
 
 // thisVersion is what this program can work with.
 func thisVersion() upgrade.Version {
-	schema, metrics := store.Schemas()
+	schema, metrics := store.Known()
 	return upgrade.Version{Version: version.Version, Schema: schema, MetricsSchema: metrics, Kubernetes: embedk8s.KubernetesMinor}
 }
 

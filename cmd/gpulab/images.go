@@ -98,6 +98,9 @@ func (l *appliance) ImportImage(ctx context.Context, archive io.Reader, as strin
 	if err != nil {
 		return nil, err
 	}
+	if why := l.disk.Refusal(); why != "" {
+		return nil, errors.New(why)
+	}
 	list, err := images.Import(ctx, archive, as, l.ownImage)
 	var out []ctl.Image
 	for _, img := range list {
@@ -112,6 +115,9 @@ func (l *appliance) PullImage(ctx context.Context, ref string, fn func(ctl.Pull)
 	images, err := l.labImages()
 	if err != nil {
 		return err
+	}
+	if why := l.disk.Refusal(); why != "" {
+		return errors.New(why)
 	}
 	img, err := images.Pull(ctx, ref, func(p embedk8s.PullProgress) {
 		// One who has gone away ends ctx, and with it the pull.

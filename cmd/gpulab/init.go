@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,18 +11,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-	"golang.org/x/term"
-
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
+	"github.com/spf13/cobra"
 )
 
 type initFlags struct {
-	lab, address, gpus string
-	simulated          int
-	yes                bool
-	trust              bool
+	lab, address, proxy string
+	gpus, driver        string
+	simulated           int
+	yes                 bool
+	trust               bool
 }
 
 func newInit(a *app) *cobra.Command {
@@ -33,12 +31,20 @@ func newInit(a *app) *cobra.Command {
 		Short: "Make this machine a running lab",
 		Long: `Make this machine a running lab: check it, write the configuration, start the
 service and wait until every part is ready. It may be interrupted and run again
-at any time; run on a running lab it mends what is missing and says what changed.`,
+at any time; run on a running lab it mends what is missing and says what changed.
+
+On a terminal it asks at most for the lab's name, for its address where the machine
+has several, and what to do about the GPUs; each has a flag. With a card whose driver
+does not work, --driver install runs the commands that bring it, show prints them, and
+skip goes on without GPUs. After the reboot that a driver may need, the lab goes on
+with the GPUs by itself. None of it needs a network but the driver's packages.`,
 		Example: `  sudo gpulab init                      ask what cannot be guessed
   sudo gpulab init --yes                take every default
   sudo gpulab init --gpus simulated     try it out without an NVIDIA card
   sudo gpulab init --gpus real          from simulated GPUs to the machine's own
-  sudo gpulab init --address 10.0.0.5   where the machine has several addresses`,
+  sudo gpulab init --driver install     bring NVIDIA's driver as well
+  sudo gpulab init --address 10.0.0.5   where the machine has several addresses
+  sudo gpulab init --proxy http://10.0.0.2:3128   where that is the way to the internet`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
@@ -51,6 +57,9 @@ at any time; run on a running lab it mends what is missing and says what changed
 	c.Flags().StringVar(&f.address, "address", "", "this machine's address (default: the one with the default route)")
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has)")
 	completeFlag(c, "gpus", gpusReal, gpusSimulated, gpusNone)
+	c.Flags().StringVar(&f.driver, "driver", "", "install, show or skip: what to do about a card without a working driver (default show)")
+	completeFlag(c, "driver", driverInstall, driverShow, driverSkip)
+	c.Flags().StringVar(&f.proxy, "proxy", "", "the way to the internet for notebooks and images, or none (default: what root's environment says)")
 	c.Flags().IntVar(&f.simulated, "simulated-gpus", 0, "how many GPUs to simulate (default 2)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "ask nothing, take the defaults")
 	c.Flags().BoolVar(&f.trust, "trust", false, "trust the lab's web certificates on this machine (system, Chromium, Firefox)")
@@ -60,6 +69,9 @@ at any time; run on a running lab it mends what is missing and says what changed
 func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	ctx, out := c.Context(), c.OutOrStdout()
 	began := time.Now()
+	if err := finishRestore(ctx, a, out); err != nil {
+		return err
+	}
 	cfg, err := loadConfig(a.configPath)
 	if err != nil {
 		return err
@@ -70,8 +82,12 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	if err := haveBundle(); err != nil {
 		return fail(exitPreflight, "%w", err)
 	}
+	if err := f.check(); err != nil {
+		return err
+	}
 	_, statErr := os.Stat(a.configPath)
-	if err := applyFlags(c, a, &cfg, f, errors.Is(statErr, os.ErrNotExist)); err != nil {
+	told, err := applyFlags(c, &cfg, f, errors.Is(statErr, os.ErrNotExist))
+	if err != nil {
 		return err
 	}
 	if err := preflight(ctx, out, cfg); err != nil {
@@ -85,6 +101,9 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 		return err
 	}
 	defer unlock()
+	if err := told.carryOut(c, &cfg); err != nil {
+		return err
+	}
 	configChanged, err := saveConfig(a.configPath, cfg)
 	if err != nil {
 		return err
@@ -143,68 +162,10 @@ func keepSharing(ctx context.Context, a *app, cfg Config) error {
 	return fail(exitPreflight, "gpuSharing cannot go from %d to %d while notebooks hold GPUs (%s); stop them, then run `gpulab init` again", was, cfg.GPUSharing, strings.Join(who, ", "))
 }
 
-// applyFlags puts flags and answers into the configuration.
-func applyFlags(c *cobra.Command, a *app, cfg *Config, f *initFlags, first bool) error {
-	ask := &asker{in: bufio.NewReader(c.InOrStdin()), out: c.OutOrStdout(), silent: f.yes || !isTerminal(c.InOrStdin())}
-	if f.lab != "" {
-		cfg.Lab = f.lab
-	} else if first {
-		cfg.Lab = ask.line("What is the lab called?", cfg.Lab)
-	}
-	if f.address != "" {
-		cfg.Address = f.address
-	}
-	if f.simulated != 0 {
-		cfg.SimulatedGPUs = f.simulated
-	}
-	switch {
-	case f.gpus != "":
-		cfg.GPUs = f.gpus
-	case first:
-		cfg.GPUs = chooseGPUs(ask, cfg.SimulatedGPUs)
-	}
-	if first && !ask.silent && !c.Flags().Changed("trust") {
-		f.trust = ask.yes("Shall this machine's browsers and programs trust the lab's web certificates?")
-	}
-	if ask.closed {
-		return fail(exitFailure, "the terminal was closed before every question was answered; nothing was changed")
-	}
-	if err := cfg.check(); err != nil {
-		return fail(exitUsage, "%w", err)
-	}
-	return nil
-}
-
-// chooseGPUs decides from what the machine has. A card without a working
-// driver never leads to simulated GPUs: its owner wants the card.
-func chooseGPUs(ask *asker, count int) string {
-	switch n := doctor.DetectNVIDIA("/"); {
-	case n.Usable():
-		return gpusReal
-	case len(n.Cards) > 0:
-		fmt.Fprintln(ask.out, "This machine has an NVIDIA card without a working driver: the lab starts without GPUs.\n  Next: install the driver as described below, then run `gpulab init --gpus real`.")
-		return gpusNone
-	}
-	if ask.yes(fmt.Sprintf("This machine has no NVIDIA card. Use %d simulated GPUs to try gpulab out?", count)) {
-		return gpusSimulated
-	}
-	return gpusNone
-}
-
 // preflight shows what is wrong with the machine, and stops where gpulab could
 // not work.
 func preflight(ctx context.Context, out io.Writer, cfg Config) error {
-	mode := cfg.GPUs
-	ports := []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250}
-	if port, err := cfg.Files.Listen.port(); err == nil && port != 0 {
-		ports = append(ports, port)
-	}
-	look := func() []doctor.Finding {
-		return doctor.Preflight(ctx, doctor.Options{
-			DataDir: cfg.DataDir, Address: cfg.Address, GPUMode: mode,
-			Ports: ports,
-		})
-	}
+	look := func() []doctor.Finding { return doctor.Preflight(ctx, machineOptions(cfg)) }
 	findings := look()
 	// A daemon that was killed keeps its ports for a moment.
 	notPort := func(f doctor.Finding) bool { return f.Probe != "ports" }
@@ -289,9 +250,9 @@ func farewell(ctx context.Context, a *app, out io.Writer, cfg Config, changed bo
 		fmt.Fprintf(out, "  Administrator  %s\n                 works once, until %s; `gpulab admin-link` makes another\n", link.URL, link.Expires.Local().Format("15:04"))
 	}
 	if fp, err := caFingerprint(cfg); err == nil {
-		fmt.Fprintf(out, "  Certificate    SHA-256 %s\n                 browsers warn until they trust it: `gpulab ca --help`\n", fp)
+		fmt.Fprintf(out, "  Certificate    SHA-256 %s\n                 browsers warn until they trust it: `gpulab ca --trust` for those here, %s/trust for others\n", fp, status.URL)
 	}
-	return nil
+	return printNotes(out, a, cfg)
 }
 
 func round(d time.Duration) time.Duration {
@@ -299,39 +260,6 @@ func round(d time.Duration) time.Duration {
 		return d.Round(100 * time.Millisecond)
 	}
 	return d.Round(time.Second)
-}
-
-// asker asks questions on a terminal and takes the defaults elsewhere.
-type asker struct {
-	in     *bufio.Reader
-	out    io.Writer
-	silent bool
-	closed bool // somebody closed the terminal instead of answering
-}
-
-func (q *asker) line(question, def string) string {
-	if q.silent {
-		return def
-	}
-	fmt.Fprintf(q.out, "%s [%s] ", question, def)
-	s, err := q.in.ReadString('\n')
-	if err != nil {
-		q.closed, q.silent = true, true
-	}
-	if s = strings.TrimSpace(s); s == "" {
-		return def
-	}
-	return s
-}
-
-func (q *asker) yes(question string) bool {
-	answer := strings.ToLower(q.line(question, "Y/n"))
-	return !strings.HasPrefix(answer, "n")
-}
-
-func isTerminal(r any) bool {
-	f, ok := r.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // logPath is where a daemon without systemd writes.

@@ -97,6 +97,7 @@ an embedded Kubernetes with JupyterHub, and a web page for everybody else.
 What the exit codes mean: gpulab exit-codes.`,
 		Example: `  sudo gpulab init          set this machine up; run again, it converges
   sudo gpulab status        how every part is, and what to do next
+  sudo gpulab doctor        what is wrong, and the command that mends it
   sudo gpulab admin-link    the one-time link for the first administrator`,
 		Version:       version.Version,
 		SilenceUsage:  true,
@@ -113,8 +114,10 @@ What the exit codes mean: gpulab exit-codes.`,
 		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
 	})
 	root.AddCommand(
-		newInit(a), newServe(a), newStatus(a), newReset(a), newRollback(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a), newQuota(a),
-		newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a), newCA(a), newConfig(a), newVersion(a), newManPages(), newExitCodes(),
+		newInit(a), newDriver(a), newServe(a), newStatus(a), newBackup(a), newRestore(a), newDoctor(a), newReset(a), newRollback(a),
+		newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a),
+		newRequest(a), newQuota(a), newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newDisk(a),
+		newLogs(a), newKubectl(a), newCA(a), newConfig(a), newVersion(a), newManPages(), newExitCodes(),
 	)
 	addStudents(root)
 	wrapArgs(root)

@@ -105,7 +105,7 @@ func (l *appliance) Metrics(ctx context.Context, w io.Writer) error {
 
 // measure gathers what the metrics tell of.
 func (l *appliance) measure(ctx context.Context) *metrics.Lab {
-	lab := &metrics.Lab{Version: version.Version, Snapshots: l.fleet.Snapshots(), Now: time.Now()}
+	lab := &metrics.Lab{Version: version.Version, Snapshots: l.fleet.Snapshots(), Disks: l.disk.Filesystems(), Now: time.Now()}
 	var err error
 	if lab.Host, err = l.host.Read(); err != nil {
 		slog.Debug("some metrics of the machine are missing", "err", err)

@@ -132,6 +132,7 @@ func measured(t *testing.T, config, pods string) (l *appliance, url string, conf
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	l = &appliance{cfg: cfg, fleet: fleet.New(), host: host, people: users.New(db.DB()), id: embedk8s.Identity{ClusterCIDR: netip.MustParsePrefix(pods)}}
+	l.disk = l.newDiskWatch()
 	use := 42.0
 	l.fleet.Update(gpu.Snapshot{Node: "box", Time: time.Now(), GPUs: []gpu.GPU{{Device: gpu.Device{UUID: "GPU-a"}, Reading: gpu.Reading{Utilization: &use}}}})
 	certs, err := webca.Ensure(tlsDir(cfg), []string{"127.0.0.1"})

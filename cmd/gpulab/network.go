@@ -125,12 +125,13 @@ func (n NetworkConfig) proxy() (host string, port uint16, err error) {
 		return "", 0, nil
 	}
 	const like = "; write it like http://proxy.example.org:3128"
+	// First of all: what follows shows the address.
+	if strings.Contains(n.Proxy, "@") {
+		return "", 0, errors.New("network.proxy holds a name or a password, which every notebook would show; use a proxy that lets this machine in without")
+	}
 	u, err := url.Parse(n.Proxy)
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return "", 0, fmt.Errorf("network.proxy is %q, which is no address of a proxy%s", n.Proxy, like)
-	}
-	if u.User != nil {
-		return "", 0, errors.New("network.proxy holds a name or a password, which every notebook would show; use a proxy that lets this machine in without")
 	}
 	if u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
 		return "", 0, fmt.Errorf("network.proxy is %q, which has something behind the port%s", n.Proxy, like)
@@ -139,7 +140,9 @@ func (n NetworkConfig) proxy() (host string, port uint16, err error) {
 	if err != nil || number == 0 {
 		return "", 0, fmt.Errorf("network.proxy is %q, which does not say the port%s", n.Proxy, like)
 	}
-	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && !addr.Is4() {
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && addr.IsLoopback() || strings.EqualFold(u.Hostname(), "localhost") {
+		return "", 0, fmt.Errorf("network.proxy is %q, which for a notebook is the notebook itself; write the name or the address of the machine that the proxy runs on", n.Proxy)
+	} else if err == nil && !addr.Is4() {
 		return "", 0, fmt.Errorf("network.proxy is at %s, but notebooks have no IPv6; write its name or its IPv4 address", addr)
 	} else if err != nil && len(validation.IsDNS1123Subdomain(strings.ToLower(u.Hostname()))) > 0 {
 		return "", 0, fmt.Errorf("network.proxy: %q is no name of a machine%s", u.Hostname(), like)

@@ -107,6 +107,9 @@ func newQuotaShow(a *app) *cobra.Command {
 				if l.Extra > 0 {
 					why += fmt.Sprintf(", +%s granted until %s", l.Kind.Format(l.Extra), l.Until.Local().Format("2006-01-02 15:04"))
 				}
+				if how := l.How(); how != "" {
+					why += "; " + how
+				}
 				rows = append(rows, []string{quota.KindName(l.Kind, l.Model), l.Kind.Format(l.Used), l.Kind.Format(l.Value), why})
 			}
 			return table(c.OutOrStdout(), rows)

@@ -28,24 +28,31 @@ running; the next start takes them over.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			cfg, err := loadConfig(a.configPath)
-			if err != nil {
-				return err
-			}
 			unlock, err := lockDaemon(a.socket + ".pid")
 			if err != nil {
 				return err
 			}
 			defer unlock()
+			if err := finishRestore(c.Context(), a, c.ErrOrStderr()); err != nil {
+				return err
+			}
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return err
+			}
 			if err := upgrade.Tidy(cfg.DataDir, version.Version); err != nil {
 				return err
 			}
 			slog.SetDefault(slog.New(journal.Handler(c.ErrOrStderr())))
+			go keepOwnLog(c.Context(), cfg)
+			if err := takeGPUs(a, &cfg); err != nil {
+				return err
+			}
 			lab, err := newAppliance(cfg, a)
 			if err != nil {
 				return err
 			}
-			return lab.run(c.Context())
+			return startAgain(lab.run(c.Context()))
 		},
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/gpulab/gpulab/assets"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/supervise"
 )
 
 func haveBundle() error {
@@ -118,16 +118,14 @@ func stopDaemon(ctx context.Context, a *app) error {
 // startDetached starts a daemon where there is no systemd.
 func startDetached(ctx context.Context, a *app, cfg Config, exe string) error {
 	path := logPath(cfg)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("the log folder: %w", err)
-	}
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := supervise.OpenLog(path)
 	if err != nil {
 		return fmt.Errorf("the log: %w", err)
 	}
 	defer log.Close()
 	cmd := exec.Command(exe, "serve", "--config", a.configPath, "--socket", a.socket)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.Env = withoutProxy(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var before int64
 	if info, err := log.Stat(); err == nil {
@@ -142,6 +140,17 @@ func startDetached(ctx context.Context, a *app, cfg Config, exe string) error {
 		ended <- fmt.Errorf("gpulab could not start: %s (%w; whole log: %s)", lastWords(path, before), err, path)
 	}()
 	return waitDaemon(ctx, a, ended, path)
+}
+
+// keepOwnLog keeps the log small that a daemon without systemd writes to.
+func keepOwnLog(ctx context.Context, cfg Config) {
+	mine, err := os.Stderr.Stat()
+	if err != nil {
+		return
+	}
+	if log, err := os.Stat(logPath(cfg)); err == nil && os.SameFile(mine, log) {
+		supervise.KeepLogSmall(logPath(cfg), ctx.Done())
+	}
 }
 
 // waitDaemon waits for the daemon's socket.

@@ -42,7 +42,8 @@ func newExitCodes() *cobra.Command {
   1  something failed; the last line says what, and what to do
   2  the command line or the configuration is wrong
   3  the command needs root
-  4  the machine is not ready for gpulab; each reason is shown
+  4  the machine is not ready for gpulab, or the doctor found something to mend;
+     each reason is shown
   5  gpulab does not run on this machine
   6  gpulab runs, but is not ready (gpulab status)
   7  this computer is not signed in to a lab, or not any more (gpulab login)

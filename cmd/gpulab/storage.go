@@ -50,7 +50,7 @@ func (l *appliance) newStorage() (*storage.Service, error) {
 
 // homeLimit is how large somebody's home may be.
 func (l *appliance) homeLimit(ctx context.Context, u users.User) (*storage.HomeLimit, error) {
-	limit, err := l.quotas.HomeLimit(ctx, u)
+	limit, err := l.quotas.LimitOf(ctx, u, quota.HomeSize)
 	if err != nil || limit == nil {
 		return nil, err
 	}

@@ -84,6 +84,7 @@ type QuotaLimit struct {
 	Why       string     `json:"why" doc:"The same in words"`
 	Extra     float64    `json:"extra,omitempty" doc:"How much of it is granted for a while"`
 	Until     *time.Time `json:"until,omitempty" doc:"When the first grant ends"`
+	Kept      string     `json:"kept,omitempty" doc:"Of GPU memory, in words: whether the driver refuses more, or it is measured, with notice and grace beyond it"`
 	Frees     *time.Time `json:"frees,omitempty" doc:"When hours begin to drop out of the last seven days"`
 }
 
@@ -205,7 +206,7 @@ func (s *Server) quotasOf(ctx context.Context, c *call, of users.User) (*body[Qu
 
 func quotaLimit(l quota.Limit, of users.User, reader int64) QuotaLimit {
 	return QuotaLimit{Kind: string(l.Kind), Model: l.Model, What: l.What(), Value: l.Value, Used: l.Used, ValueText: l.Kind.Format(l.Value),
-		UsedText: l.Kind.Format(l.Used), From: l.From.String(), Why: l.Why(of, reader), Extra: l.Extra, Until: given(l.Until), Frees: given(l.Frees)}
+		UsedText: l.Kind.Format(l.Used), From: l.From.String(), Why: l.Why(of, reader), Kept: l.How(), Extra: l.Extra, Until: given(l.Until), Frees: given(l.Frees)}
 }
 
 // given is a time, nil for none.

@@ -598,6 +598,8 @@ func TestProfilesSayWhyNot(t *testing.T) {
 		t.Errorf("%s: %s", start, why)
 	}
 	ask(t, l, l.Token(t, "ben", users.ScopeLaunch), "GET", "/me/quotas", "").want(t, http.StatusOK, `"from":"role:member"`, `"valueText":"0"`)
+	ask(t, l, ada, "PUT", "/quotas", `{"subject": "role:member", "kind": "gpu-memory", "value": 1073741824}`).want(t, http.StatusOK)
+	ask(t, l, l.Token(t, "ben", users.ScopeLaunch), "GET", "/me/quotas", "").want(t, http.StatusOK, `"kept":"measured, not enforced"`)
 	l.GPUs = nil
 	ask(t, l, ada, "GET", "/gpus", "").want(t, http.StatusOK, `"nodes":[]`)
 }

@@ -20,6 +20,9 @@ import (
 // ErrNotRunning says that no daemon answers on the socket.
 var ErrNotRunning = errors.New("gpulab is not running on this machine; start it with `gpulab init`")
 
+// ErrNotAllowed says that only root may open the socket.
+var ErrNotAllowed = errors.New("only root may do this; run it with sudo")
+
 // Client talks to the daemon on this machine. It implements Daemon.
 type Client struct{ http *http.Client }
 
@@ -56,7 +59,7 @@ func (c *Client) send(ctx context.Context, method, path string, body io.Reader) 
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil, ErrNotRunning
 	case errors.Is(err, fs.ErrPermission):
-		return nil, errors.New("only root may do this; run it with sudo")
+		return nil, ErrNotAllowed
 	case err != nil:
 		return nil, fmt.Errorf("talking to gpulab: %w", err)
 	}

@@ -188,4 +188,5 @@ type Daemon interface {
 	WaysIn
 	Folders
 	SSHKeys
+	Disks
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/diskspace"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/quota"
@@ -80,6 +81,11 @@ func (d *daemon) Usage(_ context.Context, f history.Filter, by history.By) ([]hi
 	}
 	return []history.Usage{{Name: f.User, Kind: history.Kind(by), Hour: f.From}}, nil
 }
+
+func (d *daemon) Disk(context.Context) (Disk, error) {
+	return Disk{Filesystems: []diskspace.Filesystem{{Path: "/lab", Level: diskspace.Refusing}}, Parts: []diskspace.Part{{Name: "homes", Bytes: 7}}}, nil
+}
+
 func (d *daemon) CheckGPU(context.Context) (string, error) { return "", errors.New("no GPU is free") }
 
 func (d *daemon) ImportUsers(_ context.Context, r ImportRequest) (ImportResult, error) {

@@ -102,6 +102,7 @@ func handler(d Daemon) http.Handler {
 	handleWaysIn(mux, d)
 	handleFolders(mux, d)
 	handleSSHKeys(mux, d)
+	handleDisks(mux, d)
 	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {
 		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
 		err := d.WatchBoot(r.Context(), func(b Boot) error {

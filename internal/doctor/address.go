@@ -20,7 +20,7 @@ func probeAddress(h host, opts Options) []Finding {
 				Probe: "address", State: Fail,
 				Seen:  "This machine has no address other machines could use.",
 				Means: "The pages of the lab would be reachable from nowhere.",
-				Mend:  "Connect it to the network, then run this again.",
+				Mend:  "Connect it to the network, and look with `ip -brief address`.",
 			}}
 		}
 		return []Finding{{Probe: "address", State: OK, Seen: "Addresses of this machine: " + join(usable) + "."}}
@@ -29,8 +29,9 @@ func probeAddress(h host, opts Options) []Finding {
 	if err != nil {
 		return []Finding{{
 			Probe: "address", State: Fail,
-			Seen: fmt.Sprintf("%q is not an IP address.", opts.Address),
-			Mend: "Name one of this machine's addresses: " + join(usable) + ".",
+			Seen:  fmt.Sprintf("%q is not an IP address.", opts.Address),
+			Means: "The setting address takes one of this machine's.",
+			Mend:  "Name one of this machine's addresses: " + join(usable) + ".",
 		}}
 	}
 	for _, prefix := range prefixes {

@@ -36,9 +36,9 @@ func probeCgroups(h host, _ Options) []Finding {
 // cgroupMend: Raspberry Pi and some cloud kernels switch only memory off.
 func cgroupMend(missing []string) string {
 	if slices.Equal(missing, []string{"memory"}) {
-		return "Add cgroup_enable=memory to the kernel's command line and reboot."
+		return "Add cgroup_enable=memory to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub), then run `update-grub && reboot`."
 	}
-	return "Mount them, or boot a kernel of the distribution, which has them."
+	return "Boot a kernel of the distribution, which has them: `apt-get install linux-image-amd64 && reboot`."
 }
 
 // mountedControllers reads the version 1 controllers out of /proc/mounts.

@@ -3,26 +3,49 @@ package doctor
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 )
 
+// clockFiles are written while a machine lives; the data folder's are added.
+var clockFiles = []string{
+	"/etc/os-release", "/var/lib/dpkg/status", "/etc/machine-id", "/etc/ld.so.cache",
+	"/var/lib/systemd/timesync/clock", "/var/log/wtmp", "/var/log/dpkg.log",
+}
+
+// setClock is what mends a clock that is wrong.
+const setClock = "Run `timedatectl set-ntp true`, or without a network `date -s '2026-01-31 12:00'` with the right time."
+
 // probeClock: certificates are made with the clock's time. A clock that stands
-// before the machine's own files was reset, by an empty battery for example.
-func probeClock(h host, _ Options) []Finding {
-	now := time.Now()
-	newest := time.Time{}
-	for _, p := range []string{"/etc/os-release", "/var/lib/dpkg/status", "/etc/machine-id"} {
+// before the machine's own files was reset, by an empty battery for example;
+// one that is a year after all of them has jumped.
+func probeClock(h host, opts Options) []Finding {
+	now, newest := h.now(), time.Time{}
+	files := clockFiles
+	for _, name := range []string{"gpulab.db", "gpulab.db-wal", "metrics.db-wal"} {
+		files = append(files, filepath.Join(opts.DataDir, name))
+	}
+	for _, p := range files {
 		if info, err := os.Stat(h.path(p)); err == nil && info.ModTime().After(newest) {
 			newest = info.ModTime()
 		}
 	}
-	if newest.After(now.Add(time.Hour)) {
+	says := now.Format("2006-01-02 15:04")
+	switch {
+	case newest.After(now.Add(time.Hour)):
 		return []Finding{{
 			Probe: "clock", State: Fail,
-			Seen:  fmt.Sprintf("The clock says %s, but this machine's own files are from %s.", now.Format("2006-01-02 15:04"), newest.Format("2006-01-02")),
+			Seen:  fmt.Sprintf("The clock says %s, but this machine's own files are from %s.", says, newest.Format(time.DateOnly)),
 			Means: "Certificates made now would look as if they were from the past.",
-			Mend:  "Set the clock: timedatectl set-ntp true, or date -s '2026-01-31 12:00'.",
+			Mend:  setClock,
+		}}
+	case !newest.IsZero() && now.Sub(newest) > 300*24*time.Hour:
+		return []Finding{{
+			Probe: "clock", State: Warn,
+			Seen:  fmt.Sprintf("The clock says %s, but nothing was written on this machine since %s.", says, newest.Format(time.DateOnly)),
+			Means: "Either it was off for long, or its clock has jumped ahead: then certificates look as if they had run out.",
+			Mend:  "If that is not today's date: " + setClock,
 		}}
 	}
-	return []Finding{{Probe: "clock", State: OK, Seen: "The clock agrees with this machine's files."}}
+	return []Finding{{Probe: "clock", State: OK, Seen: fmt.Sprintf("The clock says %s and agrees with this machine's files.", says)}}
 }

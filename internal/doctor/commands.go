@@ -33,6 +33,6 @@ func probeCommands(h host, _ Options) []Finding {
 		Probe: "commands", State: Fail,
 		Seen:  "Not found on this machine: " + strings.Join(missing, ", ") + ".",
 		Means: "They set the rules that keep students' notebooks apart.",
-		Mend:  "Run: apt-get install " + strings.Join(packages, " "),
+		Mend:  "Run `apt-get install " + strings.Join(packages, " ") + "`.",
 	}}
 }

@@ -18,8 +18,9 @@ func probeDisk(h host, opts Options) []Finding {
 	if err != nil {
 		return []Finding{{
 			Probe: "disk", State: Fail,
-			Seen: fmt.Sprintf("The free space of %s cannot be read: %v.", folder, err),
-			Mend: "Name another folder as dataDir in the configuration.",
+			Seen:  fmt.Sprintf("The free space of %s cannot be read: %v.", folder, err),
+			Means: "Images and homes are kept there.",
+			Mend:  "Name another folder as dataDir in the configuration.",
 		}}
 	}
 	// A lab that runs already holds what the space is asked for.

@@ -1,33 +1,32 @@
 // Package doctor looks at a machine and says what it saw, what that means for
-// gpulab, and what mends it. It changes nothing and imports nothing of gpulab.
+// gpulab, and what mends it. It changes nothing.
 //
 // Each probe is a file of its own, and a function from a host to findings, so
-// that the listing of this folder is the list of what is looked at.
+// that the listing of this folder is the list of what is looked at; probes.go
+// has them in their order.
 package doctor
 
 import (
 	"context"
-	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
+	"time"
 )
 
 // The states of a Finding.
 const (
-	OK   = "ok"   // nothing to do
-	Warn = "warn" // gpulab works, with something less
-	Fail = "fail" // gpulab cannot work before this is mended
+	OK     = "ok"     // nothing to do
+	Warn   = "warn"   // gpulab works, with something less
+	Fail   = "fail"   // gpulab cannot work before this is mended
+	Unseen = "unseen" // it could not be looked at, for want of rights for example
 )
 
 // Finding is what one probe has to say.
 type Finding struct {
 	Probe string `json:"probe"`           // short name, such as "ports"
-	State string `json:"state"`           // OK, Warn or Fail
+	State string `json:"state"`           // OK, Warn, Fail or Unseen
 	Seen  string `json:"seen"`            // what is there, as a sentence
 	Means string `json:"means,omitempty"` // why it matters; empty when OK
-	Mend  string `json:"mend,omitempty"`  // the next step; empty when there is none
+	Mend  string `json:"mend,omitempty"`  // the next step, commands in `backquotes`; empty when there is none
 }
 
 // String returns the finding as one line for a person.
@@ -41,12 +40,25 @@ func (f Finding) String() string {
 	return strings.Join(parts, " ")
 }
 
-// Options says what gpulab is about to do with the machine.
+// Options says what gpulab is about to do with the machine, or does already.
 type Options struct {
-	DataDir string // where gpulab keeps its state; need not exist yet
-	Address string // the address people will use; empty when gpulab picks it
-	Ports   []int  // TCP ports gpulab listens on, k3s's included; DefaultPorts when nil
-	GPUMode string // "real", "simulated", or "" for whatever is there
+	DataDir   string   // where gpulab keeps its state; need not exist yet
+	ImagesDir string   // where the container images lie; "" when they were not found
+	Address   string   // the address people will use; empty when gpulab picks it
+	Names     []string // names the configuration gives the lab
+	Ports     []int    // TCP ports gpulab listens on, k3s's included; DefaultPorts when nil
+	GPUMode   string   // "real", "simulated", or "" for whatever is there
+	Proxies   []string // URLs of proxies that the configuration names
+	Version   string   // of this gpulab
+	Socket    string   // the control socket
+	// ImagesError is why there is no ImagesDir.
+	ImagesError error
+	// ConfigError is why the configuration cannot be read, nil when it can.
+	ConfigError error
+	// Ask asks the running gpulab how it is. nil: there is nobody to ask.
+	Ask func(context.Context) (Lab, error)
+	// Limit is how long one probe may take; 0 means 15 seconds.
+	Limit time.Duration
 }
 
 // DefaultPorts are the pages, the notebooks, the Kubernetes API and the kubelet.
@@ -59,6 +71,19 @@ func Preflight(ctx context.Context, opts Options) []Finding {
 	return preflight(ctx, thisHost(), opts)
 }
 
+func preflight(ctx context.Context, h host, opts Options) []Finding {
+	var findings []Finding
+	h.run(ctx, forInit(), opts, Watcher{Done: func(p Probe, found []Finding) {
+		for _, f := range found {
+			if f.State == Fail && p.Init == Warns {
+				f.State = Warn
+			}
+			findings = append(findings, f)
+		}
+	}})
+	return findings
+}
+
 // Failures returns the findings that stop gpulab from working.
 func Failures(findings []Finding) []Finding {
 	var failures []Finding
@@ -68,79 +93,4 @@ func Failures(findings []Finding) []Finding {
 		}
 	}
 	return failures
-}
-
-// probes are run in this order.
-var probes = []func(host, Options) []Finding{
-	probeRoot,
-	probeSystem,
-	probeClock,
-	probeCgroups,
-	probeKernel,
-	probeCapabilities,
-	probeCommands,
-	probeMemory,
-	probeInotify,
-	probeDisk,
-	probeAddress,
-	probePorts,
-	probeNeighbours,
-	probeNetworks,
-	probeNVIDIA,
-}
-
-func preflight(ctx context.Context, h host, opts Options) []Finding {
-	if opts.Ports == nil {
-		opts.Ports = DefaultPorts
-	}
-	var findings []Finding
-	for _, probe := range probes {
-		if ctx.Err() != nil {
-			break
-		}
-		findings = append(findings, probe(h, opts)...)
-	}
-	return findings
-}
-
-// host is the machine as the probes see it. Tests replace parts of it.
-type host struct {
-	root      string // where proc, sys, etc and usr are found
-	euid      int
-	arch      string                            // as in GOARCH
-	freeBytes func(path string) (uint64, error) // for a user who is not root
-	addresses func() ([]netip.Prefix, error)    // of all interfaces
-	lookPath  func(name string) (string, error) // as exec.LookPath
-	processes func(root string) ([]process, error)
-}
-
-func thisHost() host {
-	return host{
-		root:      "/",
-		euid:      os.Geteuid(),
-		arch:      goarch,
-		freeBytes: freeBytes,
-		addresses: interfaceAddresses,
-		lookPath:  exec.LookPath,
-		processes: listProcesses,
-	}
-}
-
-// path returns where the absolute path p of the machine is found.
-func (h host) path(p string) string { return filepath.Join(h.root, p) }
-
-// read returns the file's content without surrounding space, "" when it
-// cannot be read: to a probe an unreadable file and an absent one are alike.
-func (h host) read(p string) string {
-	content, err := os.ReadFile(h.path(p))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(content))
-}
-
-// exists reports whether the path is there.
-func (h host) exists(p string) bool {
-	_, err := os.Stat(h.path(p))
-	return err == nil
 }

@@ -23,7 +23,7 @@ var modules = []module{
 // probeKernel looks for parts of the kernel that are neither loaded, nor
 // built in, nor there as a module.
 func probeKernel(h host, _ Options) []Finding {
-	release := h.read("/proc/sys/kernel/osrelease")
+	release := h.kernelRelease()
 	var findings []Finding
 	for _, m := range modules {
 		if h.hasModule(m, release) {
@@ -37,13 +37,19 @@ func probeKernel(h host, _ Options) []Finding {
 			Probe: "kernel", State: state,
 			Seen:  fmt.Sprintf("The kernel %s has no %s.", release, m.name),
 			Means: m.needs + " without it.",
-			Mend:  "Boot a kernel of the distribution; on Ubuntu also install linux-modules-extra-" + release + ".",
+			Mend:  "On Ubuntu run `apt-get install linux-modules-extra-" + release + "`; elsewhere boot a kernel of the distribution: `apt-get install linux-image-amd64 && reboot`.",
 		})
 	}
 	if findings == nil {
 		return []Finding{{Probe: "kernel", State: OK, Seen: fmt.Sprintf("The kernel %s has what containers need.", release)}}
 	}
 	return findings
+}
+
+// kernelRelease is the running kernel's, such as 6.1.0-25-amd64.
+func (h host) kernelRelease() string {
+	release, _, _ := strings.Cut(h.read("/proc/sys/kernel/osrelease"), "\n")
+	return strings.ReplaceAll(release, "/", "")
 }
 
 func (h host) hasModule(m module, release string) bool {

@@ -21,12 +21,16 @@ func probeNeighbours(h host, opts Options) []Finding {
 		if p.ours(opts.DataDir) {
 			continue
 		}
-		if name := p.kubelet(); name != "" {
+		name := p.kubelet()
+		if name != "" && p.exe == "" && !h.isRoot() {
+			return []Finding{{Probe: "neighbours", State: Unseen, Seen: fmt.Sprintf("A Kubernetes runs here, %s (process %d); only root can see whose.", name, p.pid)}}
+		}
+		if name != "" {
 			findings = append(findings, Finding{
 				Probe: "neighbours", State: Fail,
 				Seen:  fmt.Sprintf("Another Kubernetes runs here: %s (process %d).", name, p.pid),
 				Means: "Two on one machine end each other's containers.",
-				Mend:  "Stop and disable it, or give gpulab a machine of its own.",
+				Mend:  stopKubernetes(name, h.unitOf(p.pid)) + " Or give gpulab a machine of its own.",
 			})
 		}
 		if p.name == "dockerd" {
@@ -34,6 +38,7 @@ func probeNeighbours(h host, opts Options) []Finding {
 				Probe: "neighbours", State: Warn,
 				Seen:  fmt.Sprintf("Docker runs here (process %d).", p.pid),
 				Means: "The two get along, but GPUs that Docker gives away are not counted by the pool.",
+				Mend:  "When nobody needs it: run `systemctl disable --now docker.socket docker`.",
 			})
 		}
 	}
@@ -41,6 +46,19 @@ func probeNeighbours(h host, opts Options) []Finding {
 		return []Finding{{Probe: "neighbours", State: OK, Seen: "No other Kubernetes runs here."}}
 	}
 	return findings
+}
+
+// stopKubernetes is how each kind is stopped for good.
+func stopKubernetes(name, unit string) string {
+	switch {
+	case name == "kubelite" || name == "microk8s":
+		return "Run `snap disable microk8s`."
+	case name == "minikube":
+		return "Run `minikube delete`."
+	case unit != "":
+		return "Run `systemctl disable --now " + unit + "`, and end what it leaves with its own uninstaller."
+	}
+	return "Stop it with its own uninstaller, such as `k3s-uninstall.sh`."
 }
 
 func (p process) kubelet() string {

@@ -33,7 +33,10 @@ func probePorts(h host, opts Options) []Finding {
 		if known && owner.ours(opts.DataDir) {
 			continue
 		}
-		findings = append(findings, portTaken(port, owner, known))
+		if !known && !h.isRoot() {
+			return []Finding{{Probe: "ports", State: Unseen, Seen: fmt.Sprintf("Port %d is in use; only root can see by whom.", port)}}
+		}
+		findings = append(findings, portTaken(port, owner, known, h.unitOf(owner.pid)))
 	}
 	if findings == nil {
 		seen := "The ports are gpulab's own."
@@ -56,16 +59,19 @@ func (h host) owner(processes []process, inodes map[string]bool) (process, bool)
 	return process{}, false
 }
 
-func portTaken(port int, owner process, known bool) Finding {
+func portTaken(port int, owner process, known bool, unit string) Finding {
 	finding := Finding{
 		Probe: "ports", State: Fail,
 		Seen:  fmt.Sprintf("Port %d is taken.", port),
 		Means: purposes[port],
-		Mend:  fmt.Sprintf("Find out by whom with: ss -ltnp 'sport = :%d', and stop it.", port),
+		Mend:  fmt.Sprintf("Find out by whom with `ss -ltnp 'sport = :%d'`, and stop it.", port),
 	}
 	if known {
 		finding.Seen = fmt.Sprintf("Port %d is taken by %s (process %d).", port, owner.name, owner.pid)
-		finding.Mend = fmt.Sprintf("Stop %s.", owner.name)
+		finding.Mend = fmt.Sprintf("Stop %s, for example with `kill %d`.", owner.name, owner.pid)
+		if unit != "" {
+			finding.Mend = fmt.Sprintf("Stop %s with `systemctl disable --now %s`.", owner.name, unit)
+		}
 	}
 	if finding.Means == "" {
 		finding.Means = "gpulab needs it, for its pages, for notebooks or for files."

@@ -47,6 +47,17 @@ func listProcesses(root string) ([]process, error) {
 	return list, nil
 }
 
+// unitOf returns the systemd service that a program belongs to, "" for none.
+func (h host) unitOf(pid int) string {
+	for line := range strings.Lines(h.read("/proc/" + strconv.Itoa(pid) + "/cgroup")) {
+		unit := filepath.Base(strings.TrimSpace(line))
+		if strings.HasSuffix(unit, ".service") && !strings.HasPrefix(unit, "user@") {
+			return unit
+		}
+	}
+	return ""
+}
+
 // ours reports whether the program is gpulab or was staged by it.
 func (p process) ours(dataDir string) bool {
 	return filepath.Base(p.exe) == "gpulab" ||

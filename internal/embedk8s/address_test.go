@@ -76,3 +76,22 @@ func TestFindAddress(t *testing.T) {
 		})
 	}
 }
+
+func TestCandidates(t *testing.T) {
+	for want, now := range map[string]surroundings{
+		"10.1.0.7 eth1, 10.0.0.5 eth0": machine("eth1", "eth0 10.0.0.5", "docker0 172.17.0.1", "br-0a1b2c3d 172.18.0.1", "virbr0 192.168.122.1", "eth1 10.1.0.7"),
+		"10.0.0.5 eth0":                machine("eth0", "eth0 10.0.0.5", "docker0 172.17.0.1"),
+		"172.17.0.1 docker0":           machine("", "docker0 172.17.0.1"),
+		"10.0.0.5 eth0, 10.0.0.6 eth0": machine("eth0", "eth0 10.0.0.5 10.0.0.6"),
+		"":                             machine("", "eth0"),
+	} {
+		list, err := now.candidates()
+		var got []string
+		for _, c := range list {
+			got = append(got, c.Address.String()+" "+c.Interface)
+		}
+		if strings.Join(got, ", ") != want || (err == nil) != (want != "") {
+			t.Errorf("%v, %v; want %q", got, err, want)
+		}
+	}
+}

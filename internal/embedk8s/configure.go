@@ -61,10 +61,13 @@ func (c *Cluster) templateFile() string {
 }
 
 // Prepare writes k3s's configuration and says whether it differs from what was
-// there.
+// there. It refuses state from which no way leads to this gpulab's Kubernetes.
 func (c *Cluster) Prepare() (changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if changed, err = checkMinor(c.k3sDir(), KubernetesMinor); err != nil {
+		return false, err
+	}
 	resolv, err := c.resolvConf()
 	if err != nil {
 		return false, err
@@ -101,8 +104,14 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		"fail-cgroupv1=false",
 		fmt.Sprintf("system-reserved=cpu=%dm,memory=%dMi", r.MilliCPU, r.MemoryMiB),
 		// Not for a full disk: homes fill it, which no eviction frees, and it
-		// would end everybody's notebooks and let nobody in to tidy up.
+		// would end everybody's notebooks and let nobody in to tidy up. gpulab
+		// itself takes no launch there.
 		"eviction-hard=memory.available<200Mi",
+		// Images that nobody uses go from 85 % to 80 % of the disk. gpulab's own
+		// and those that were brought in are pinned: they stay.
+		"image-gc-high-threshold=85", "image-gc-low-threshold=80",
+		// What a container prints is kept for as long as it lasts in 3 files.
+		"container-log-max-size=10Mi", "container-log-max-files=3",
 		fmt.Sprintf("pod-max-pids=%d", c.cfg.PodMaxPIDs),
 		// How soon a GPU that came, fell ill or got well is seen by the scheduler.
 		"node-status-update-frequency=2s",
@@ -127,7 +136,9 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		"secrets-encryption":       true,
 		"kubelet-arg":              append(kubelet, c.cfg.KubeletArgs...),
 		// A home's claim that the binder met too early waits this long, not 15 s.
-		"kube-controller-manager-arg": []string{"pvclaimbinder-sync-period=2s", "flex-volume-plugin-dir=" + plugins},
+		"kube-controller-manager-arg": []string{"pvclaimbinder-sync-period=2s", "flex-volume-plugin-dir=" + plugins,
+			// Pods that have ended stay to be looked at, for a while.
+			"terminated-pod-gc-threshold=200"},
 	}
 }
 

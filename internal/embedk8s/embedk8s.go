@@ -44,6 +44,9 @@ type Config struct {
 	PodMaxPIDs int
 	// KubeletArgs are added to ours, for example "cgroup-root=/lab".
 	KubeletArgs []string
+	// Proxy is the way to registries of images, "" for a direct one; NoProxy are names and networks reached without it.
+	Proxy   string
+	NoProxy []string
 	// Reserved is kept free for the machine itself; pods cannot have it.
 	Reserved Reserved
 }
@@ -105,10 +108,7 @@ func (c *Cluster) Move(address netip.Addr, iface string) error {
 	if _, err := c.Prepare(); err != nil {
 		return err
 	}
-	select {
-	case c.moved <- struct{}{}:
-	default: // the restart under way is still to read the configuration
-	}
+	c.Restart() // one under way is still to read the configuration
 	return nil
 }
 
@@ -157,11 +157,27 @@ func (c *Cluster) environment(bin, digest string) []string {
 		case strings.HasPrefix(name, "K3S_"), strings.HasPrefix(name, "GPULAB_"), strings.HasPrefix(name, "CONTAINERD_"):
 		case name == "PATH", name == "NOTIFY_SOCKET", name == "WATCHDOG_USEC", name == "WATCHDOG_PID", name == "LISTEN_FDS":
 		case name == "INVOCATION_ID" && c.cfg.Identity.CgroupDriver != "systemd":
-		case name == "HOME", name == "LANG", name == "INVOCATION_ID", strings.HasSuffix(strings.ToLower(name), "_proxy"), strings.HasPrefix(name, "SSL_CERT_"):
+		case name == "HOME", name == "LANG", name == "INVOCATION_ID", strings.HasPrefix(name, "SSL_CERT_"):
 			env = append(env, kv)
 		}
 	}
-	return env
+	return append(env, c.imageProxy()...)
+}
+
+// imageProxy leads containerd, and nothing else of k3s's, to registries over the proxy: k3s hands it what begins with
+// CONTAINERD_, without that.
+func (c *Cluster) imageProxy() []string {
+	if c.cfg.Proxy == "" {
+		return nil
+	}
+	direct := append([]string{
+		"localhost", "127.0.0.1", "::1", ".svc", ".cluster.local", c.cfg.Address.String(),
+		c.cfg.Identity.ClusterCIDR.String(), c.cfg.Identity.ServiceCIDR.String(),
+	}, c.cfg.NoProxy...)
+	return []string{
+		"CONTAINERD_HTTP_PROXY=" + c.cfg.Proxy, "CONTAINERD_HTTPS_PROXY=" + c.cfg.Proxy,
+		"CONTAINERD_NO_PROXY=" + strings.Join(direct, ","),
+	}
 }
 
 // Process tells what the k3s process is doing.

@@ -130,3 +130,32 @@ func TestWithoutOurRules(t *testing.T) {
 		t.Error("a machine's own rules count as ours")
 	}
 }
+
+// Of the proxy only containerd is told, in the way in which k3s passes it on; what the service's own environment says
+// reaches nothing.
+func TestProxyIsForImagesOnly(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://other.example:1")
+	t.Setenv("no_proxy", "x")
+	t.Setenv("CONTAINERD_HTTP_PROXY", "http://other.example:1")
+	c := New(Config{
+		DataDir: t.TempDir(), Address: netip.MustParseAddr("10.0.0.5"), Proxy: "http://proxy.example:3128", NoProxy: []string{".example.org"},
+		Identity: Identity{ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")},
+	})
+	var got []string
+	for _, kv := range c.environment("/bin", "x") {
+		if strings.Contains(strings.ToLower(kv), "proxy") {
+			got = append(got, kv)
+		}
+	}
+	want := "CONTAINERD_HTTP_PROXY=http://proxy.example:3128 CONTAINERD_HTTPS_PROXY=http://proxy.example:3128 " +
+		"CONTAINERD_NO_PROXY=localhost,127.0.0.1,::1,.svc,.cluster.local,10.0.0.5,10.42.0.0/16,10.43.0.0/16,.example.org"
+	if strings.Join(got, " ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
+	}
+	c.cfg.Proxy = ""
+	for _, kv := range c.environment("/bin", "x") {
+		if strings.Contains(strings.ToLower(kv), "proxy") {
+			t.Errorf("without a proxy: %s", kv)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,11 @@ func (c *Cluster) RESTConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the cluster's credentials: %w", err)
 	}
+	// The same certificate as in the file, which is read again when k3s has made a
+	// new one.
+	tls := filepath.Join(c.k3sDir(), "server", "tls")
+	cfg.CertData, cfg.KeyData = nil, nil
+	cfg.CertFile, cfg.KeyFile = filepath.Join(tls, "client-admin.crt"), filepath.Join(tls, "client-admin.key")
 	// gpulab is one of the few clients; the defaults (5 per second) would
 	// throttle start-up.
 	cfg.QPS, cfg.Burst = 50, 100

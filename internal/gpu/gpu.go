@@ -39,6 +39,9 @@ type Device struct {
 	ECC *bool `json:"ecc,omitempty"`
 	// Persistence says that the driver keeps the card ready while nobody uses it.
 	Persistence *bool `json:"persistence,omitempty"`
+	// MemoryLimits says whether somebody can be kept within an amount of its
+	// memory, one of the MemoryLimits constants; empty where that is not known.
+	MemoryLimits string `json:"memoryLimits,omitempty"`
 	// Slots is how many pods may hold it at a time; 0 is one.
 	Slots int `json:"slots,omitempty"`
 	// MIG says that the GPU is split into instances.

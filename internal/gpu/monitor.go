@@ -26,6 +26,8 @@ type MonitorConfig struct {
 	// Library is the path of libnvidia-ml.so.1; empty leaves finding it to the
 	// dynamic linker.
 	Library string
+	// Cgroups is where control groups are mounted; empty is /sys/fs/cgroup.
+	Cgroups string
 	// Interval is the time between two samples. Default 1 s.
 	Interval time.Duration
 	// Pods tells about the pods of this node. Nil: there is no cluster.
@@ -89,6 +91,9 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 	args := []string{"-interval", cfg.Interval.String()}
 	if cfg.Library != "" {
 		args = append(args, "-lib", cfg.Library)
+	}
+	if cfg.Cgroups != "" {
+		args = append(args, "-cgroups", cfg.Cgroups)
 	}
 	m.child = supervise.New(supervise.Spec{
 		Name: "GPU probe", Path: cfg.ProbePath, Args: args, Stdout: m.sample,

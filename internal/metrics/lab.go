@@ -86,6 +86,15 @@ func labFamilies() []family {
 			return yes(&withheld)
 		}),
 		{
+			name: "gpulab_disk_level", kind: gauge, unit: "0 to 4", help: "How short of room a disk of the lab is: 0 fine, 1 notice, 2 nothing new starts, 3 full, 4 read-only.",
+			labels: []string{"path"}, source: "statfs",
+			series: func(v *view, emit emit) {
+				for i := range v.Disks {
+					emit(labels("path", v.Disks[i].Path), float64(v.Disks[i].Level))
+				}
+			},
+		},
+		{
 			name: "gpulab_launches", kind: gauge, unit: "launches", help: "Notebooks that were asked for and have not ended, by state.",
 			labels: []string{"state"}, source: "gpulab's queue",
 			series: func(v *view, emit emit) {

@@ -7,7 +7,7 @@
 // not known is left out: nothing is 0 because it could not be read. Handler
 // serves the result to those who may have it.
 //
-// cmd/gpulab wires it; it imports gpu and hoststat for their types.
+// cmd/gpulab wires it; it imports diskspace, gpu and hoststat for their types.
 package metrics
 
 //go:generate go test -run TestDocumentation -update .
@@ -22,6 +22,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/gpulab/gpulab/internal/diskspace"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/hoststat"
 )
@@ -35,6 +36,8 @@ type Lab struct {
 	// Launches counts the launches that have not ended by their state. Nil:
 	// not known.
 	Launches map[string]int
+	// Disks are those that the lab writes to.
+	Disks []diskspace.Filesystem
 	// Host is the machine that serves the metrics.
 	Host hoststat.Reading
 }

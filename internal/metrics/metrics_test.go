@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/gpulab/gpulab/internal/diskspace"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/metrics/promtest"
@@ -87,6 +88,7 @@ func rich(t *testing.T) *Lab {
 	reading.Interfaces = append(reading.Interfaces, hoststat.Interface{Name: "interface-of-the-test", ReceivedBytes: 1, SentBytes: 1})
 	return &Lab{
 		Version: "1.2.3", Now: began.Add(1500 * time.Millisecond), Host: reading,
+		Disks:    []diskspace.Filesystem{{Path: "/var/lib/gpulab", Level: diskspace.Notice}},
 		Launches: map[string]int{"waiting": 2, "starting": 0, "running": 3, "stopping": 0},
 		Snapshots: []gpu.Snapshot{{
 			Node: "head", Time: began, DriverVersion: "580.95.05", CUDAVersion: "13.0", Simulated: true,

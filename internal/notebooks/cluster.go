@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -270,6 +271,25 @@ func (c *KubeCluster) Notebooks() []PodInfo {
 		list = append(list, p)
 	}
 	return list
+}
+
+// GPULabels are a machine's labels about its GPUs, each as "name=value", sorted;
+// pods may ask for them.
+func (c *KubeCluster) GPULabels(node string) []string {
+	var labels []string
+	for _, o := range c.nodes.GetStore().List() {
+		n, ok := o.(*corev1.Node)
+		if !ok || n.Name != node {
+			continue
+		}
+		for name, value := range n.Labels {
+			if strings.HasPrefix(name, "nvidia.com/") {
+				labels = append(labels, name+"="+value)
+			}
+		}
+	}
+	slices.Sort(labels)
+	return labels
 }
 
 // Room implements [Cluster].

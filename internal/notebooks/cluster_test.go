@@ -145,7 +145,7 @@ func TestModelOfSharedGPUs(t *testing.T) {
 	c, client := watched(t)
 	for _, label := range []string{"NVIDIA-A100-SXM4-80GB-SHARED", "NVIDIA-A100-SXM4-80GB"} {
 		n := gpuNode("n1", "2", corev1.ConditionTrue)
-		n.Labels = map[string]string{labelGPUModel: label}
+		n.Labels = map[string]string{labelGPUModel: label, labelGPUMemory: "81920", "kubernetes.io/os": "linux"}
 		if _, err := client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -157,6 +157,9 @@ func TestModelOfSharedGPUs(t *testing.T) {
 		}
 		if got := c.Room().Nodes[0].GPUModel; got != "NVIDIA-A100-SXM4-80GB" {
 			t.Errorf("labelled %s, it is %q", label, got)
+		}
+		if got := c.GPULabels("n1"); len(got) != 2 || got[0] != labelGPUMemory+"=81920" || got[1] != labelGPUModel+"="+label {
+			t.Errorf("the labels about GPUs are %q", got)
 		}
 	}
 }

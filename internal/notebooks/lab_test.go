@@ -408,6 +408,7 @@ type house struct {
 	service *Service
 	tenants *tenants
 	hold    atomic.Pointer[string] // why no launch may start now
+	closed  atomic.Pointer[string] // why the lab takes none
 	alice   users.User
 	bob     users.User
 	end     func()
@@ -491,6 +492,12 @@ func (h *house) open(tune func(*patience)) {
 		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },
 		Hold: func() string {
 			if why := h.hold.Load(); why != nil {
+				return *why
+			}
+			return ""
+		},
+		Closed: func() string {
+			if why := h.closed.Load(); why != nil {
 				return *why
 			}
 			return ""

@@ -11,14 +11,24 @@ import (
 const obstacleWait = 4 * time.Second
 
 // ObstacleError refuses the launch of a profile that cannot work on this lab's
-// GPUs. Its text says why and what to do, for people.
+// GPUs, or any launch while the lab takes none. Its text says why and what to do,
+// for people.
 type ObstacleError struct{ Text string }
 
 func (e *ObstacleError) Error() string { return e.Text }
 
-// Obstacle says in a sentence or two why a profile cannot work on this lab's
-// GPUs, as far as the last look has found out; "" where nothing is known against it.
+// Obstacle says in a sentence or two why a profile cannot be launched now: the lab
+// takes no launch, or it cannot work on this lab's GPUs, as far as the last look has
+// found out; "" where nothing is known against it.
 func (s *Service) Obstacle(slug string) string {
+	if why := s.closed(); why != "" {
+		return why
+	}
+	return s.unable(slug)
+}
+
+// unable is what the last look has found against a profile.
+func (s *Service) unable(slug string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.obstacles[slug]
@@ -74,7 +84,7 @@ func (s *Service) lookForObstacles(ctx context.Context) {
 // blocked tells whether a launch that waits cannot work here, and shows why. It
 // may start once that has changed; until then it holds up nobody.
 func (s *Service) blocked(l Launch) bool {
-	why := s.Obstacle(l.Profile)
+	why := s.unable(l.Profile)
 	if why == "" {
 		return false
 	}

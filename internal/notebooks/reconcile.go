@@ -177,11 +177,21 @@ func (s *Service) explainWait(list []Launch, reason string) {
 	}
 }
 
+// hold says why nothing that waits can start now.
 func (s *Service) hold() string {
-	if s.cfg.Hold == nil {
+	if s.cfg.Hold != nil {
+		if why := s.cfg.Hold(); why != "" {
+			return why
+		}
+	}
+	return s.closed()
+}
+
+func (s *Service) closed() string {
+	if s.cfg.Closed == nil {
 		return ""
 	}
-	return s.cfg.Hold()
+	return s.cfg.Closed()
 }
 
 // tell notifies subscribers when what they would see has changed.

@@ -83,6 +83,10 @@ type Config struct {
 	// Booted is when the machine was started that the notebooks run on; zero for
 	// never known. What was there before has ended with it.
 	Booted time.Time
+	// Closed says in a sentence or two for people why the lab takes no launch now,
+	// "" when it does. Those that wait stay in the queue. Nil never refuses. Call
+	// Wake when its answer changes.
+	Closed func() string
 	// Obstacle says in a sentence or two for people why a profile cannot work on
 	// this lab's GPUs, "" when it can or when that cannot be told. It is asked
 	// about profiles with GPUs only, before each launch and every few seconds.
@@ -159,6 +163,9 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	}
 	if !validTitle(r.Title) {
 		return Launch{}, ErrTitleInvalid
+	}
+	if why := s.closed(); why != "" {
+		return Launch{}, &ObstacleError{why}
 	}
 	if why := s.obstacle(ctx, profile); why != "" {
 		return Launch{}, &ObstacleError{why}

@@ -110,6 +110,36 @@ func TestHeldLaunchesWait(t *testing.T) {
 	h.is(late.ID, Running)
 }
 
+// While the disk is nearly full no launch is taken, and those that wait say why. What runs goes on, and can be stopped.
+func TestClosed(t *testing.T) {
+	h := newHouse(t, 1)
+	runs := h.running(h.alice, "gpu", "")
+	waits := h.launch(h.bob, "gpu", "")
+	why := "The lab's disk is 97 % full."
+	h.closed.Store(&why)
+	h.service.Wake()
+	h.until(waits.ID, "told", func(l Launch) bool { return l.State == Waiting && l.Reason == why && !l.Never })
+	var refused *ObstacleError
+	if _, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "cpu"}); !errors.As(err, &refused) || refused.Text != why {
+		t.Errorf("launching gave %v", err)
+	}
+	if got := h.service.Obstacle("cpu"); got != why {
+		t.Errorf("the card says %q", got)
+	}
+	h.is(runs.ID, Running)
+	if err := h.service.Stop(t.Context(), runs.ID); err != nil {
+		t.Error(err)
+	}
+	h.is(runs.ID, Ended)
+	h.until(waits.ID, "still waiting", func(l Launch) bool { return l.State == Waiting && l.Reason == why })
+	h.closed.Store(nil)
+	h.service.Wake()
+	h.is(waits.ID, Running)
+	if got := h.service.Obstacle("cpu"); got != "" {
+		t.Errorf("the card still says %q", got)
+	}
+}
+
 func TestNeverIsSaid(t *testing.T) {
 	h := newHouse(t, 2)
 	l := h.launch(h.alice, "gpu9", "")

@@ -204,6 +204,9 @@ type Limit struct {
 	// Used of it now; 0 and Unknown while that is not known.
 	Used    float64 `json:"used"`
 	Unknown bool    `json:"unknown,omitempty"`
+	// Enforced says of GPU memory that the driver refuses programs more. Otherwise it is measured, and who goes on
+	// beyond it gets notice and a grace period.
+	Enforced bool `json:"enforced,omitempty"`
 	// Measured is when a home's size was taken.
 	Measured time.Time `json:"measured,omitzero"`
 	// Frees is when hours held begin to drop out of the last seven days, zero when
@@ -220,6 +223,17 @@ func (l Limit) Why(of users.User, reader int64) string {
 		return "for " + of.Handle + " alone"
 	}
 	return l.From.Words()
+}
+
+// How says how a limit of GPU memory is kept, "" for other kinds: they refuse what is new.
+func (l Limit) How() string {
+	switch {
+	case l.Kind != GPUMemory:
+		return ""
+	case l.Enforced:
+		return "enforced by the driver"
+	}
+	return "measured, not enforced"
 }
 
 // Detail is what the audit log tells of a limit that was set, or with no value of one that was taken away.

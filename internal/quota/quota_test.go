@@ -14,13 +14,14 @@ import (
 // A lab has accounts in a database of the test's own, and what they use is said by the test.
 type lab struct {
 	*Service
-	people *users.Service
-	held   map[int64][]Ask
-	hours  map[string][]HourUse
-	memory map[string]uint64 // of GPUs
-	term   time.Time
-	clock  time.Time
-	asleep time.Duration
+	people   *users.Service
+	held     map[int64][]Ask
+	hours    map[string][]HourUse
+	memory   map[string]uint64 // of GPUs
+	enforced bool
+	term     time.Time
+	clock    time.Time
+	asleep   time.Duration
 
 	stopped map[string]string // handle → reason
 }
@@ -34,7 +35,8 @@ func newLab(t testing.TB) *lab {
 	t.Cleanup(func() { _ = st.Close() })
 	l := &lab{people: users.New(st.DB()), held: map[int64][]Ask{}, hours: map[string][]HourUse{}, memory: map[string]uint64{}, stopped: map[string]string{},
 		clock: time.Date(2026, 3, 2, 10, 20, 0, 0, time.UTC)}
-	l.Service = New(Config{DB: st.DB(), People: l.people, GPUMemory: func(handle string) uint64 { return l.memory[handle] }, Term: func() time.Time { return l.term },
+	l.Service = New(Config{DB: st.DB(), People: l.people, GPUMemory: func(handle string) uint64 { return l.memory[handle] },
+		GPUMemoryEnforced: func() bool { return l.enforced }, Term: func() time.Time { return l.term },
 		Asleep: func() time.Duration { return l.asleep },
 		Held:   func(_ context.Context, id, _ int64) ([]Ask, error) { return l.held[id], nil },
 		Hours: func(_ context.Context, handle string, from time.Time) ([]HourUse, error) {
@@ -380,6 +382,12 @@ func TestGPUMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		return text
+	}
+	for enforced, want := range map[bool]string{false: "measured, not enforced", true: "enforced by the driver"} {
+		l.enforced = enforced
+		if limits, err := l.Limits(t.Context(), ann); err != nil || len(limits) != 1 || limits[0].How() != want {
+			t.Errorf("%+v, %v; want %s", limits, err, want)
+		}
 	}
 	l.memory["ann"] = 10 << 30 // all of it may be in use
 	if text := look(); text != "" {

@@ -36,7 +36,7 @@ type HourUse struct {
 	Held time.Duration // of GPUs: two for a whole hour are two hours
 }
 
-// Config wires a Service. All but GPUMemory, HomeSize, Term and Grace are required.
+// Config wires a Service. All but GPUMemory, GPUMemoryEnforced, HomeSize, Term and Grace are required.
 type Config struct {
 	DB     *sql.DB
 	People People
@@ -47,6 +47,8 @@ type Config struct {
 	Hours func(ctx context.Context, handle string, from time.Time) ([]HourUse, error)
 	// GPUMemory is how many bytes of GPUs' memory somebody's programs have taken.
 	GPUMemory func(handle string) uint64
+	// GPUMemoryEnforced says whether the driver refuses programs more than their owner's limit. Nil never does.
+	GPUMemoryEnforced func() bool
 	// HomeSize is how many bytes somebody's home takes, and when that was
 	// measured; nil while it is not known. Nil knows of none.
 	HomeSize func(ctx context.Context, u users.User) (bytes *int64, at time.Time, err error)
@@ -335,13 +337,13 @@ func (s *Service) limits(ctx context.Context, u users.User) ([]Limit, error) {
 	return limits, nil
 }
 
-// HomeLimit is the limit of somebody's home, nil for none. What is used of it is not looked up.
-func (s *Service) HomeLimit(ctx context.Context, u users.User) (*Limit, error) {
+// LimitOf is the limit that holds for u of a kind that has no models, nil for none. What is used of it is not looked up.
+func (s *Service) LimitOf(ctx context.Context, u users.User, kind Kind) (*Limit, error) {
 	limits, err := s.limits(ctx, u)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(limits, func(l Limit) bool { return l.Kind == HomeSize })
+	i := slices.IndexFunc(limits, func(l Limit) bool { return l.Kind == kind })
 	if i < 0 {
 		return nil, nil
 	}
@@ -374,6 +376,7 @@ func (s *Service) measure(ctx context.Context, u users.User, l *Limit, held []As
 		if s.cfg.GPUMemory != nil {
 			l.Used = float64(s.cfg.GPUMemory(u.Handle))
 		}
+		l.Enforced = s.cfg.GPUMemoryEnforced != nil && s.cfg.GPUMemoryEnforced()
 		return nil
 	default:
 		for _, h := range held {

@@ -27,6 +27,8 @@ import (
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/gpulab/gpulab/internal/diskspace"
 )
 
 // Names of the databases inside the data directory.
@@ -69,8 +71,12 @@ type Store struct {
 
 // Open opens, or creates with mode 0600, both databases in dir and applies outstanding migrations.
 // A database newer than this binary is left untouched and reported as ErrNewerDatabase. Of one that another version
-// of gpulab has written, a copy is kept first (Copies).
+// of gpulab has written, a copy is kept first (Copies). A folder in which databases cannot be is reported as
+// *diskspace.UnfitError.
 func Open(ctx context.Context, dir string) (*Store, error) {
+	if err := diskspace.Suits(dir); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
 	}

@@ -44,20 +44,20 @@ type Written struct {
 	Schema  int64  `json:"schema"`
 }
 
-// Copy is a copy of gpulab.db that was kept before another version of gpulab used it.
-type Copy struct {
+// KeptCopy is a copy of gpulab.db that was kept before another version of gpulab used it.
+type KeptCopy struct {
 	Written
 	Path string    `json:"path"`
 	At   time.Time `json:"at"`
 	Size int64     `json:"size"` // bytes
 }
 
-// Schemas returns the newest schemas of gpulab.db and of metrics.db that this gpulab knows.
-func Schemas() (main, metrics int64) {
-	return newest(mainMigrations, "migrations"), newest(metricsMigrations, "metrics")
+// Known returns the newest schemas of gpulab.db and of metrics.db that this gpulab knows.
+func Known() (main, metrics int64) {
+	return newestMigration(mainMigrations, "migrations"), newestMigration(metricsMigrations, "metrics")
 }
 
-func newest(list fs.FS, folder string) (highest int64) {
+func newestMigration(list fs.FS, folder string) (highest int64) {
 	names, err := fs.Glob(list, folder+"/*.sql")
 	if err != nil {
 		panic(err) // a pattern that is wrong
@@ -138,7 +138,7 @@ func prepareMain(ctx context.Context, dir string) error {
 	if err != nil {
 		return explain(path, err)
 	}
-	known, _ := Schemas()
+	known, _ := Known()
 	switch {
 	case was.Schema > known:
 		return &NewerError{Path: path, Have: was.Schema, Known: known}
@@ -186,15 +186,23 @@ func migrateBeside(ctx context.Context, db *sql.DB, path string) error {
 // read it without SQLite, for the package: bytes 60 to 63 of the file.
 func record(ctx context.Context, db *sql.DB) error {
 	was, err := written(ctx, db)
-	if err != nil || was.Version == version.Version {
+	if err != nil {
 		return err
+	}
+	var says int64
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&says); err != nil || was.Version == version.Version && says == was.Schema {
+		return err
+	}
+	before := was.Version
+	if before == version.Version {
+		before = was.Before
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	for key, value := range map[string]string{versionKey: version.Version, beforeKey: was.Version} {
+	for key, value := range map[string]string{versionKey: version.Version, beforeKey: before} {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO settings (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2`, key, value); err != nil {
 			return err
 		}
@@ -250,10 +258,10 @@ func removeDatabase(path string) error {
 
 // keepCopy writes a complete copy of the database into the folder of copies, in the place of an older one by the same
 // version, and removes the oldest beyond keptCopies.
-func keepCopy(ctx context.Context, db *sql.DB, dir string, was Written) (Copy, error) {
+func keepCopy(ctx context.Context, db *sql.DB, dir string, was Written) (KeptCopy, error) {
 	folder := filepath.Join(dir, copiesFolder)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	// What a killed one has left: the caller holds the lock.
 	stale, _ := filepath.Glob(filepath.Join(folder, ".part-*"))
@@ -263,27 +271,27 @@ func keepCopy(ctx context.Context, db *sql.DB, dir string, was Written) (Copy, e
 	// SQLite creates the copy with the umask's mode, so it grows inside a folder nobody else can enter.
 	tmp, err := os.MkdirTemp(folder, ".part-")
 	if err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
 	part := filepath.Join(tmp, MainFile)
 	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", part); err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	path := copyPath(dir, was.Version)
 	if err := replace(part, path); err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	all, err := Copies(ctx, dir)
 	if err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	for _, old := range all[min(keptCopies, len(all)):] {
 		if err := os.Remove(old.Path); err != nil {
-			return Copy{}, err
+			return KeptCopy{}, err
 		}
 	}
-	return Copy{Written: was, Path: path}, nil
+	return KeptCopy{Written: was, Path: path}, nil
 }
 
 // copyPath names the copy of what a version wrote; a version is the name of a file, whatever is in it.
@@ -292,12 +300,12 @@ func copyPath(dir, version string) string {
 }
 
 // Copies lists the copies of gpulab.db in a data folder, the newest first.
-func Copies(ctx context.Context, dir string) ([]Copy, error) {
+func Copies(ctx context.Context, dir string) ([]KeptCopy, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, copiesFolder, "gpulab-*.db"))
 	if err != nil {
 		return nil, err
 	}
-	var list []Copy
+	var list []KeptCopy
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -307,36 +315,36 @@ func Copies(ctx context.Context, dir string) ([]Copy, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, Copy{w, path, info.ModTime(), info.Size()})
+		list = append(list, KeptCopy{w, path, info.ModTime(), info.Size()})
 	}
-	slices.SortFunc(list, func(a, b Copy) int { return b.At.Compare(a.At) })
+	slices.SortFunc(list, func(a, b KeptCopy) int { return b.At.Compare(a.At) })
 	return list, nil
 }
 
 // Keep keeps a copy of the gpulab.db of a data folder as it is now, and folds both databases' write-ahead logs into
 // their files. Nobody may have them open.
-func Keep(ctx context.Context, dir string) (Copy, error) {
+func Keep(ctx context.Context, dir string) (KeptCopy, error) {
 	unlock, err := lock(dir)
 	if err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	defer unlock()
 	path := filepath.Join(dir, MainFile)
 	db, err := connect(path, "FULL")
 	if err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	defer func() { _ = db.Close() }()
 	was, err := written(ctx, db)
 	if err != nil {
-		return Copy{}, explain(path, err)
+		return KeptCopy{}, explain(path, err)
 	}
 	kept, err := keepCopy(ctx, db, dir, was)
 	if err == nil {
 		err = fold(ctx, db)
 	}
 	if err != nil {
-		return Copy{}, fmt.Errorf("keep a copy of %s: %w", path, err)
+		return KeptCopy{}, fmt.Errorf("keep a copy of %s: %w", path, err)
 	}
 	metrics := filepath.Join(dir, MetricsFile)
 	if _, err := os.Stat(metrics); err != nil {
@@ -344,14 +352,14 @@ func Keep(ctx context.Context, dir string) (Copy, error) {
 	}
 	history, err := connect(metrics, "NORMAL")
 	if err != nil {
-		return Copy{}, err
+		return KeptCopy{}, err
 	}
 	return kept, errors.Join(fold(ctx, history), history.Close())
 }
 
 // Stage makes ready that a copy takes gpulab.db's place (PutBack): beside it, with no number of a person, of a shared
 // folder or of anything else that gpulab.db has given and that must not be given twice.
-func Stage(ctx context.Context, dir string, from Copy) error {
+func Stage(ctx context.Context, dir string, from KeptCopy) error {
 	path := filepath.Join(dir, MainFile)
 	next := path + nextEnd
 	if err := removeDatabase(next); err != nil {
@@ -440,7 +448,7 @@ type Loss struct {
 }
 
 // Lost counts what would be lost if the copy took the place of the gpulab.db of a data folder.
-func Lost(ctx context.Context, dir string, from Copy) (l Loss, err error) {
+func Lost(ctx context.Context, dir string, from KeptCopy) (l Loss, err error) {
 	old, err := read(from.Path)
 	if err != nil {
 		return l, err
@@ -467,8 +475,8 @@ func Lost(ctx context.Context, dir string, from Copy) (l Loss, err error) {
 	return l, nil
 }
 
-// Check reads a whole database and says what is wrong with it.
-func Check(ctx context.Context, path string) error {
+// Whole reads a whole database and says what is wrong with it.
+func Whole(ctx context.Context, path string) error {
 	db, err := read(path)
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func TestAnotherVersionKeepsACopyFirst(t *testing.T) {
 	if info, err := os.Stat(copies[0].Path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the copy: %v, %v", info.Mode(), err)
 	}
-	known, _ := Schemas()
+	known, _ := Known()
 	if w, err := Inspect(t.Context(), filepath.Join(dir, MainFile)); err != nil || w != (Written{"2", "1", known}) {
 		t.Errorf("the database now: %+v, %v", w, err)
 	}
@@ -169,7 +169,7 @@ func TestOpenKilled(t *testing.T) {
 	took := time.Since(began)
 
 	as(t, "2")
-	known, _ := Schemas()
+	known, _ := Known()
 	found := map[int64]int{}
 	const moments = 20
 	for i := range moments {
@@ -179,7 +179,7 @@ func TestOpenKilled(t *testing.T) {
 		time.Sleep(took * time.Duration(i) / moments)
 		_ = child.Process.Kill()
 		_ = child.Wait()
-		if err := Check(t.Context(), filepath.Join(dir, MainFile)); err != nil {
+		if err := Whole(t.Context(), filepath.Join(dir, MainFile)); err != nil {
 			t.Errorf("moment %d: %v", i, err)
 		}
 		w, err := Inspect(t.Context(), filepath.Join(dir, MainFile))
@@ -193,7 +193,7 @@ func TestOpenKilled(t *testing.T) {
 			t.Errorf("moment %d: %d entries, %v", i, n, err)
 		}
 		copies, err := Copies(t.Context(), dir)
-		if err != nil || len(copies) != 1 || copies[0].Written != (Written{"1", "", olderSchema}) || Check(t.Context(), copies[0].Path) != nil {
+		if err != nil || len(copies) != 1 || copies[0].Written != (Written{"1", "", olderSchema}) || Whole(t.Context(), copies[0].Path) != nil {
 			t.Errorf("moment %d: copies %+v, %v", i, copies, err)
 		}
 		left, _ := filepath.Glob(filepath.Join(dir, "copies/.part-*"))

@@ -13,8 +13,8 @@ import (
 // them are kept at most.
 const maxLog = 32 << 20
 
-// openLog opens a log file for appending.
-func openLog(path string) (*os.File, error) {
+// OpenLog opens a log file for appending, which begins anew when it is full.
+func OpenLog(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
@@ -39,9 +39,13 @@ func trimLog(path string) {
 
 // keepLogSmall trims the log file while the child runs.
 func (c *Child) keepLogSmall(done <-chan struct{}) {
-	if c.spec.LogFile == "" {
-		return
+	if c.spec.LogFile != "" {
+		KeepLogSmall(c.spec.LogFile, done)
 	}
+}
+
+// KeepLogSmall looks after a log file that was opened with OpenLog, until done is closed.
+func KeepLogSmall(path string, done <-chan struct{}) {
 	t := time.NewTicker(time.Minute)
 	defer t.Stop()
 	for {
@@ -49,7 +53,7 @@ func (c *Child) keepLogSmall(done <-chan struct{}) {
 		case <-done:
 			return
 		case <-t.C:
-			trimLog(c.spec.LogFile)
+			trimLog(path)
 		}
 	}
 }

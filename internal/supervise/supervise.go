@@ -264,7 +264,7 @@ func (c *Child) ended(exit error) {
 // pipe from which the last lines are kept.
 func (c *Child) output() (*os.File, error) {
 	if c.spec.LogFile != "" {
-		return openLog(c.spec.LogFile)
+		return OpenLog(c.spec.LogFile)
 	}
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 
 // Plan is the way from the version in use to another one.
 type Plan struct {
-	From    string      `json:"from"`
-	To      string      `json:"to"`
-	Forth   bool        `json:"forth"`              // to the program on the disk again, after a rollback
-	Copy    *store.Copy `json:"database,omitempty"` // takes gpulab.db's place; nil leaves it where it is
-	Lost    store.Loss  `json:"lost"`
-	History bool        `json:"historyApart"`  // curves and events of one version are not seen in the other
-	Minor   bool        `json:"endsNotebooks"` // another Kubernetes, which begins with an empty cluster
+	From    string          `json:"from"`
+	To      string          `json:"to"`
+	Forth   bool            `json:"forth"`              // to the program on the disk again, after a rollback
+	Copy    *store.KeptCopy `json:"database,omitempty"` // takes gpulab.db's place; nil leaves it where it is
+	Lost    store.Loss      `json:"lost"`
+	History bool            `json:"historyApart"`  // curves and events of one version are not seen in the other
+	Minor   bool            `json:"endsNotebooks"` // another Kubernetes, which begins with an empty cluster
 
 	// Program is what runs then: a kept one, or the one on the disk.
 	Program string `json:"program"`
@@ -105,7 +105,7 @@ func findBefore(dataDir string, now InUse, was store.Written) (Kept, error) {
 }
 
 // findCopy finds the database that a version has left.
-func (p Plan) findCopy(ctx context.Context, dataDir string, to Version) (*store.Copy, error) {
+func (p Plan) findCopy(ctx context.Context, dataDir string, to Version) (*store.KeptCopy, error) {
 	copies, err := store.Copies(ctx, dataDir)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (p Plan) Check(ctx context.Context) error {
 		}
 	}
 	if p.Copy != nil {
-		return store.Check(ctx, p.Copy.Path)
+		return store.Whole(ctx, p.Copy.Path)
 	}
 	return nil
 }

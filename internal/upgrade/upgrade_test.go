@@ -28,7 +28,7 @@ func as(t *testing.T, v string) {
 
 // versions are what versions 1 and 2 can work with.
 func versions() (one, two Version) {
-	main, metrics := store.Schemas()
+	main, metrics := store.Known()
 	return Version{"1", main, metrics, "1.35"}, Version{"2", newSchema, metrics + 1, "1.35"}
 }
 
@@ -118,7 +118,7 @@ func (w world) state() string {
 		w.t.Error("something is left to do")
 	}
 	path := filepath.Join(w.dir, store.MainFile)
-	w.must(store.Check(w.t.Context(), path))
+	w.must(store.Whole(w.t.Context(), path))
 	by, err := store.Inspect(w.t.Context(), path)
 	w.must(err)
 	return fmt.Sprintf("%s: database of %s, schema %d", u.Version, by.Version, by.Schema)
@@ -159,7 +159,7 @@ func TestRollbackAndForthAgain(t *testing.T) {
 	if p.From != "2" || p.To != "1" || p.Forth || p.Copy == nil || p.Lost != (store.Loss{Accounts: 1, Launches: 1, Running: 1}) || !p.History || p.Minor {
 		t.Errorf("the plan: %+v", p)
 	}
-	main, _ := store.Schemas()
+	main, _ := store.Known()
 	if got := w.state(); got != fmt.Sprintf("2: database of 2, schema %d", newSchema) {
 		t.Errorf("a plan changed something: %s", got)
 	}
@@ -296,7 +296,7 @@ func TestApplyKilled(t *testing.T) {
 		}
 		os.Exit(0)
 	}
-	main, _ := store.Schemas()
+	main, _ := store.Known()
 	one, two := fmt.Sprintf("1: database of 1, schema %d", main), fmt.Sprintf("2: database of 2, schema %d", newSchema)
 	w := newWorld(t)
 	w.must(os.Remove(filepath.Join(w.dir, store.MetricsFile)))
@@ -316,7 +316,7 @@ func TestApplyKilled(t *testing.T) {
 	const moments = 40
 	for i := range moments {
 		child := start()
-		time.Sleep(took * time.Duration(i/2) / (moments / 2))
+		time.Sleep(2 * took * time.Duration(i/2) / (moments / 2))
 		_ = child.Process.Kill()
 		_ = child.Wait()
 		u, err := Current(w.dir, "2")
@@ -333,7 +333,7 @@ func TestApplyKilled(t *testing.T) {
 			went++
 		}
 		was = got
-		left, _ := filepath.Glob(filepath.Join(w.dir, "gpulab.db?*"))
+		left, _ := filepath.Glob(filepath.Join(w.dir, "gpulab.db.*"))
 		for _, path := range left {
 			t.Errorf("moment %d left behind: %s", i, path)
 		}

@@ -22,6 +22,10 @@ const (
 	// SessionMax ends every session.
 	SessionMax = 30 * 24 * time.Hour
 
+	// clockSlack is how far the clock may be set back before sessions end: one that was begun while it stood in the
+	// future would last for as long again.
+	clockSlack = 24 * time.Hour
+
 	// sessionsPerUser bounds the table; the oldest makes room.
 	sessionsPerUser = 50
 	// lastSeenStep keeps reading pages from becoming writing rows.
@@ -124,7 +128,7 @@ func (s *Service) SessionUser(ctx context.Context, token string) (Session, error
 		}
 		s.cache.put(hash, found, round, now)
 	}
-	if now.Sub(found.LastSeen) >= SessionIdle || !now.Before(found.Expires) {
+	if now.Sub(found.LastSeen) >= SessionIdle || !now.Before(found.Expires) || found.Created.Sub(now) > clockSlack {
 		return Session{}, errSignedOut()
 	}
 	return found, nil

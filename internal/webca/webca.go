@@ -104,16 +104,20 @@ func (c *Certs) Renew(names []string) error {
 	return nil
 }
 
+// lookEvery is how often Run looks whether the certificate is still good: a clock may be set at any moment, to the next
+// year or back from it.
+const lookEvery = time.Minute
+
 // Run renews the certificate in time, as long as ctx lasts.
 func (c *Certs) Run(ctx context.Context) error {
-	tick := time.NewTicker(12 * time.Hour)
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			// A failure is tried again, 60 times before the certificate runs out.
+			// A failure is tried again, for 30 days before the certificate runs out.
 			_ = c.Renew(c.Names())
 		}
 	}
@@ -124,6 +128,25 @@ func (c *Certs) Names() []string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Clone(c.names)
+}
+
+// Trouble says why browsers do not take the CA at the time of this machine's clock, "" if they do.
+func (c *Certs) Trouble() string {
+	now := c.now()
+	switch {
+	case now.Before(c.ca.NotBefore):
+		return fmt.Sprintf("the lab's authority for certificates is of %s, and the clock says %s", c.ca.NotBefore.Format(time.DateOnly), now.Format(time.DateOnly))
+	case now.After(c.ca.NotAfter):
+		return fmt.Sprintf("the lab's authority for certificates ran out on %s, and the clock says %s", c.ca.NotAfter.Format(time.DateOnly), now.Format(time.DateOnly))
+	}
+	return ""
+}
+
+// Until is when the certificate runs out, if nobody renews it.
+func (c *Certs) Until() time.Time {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.web.Leaf.NotAfter
 }
 
 // GetCertificate is for tls.Config. Whatever name was asked for, the lab has one certificate.

@@ -242,3 +242,30 @@ func TestWebFileHoldsAPair(t *testing.T) {
 		t.Errorf("%v", types)
 	}
 }
+
+// A clock that is set to the next year and back leaves the pages with a certificate that is good.
+func TestClockJumps(t *testing.T) {
+	now := start
+	c, err := ensure(t.TempDir(), names, func() time.Time { return now })
+	must(t, err)
+	ca := c.Fingerprint()
+	for _, jump := range []time.Duration{2 * 365 * 24 * time.Hour, -2 * 365 * 24 * time.Hour} {
+		before := serial(c)
+		now = now.Add(jump)
+		must(t, c.Renew(c.Names()))
+		if leaf := c.web.Leaf; serial(c) == before || now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+			t.Errorf("at %s it is good from %s to %s", now, leaf.NotBefore, leaf.NotAfter)
+		}
+		if c.Trouble() != "" || c.Fingerprint() != ca || !c.Until().After(now) {
+			t.Errorf("at %s: %s", now, c.Trouble())
+		}
+	}
+	now = start.AddDate(-1, 0, 0)
+	if got := c.Trouble(); !strings.Contains(got, "is of 2026-") || !strings.Contains(got, "the clock says 2025-03-01") {
+		t.Errorf("before the authority was made: %q", got)
+	}
+	now = start.AddDate(20, 0, 0)
+	if got := c.Trouble(); !strings.Contains(got, "ran out on 203") {
+		t.Errorf("after its end: %q", got)
+	}
+}

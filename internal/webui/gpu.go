@@ -23,6 +23,7 @@ type gpuPageView struct {
 	Shares     []shareView
 	ShareNote  string // why the shares are not complete
 	Facts      []factView
+	Labels     []string // of its machine, for pods that ask for them
 	Span       chartSpan
 	Spans      []chartSpan
 	DataURL    string
@@ -162,6 +163,9 @@ func (s *Server) gpuPageView(ctx context.Context, uuid string, span chartSpan, v
 	view := s.gpuNow(snapshot, g, v)
 	view.MayLend = v.may(users.ActionManageLab)
 	view.NotKept = s.notKept()
+	if s.cfg.GPULabels != nil {
+		view.Labels = s.cfg.GPULabels(snapshot.Node)
+	}
 	view.Charts = chartsOf(g, series)
 	if view.Events, err = s.gpuEvents(ctx, uuid); err != nil {
 		return gpuPageView{}, err
@@ -329,6 +333,7 @@ func factsOf(g *gpu.GPU) []factView {
 	add("PCIe link", pcieLink(g), "")
 	add("PCIe traffic", pcieTraffic(g), "")
 	add("Persistence mode", onOff(g.Persistence), "")
+	add("Memory limits", gpu.MemoryLimitsInWords(g.MemoryLimits), "")
 	add("Error correction (ECC)", onOff(g.ECC), "")
 	for _, i := range g.Instances {
 		add("Instance "+strconv.Itoa(i.Index), joined(i.Profile, instanceMemory(i)), "")

@@ -27,7 +27,7 @@ func troubled(at time.Time) gpu.Snapshot {
 	g.ECC, g.Persistence, g.Fan, g.MemoryTemperature = ptr(true), ptr(false), ptr(83.0), ptr(91.0)
 	g.Health = gpu.Health{ECCCorrected: ptr(uint64(12)), ECCUncorrected: ptr(uint64(2)), RemappedUncorrectable: ptr(uint64(1)),
 		RemapPending: true, Recovery: gpu.RecoveryReset}
-	g.XID = ptr(uint64(79))
+	g.XID, g.MemoryLimits = ptr(uint64(79)), gpu.MemoryLimitsOldDriver
 	ada := g.Holders[0].PodRef
 	lea := gpu.PodRef{UID: "uid-9", Namespace: "user-lea", Name: "jupyter-lea", User: "lea", Notebook: "gpu"}
 	g.Holders = append(g.Holders, gpu.Holder{PodRef: lea, Since: at.Add(-time.Hour)})
@@ -79,7 +79,8 @@ func TestPageOfOneGPU(t *testing.T) {
 	page := c.get("/gpus/" + testGPU)
 	page.want(t, http.StatusOK, "GPU 0 of gpu-box", "1095 of 1410 MHz", "power limit, temperature", "generation 3, 8 lanes (at most 4, 16)",
 		"2300 MB/s in, 120 MB/s out", "to reset this GPU", "waits for a reset of the GPU", "XID 79: ", "It happened to python3 (process 4711). The machine cannot reach the card", "(10000 times within a minute)",
-		"GPU 0 has fallen off the bus.", "simulated", "highest", "The machine was asleep from ", "(9 h 0 min)", "counts for nobody")
+		"GPU 0 has fallen off the bus.", "simulated", "highest", "the driver is too old to enforce them",
+		"Kubernetes labels of gpu-box", "nvidia.com/gpu.memory=24576", "The machine was asleep from ", "(9 h 0 min)", "counts for nobody")
 	if strings.Contains(page.body, "(1 h 0 min)") {
 		t.Error("another machine's sleep is told of")
 	}

@@ -37,6 +37,11 @@ type homeView struct {
 	// is shared with them.
 	Home    string
 	Folders []folderRow
+	// Disk is what an administrator is to know of the lab's disks.
+	Disk string
+	// Backup and BackupNext are for whoever looks after the lab: when it was saved
+	// last, and what to do about it.
+	Backup, BackupNext string
 }
 
 // fewGPUs is how many GPUs may stand above the launch cards. With more, people
@@ -93,6 +98,12 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 		return err
 	}
 	view.Folders = slices.DeleteFunc(view.Folders, func(f folderRow) bool { return f.Deleted != "" || f.Mine == manageOnly })
+	if s.cfg.Backup != nil && v.may(users.ActionManageLab) {
+		if view.Backup, view.BackupNext, err = s.cfg.Backup(r.Context()); err != nil {
+			s.cfg.Log.Error("the last backup is not known", "err", err)
+			view.Backup, view.BackupNext = "", ""
+		}
+	}
 	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), view))
 	return nil
 }
@@ -115,6 +126,9 @@ func (s *Server) activeLaunches(ctx context.Context) ([]notebooks.Launch, error)
 
 func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, active []notebooks.Launch) homeView {
 	view := homeView{Machines: machines, MayLaunch: v.may(users.ActionLaunch)}
+	if s.cfg.DiskNotice != nil && v.may(users.ActionManageLab) {
+		view.Disk = s.cfg.DiskNotice()
+	}
 	waiting := 0
 	for i := range active {
 		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
@@ -335,6 +349,9 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		list := machineParts(t.reader(v), view.Machines, machinesShort, gpuCard)
 		for _, profile := range view.Profiles {
 			list = append(list, part{id: profile.ID + "-now", body: profileNow(profile)}, part{id: profile.ID + "-obstacle", body: profileObstacle(profile)})
+		}
+		if v.may(users.ActionManageLab) {
+			list = append(list, part{id: "disk", body: diskNotice(view)})
 		}
 		if s.cfg.Machine != nil {
 			list = append(list, part{id: "machine-notes", body: machineNotes(s.machineNotes()), same: everybody})

@@ -107,7 +107,9 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 		t.Fatal(err)
 	}
 	config := webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, LendGPU: l.lending.set, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
+		History: l.history, Quotas: l.quotas, Storage: l.storage, LendGPU: l.lending.set, GPULabels: func(node string) []string {
+			return []string{"nvidia.com/gpu.memory=24576", "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB"}
+		}, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
 		CA: func() []byte { return l.ca }, Clients: someClients(t), LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,
 		Files: l.door.door(), API: apiDescription(t), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
 	if edit != nil {

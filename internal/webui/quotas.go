@@ -50,6 +50,9 @@ func (s *Server) limits(ctx context.Context, u users.User, reader int64) []limit
 		if l.Extra > 0 {
 			view.Why += "; " + l.Kind.Format(l.Extra) + " of it is granted until " + l.Until.Local().Format("Mon 2 Jan, 15:04")
 		}
+		if how := l.How(); how != "" {
+			view.Why += "; " + how
+		}
 		if !l.Measured.IsZero() {
 			view.Why += "; " + s.measured(l.Measured)
 		}

@@ -22,7 +22,7 @@ func newQuotas(t testing.TB, people *testUsers, launches *fakeNotebooks) (*quota
 	var quotas *quota.Service
 	files := storage.New(storage.Config{DB: people.db, People: people.Service, HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir,
 		HomeLimit: func(ctx context.Context, u users.User) (*storage.HomeLimit, error) {
-			limit, err := quotas.HomeLimit(ctx, u)
+			limit, err := quotas.LimitOf(ctx, u, quota.HomeSize)
 			if err != nil || limit == nil {
 				return nil, err
 			}
@@ -82,6 +82,9 @@ func TestQuotasPage(t *testing.T) {
 	set("role:member", "gpus", "", "2").want(t, http.StatusSeeOther)
 	c.get("/quotas").want(t, http.StatusOK, "role:member", "GPUs at once")
 	l.client(t, "ben").get("/").want(t, http.StatusOK, "Your quotas", "for the role member")
+	set("everybody", "gpu-memory", "", "20Gi").want(t, http.StatusSeeOther)
+	l.client(t, "ben").get("/").want(t, http.StatusOK, "GPU memory at once", "for everybody; measured, not enforced")
+	c.post("/quotas", "/quotas", url.Values{"subject": {"everybody"}, "kind": {"gpu-memory"}, "unset": {"yes"}}).want(t, http.StatusSeeOther)
 	set("rolle:member", "gpus", "", "2").want(t, http.StatusUnprocessableEntity, "nobody a quota can be for", `value="rolle:member"`)
 	set("user:zoe", "gpus", "", "2").want(t, http.StatusUnprocessableEntity, "no such user")
 	set("everybody", "memory", "", "much").want(t, http.StatusUnprocessableEntity, "Write it like 64Gi")
@@ -104,7 +107,7 @@ func TestQuotasPage(t *testing.T) {
 	for _, e := range l.users.audit(t) {
 		done = append(done, e.Action+" "+e.Target)
 	}
-	if got, want := strings.Join(done, ", "), "quota.set role:member, quota.grant ben, quota.end-grant ben, quota.unset role:member"; got != want {
+	if got, want := strings.Join(done, ", "), "quota.set role:member, quota.set everybody, quota.unset everybody, quota.grant ben, quota.end-grant ben, quota.unset role:member"; got != want {
 		t.Errorf("audit: %s, want %s", got, want)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webui"
 )
 
 // TestEveryRouteForEveryRole walks all routes as nobody and in each role. The
@@ -438,6 +439,20 @@ func TestProfileThatCannotWork(t *testing.T) {
 		t.Error("the card says so still")
 	}
 	c.post("/", "/launch", url.Values{"profile": {"gpu"}}).want(t, http.StatusSeeOther)
+}
+
+// Administrators read on their home page that a disk fills up, nobody else.
+func TestDiskNotice(t *testing.T) {
+	notice := "The lab's disk is 86 % full."
+	l := newLabWith(t, func(c *webui.Config) { c.DiskNotice = func() string { return notice } })
+	l.client(t, "ada").get("/").want(t, http.StatusOK, notice)
+	if strings.Contains(l.client(t, "ben").get("/").body, notice) {
+		t.Error("a member reads it too")
+	}
+	notice = ""
+	if strings.Contains(l.client(t, "ada").get("/").body, "% full") {
+		t.Error("it is still there")
+	}
 }
 
 func TestWaitingNotebookCanBecomeAnother(t *testing.T) {

@@ -114,8 +114,13 @@ type Config struct {
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as
 	// the end of a sentence that begins with "a test pod saw".
 	CheckGPU func(ctx context.Context) (string, error)
+	// GPULabels are a machine's labels about its GPUs, as "name=value"; nil knows none.
+	GPULabels func(node string) []string
 	// LendGPU makes a GPU be lent out whoever uses it, or no longer.
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
+	// Backup says in two sentences without a full stop when the lab was saved last,
+	// and what to do about it, "" for nothing; nil shows neither.
+	Backup func(ctx context.Context) (text, next string, err error)
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
 	// Machine returns what everybody should know of the machine, a sentence each:
@@ -136,6 +141,9 @@ type Config struct {
 	API []byte
 	// Files is where files are brought in and out; nil where the lab takes none.
 	Files *FileDoor
+	// DiskNotice is what administrators are to know of the lab's disks, "" for
+	// nothing. Nil has nothing to say.
+	DiskNotice func() string
 	// SignUp lets anybody ask for an account, which an admin approves or not.
 	SignUp bool
 	// LabName is shown on every page; empty means "gpulab".

@@ -44,6 +44,15 @@ for unit in gpulab gpulab-pods; do
   sed -e 's|{{.Exe}}|/usr/bin/gpulab|' -e 's| --config {{.Config}}||' -e 's| --socket {{.Socket}}||' \
     "cmd/gpulab/$unit.service" >"$units/$unit.service"
 done
+# What preinst compares with what is on a machine.
+about=$("${PROGRAM:-bin/gpulab}" version --json)
+preinst=$(<packaging/deb/gpulab/preinst)
+preinst=${preinst/@VERSION@/$VERSION}
+preinst=${preinst/@SCHEMA@/$(sed -n 's/.*"schema": \([0-9]*\).*/\1/p' <<<"$about")}
+preinst=${preinst/@KUBERNETES@/$(sed -n 's/.*"kubernetes": "\([0-9.]*\)".*/\1/p' <<<"$about")}
+preinst=${preinst/@RELEASES@/$(grep -v '^#' packaging/deb/gpulab/releases || true)}
+printf '%s\n' "$preinst" >"$STAGE/preinst"
+! grep -q "=''$" <(grep -v '^releases=' "$STAGE/preinst") || { echo "deb: the program does not say what preinst compares" >&2; exit 1; }
 ! grep -q '{{' "$units"/* || { echo "deb: a unit has a variable that this script does not know" >&2; exit 1; }
 # Manual pages and completions come from the program itself.
 "$PROGRAM" man "$root/usr/share/man/man1"
@@ -64,7 +73,9 @@ mkdir -p "$out"
 # Those of other commits would be taken along by whoever takes gpulab*.deb.
 rm -f "$out"/gpulab_*.deb "$out"/gpulab-images_*.deb
 for package in gpulab gpulab-images; do
-  go tool -modfile=packaging/deb/go.mod nfpm package --config "packaging/deb/nfpm.$package.yaml" --packager deb \
+  # nfpm knows no variables in the paths of scripts.
+  sed "s|packaging/deb/gpulab/preinst|$STAGE/preinst|" "packaging/deb/nfpm.$package.yaml" >"$STAGE/nfpm.$package.yaml"
+  go tool -modfile=packaging/deb/go.mod nfpm package --config "$STAGE/nfpm.$package.yaml" --packager deb \
     --target "$out/${package}_${VERSION}_amd64.deb" >/dev/null
   ls -l "$out/${package}_${VERSION}_amd64.deb" | awk '{ printf "%s  %.1f MB\n", $NF, $5 / 1e6 }'
 done

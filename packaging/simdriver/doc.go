@@ -13,6 +13,7 @@
 //	<root>/run/simgpu/gpus.conf    the state of the GPUs
 //	<root>/run/simgpu/script       what happens when, see Play
 //	<root>/run/simgpu/faults       what happens at once, see Inject
+//	<root>/run/simgpu/limits/               what control groups may take of a GPU's memory, as NVML was told
 //	<root>/run/simgpu/kmsg         what the kernel's log says of it, as /dev/kmsg
 //	<root>/lib/firmware/nvidia/<version>/gsp_simgpu.bin   the same file as gpus.conf
 //
@@ -52,6 +53,7 @@
 //	[at TIME] gpu GPU throttle REASON...     brake, clocks, display, hardware, power, sync, temperature; or none
 //	[at TIME] gpu GPU recovery ACTION        what the driver asks for: none, reset, reboot, drain, drain-and-reset
 //	[at TIME] gpu GPU persistence on|off
+//	[at TIME] gpu GPU limits on|off          it can limit what a control group takes of its memory, as it does, or not
 //	[at TIME] gpu GPU mig PROFILE...|off     split into instances such as 1g.6gb; off: it could be
 //	[at TIME] gpu GPU ok                     all of the above is over
 //	[at TIME] gpu GPU use PERCENT [for TIME]

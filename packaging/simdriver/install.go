@@ -55,7 +55,7 @@ func install(ctx context.Context, fromDir, root string, gpus int) error {
 
 func makeDirs(root, version string) error {
 	for _, dir := range []string{
-		libraryDir(root), filepath.Join(root, "usr/bin"), filepath.Join(root, "dev"), keptDir(root),
+		libraryDir(root), filepath.Join(root, "usr/bin"), filepath.Join(root, "dev"), keptDir(root), limitsDir(root),
 		filepath.Join(firmwareDir(root), version),
 	} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -26,6 +26,10 @@ func stateDir(root string) string    { return filepath.Join(root, "run/simgpu") 
 func faultsFile(root string) string  { return filepath.Join(stateDir(root), "faults") }
 func firmwareDir(root string) string { return filepath.Join(root, "lib/firmware/nvidia") }
 
+// limitsDir holds a file for each limit of a control group's GPU memory, as
+// src/nvml/files.c writes it: soft and hard limit in bytes, and the group's folder.
+func limitsDir(root string) string { return filepath.Join(stateDir(root), "limits") }
+
 // KernelLog is where Run writes what NVIDIA's driver would write to the kernel's
 // log, in the form of /dev/kmsg: a file, or a fifo that somebody has put there.
 func KernelLog(root string) string { return filepath.Join(stateDir(root), "kmsg") }

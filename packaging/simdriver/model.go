@@ -1,6 +1,7 @@
 package simdriver
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -31,11 +32,12 @@ const contextMemory = 420 << 20
 type gpuModel struct {
 	load   float64         // percent, without noise
 	heat   float64         // degrees Celsius, without noise
-	memory map[int]float64 // bytes by process
+	memory map[int]float64 // bytes by process, as its resident memory asks for
+	taken  map[int]uint64  // bytes by process, as it has got
 }
 
 func newGPUModel(g *gpuState) *gpuModel {
-	return &gpuModel{heat: g.temperature, memory: make(map[int]float64)}
+	return &gpuModel{heat: g.temperature, memory: make(map[int]float64), taken: make(map[int]uint64)}
 }
 
 // approach moves value towards target as far as dt allows.
@@ -129,18 +131,18 @@ type shares struct{ exact, work float64 }
 // are as they were asked for while the GPU has room for all of them.
 func (m *gpuModel) stepProcesses(g *gpuState, users []user, total shares, dt time.Duration) {
 	g.processes, g.memoryUsed = g.processes[:0], 0
-	present := make(map[int]float64, len(users))
-	room, wanted := uint64(gpuMemory), 0.0
+	present, taken := make(map[int]float64, len(users)), maps.Clone(m.taken)
+	free, wanted := uint64(gpuMemory), 0.0
 	for _, u := range users {
 		if u.exact != nil {
-			room -= min(room, u.exact.memory)
+			free -= min(free, u.exact.memory)
 			continue
 		}
 		present[u.pid] = approach(m.memory[u.pid], contextMemory+float64(u.resident), dt, memoryInertia)
 		wanted += present[u.pid]
 	}
 	// What does not fit on the card is not on the card.
-	fits := min(1, 0.97*float64(room)/max(wanted, 1))
+	fits := min(1, 0.97*float64(free)/max(wanted, 1))
 	left := max(0, g.utilization-total.exact)
 	for _, u := range users {
 		p := processState{pid: u.pid, memory: uint64(present[u.pid] * fits)}
@@ -151,10 +153,16 @@ func (m *gpuModel) stepProcesses(g *gpuState, users []user, total shares, dt tim
 		} else if total.work > 0 {
 			p.sm = int(math.Round(left * u.work / total.work))
 		}
+		// What a process has it keeps; what goes beyond a limit it is refused.
+		p.memory = min(p.memory, max(m.taken[u.pid], room(g.limits, u.pid, taken)))
+		taken[u.pid] = p.memory
 		g.processes = append(g.processes, p)
 		g.memoryUsed += p.memory
 	}
-	m.memory = present
+	maps.DeleteFunc(taken, func(pid int, _ uint64) bool {
+		return !slices.ContainsFunc(users, func(u user) bool { return u.pid == pid })
+	})
+	m.memory, m.taken = present, taken
 }
 
 func clamp(v, low, high float64) float64 { return max(low, min(v, high)) }

@@ -85,7 +85,9 @@ func (k *kernel) step(now time.Time) error {
 	if faultErr == nil {
 		k.state.replay(timeline, faults, now)
 	}
+	limits, limitsErr := readLimits(limitsDir(k.root))
 	for i, m := range k.models {
+		k.state.gpus[i].limits = limits[k.state.gpus[i].uuid]
 		var on []user
 		for _, u := range users {
 			if slices.Contains(u.gpus, i) {
@@ -97,7 +99,7 @@ func (k *kernel) step(now time.Time) error {
 	// The driver logs an error before it tells of it.
 	logErr := writeKernelLog(KernelLog(k.root), k.state.logged, k.state.gpus)
 	k.state.logged = nil
-	return errors.Join(scanErr, scriptErr, faultErr, logErr, writeState(StateFile(k.root), k.state))
+	return errors.Join(scanErr, scriptErr, faultErr, limitsErr, logErr, writeState(StateFile(k.root), k.state))
 }
 
 // lockRoot makes sure that one process at a time writes the state.

@@ -23,6 +23,7 @@ type condition struct {
 	retired             uint64
 	retirePending       bool
 	migCapable          bool
+	noLimits            bool   // it cannot limit what a control group takes of its memory
 	instances           string // MIG profiles with a space between, "" = MIG is off
 }
 
@@ -110,6 +111,8 @@ func (g *gpuState) apply(st step, since time.Duration) {
 		c.recovery = slices.Index(recoveries, st.words[0])
 	case "persistence":
 		c.persistenceOff = has("off")
+	case "limits":
+		c.noLimits = has("off")
 	case "throttle":
 		c.throttle = 0
 		for _, word := range st.words {

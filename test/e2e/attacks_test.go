@@ -458,6 +458,13 @@ print(all(os.environ[n] == "http://`+proxy+`" for n in ("HTTP_PROXY", "https_pro
 	if got != "by proxy to pypi.example\nTrue True" {
 		t.Errorf("through the proxy: %s", got)
 	}
+	// Of gpulab's own programs only containerd, which fetches images, is told of it.
+	for program, want := range map[string]bool{"containerd": true, "k3s.*": false, "gpulab.*": false} {
+		environment := a.MustRun(a.ctx, "sh", "-c", "for p in $(pgrep -x '"+program+"'); do tr '\\0' '\\n' </proc/$p/environ; done; pgrep -x '"+program+"'")
+		if got := strings.Contains(environment, "\nHTTPS_PROXY=http://"+proxy+"\n"); got != want {
+			t.Errorf("%s is told of the proxy: %v, want %v\n%s", program, got, want, environment)
+		}
+	}
 	page := a.guest.For(t).Tab()
 	page.Open(pages + "/network")
 	page.WaitText("main", "licences")

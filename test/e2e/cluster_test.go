@@ -20,6 +20,7 @@ func TestCluster(t *testing.T) {
 	live(t, slices.Concat([]chapter{
 		{"set up", testSetUp, true},
 		{"tutorial pods", testTutorialPods, false},
+		{"doctor", testDoctor, false},
 		{"two notebooks", testTwoNotebooks, true},
 	}, attacks, []chapter{
 		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},
@@ -27,6 +28,7 @@ func TestCluster(t *testing.T) {
 		{"hub restarted after Kubernetes", testHubRestartAfterKubernetes, true},
 		{"what was changed by hand", testDrift, false},
 		{"a release that fails", testFailedRelease, true},
+		{"certificates that ran out", testCertificates, true},
 		{"another address", testAnotherAddress, true},
 		{"from simulated GPUs and back", testGPUModes, false},
 	}))

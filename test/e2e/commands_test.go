@@ -31,6 +31,11 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 		{[]string{"init", "surplus"}, exitUsage, "--help"},
 		{[]string{"init", "--gpus", "imaginary"}, exitUsage, "real, simulated or none"},
 		{[]string{"init", "--simulated-gpus", "many"}, exitUsage, "--help"},
+		{[]string{"init", "--driver", "please"}, exitUsage, "install, show or skip"},
+		{[]string{"init", "--driver", "install"}, exitPreflight, "nothing to install a driver for"},
+		{[]string{"init", "--proxy", "proxy.example.org"}, exitUsage, "write it like http://proxy.example.org:3128"},
+		{[]string{"driver", "hold"}, exitFailure, "nothing to hold"},
+		{[]string{"driver", "instal"}, exitUsage, "did you mean \"install\""},
 		{[]string{"frobnicate"}, exitUsage, "frobnicate"},
 		{[]string{"status"}, exitNotRunning, "gpulab init"},
 		{[]string{"admin-link"}, exitNotRunning, "gpulab init"},
@@ -44,11 +49,12 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 	}
 	t.Run("as nobody", func(t *testing.T) {
 		for _, command := range []string{"init", "serve", "status", "reset", "admin-link", "user list", "user add x", "user passwd x",
-			"user remove x", "gpus", "charts", "logs", "logs hub", "kubectl version", "ca", "ca --trust"} {
+			"user remove x", "gpus", "charts", "logs", "logs hub", "kubectl version", "ca", "ca --trust", "driver", "driver install"} {
 			args := append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", a.Binary()}, strings.Fields(command)...)
 			checkFailure(t, a.Run(a.ctx, "setpriv", args...), exitNotRoot, "sudo gpulab "+strings.Fields(command)[0])
 		}
 	})
+	t.Run("doctor", func(t *testing.T) { testDoctorWithoutLab(t, a) })
 	for _, args := range [][]string{{"version"}, {"help"}, {"completion", "bash"}} {
 		if result := a.Gpulab(a.ctx, args...); result.Code != 0 || result.Stdout == "" {
 			t.Errorf("gpulab %s: exit code %d\n%s", strings.Join(args, " "), result.Code, result.Stderr)
@@ -62,15 +68,49 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 // testQuestions: on a terminal init asks what it cannot know, before it does
 // anything.
 func testQuestions(t *testing.T, a *appliance) {
-	const elsewhere = "203.0.113.1" // ends init after its questions
-	answers := "printf 'Kino\\n\\nn\\n' | script -qec '" + a.Binary() + " init --address " + elsewhere + "' /dev/null"
-	result := a.Run(a.ctx, "sh", "-c", answers)
-	checkFailure(t, result, exitPreflight, "What is the lab called?", "no NVIDIA card. Use 2 simulated GPUs",
-		"browsers and programs trust the lab's web certificates?", elsewhere+" is not an address of this machine")
-	result = a.Gpulab(a.ctx, "init", "--address", elsewhere)
-	checkFailure(t, result, exitPreflight, elsewhere)
+	const other = "10.99.0.2"
+	a.MustRun(a.ctx, "ip", "address", "add", other+"/24", "dev", "eth0")
+	defer a.MustRun(a.ctx, "ip", "address", "del", other+"/24", "dev", "eth0")
+	asked := func(answers string, args ...string) lab.Result {
+		return a.Run(a.ctx, "sh", "-c", "printf '"+answers+"' | script -qec '"+a.Binary()+" init "+strings.Join(args, " ")+"' /dev/null")
+	}
+	// A port that is taken ends init after its questions.
+	squatter := a.Command(a.ctx, "python3", "-m", "http.server", "6443")
+	if err := squatter.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = squatter.Cancel()
+		_ = squatter.Wait()
+	}()
+	a.eventually(t, "the port is taken", func() bool { return a.Run(a.ctx, "ss", "-Hltn", "sport = :6443").Stdout != "" })
+	result := asked(`\nseven\n2\nperhaps\nn\n`)
+	checkFailure(t, result, exitPreflight, "What is the lab called? [GPU lab]", "several addresses", "2  "+other, `"seven" is neither a number from 1 to 2`,
+		"no NVIDIA card. Use 2 simulated GPUs", `"perhaps" is neither yes nor no`, "Port 6443 is taken")
+	if strings.Contains(result.Stdout, "trust") {
+		t.Errorf("three questions are the most:\n%s", result.Stdout)
+	}
+	// Every question has a flag.
+	result = asked("", "--lab Kino --address "+other+" --gpus none")
+	if checkFailure(t, result, exitPreflight, "Port 6443 is taken"); strings.Contains(result.Stdout, "?") {
+		t.Errorf("init asks what it was told:\n%s", result.Stdout)
+	}
+	// Whoever closes the terminal at a question has said yes to nothing.
+	checkFailure(t, asked(`Kino\n`), exitFailure, "the terminal was closed before every question was answered; nothing was changed")
+	result = a.Gpulab(a.ctx, "init", "--address", "203.0.113.1")
+	checkFailure(t, result, exitPreflight, "203.0.113.1 is not an address of this machine")
 	if strings.Contains(result.Stdout, "?") {
 		t.Errorf("without a terminal init asks:\n%s", result.Stdout)
+	}
+	// The campus' proxy is found where root's programs find theirs; one with a password is for nobody else to see.
+	for proxy, says := range map[string]string{
+		"http://proxy.example.org:3128":            "go through the proxy http://proxy.example.org:3128, as the environment says",
+		"http://ada:geheim@proxy.example.org:3128": "is not taken for notebooks: network.proxy holds a name or a password",
+	} {
+		result := a.Run(a.ctx, "env", "https_proxy="+proxy, a.Binary(), "init", "--yes", "--gpus", "none")
+		if checkFailure(t, result, exitPreflight, says); strings.Contains(result.Stdout+result.Stderr, "geheim") {
+			t.Errorf("the password is shown:\n%s%s", result.Stdout, result.Stderr)
+		}
 	}
 	if added := a.before.Added(a.Snapshot(a.ctx)); len(added) > 0 {
 		t.Errorf("questions left:\n%s", strings.Join(added, "\n"))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // stillThere checks that a kernel has lived through it all: its variable, its
@@ -42,27 +41,6 @@ func testKillProbe(t *testing.T, a *appliance) {
 		now := a.Processes(a.ctx, "gpulab-probe")
 		return len(now) == 1 && now[0] != killed[0] && len(a.gpus(t)) == 2
 	})
-	a.waitReady(t)
-	a.stillThere(t, pods)
-}
-
-// testFullDisk: somebody fills the disk with the homes. It ends nobody's notebook,
-// since nothing would be won by it; theirs is where they can tidy up.
-func testFullDisk(t *testing.T, a *appliance) {
-	pods := a.notebookPods(t)
-	k := a.first.in(t)
-	t.Cleanup(func() { k.run(t, `import os; os.remove(os.path.expanduser("~/full"))`) })
-	// Some room stays for what runs as root, as ext4 keeps it; a lab's has none.
-	k.run(t, `import os
-with open(os.path.expanduser("~/full"), "w") as f:
-    disk = os.statvfs(f.name)
-    os.posix_fallocate(f.fileno(), 0, disk.f_bavail * disk.f_frsize - (512 << 20))`)
-	// The kubelet looks every 10 s and would act at once.
-	for end := time.Now().Add(25 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
-		if got := a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", `jsonpath={.items[0].status.conditions[?(@.type=="DiskPressure")].status}`); got != "False" {
-			t.Fatalf("the node's condition DiskPressure is %q", got)
-		}
-	}
 	a.waitReady(t)
 	a.stillThere(t, pods)
 }

@@ -21,6 +21,7 @@ func TestGPUs(t *testing.T) {
 		{"a test of a GPU", testGPUCheck, false},
 		{"used outside gpulab", testOutsider, false},
 		{"two share a GPU", testShares, true},
+		{"in a terminal", testWatch, false},
 		{"the ledger", testLedger, false},
 		{"curves", testCurves, false},
 		{"memory nearly full", testCrowded, false},
@@ -107,6 +108,7 @@ func (a *appliance) oneGPU(t *testing.T) gpuNow {
 
 type gpuNow struct {
 	UUID, Error, Withheld string
+	MemoryLimits          string
 	LentAnyway            bool
 	Utilization           *float64
 	Holders               []struct{ User string }
@@ -199,6 +201,8 @@ func testShares(t *testing.T, a *appliance) {
 		b.WaitText("#gpu-shares", text)
 	}
 	b.WaitText("#gpu-now", "100 %")
+	b.ClickOn("main details summary")
+	b.WaitText("#gpu-labels", "nvidia.com/gpu.sharing-strategy=time-slicing")
 	b.Pictures("gpu")
 	a.eventually(t, "70 and 30 percent", func() bool {
 		shares := map[string]float64{}
@@ -210,6 +214,20 @@ func testShares(t *testing.T, a *appliance) {
 		}
 		return shares[adminHandle] == 70 && shares[guestHandle] == 30 && g.Utilization != nil && *g.Utilization == 100
 	})
+}
+
+// testWatch: a terminal shows it too, drawn anew every second until somebody leaves.
+func testWatch(t *testing.T, a *appliance) {
+	began := time.Now()
+	screen := a.Run(a.ctx, "sh", "-c", `(sleep 5; printf '\003') | script -qec 'stty cols 120 rows 40; exec `+a.Binary()+` gpus --watch' /dev/null`).Stdout
+	if drawn := strings.Count(screen, "\x1b[H"); drawn < 3 || drawn > int(time.Since(began)/time.Second)+2 {
+		t.Errorf("in %s it was drawn %d times", time.Since(began).Round(time.Second), drawn)
+	}
+	for _, want := range []string{"simulated", adminHandle + "/large", "70 %", guestHandle + "/small", "30 %"} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("there is no %q in\n%s", want, screen)
+		}
+	}
 }
 
 // testLedger: what two people took is written down as it was.
@@ -298,6 +316,14 @@ func testCrowded(t *testing.T, a *appliance) {
 	page.WaitText("#machines", "you 4 GiB, "+adminHandle+" 19 GiB")
 	a.MustGpulab(a.ctx, "quota", "set", "user:"+adminHandle, "gpu-memory", "10Gi")
 	a.browser.For(t).WaitFor("JupyterLab to tell who takes too much", `[...document.querySelectorAll(".Toastify__toast")].some(e => e.innerText.includes("more GPU memory than your quota allows"))`)
+	// Its programs had the memory before the limit, which takes nothing away.
+	how := "measured, not enforced"
+	if a.oneGPU(t).MemoryLimits == "enforced" {
+		how = "enforced by the driver"
+	}
+	if got := a.MustGpulab(a.ctx, "quota", "show", adminHandle); !strings.Contains(got, how) {
+		t.Errorf("quota show does not say %q:\n%s", how, got)
+	}
 	own := a.browser.For(t).Tab()
 	startRefused(own, "gpu", "Your notebooks have taken 19 GiB of GPU memory; your quota is 10 GiB (for you alone).")
 	own.Open(pages + "/")

@@ -91,7 +91,7 @@ func interruptInit(t *testing.T, a *appliance, round int, before map[string]bool
 // checkSummary checks the last lines of init and keeps the link they hold.
 func checkSummary(t *testing.T, a *appliance, result lab.Result) {
 	t.Helper()
-	for _, part := range []string{"is ready", "simulated", pages, "SHA-256"} {
+	for _, part := range []string{"is ready", "simulated", pages, "SHA-256", "gpulab ca --trust", "no systemd here: have `" + a.Binary() + " serve` run"} {
 		if !strings.Contains(result.Stdout, part) {
 			t.Errorf("%q is not in what init printed:\n%s", part, result.Stdout)
 		}

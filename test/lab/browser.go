@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ type Browser struct {
 	pictures string
 	failures int
 	patience time.Duration
+	clicks   *atomic.Int64
 }
 
 // Patience is how long a page may take to show what a test waits for. A
@@ -82,7 +84,7 @@ func NewBrowser(t testing.TB, enter []string, authorities []byte) *Browser {
 		t.Fatal(err)
 	}
 	acceptDialogs(ctx)
-	return &Browser{t: t, ctx: ctx, pictures: pictures, patience: Patience}
+	return &Browser{t: t, ctx: ctx, pictures: pictures, patience: Patience, clicks: new(atomic.Int64)}
 }
 
 // Patient returns the same browser, which waits for a slower lab.
@@ -91,6 +93,9 @@ func (b *Browser) Patient(patience time.Duration) *Browser {
 	other.patience = patience
 	return &other
 }
+
+// Clicks is how often something was clicked in this page.
+func (b *Browser) Clicks() int { return int(b.clicks.Load()) }
 
 // For returns the same browser reporting to another test, a subtest.
 func (b *Browser) For(t testing.TB) *Browser {
@@ -108,7 +113,7 @@ func (b *Browser) Tab() *Browser {
 		b.t.Fatalf("open a tab: %v", err)
 	}
 	acceptDialogs(ctx)
-	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience}
+	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
 // Private opens a page with cookies of its own, as another person would.
@@ -120,7 +125,7 @@ func (b *Browser) Private() *Browser {
 		b.t.Fatalf("open a private window: %v", err)
 	}
 	acceptDialogs(ctx)
-	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience}
+	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
 // acceptDialogs answers the page's dialogs, as "Leave site?" of a JupyterLab
@@ -262,6 +267,15 @@ func (b *Browser) Click(within, name string) {
 				if (e.textContent.replace(/\s+/g, " ").trim() === %s && e.checkVisibility() && !e.disabled) { e.click(); return true }
 		return false
 	})()`, quote(within), quote(name)))
+	b.clicks.Add(1)
+}
+
+// ClickOn clicks the first element that matches the CSS selector, for what has
+// no text of its own.
+func (b *Browser) ClickOn(selector string) {
+	b.t.Helper()
+	b.WaitFor(selector, fmt.Sprintf(`(() => { const e = document.querySelector(%s); e?.click(); return e })()`, quote(selector)))
+	b.clicks.Add(1)
 }
 
 // WaitText waits until the element shows the text.

@@ -132,11 +132,7 @@ func (k *Kernel) Try(code string) (Answer, error) {
 // and returns what is shown below it.
 func TypeCell(b *Browser, code string) string {
 	b.t.Helper()
-	b.WaitFor("JupyterLab's launcher", `(() => {
-		const card = document.querySelector('.jp-LauncherCard[data-category="Notebook"]');
-		card?.click();
-		return card;
-	})()`)
+	b.ClickOn(`.jp-LauncherCard[data-category="Notebook"]`)
 	b.WaitFor("an idle kernel", `document.querySelector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')`)
 	// While the notebook is still being loaded, a cell may be put in the place
 	// of one that somebody types into.

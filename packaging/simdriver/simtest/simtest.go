@@ -5,6 +5,7 @@ package simtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpulab/gpulab/packaging/simdriver"
 )
@@ -132,9 +135,52 @@ func GPULoad(t testing.TB, root, gpus, load string) int {
 	return start(t, root, gpus, "time.sleep(600)", "GPULAB_SIMULATED_LOAD="+load)
 }
 
+// GPULoadIn is GPULoad in a control group.
+func GPULoadIn(t testing.TB, root, group, gpus, load string) int {
+	t.Helper()
+	return start(t, root, gpus, "time.sleep(600)", "GPULAB_SIMULATED_LOAD="+load, "GPULAB_TEST_GROUP="+group)
+}
+
+// Cgroups mounts control groups of version 2 until the test ends, whichever
+// version the machine uses, and returns the folder.
+func Cgroups(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
+		t.Skipf("version 2 of control groups cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// Group makes a control group below the folder of Cgroups, and removes it, and
+// those above it that were not there, when the test ends. It must be empty then.
+func Group(t testing.TB, cgroups, path string) string {
+	t.Helper()
+	dir := filepath.Join(cgroups, path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for d := dir; d != cgroups; d = filepath.Dir(d) {
+			// Another one may still be below it, which then removes it.
+			if err := os.Remove(d); err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOENT) {
+				t.Error(err)
+			}
+		}
+	})
+	return dir
+}
+
 func start(t testing.TB, root, gpus, code string, env ...string) int {
 	t.Helper()
-	code = "import ctypes,sys,time; ctypes.CDLL(sys.argv[1]); print('ready', flush=True)\n" + code
+	code = "import ctypes,os,sys,time\n" +
+		"if 'GPULAB_TEST_GROUP' in os.environ: open(os.environ['GPULAB_TEST_GROUP']+'/cgroup.procs','w').write('0')\n" +
+		"ctypes.CDLL(sys.argv[1]); print('ready', flush=True)\n" + code
 	cuda := filepath.Join(filepath.Dir(simdriver.Library(root)), "libcuda.so.1")
 	cmd := exec.Command("python3", "-c", code, cuda)
 	cmd.Env = append(append(os.Environ(), "CUDA_VISIBLE_DEVICES="+gpus), env...)

@@ -150,3 +150,35 @@ bool sim_in_pid_namespace(const char *name) {
   }
   return *own && !strcmp(own, name);
 }
+
+// limit_path names the file of a GPU's limit for a control group. It is there
+// only on the host.
+static void limit_path(char *out, size_t size, const char *uuid, const char *group) {
+  unsigned int hash = 2166136261u;
+  for (const char *p = group; *p; p++) hash = (hash ^ (unsigned char)*p) * 16777619u;
+  snprintf(out, size, "%s/run/simgpu/limits/%s-%08x", root, uuid, hash);
+}
+
+// sim_write_limit writes down a limit in one piece, or with no text removes it.
+bool sim_write_limit(const char *uuid, const char *group, const char *text) {
+  char path[PATH_SIZE], beside[PATH_SIZE + 32];
+  limit_path(path, sizeof path, uuid, group);
+  if (!text) return unlink(path) == 0 || errno == ENOENT;
+  snprintf(beside, sizeof beside, "%s.%ld", path, (long)getpid());
+  FILE *f = fopen(beside, "we");
+  if (!f) return false;
+  const bool written = fputs(text, f) >= 0;
+  if (fclose(f) == 0 && written && rename(beside, path) == 0) return true;
+  unlink(beside);
+  return false;
+}
+
+bool sim_read_limit(const char *uuid, const char *group, char *text, size_t size) {
+  char path[PATH_SIZE];
+  limit_path(path, sizeof path, uuid, group);
+  FILE *f = fopen(path, "re");
+  if (!f) return false;
+  const bool read = fgets(text, (int)size, f) != NULL;
+  fclose(f);
+  return read;
+}

@@ -51,6 +51,7 @@ struct gpu {
   unsigned int remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed;
   unsigned int retired, retire_pending;
   unsigned int mig_capable, mig;
+  unsigned int limits;  // it can keep control groups within an amount of memory
   struct instance instances[MAX_INSTANCES];
   unsigned int instance_count;
   unsigned int lost, hang, removed;
@@ -97,6 +98,8 @@ bool sim_read_state_file(char *buffer, size_t size, const char *known, bool *cha
 nvmlReturn_t sim_open_control_node(void);
 bool sim_gpu_node_usable(unsigned int minor);
 bool sim_in_pid_namespace(const char *name);
+bool sim_write_limit(const char *uuid, const char *group, const char *text);
+bool sim_read_limit(const char *uuid, const char *group, char *text, size_t size);
 
 // state.c: parsing.
 bool sim_parse_state(char *text, struct state *out);

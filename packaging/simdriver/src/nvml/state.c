@@ -104,6 +104,7 @@ static const struct field {
     FIELD("retire_pending", NUMBER, retire_pending),
     FIELD("mig_capable", NUMBER, mig_capable),
     FIELD("mig", NUMBER, mig),
+    FIELD("limits", NUMBER, limits),
 #undef FIELD
 };
 

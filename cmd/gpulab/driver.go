@@ -1,0 +1,421 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/nvidiadriver"
+)
+
+func newDriver(a *app) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "driver",
+		Short: "How this machine stands with NVIDIA's driver, and what mends it",
+		Long: `How this machine stands with NVIDIA's driver: what was found, what it means, and
+the exact commands that mend it. gpulab reads files for that and asks no driver,
+so a sick one cannot hang it.`,
+		Example: "  sudo gpulab driver\n  sudo gpulab driver --json | jq -r '.plan.steps[].command'\n  sudo gpulab driver install\n  sudo gpulab driver unhold && sudo apt upgrade",
+		Args:    knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			s := nvidiadriver.Look("/")
+			if asJSON {
+				return printJSON(c.OutOrStdout(), struct {
+					nvidiadriver.Situation
+					Seen  string            `json:"seen"`
+					Means string            `json:"means"`
+					Plan  nvidiadriver.Plan `json:"plan"`
+					Held  []string          `json:"held"`
+				}{s, s.Seen(), s.Means(), s.Plan(), append([]string{}, nvidiadriver.Held("/")...)})
+			}
+			printSituation(c.OutOrStdout(), s)
+			if held := nvidiadriver.Held("/"); len(held) > 0 {
+				fmt.Fprintf(c.OutOrStdout(), "Its packages are held: apt leaves %s as they are until `gpulab driver unhold`.\n", amount(len(held), "package"))
+			}
+			return nil
+		},
+	}
+	jsonFlag(c, &asJSON)
+	c.AddCommand(newDriverInstall(a), newDriverHold(a), newDriverUnhold(a))
+	return c
+}
+
+func newDriverInstall(a *app) *cobra.Command {
+	var dryRun bool
+	c := &cobra.Command{
+		Use:   "install",
+		Short: "Run the commands that bring NVIDIA's driver, and hold its packages",
+		Long: `Run the commands that gpulab driver shows, one after the other, and hold the
+driver's packages, so that no upgrade takes the GPUs from running notebooks. It may
+be interrupted and run again. With Secure Boot it asks for a password and says what
+to do at the machine's screen. The lab goes on with the GPUs by itself as soon as
+the driver works, after a reboot too.`,
+		Example: "  sudo gpulab driver install --dry-run\n  sudo gpulab driver install",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			s := nvidiadriver.Look("/")
+			if dryRun || !s.Plan().Runnable() {
+				printSituation(c.OutOrStdout(), s)
+				if !dryRun && !s.Usable() {
+					return fail(exitPreflight, "there is nothing that gpulab can install here; the lines above say what to do")
+				}
+				return nil
+			}
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return err
+			}
+			unlock, err := lockInit(a)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			return installDriver(c.Context(), c, cfg)
+		},
+	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show the commands")
+	return c
+}
+
+func newDriverHold(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "hold", Short: "Keep upgrades away from NVIDIA's driver",
+		Long: `Keep upgrades away from NVIDIA's driver: one under running notebooks would take
+their GPUs away until the next reboot. gpulab does this by itself when it offers real
+GPUs. It is a file of apt's preferences, ` + nvidiadriver.HoldFile + `.`,
+		Example: "  sudo gpulab driver hold", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return err
+			}
+			held, err := nvidiadriver.Hold("/")
+			if err != nil {
+				return err
+			}
+			if err := cfg.changeDriverState(func(s *driverState) { s.Unheld = false }); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that.\n", amount(len(held), "package"))
+			return nil
+		},
+	}
+}
+
+func newDriverUnhold(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "unhold", Short: "Let NVIDIA's driver be upgraded again",
+		Long: `Let NVIDIA's driver be upgraded again. After an upgrade the machine has to be
+rebooted before notebooks can use its GPUs; gpulab driver hold begins anew then.`,
+		Example: "  sudo gpulab driver unhold && sudo apt upgrade && sudo reboot", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return err
+			}
+			was, err := nvidiadriver.Unhold("/")
+			if err != nil {
+				return err
+			}
+			if err := cfg.changeDriverState(func(s *driverState) { s.Unheld = true }); err != nil {
+				return err
+			}
+			if was {
+				fmt.Fprintln(c.OutOrStdout(), "✓ NVIDIA's driver is upgraded with the rest of the system again.")
+			} else {
+				fmt.Fprintln(c.OutOrStdout(), "NVIDIA's driver was not held; nothing changed.")
+			}
+			return nil
+		},
+	}
+}
+
+// printSituation says what was found, what it means, and what mends it.
+func printSituation(w io.Writer, s nvidiadriver.Situation) {
+	fmt.Fprintln(w, s.Seen())
+	if means := s.Means(); means != "" {
+		fmt.Fprintln(w, means)
+	}
+	if s.Evidence != "" {
+		fmt.Fprintf(w, "  seen in: %s\n", visibly(s.Evidence))
+	}
+	p := s.Plan()
+	if p.Advice != "" {
+		fmt.Fprintln(w, p.Advice)
+	}
+	if len(p.Steps) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, step := range p.Steps {
+		fmt.Fprintf(w, "  # %s\n  %s\n", step.Why, step.Command)
+	}
+	if p.Runnable() {
+		fmt.Fprintf(w, "\n`gpulab driver install` runs these commands.\n")
+	}
+	printReboot(w, p)
+}
+
+// printReboot says what happens at the reboot that the plan ends with.
+func printReboot(w io.Writer, p nvidiadriver.Plan) {
+	if !p.Reboot {
+		return
+	}
+	when := "Then reboot this machine."
+	if len(p.Steps) == 0 {
+		when = "Reboot this machine."
+	}
+	fmt.Fprintln(w, when+" The lab goes on with its GPUs by itself afterwards.")
+	if p.AtScreen {
+		for _, line := range nvidiadriver.AtTheScreen {
+			fmt.Fprintln(w, line)
+		}
+	}
+}
+
+// installDriver runs what the situation asks for, holds the driver's packages and says what is left to do.
+func installDriver(ctx context.Context, c *cobra.Command, cfg Config) error {
+	out := c.OutOrStdout()
+	path := filepath.Join(cfg.DataDir, "log", "driver.log")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("the log folder: %w", err)
+	}
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("the log: %w", err)
+	}
+	defer log.Close()
+	// Whatever comes, a reboot included: the lab takes the GPUs as soon as it can.
+	if err := cfg.changeDriverState(func(s *driverState) { s.Awaited = true }); err != nil {
+		return err
+	}
+	// What is held cannot make room for another version.
+	if _, err := nvidiadriver.Unhold("/"); err != nil {
+		return err
+	}
+	view := newStepView(out)
+	i := nvidiadriver.Installer{Root: "/", Log: log, Env: cfg.Network.aptEnv(), Step: view.begin, Progress: view.progress}
+	if isTerminal(c.InOrStdin()) {
+		i.Terminal = c.InOrStdin().(*os.File)
+	}
+	s, err := i.Install(ctx)
+	view.end(err == nil)
+	held := holdDriver(out, cfg)
+	switch {
+	case ctx.Err() != nil:
+		return fail(exitFailure, "interrupted; run `gpulab driver install` again, it goes on from there")
+	case err != nil:
+		return fail(exitFailure, "%w (whole log: %s)", err, path)
+	}
+	if held != nil {
+		return held
+	}
+	printAfterInstall(out, s)
+	if cfg.GPUs == gpusSimulated {
+		fmt.Fprintln(out, "The lab simulates its GPUs until then: `gpulab init --gpus real` goes over to the machine's own.")
+	}
+	return nil
+}
+
+// printAfterInstall says how the machine stands after the commands.
+func printAfterInstall(w io.Writer, s nvidiadriver.Situation) {
+	switch p := s.Plan(); {
+	case s.Usable():
+		fmt.Fprintf(w, "✓ %-12s %s\n", "driver", s.Seen())
+	case p.Reboot && !p.Runnable():
+		fmt.Fprintln(w, s.Seen())
+		printReboot(w, p)
+	default:
+		printSituation(w, s)
+	}
+}
+
+// holdDriver holds the driver's packages unless somebody has ended that.
+func holdDriver(w io.Writer, cfg Config) error {
+	state, err := cfg.driverState()
+	if err != nil || state.Unheld {
+		return err
+	}
+	before := len(nvidiadriver.Held("/"))
+	held, err := nvidiadriver.Hold("/")
+	if errors.Is(err, nvidiadriver.ErrNoPackages) {
+		return nil
+	}
+	if err == nil && len(held) != before {
+		fmt.Fprintf(w, "✓ %-12s %s of the driver held, so that no upgrade takes the GPUs from notebooks (`gpulab driver unhold` ends that)\n", "hold", amount(len(held), "package"))
+	}
+	return err
+}
+
+// driverState is what gpulab remembers about the driver, in driver.json of the data folder.
+type driverState struct {
+	// Awaited says that the lab goes on with real GPUs as soon as the driver works.
+	Awaited bool `json:"awaited"`
+	// Unheld says that somebody has ended the holding of the driver's packages.
+	Unheld bool `json:"unheld"`
+}
+
+func (c *Config) driverStatePath() string { return filepath.Join(c.DataDir, "driver.json") }
+
+func (c *Config) driverState() (driverState, error) {
+	var s driverState
+	data, err := os.ReadFile(c.driverStatePath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("what gpulab remembers about the driver: %w; delete %s", err, c.driverStatePath())
+	}
+	return s, nil
+}
+
+// changeDriverState writes the state in one step, if it changes.
+func (c *Config) changeDriverState(change func(*driverState)) error {
+	s, err := c.driverState()
+	if err != nil {
+		return err
+	}
+	before := s
+	if change(&s); s == before {
+		return nil
+	}
+	if err := os.MkdirAll(c.DataDir, 0o711); err != nil {
+		return fmt.Errorf("the data directory: %w", err)
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return replaceFile(c.driverStatePath(), append(data, '\n'), 0o600)
+}
+
+// replaceFile writes a file in one step that survives a power cut.
+func replaceFile(path string, data []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return folder.Sync()
+}
+
+// aptEnv leads apt over the lab's proxy, unless the environment names one.
+func (n NetworkConfig) aptEnv() []string {
+	if n.Proxy == "" {
+		return nil
+	}
+	var env []string
+	for _, name := range []string{"http_proxy", "https_proxy"} {
+		if os.Getenv(name) == "" {
+			env = append(env, name+"="+n.Proxy)
+		}
+	}
+	if len(n.NoProxy) > 0 && os.Getenv("no_proxy") == "" {
+		env = append(env, "no_proxy="+strings.Join(n.NoProxy, ","))
+	}
+	return env
+}
+
+// withoutSecret is an address as it may be shown: nobody sees a password in it.
+func withoutSecret(address string) string {
+	at := strings.LastIndexByte(address, '@')
+	if at < 0 {
+		return address
+	}
+	scheme, _, found := strings.Cut(address, "://")
+	if !found {
+		return "…" + address[at:]
+	}
+	return scheme + "://…" + address[at:]
+}
+
+func amount(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// stepView shows the steps of an installation: on a terminal the one under way has a line that changes.
+type stepView struct {
+	out   io.Writer
+	live  bool
+	step  string
+	began time.Time
+	said  time.Time
+}
+
+func newStepView(out io.Writer) *stepView { return &stepView{out: out, live: isTerminal(out)} }
+
+func (v *stepView) begin(s nvidiadriver.Step) {
+	v.end(true)
+	v.step, v.began = s.Why, time.Now()
+	v.said = v.began
+	if v.live && !s.Terminal {
+		fmt.Fprintf(v.out, "· %s", v.step)
+	} else {
+		fmt.Fprintf(v.out, "· %s\n", v.step)
+	}
+}
+
+func (v *stepView) progress(percent float64, what string) {
+	switch {
+	case v.live:
+		line := []rune(fmt.Sprintf("· %s  %.0f %%  %s", v.step, percent, visibly(what)))
+		fmt.Fprintf(v.out, "\r\x1b[K%s", string(line[:min(len(line), 100)]))
+	case time.Since(v.said) > patience:
+		v.said = time.Now()
+		fmt.Fprintf(v.out, "· %s  %.0f %%  %s\n", v.step, percent, visibly(what))
+	}
+}
+
+// end says how the step under way, if there is one, has ended.
+func (v *stepView) end(well bool) {
+	if v.step == "" {
+		return
+	}
+	mark := "✓"
+	if !well {
+		mark = "✗"
+	}
+	if v.live {
+		fmt.Fprint(v.out, "\r\x1b[K")
+	}
+	fmt.Fprintf(v.out, "%s %s (%s)\n", mark, v.step, round(time.Since(v.began)))
+	v.step = ""
+}

@@ -1,0 +1,103 @@
+package nvidiadriver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// HoldFile keeps the driver's packages at their versions. It is a file of preferences rather than dpkg's own hold, because
+// whoever takes gpulab off can delete it while dpkg is at work, and because it does not mix with what others hold.
+const HoldFile = "/etc/apt/preferences.d/gpulab-nvidia-driver.pref"
+
+// ErrNoPackages says that the driver did not come in packages.
+var ErrNoPackages = errors.New("NVIDIA's driver is not installed from packages on this machine, so there is nothing to hold")
+
+// holdText explains itself to whoever finds it.
+const holdText = `Explanation: gpulab holds NVIDIA's driver at the version that runs. An upgrade under
+Explanation: running notebooks would take their GPUs away until the next reboot.
+Explanation: "gpulab driver unhold" ends that, "gpulab driver hold" begins it again.
+`
+
+// Hold keeps the driver's packages at the versions that are installed, and returns which. Versions that changed since
+// the last time are held as they are now.
+func Hold(root string) ([]Package, error) {
+	packages := driverPackages(tree(root).packages())
+	if len(packages) == 0 {
+		return nil, ErrNoPackages
+	}
+	byVersion := map[string][]string{}
+	var versions []string
+	for _, p := range packages {
+		if len(byVersion[p.Version]) == 0 {
+			versions = append(versions, p.Version)
+		}
+		byVersion[p.Version] = append(byVersion[p.Version], p.Name)
+	}
+	slices.Sort(versions)
+	var text bytes.Buffer
+	for _, v := range versions {
+		// From 1000 on apt would also go back to it from a newer one.
+		fmt.Fprintf(&text, "%sPackage: %s\nPin: version %s\nPin-Priority: 995\n\n", holdText, strings.Join(byVersion[v], " "), v)
+	}
+	path := filepath.Join(root, HoldFile)
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text.Bytes()) {
+		return packages, nil
+	}
+	if err := writeFile(path, text.Bytes()); err != nil {
+		return nil, fmt.Errorf("the driver's packages could not be held: %w", err)
+	}
+	return packages, nil
+}
+
+// Unhold lets the driver's packages be upgraded again, and tells whether they were held.
+func Unhold(root string) (bool, error) {
+	err := os.Remove(filepath.Join(root, HoldFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Held are the names of the packages that Hold keeps.
+func Held(root string) []string {
+	var names []string
+	for line := range strings.Lines(tree(root).read(HoldFile)) {
+		if list, ok := strings.CutPrefix(line, "Package: "); ok {
+			names = append(names, strings.Fields(list)...)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// writeFile writes a file in one step that survives a power cut.
+func writeFile(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	tmp := path + ".new" // apt reads no such name
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return err
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return folder.Sync()
+}

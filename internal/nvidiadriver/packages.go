@@ -1,0 +1,88 @@
+package nvidiadriver
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Package is an installed package, or one that dpkg left halfway.
+type Package struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	state   string // the last word of dpkg's Status
+	source  string
+}
+
+// unfinished tells whether dpkg stopped in the middle of it.
+func (p Package) unfinished() bool {
+	return slices.Contains([]string{"unpacked", "half-installed", "half-configured", "triggers-awaited", "triggers-pending"}, p.state)
+}
+
+// driverSource are the source packages that the driver is built from, driverName its packages in NVIDIA's own
+// repository, where each is its own source.
+var (
+	driverSource = regexp.MustCompile(`^(nvidia-graphics-drivers|nvidia-open-gpu-kernel-modules|linux-restricted-modules|linux-restricted-signatures|nvidia-kmod)`)
+	driverName   = regexp.MustCompile(`^(cuda-drivers|nvidia-open|nvidia-(open-)?kernel-|nvidia-dkms-|nvidia-driver|nvidia-tesla-|nvidia-headless-|nvidia-utils-|nvidia-compute-utils-|nvidia-firmware-|firmware-nvidia-gsp|nvidia-smi$|libcuda1$|libcuda-|libcudadebugger1$|libnvcuvid1$|libnvoptix1$|libnvidia-|linux-modules-nvidia-|xserver-xorg-video-nvidia)`)
+	notDriver    = regexp.MustCompile(`^(libnvidia-container|nvidia-container|libnvidia-egl-(wayland|gbm))`)
+	kernelPart   = regexp.MustCompile(`^(nvidia-(open-)?kernel-(open-)?(dkms|source)|nvidia-dkms-|nvidia-kernel-source-|nvidia-tesla-.*kernel-dkms|linux-modules-nvidia-)`)
+	kernelMeta   = regexp.MustCompile(`^linux-image-([a-z][a-z0-9.-]*)$`)
+)
+
+// kernelPart tells whether the package holds the kernel modules or their source.
+func (p Package) kernelPart() bool { return kernelPart.MatchString(p.Name) }
+
+func driverPackages(all []Package) []Package {
+	out := []Package{}
+	for _, p := range all {
+		if (driverSource.MatchString(p.source) || driverName.MatchString(p.Name)) && !notDriver.MatchString(p.Name) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// kernelPackages are those that bring the newest kernel of a kind, such as linux-image-amd64, by that kind.
+func kernelPackages(all []Package) []string {
+	var kinds []string
+	for _, p := range all {
+		if m := kernelMeta.FindStringSubmatch(p.Name); m != nil && m[1] != "unsigned" {
+			kinds = append(kinds, m[1])
+		}
+	}
+	return kinds
+}
+
+// packages reads dpkg's list, in the order of names.
+func (t tree) packages() []Package {
+	var out []Package
+	for _, stanza := range strings.Split(t.read("/var/lib/dpkg/status"), "\n\n") {
+		var p Package
+		for line := range strings.Lines(stanza) {
+			key, value, _ := strings.Cut(line, ": ")
+			value = strings.TrimSpace(value)
+			switch key {
+			case "Package":
+				p.Name = value
+			case "Version":
+				p.Version = value
+			case "Source":
+				p.source = value
+			case "Status":
+				p.state = value[strings.LastIndexByte(value, ' ')+1:]
+			}
+		}
+		if p.Name != "" && p.state != "not-installed" && p.state != "config-files" {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b Package) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// unfinished tells whether dpkg was killed before it wrote down what it had done.
+func (t tree) unfinished() bool {
+	return slices.ContainsFunc(t.list("/var/lib/dpkg/updates"), func(name string) bool {
+		return strings.Trim(name, "0123456789") == "" && name != ""
+	})
+}

@@ -1,0 +1,57 @@
+package lab
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Key is the key of the configuration that only Newer's gpulab knows.
+const Key = "later"
+
+// Newer builds a gpulab with its runtime bundle that is newer than that in the sources, and returns its path: it has
+// another version, a table more in its database, and knows Key.
+func Newer(t testing.TB, version string) string {
+	t.Helper()
+	repo, folder := repository(t), t.TempDir()
+	config := filepath.Join(repo, "cmd/gpulab/config.go")
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const last = "\tK3s K3sConfig `json:\"k3s,omitempty\"`\n"
+	if !strings.Contains(string(text), last) {
+		t.Fatalf("%s has changed", config)
+	}
+	replaced := map[string]string{
+		config: strings.Replace(string(text), last, last+"\t// Later is a newer version's.\n\tLater string `json:\""+Key+",omitempty\"`\n", 1),
+		filepath.Join(repo, "internal/store/migrations/9000_newer.sql"): "-- A newer version's.\n\n-- +goose Up\n\nCREATE TABLE newer (id INTEGER PRIMARY KEY) STRICT;\n",
+	}
+	files := map[string]string{}
+	for path, content := range replaced {
+		files[path] = filepath.Join(folder, filepath.Base(path))
+		if err := os.WriteFile(files[path], []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(folder, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(folder, "bin", "gpulab")
+	cmd := exec.Command("go", "build", "-overlay", list, "-tags", "bundle", "-trimpath",
+		"-ldflags", "-s -w -X github.com/gpulab/gpulab/internal/version.Version="+version, "-o", program, "./cmd/gpulab")
+	cmd.Dir = repo
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("a newer gpulab: %v\n%s", err, out)
+	}
+	return program
+}
