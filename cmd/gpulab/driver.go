@@ -43,7 +43,7 @@ so a sick one cannot hang it.`,
 			}
 			printSituation(c.OutOrStdout(), s)
 			if held := nvidiadriver.Held("/"); len(held) > 0 {
-				fmt.Fprintf(c.OutOrStdout(), "Its packages are held: apt leaves %s as they are until `gpulab driver unhold`.\n", amount(len(held), "package"))
+				fmt.Fprintf(c.OutOrStdout(), "Its packages are held: apt leaves %s as they are until `gpulab driver unhold`.\n", countOf(len(held), "package"))
 			}
 			return nil
 		},
@@ -115,7 +115,7 @@ GPUs. It is a file of apt's preferences, ` + nvidiadriver.HoldFile + `.`,
 			if err := cfg.changeDriverState(func(s *driverState) { s.Unheld = false }); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that.\n", amount(len(held), "package"))
+			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that.\n", countOf(len(held), "package"))
 			return nil
 		},
 	}
@@ -263,7 +263,7 @@ func holdDriver(w io.Writer, cfg Config) error {
 		return nil
 	}
 	if err == nil && len(held) != before {
-		fmt.Fprintf(w, "✓ %-12s %s of the driver held, so that no upgrade takes the GPUs from notebooks (`gpulab driver unhold` ends that)\n", "hold", amount(len(held), "package"))
+		fmt.Fprintf(w, "✓ %-12s %s of the driver held, so that no upgrade takes the GPUs from notebooks (`gpulab driver unhold` ends that)\n", "hold", countOf(len(held), "package"))
 	}
 	return err
 }
@@ -364,7 +364,7 @@ func withoutSecret(address string) string {
 	return scheme + "://…" + address[at:]
 }
 
-func amount(n int, what string) string {
+func countOf(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

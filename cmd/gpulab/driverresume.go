@@ -151,7 +151,7 @@ func printNotes(out io.Writer, a *app, cfg Config) error {
 	case cfg.GPUs == gpusReal:
 		fmt.Fprintf(out, "  Driver         %s\n", s.Driver)
 		if held := nvidiadriver.Held("/"); len(held) > 0 {
-			fmt.Fprintf(out, "                 %s held; `gpulab driver unhold` lets them be upgraded\n", amount(len(held), "package"))
+			fmt.Fprintf(out, "                 %s held; `gpulab driver unhold` lets them be upgraded\n", countOf(len(held), "package"))
 		}
 	case cfg.GPUs == gpusNone && s.HasCard() && !s.Usable():
 		fmt.Fprintf(out, "  Driver         %s\n                 `gpulab driver` says what mends it; the lab goes on with the GPUs by itself then\n", s.Seen())
