@@ -15,13 +15,6 @@ import (
 // beGpulab is set where the program of these tests is to be gpulab itself.
 const beGpulab = "GPULAB_TEST_PROGRAM"
 
-func TestMain(m *testing.M) {
-	if os.Getenv(beGpulab) != "" {
-		main()
-	}
-	os.Exit(m.Run())
-}
-
 // upgraded is a machine that went from version 1 to 2, both of them this program. Only root's commands look at it.
 func upgraded(t *testing.T, config string) (dataDir, configPath string) {
 	t.Helper()
