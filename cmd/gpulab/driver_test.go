@@ -22,9 +22,6 @@ import (
 const asGpulab = "GPULAB_TEST_AS"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(beGpulab) != "" {
-		main()
-	}
 	switch os.Getenv(asGpulab) {
 	case "gpulab":
 		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
