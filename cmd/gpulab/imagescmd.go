@@ -93,7 +93,7 @@ that is broken or only half read leaves nothing behind.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			file, size, err := openArchive(c, args[0])
+			file, size, err := openArchive(c, args[0], "an image is one tar file")
 			if err != nil {
 				return err
 			}
@@ -123,8 +123,9 @@ that is broken or only half read leaves nothing behind.`,
 	return c
 }
 
-// openArchive opens a file and tells its size, 0 where that is not known.
-func openArchive(c *cobra.Command, name string) (io.ReadCloser, int64, error) {
+// openArchive opens a file, "-" being standard input, and tells its size, 0
+// where that is not known. what says what would have been right of a folder.
+func openArchive(c *cobra.Command, name, what string) (io.ReadCloser, int64, error) {
 	if name == "-" {
 		return io.NopCloser(c.InOrStdin()), 0, nil
 	}
@@ -134,7 +135,7 @@ func openArchive(c *cobra.Command, name string) (io.ReadCloser, int64, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && info.IsDir() {
-		err = fmt.Errorf("%s is a folder; an image is one tar file", name)
+		err = fmt.Errorf("%s is a folder; %s", name, what)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, f.Close())

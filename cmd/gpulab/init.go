@@ -60,6 +60,9 @@ at any time; run on a running lab it mends what is missing and says what changed
 func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	ctx, out := c.Context(), c.OutOrStdout()
 	began := time.Now()
+	if err := finishRestore(ctx, a, out); err != nil {
+		return err
+	}
 	cfg, err := loadConfig(a.configPath)
 	if err != nil {
 		return err

@@ -114,7 +114,7 @@ What the exit codes mean: gpulab exit-codes.`,
 		return fail(exitUsage, "%w; see `%s --help`", err, c.CommandPath())
 	})
 	root.AddCommand(
-		newInit(a), newServe(a), newStatus(a), newDoctor(a), newReset(a), newRollback(a), newEndPods(a),
+		newInit(a), newServe(a), newStatus(a), newDoctor(a), newBackup(a), newRestore(a), newReset(a), newRollback(a), newEndPods(a),
 		newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a), newRequest(a),
 		newQuota(a), newSignIn(a), newCharts(a), newGPUs(a), newImages(a), newMetrics(a), newLogs(a), newKubectl(a),
 		newCA(a), newConfig(a), newVersion(a), newManPages(), newExitCodes(),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -77,16 +78,7 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 	}
 	step := func(s string) { fmt.Fprintf(out, "· %s\n", s) }
 	began := time.Now()
-	step("ending gpulab")
-	if haveSystemd() {
-		if err := (systemd{"/"}).remove(ctx); err != nil {
-			return fmt.Errorf("%w; run `gpulab reset` again", err)
-		}
-	}
-	if err := stopDaemon(ctx, a); err != nil {
-		return err
-	}
-	if err := embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), keep.data, step); err != nil {
+	if err := endLab(ctx, a, cfg, keep.data, step); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
 	step("forgetting the web certificates")
@@ -119,6 +111,21 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 		fmt.Fprintf(out, "  The home folders are still in %s.\n", filepath.Join(cfg.DataDir, "homes"))
 	}
 	return nil
+}
+
+// endLab ends gpulab and all that it runs, and changes the machine back. With
+// keepNode, the cluster can go on from its data.
+func endLab(ctx context.Context, a *app, cfg Config, keepNode bool, step func(string)) error {
+	step("ending gpulab")
+	if haveSystemd() {
+		if err := (systemd{"/"}).remove(ctx); err != nil {
+			return err
+		}
+	}
+	if err := stopDaemon(ctx, a); err != nil {
+		return err
+	}
+	return embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), keepNode, step)
 }
 
 // removeState deletes the data directory, on demand without the homes, or only

@@ -27,15 +27,18 @@ running; the next start takes them over.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			cfg, err := loadConfig(a.configPath)
-			if err != nil {
-				return err
-			}
 			unlock, err := lockDaemon(a.socket + ".pid")
 			if err != nil {
 				return err
 			}
 			defer unlock()
+			if err := finishRestore(c.Context(), a, c.ErrOrStderr()); err != nil {
+				return err
+			}
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
+				return err
+			}
 			if err := upgrade.Tidy(cfg.DataDir, version.Version); err != nil {
 				return err
 			}

@@ -74,6 +74,8 @@ var auditActions = []AuditAction{
 	{"gpulab.upgrade", "began to use another version of gpulab"},
 	{"gpulab.rollback", "went back to another version of gpulab, or forth again"},
 	{"audit.export", "exported the audit log"},
+	{"backup.create", "made a backup of the lab"},
+	{"backup.restore", "restored the lab from a backup"},
 }
 
 // AuditActions lists every action of the audit log.
