@@ -114,7 +114,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	default:
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
-	out = append(out, hub, l.podsComponent(ctx), l.diskComponent(), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), networkComponent(l.network(ctx)))
+	out = append(out, hub, l.podsComponent(ctx), l.diskComponent(), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
 	out = append(out, signInComponent(l.signin.Health())...)
 	if l.cfg.GPUs == gpusNone {
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})

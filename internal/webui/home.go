@@ -31,6 +31,9 @@ type homeView struct {
 	// is shared with them.
 	Home    string
 	Folders []folderRow
+	// Backup and BackupNext are for whoever looks after the lab: when it was saved
+	// last, and what to do about it.
+	Backup, BackupNext string
 }
 
 // fewGPUs is how many GPUs may stand above the launch cards. With more, people
@@ -84,6 +87,11 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 		return err
 	}
 	view.Folders = slices.DeleteFunc(view.Folders, func(f folderRow) bool { return f.Deleted != "" || f.Mine == manageOnly })
+	if s.cfg.Backup != nil && v.may(users.ActionManageLab) {
+		if view.Backup, view.BackupNext, err = s.cfg.Backup(r.Context()); err != nil {
+			s.cfg.Log.Error("the last backup is not known", "err", err)
+		}
+	}
 	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), view))
 	return nil
 }

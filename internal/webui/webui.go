@@ -118,6 +118,9 @@ type Config struct {
 	GPULabels func(node string) []string
 	// LendGPU makes a GPU be lent out whoever uses it, or no longer.
 	LendGPU func(ctx context.Context, uuid string, anyway bool) error
+	// Backup says in two sentences without a full stop when the lab was saved last,
+	// and what to do about it, "" for nothing; nil shows neither.
+	Backup func(ctx context.Context) (text, next string, err error)
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
 	// SignIn is the outside identity providers; nil for none.
