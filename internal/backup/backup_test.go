@@ -296,7 +296,7 @@ func TestHostileMeanwhile(t *testing.T) {
 			_ = unix.Mkfifo(filepath.Join(home, "file"), 0o600)
 		}
 	}()
-	for range 60 {
+	for range 15 {
 		var out bytes.Buffer
 		_, _, err := Create(t.Context(), l.source(1), &out, quiet)
 		must(t, err)
@@ -344,8 +344,8 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// A backup is an archive for any tar.
-func TestHistoryAndPlainTar(t *testing.T) {
+// The history is in it where it was asked for.
+func TestHistory(t *testing.T) {
 	l := newLab(t, "x")
 	src := l.source(1)
 	src.History = true

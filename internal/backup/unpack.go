@@ -117,21 +117,24 @@ func (s *Stage) Unpack(ctx context.Context, from io.Reader, check func(Manifest)
 		}
 		u.open[part] = fd
 	}
-	m, totals, err := read(ctx, from, u)
-	if err != nil {
-		return m, totals, err
-	}
-	return m, totals, s.Sync()
+	return read(ctx, from, u)
 }
 
 // Sync makes what is unpacked safe against a power cut.
 func (s *Stage) Sync() error {
+	synced := map[uint64]bool{} // file systems
 	for _, part := range parts {
 		dir, err := os.Open(s.at[part])
-		if err == nil {
-			err = errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close())
-		}
 		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(int(dir.Fd()), &st)
+		if err == nil && !synced[st.Dev] {
+			synced[st.Dev] = true
+			err = unix.Syncfs(int(dir.Fd()))
+		}
+		if err = errors.Join(err, dir.Close()); err != nil {
 			return fmt.Errorf("write the backup to the disk: %w", err)
 		}
 	}
