@@ -51,7 +51,7 @@ Ended at any moment, even by a power cut, it leaves the old lab or the restored 
 run again, or by gpulab init, it goes on.`,
 		Example: `  sudo gpulab restore --dry-run lab.tar.zst
   sudo gpulab restore lab.tar.zst && sudo gpulab init
-  age -d lab.tar.zst.age | sudo gpulab restore --replace -`,
+  sudo gpulab restore --replace - < lab.tar.zst`,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveDefault

@@ -90,6 +90,7 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 	if s.cfg.Backup != nil && v.may(users.ActionManageLab) {
 		if view.Backup, view.BackupNext, err = s.cfg.Backup(r.Context()); err != nil {
 			s.cfg.Log.Error("the last backup is not known", "err", err)
+			view.Backup, view.BackupNext = "", ""
 		}
 	}
 	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), view))

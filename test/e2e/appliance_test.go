@@ -59,6 +59,7 @@ type chapter struct {
 // TestAppliance is the life of a lab, from a machine that has never seen
 // gpulab until nothing of it is left.
 func TestAppliance(t *testing.T) {
+	var saved backupStory
 	live(t, []chapter{
 		{"commands without a lab", testCommandsWithoutLab, false},
 		{"questions", testQuestions, false},
@@ -83,8 +84,10 @@ func TestAppliance(t *testing.T) {
 		{"forms and sign-in", testFormsAndSignIn, false},
 		{"remove a person", testRemovePerson, false},
 		{"trust on this machine", testTrustHere, false},
+		{"backup", saved.save, false},
 		{"reset", testReset, true},
-		{"init after reset", testInitAfterReset, false},
+		{"init after reset", testInitAfterReset, true},
+		{"restore", saved.restore, false},
 	})
 }
 
