@@ -722,7 +722,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels,
 		SignIn: l.signin, Backup: l.backupWords,
-		CA:     l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
+		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {

@@ -43,8 +43,10 @@ func (f *forger) entry(e Entry, content string) {
 	_, _ = f.add(&e, strings.NewReader(content))
 }
 
-func (f *forger) file(path, content string) { f.entry(Entry{Path: path, Kind: File, Mode: 0o600}, content) }
-func (f *forger) folder(path string)        { f.entry(Entry{Path: path, Kind: Folder, Mode: 0o700}, "") }
+func (f *forger) file(path, content string) {
+	f.entry(Entry{Path: path, Kind: File, Mode: 0o600}, content)
+}
+func (f *forger) folder(path string) { f.entry(Entry{Path: path, Kind: Folder, Mode: 0o700}, "") }
 
 // raw adds what no Entry can say.
 func (f *forger) raw(h tar.Header, content string) {

@@ -41,9 +41,9 @@ type reader struct {
 
 	config, main, history bool // have come
 
-	stack    []string              // paths of the folders that are open
-	last     string                // the path of the entry before
-	linked   map[[16]byte]struct{} // digests of what Links may lead to, in the place of the entry before
+	stack  []string              // paths of the folders that are open
+	last   string                // the path of the entry before
+	linked map[[16]byte]struct{} // digests of what Links may lead to, in the place of the entry before
 }
 
 // Read reads an archive to its end, lets sink have what is in it, and says what it was. An error means that nothing of
