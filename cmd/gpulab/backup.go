@@ -192,8 +192,7 @@ func openLab(ctx context.Context, cfg Config) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, _, err := store.Schemas()
-	if err == nil && schema != known {
+	if known, _ := store.Known(); schema != known {
 		err = fmt.Errorf("%s has schema %d, and this gpulab knows schema %d: run `gpulab init`, which brings the lab to this version, then make the backup", path, schema, known)
 	}
 	if err != nil {

@@ -5,38 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"strings"
-
-	"github.com/pressly/goose/v3"
 )
-
-// Schemas are the newest schema versions that this binary knows, of gpulab.db and metrics.db.
-func Schemas() (main, metrics int64, err error) {
-	if main, err = newest(mainMigrations, "migrations"); err != nil {
-		return 0, 0, err
-	}
-	metrics, err = newest(metricsMigrations, "metrics")
-	return main, metrics, err
-}
-
-func newest(list fs.FS, folder string) (int64, error) {
-	entries, err := fs.ReadDir(list, folder)
-	if err != nil {
-		return 0, fmt.Errorf("read the migrations: %w", err)
-	}
-	var last int64
-	for _, e := range entries {
-		n, err := goose.NumericComponent(e.Name())
-		if err != nil {
-			return 0, fmt.Errorf("read the migrations: %w", err)
-		}
-		last = max(last, n)
-	}
-	return last, nil
-}
 
 // OpenExisting opens a database as it is, beside a gpulab that may run with it: it makes and migrates none. It
 // returns the schema version that the file has, and fs.ErrNotExist where there is no file.
