@@ -366,9 +366,9 @@ func withoutSecret(address string) string {
 
 func countOf(n int, what string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 package"
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d packages", n)
 }
 
 // stepView shows the steps of an installation: on a terminal the one under way has a line that changes.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -17,25 +16,6 @@ import (
 
 	"github.com/creack/pty"
 )
-
-// asGpulab makes the test program one that gpulab's commands can be called of, in a root folder of its own.
-const asGpulab = "GPULAB_TEST_AS"
-
-func TestMain(m *testing.M) {
-	switch os.Getenv(asGpulab) {
-	case "gpulab":
-		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-	case "boot": // what serve does first
-		a := &app{configPath: defaultConfigPath}
-		cfg, err := loadConfig(a.configPath)
-		if err == nil {
-			err = takeGPUs(a, &cfg)
-		}
-		fmt.Println(cfg.GPUs, err)
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
 
 // privateRoot is this machine's file system under an overlay: with its real apt and dpkg, another /proc and /sys, and a
 // package archive of its own.
@@ -137,16 +117,16 @@ func (r *privateRoot) exists(path string) bool {
 	return err == nil
 }
 
-func (r *privateRoot) command(as, name string, args ...string) *exec.Cmd {
+func (r *privateRoot) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(r.keeper), "--mount", "--", "chroot", r.dir, name}, args...)...)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", asGpulab + "=" + as}
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", beGpulab + "=1"}
 	cmd.Dir = "/"
 	return cmd
 }
 
 func (r *privateRoot) mustRun(name string, args ...string) string {
 	r.t.Helper()
-	out, err := r.command("", name, args...).CombinedOutput()
+	out, err := r.command(name, args...).CombinedOutput()
 	if err != nil {
 		r.t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}
@@ -156,7 +136,7 @@ func (r *privateRoot) mustRun(name string, args ...string) string {
 // gpulab runs a command line of gpulab there, without a terminal.
 func (r *privateRoot) gpulab(args ...string) (out string, code int) {
 	r.t.Helper()
-	cmd := r.command("gpulab", "/usr/bin/gpulab", args...)
+	cmd := r.command("/usr/bin/gpulab", args...)
 	data, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		r.t.Fatal(err)
@@ -191,7 +171,7 @@ func (r *privateRoot) kind() string {
 
 // installed is the version of a package, "" when it is not properly there.
 func (r *privateRoot) installed(name string) string {
-	out, _ := r.command("", "dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", name).Output()
+	out, _ := r.command("dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", name).Output()
 	version, _ := strings.CutPrefix(string(out), "installed ")
 	return version
 }
@@ -349,7 +329,7 @@ func TestDriverWithSecureBoot(t *testing.T) {
 	if got := r.kind(); got != "key-unknown" {
 		t.Fatalf("before the key: %s", got)
 	}
-	cmd := r.command("gpulab", "/usr/bin/gpulab", "driver", "install")
+	cmd := r.command("/usr/bin/gpulab", "driver", "install")
 	terminal, err := pty.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
@@ -376,20 +356,24 @@ func TestDriverWithSecureBoot(t *testing.T) {
 		t.Errorf("before the reboot: %s", got)
 	}
 
-	boot := func() string { out, _ := r.command("boot", "/usr/bin/gpulab").CombinedOutput(); return string(out) }
-	if got := boot(); !strings.Contains(got, "none <nil>") || !strings.Contains(got, "does not work yet") {
-		t.Errorf("a boot without the key:\n%s", got)
+	// There are no container images here: gpulab ends after it has looked for the driver.
+	boot := func(says, gpus string) {
+		t.Helper()
+		out, code := r.gpulab("serve")
+		if code == 0 || !strings.Contains(out, says) || !strings.Contains(out, "container images") {
+			t.Errorf("at boot: exit code %d, want %q\n%s", code, says, out)
+		}
+		if config, _ := os.ReadFile(r.path(defaultConfigPath)); strings.Contains(string(config), "\ngpus: real\n") != (gpus == gpusReal) {
+			t.Errorf("the configuration after a boot:\n%s", config)
+		}
 	}
+	boot("does not work yet", gpusNone)
+
 	// The reboot, at which somebody enrols the key and udev loads the driver.
 	r.mustRun("sh", "-c", "rm /sys/firmware/efi/efivars/MokNew-* && mkdir -p /sys/firmware/efi/mok-variables && cp /var/lib/dkms/mok.pub /sys/firmware/efi/mok-variables/MokListRT && modprobe nvidia")
-	if got := boot(); !strings.Contains(got, "real <nil>") || !strings.Contains(got, "offers its GPUs") {
-		t.Errorf("the boot after it:\n%s", got)
-	}
-	if config, err := os.ReadFile(r.path(defaultConfigPath)); err != nil || !strings.Contains(string(config), "\ngpus: real\n") {
-		t.Errorf("the configuration: %v\n%s", err, config)
-	}
-	if got := boot(); !strings.Contains(got, "real <nil>") || strings.Contains(got, "offers its GPUs") {
-		t.Errorf("another boot:\n%s", got)
+	boot("offers its GPUs", gpusReal)
+	if out, _ := r.gpulab("serve"); strings.Contains(out, "driver") {
+		t.Errorf("another boot:\n%s", out)
 	}
 	if !r.exists("/etc/apt/preferences.d/gpulab-nvidia-driver.pref") {
 		t.Error("the driver is not held")
