@@ -129,6 +129,20 @@ func TestSessionExpiry(t *testing.T) {
 	}
 }
 
+// A session that was begun while the clock stood in the future does not last for longer once it is right.
+func TestSessionFromTheFuture(t *testing.T) {
+	s, c := newTest(t)
+	ada := create(t, s, "ada", RoleMember)
+	for back, alive := range map[time.Duration]bool{time.Hour: true, 365 * 24 * time.Hour: false} {
+		token := start(t, s, ada)
+		c.add(-back)
+		if _, err := s.SessionUser(t.Context(), token); (err == nil) != alive {
+			t.Errorf("with the clock set back by %s: %v", back, err)
+		}
+		c.add(back)
+	}
+}
+
 // The cache answers for seconds; an expiry inside that time must be seen all the same.
 func TestCachedSessionStillExpires(t *testing.T) {
 	s, c := newTest(t)
