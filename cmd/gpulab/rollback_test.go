@@ -12,13 +12,23 @@ import (
 	"github.com/gpulab/gpulab/internal/version"
 )
 
+// beGpulab is set where the program of these tests is to be gpulab itself.
+const beGpulab = "GPULAB_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beGpulab) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
 // upgraded is a machine that went from version 1 to 2, both of them this program. Only root's commands look at it.
 func upgraded(t *testing.T, config string) (dataDir, configPath string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("gpulab's commands about the machine need root")
 	}
-	t.Setenv(asGpulab, "gpulab") // the kept programs are this one
+	t.Setenv(beGpulab, "1") // the kept programs are this one
 	dir := t.TempDir()
 	dataDir, configPath = filepath.Join(dir, "data"), filepath.Join(dir, "config.yaml")
 	images := filepath.Join(dir, "images")
