@@ -55,14 +55,14 @@ func diskComponent(list []diskspace.Filesystem) ctl.Component {
 		}
 	}
 	c.Detail = strings.Join(words, " ")
-	switch {
-	case worst == diskspace.ReadOnly:
+	switch worst {
+	case diskspace.ReadOnly:
 		c.State, c.NextStep = ctl.Failed, "the kernel does that after errors of a disk: `dmesg | tail`; mend it, then mount -o remount,rw"
-	case worst == diskspace.Full:
+	case diskspace.Full:
 		c.State, c.NextStep = ctl.Warning, "make room now: nothing starts, notebooks cannot save, and the room held back for the databases is being used; `gpulab disk` lists what takes it"
-	case worst == diskspace.Refusing:
+	case diskspace.Refusing:
 		c.State, c.NextStep = ctl.Warning, "make room: no notebook starts and no image is brought in before that; `gpulab disk` lists what takes it"
-	case worst == diskspace.Notice:
+	case diskspace.Notice:
 		c.State, c.NextStep = ctl.Warning, "make room: from 95 % on no notebook starts; `gpulab disk` lists what takes it"
 	}
 	return c
@@ -71,10 +71,10 @@ func diskComponent(list []diskspace.Filesystem) ctl.Component {
 // diskNotice is what administrators read on their home page, "" for nothing.
 func (l *appliance) diskNotice() string {
 	f := l.disk.Worst()
-	switch {
-	case f.Level == diskspace.Fine:
+	switch f.Level {
+	case diskspace.Fine:
 		return ""
-	case f.Level == diskspace.Notice:
+	case diskspace.Notice:
 		return f.Words() + " From 95 % on no notebook starts."
 	}
 	return l.disk.Refusal()

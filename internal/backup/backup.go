@@ -219,12 +219,12 @@ func (e *Entry) allowed() error {
 			return nil
 		}
 	case "data":
-		switch {
-		case e.Path == mainDB, e.Path == metricsDB, e.Path == tokenName:
+		switch e.Path {
+		case mainDB, metricsDB, tokenName:
 			if e.Kind == File {
 				return nil
 			}
-		case e.Path == tlsFolder:
+		case tlsFolder:
 			if e.Kind == Folder {
 				return nil
 			}

@@ -179,15 +179,15 @@ var forgeries = []refused{
 		}
 	}), "folders deep"},
 	{"a large token", bare(func(f *forger) { f.file(tokenName, strings.Repeat("x", maxSmall+1)) }), "bytes"},
-	{"homes that the manifest does not know", func(f *forger) []byte {
-		f = newForgerLike(func(m *Manifest) { m.Homes = false })
+	{"homes that the manifest does not know", func(*forger) []byte {
+		f := newForgerLike(func(m *Manifest) { m.Homes = false })
 		f.home()
 		return f.done()
 	}, "but no homes"},
 	{"no database", func(f *forger) []byte { f.file(configName, ""); return f.done() }, "lacks what every backup has"},
 	{"no configuration", func(f *forger) []byte { f.file(mainDB, ""); return f.done() }, "lacks what every backup has"},
-	{"another form", func(f *forger) []byte {
-		f = newForgerLike(func(m *Manifest) { m.Format = 2 })
+	{"another form", func(*forger) []byte {
+		f := newForgerLike(func(m *Manifest) { m.Format = 2 })
 		f.home()
 		return f.done()
 	}, `made by gpulab "1.2.3" in a form`},

@@ -175,9 +175,8 @@ type Watch struct {
 	now     func() time.Time
 	reserve *reserve
 
-	mu    sync.Mutex
-	seen  []seen // as Places
-	given bool   // the databases have room that was held back
+	mu   sync.Mutex
+	seen []seen // as Places
 }
 
 // seen is what is known of a place.

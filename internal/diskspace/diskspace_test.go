@@ -145,7 +145,7 @@ func TestHangs(t *testing.T) {
 	}
 	stop()
 	select {
-	case <-done:
+	case _ = <-done:
 	case <-time.After(10 * time.Second):
 		t.Fatal("it does not end")
 	}
@@ -178,7 +178,7 @@ func fill(t *testing.T, path string) {
 	}
 	defer f.Close()
 	for _, block := range []int{1 << 20, 4096} {
-		for err = nil; err == nil; _, err = f.Write(make([]byte, block)) { //nolint:revive // until it is full
+		for err = nil; err == nil; _, err = f.Write(make([]byte, block)) {
 		}
 	}
 	if !errors.Is(err, unix.ENOSPC) {

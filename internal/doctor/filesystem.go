@@ -43,7 +43,7 @@ func probeFilesystem(h host, opts Options) []Finding {
 		}}
 	}
 	elsewhere := "Put it on a local disk with ext4, xfs or btrfs: name a folder there as dataDir in /etc/gpulab/config.yaml; `findmnt -t ext4,xfs,btrfs` lists them."
-	flags := int64(stat.Flags)
+	flags := stat.Flags
 	if bad, found := unfit[int64(uint32(stat.Type))]; found {
 		return []Finding{{Probe: "filesystem", State: Fail, Seen: fmt.Sprintf("%s lies on %s.", opts.DataDir, bad.name), Means: bad.why, Mend: elsewhere}}
 	}

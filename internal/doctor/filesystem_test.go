@@ -51,7 +51,7 @@ func TestFilesystemMounted(t *testing.T) {
 		if err := unix.Mount("tmpfs", folder, "tmpfs", 0, ""); err != nil {
 			t.Skipf("nothing can be mounted here: %v", err)
 		}
-		defer unix.Unmount(folder, unix.MNT_DETACH) //nolint:errcheck // the test's own
+		defer unix.Unmount(folder, unix.MNT_DETACH)
 		flags := uintptr(unix.MS_REMOUNT)
 		switch test.options {
 		case "size=30g,noexec":

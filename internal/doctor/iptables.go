@@ -106,9 +106,8 @@ func (t iptables) walk(chain string, p packet, depth int) (v verdict, open bool)
 			}
 		default:
 			if _, known := t.chains[target]; known {
-				within := false
-				did, within = t.walk(target, p, depth+1)
-				open = open || within
+				inner, within := t.walk(target, p, depth+1)
+				did, open = inner, open || within
 				if isGoto && fits == yes && did == passes {
 					return passes, open
 				}

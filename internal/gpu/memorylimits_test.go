@@ -76,7 +76,7 @@ func TestMemoryLimits(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx, m.Latest) }()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() { cancel(); _ = <-done })
 	inForce := func(want int) {
 		t.Helper()
 		simtest.Eventually(t, time.Minute, func() string {

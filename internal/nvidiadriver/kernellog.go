@@ -46,7 +46,7 @@ func (t tree) kernelLog() kernelLog {
 	if err != nil {
 		return nil
 	}
-	defer unix.Close(fd) //nolint:errcheck // it was only read
+	defer unix.Close(fd)
 	var text strings.Builder
 	record := make([]byte, 64<<10)
 	for {

@@ -92,7 +92,7 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	empty := fill(t, dir)
-	for err = nil; err == nil && kept < 2000; err = insert() { //nolint:revive // as long as the log has room
+	for err = nil; err == nil && kept < 2000; err = insert() {
 	}
 	if !Full(err) {
 		t.Fatalf("writing gave %v", err)

@@ -84,10 +84,10 @@ ExecStart=/bin/sh -c 'mount --make-rshared /; mount -o remount,rw /sys/fs/cgroup
 	t.Cleanup(func() {
 		_, _ = m.try("systemctl poweroff")
 		select {
-		case <-ended:
+		case _ = <-ended:
 		case <-time.After(time.Minute):
 			_ = syscall.Kill(-keeper.Process.Pid, syscall.SIGKILL)
-			<-ended
+			_ = <-ended
 			t.Error("the machine does not go down")
 		}
 	})

@@ -69,6 +69,11 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 // anything.
 func testQuestions(t *testing.T, a *appliance) {
 	const other = "10.99.0.2"
+	defer func() { // after what the test itself has put there is gone
+		if added := a.before.Added(a.Snapshot(a.ctx)); len(added) > 0 {
+			t.Errorf("questions left:\n%s", strings.Join(added, "\n"))
+		}
+	}()
 	a.MustRun(a.ctx, "ip", "address", "add", other+"/24", "dev", "eth0")
 	defer a.MustRun(a.ctx, "ip", "address", "del", other+"/24", "dev", "eth0")
 	asked := func(answers string, args ...string) lab.Result {
@@ -111,9 +116,6 @@ func testQuestions(t *testing.T, a *appliance) {
 		if checkFailure(t, result, exitPreflight, says); strings.Contains(result.Stdout+result.Stderr, "geheim") {
 			t.Errorf("the password is shown:\n%s%s", result.Stdout, result.Stderr)
 		}
-	}
-	if added := a.before.Added(a.Snapshot(a.ctx)); len(added) > 0 {
-		t.Errorf("questions left:\n%s", strings.Join(added, "\n"))
 	}
 }
 
