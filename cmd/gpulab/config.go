@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -318,11 +319,10 @@ func (c *Config) imagesDir() (string, error) {
 	var tried []string
 	candidates := []string{c.ImagesDir}
 	if c.ImagesDir == "" {
-		exe, err := os.Executable()
-		if err != nil {
-			return "", err
+		candidates = []string{"/usr/share/gpulab/images"}
+		if exe, err := os.Executable(); err == nil {
+			candidates = slices.Insert(candidates, 0, filepath.Join(filepath.Dir(exe), "images"))
 		}
-		candidates = []string{filepath.Join(filepath.Dir(exe), "images"), "/usr/share/gpulab/images"}
 	}
 	for _, d := range candidates {
 		if _, err := os.Stat(filepath.Join(d, "images.json")); err == nil {
