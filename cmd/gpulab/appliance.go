@@ -205,6 +205,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err := l.noteVersion(ctx); err != nil {
 		return err
 	}
+	l.findBefore(ctx)
 	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.proxyFor(), Log: slog.Default()})
 	if err != nil {
 		return err

@@ -168,9 +168,9 @@ func preflight(ctx context.Context, out io.Writer, cfg Config) error {
 	look := func() []doctor.Finding { return doctor.Preflight(ctx, machineOptions(cfg)) }
 	findings := look()
 	// A daemon that was killed keeps its ports for a moment.
-	notPort := func(f doctor.Finding) bool { return f.Probe != "ports" }
-	for range 6 {
-		if failures := doctor.Failures(findings); len(failures) == 0 || slices.ContainsFunc(failures, notPort) || ctx.Err() != nil {
+	lasting := func(f doctor.Finding) bool { return !f.Passing }
+	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); {
+		if failures := doctor.Failures(findings); len(failures) == 0 || slices.ContainsFunc(failures, lasting) || ctx.Err() != nil {
 			break
 		}
 		time.Sleep(500 * time.Millisecond)

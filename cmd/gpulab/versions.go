@@ -50,18 +50,32 @@ func (l *appliance) keepVersion(ctx context.Context) {
 		slog.Warn("this version is not kept for a rollback", "err", err)
 		return
 	}
-	recorded := u.From
-	if recorded == "" {
-		if recorded, err = l.store.Before(ctx); err != nil {
-			slog.Warn("the version before this one is not known", "err", err)
-		}
-	}
-	if err := upgrade.Keep(l.cfg.DataDir, own, ownProgram(), l.images.Dir, recorded); err != nil {
+	if err := upgrade.Keep(l.cfg.DataDir, own, ownProgram(), l.images.Dir, l.cameFrom(ctx, u)); err != nil {
 		slog.Warn("a rollback from the next version to this one will not be possible", "err", err)
 	}
-	if before, err := upgrade.Before(l.cfg.DataDir, own.Version, recorded); err == nil {
+}
+
+// findBefore finds out which version is kept for a rollback from this one.
+func (l *appliance) findBefore(ctx context.Context) {
+	u, err := upgrade.Current(l.cfg.DataDir, version.Version)
+	if err != nil {
+		return // keepVersion says it
+	}
+	if before, err := upgrade.Before(l.cfg.DataDir, version.Version, l.cameFrom(ctx, u)); err == nil {
 		l.before.Store(&before.Version.Version)
 	}
+}
+
+// cameFrom is the version that worked with this lab before, "" for none.
+func (l *appliance) cameFrom(ctx context.Context, u upgrade.InUse) string {
+	if u.From != "" {
+		return u.From
+	}
+	before, err := l.store.Before(ctx)
+	if err != nil {
+		slog.Warn("the version before this one is not known", "err", err)
+	}
+	return before
 }
 
 // ownProgram is where this very program can be read, also when another one has its name on the disk by now.

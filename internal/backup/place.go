@@ -232,14 +232,12 @@ func (s *Stage) checkMoves(j *journal) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		var from, to unix.Stat_t
-		if err := unix.Lstat(m.From, &from); err != nil {
+		// On an overlay, files and folders have numbers of different devices.
+		var from unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, m.From, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &from); err != nil {
 			return &fs.PathError{Op: "stat", Path: m.From, Err: err}
 		}
-		if err := unix.Stat(dir, &to); err != nil {
-			return &fs.PathError{Op: "stat", Path: dir, Err: err}
-		}
-		if from.Dev != to.Dev {
+		if from.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
 			return fmt.Errorf("%s is a file system of its own, so it cannot be moved aside; unmount it, then restore again", m.From)
 		}
 		top := dir

@@ -27,6 +27,8 @@ type Finding struct {
 	Seen  string `json:"seen"`            // what is there, as a sentence
 	Means string `json:"means,omitempty"` // why it matters; empty when OK
 	Mend  string `json:"mend,omitempty"`  // the next step, commands in `backquotes`; empty when there is none
+	// Passing says that it may mend itself within seconds.
+	Passing bool `json:"-"`
 }
 
 // String returns the finding as one line for a person.

@@ -18,7 +18,7 @@ func probeNeighbours(h host, opts Options) []Finding {
 	}
 	var findings []Finding
 	for _, p := range processes {
-		if p.ours(opts.DataDir) {
+		if p.ours(opts.DataDir) || p.exe == "" && h.isRoot() { // without a program, to root: it is ending
 			continue
 		}
 		name := p.kubelet()

@@ -61,7 +61,7 @@ func (h host) owner(processes []process, inodes map[string]bool) (process, bool)
 
 func portTaken(port int, owner process, known bool, unit string) Finding {
 	finding := Finding{
-		Probe: "ports", State: Fail,
+		Probe: "ports", State: Fail, Passing: !known, // the kernel frees those of a program that was killed
 		Seen:  fmt.Sprintf("Port %d is taken.", port),
 		Means: purposes[port],
 		Mend:  fmt.Sprintf("Find out by whom with `ss -ltnp 'sport = :%d'`, and stop it.", port),

@@ -443,7 +443,7 @@ func TestProfileThatCannotWork(t *testing.T) {
 
 // Administrators read on their home page that a disk fills up, nobody else.
 func TestDiskNotice(t *testing.T) {
-	notice := "The lab's disk is 86 % full."
+	notice := "The disk is 86 % full."
 	l := newLabWith(t, func(c *webui.Config) { c.DiskNotice = func() string { return notice } })
 	l.client(t, "ada").get("/").want(t, http.StatusOK, notice)
 	if strings.Contains(l.client(t, "ben").get("/").body, notice) {

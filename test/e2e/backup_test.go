@@ -21,6 +21,12 @@ func (s *backupStory) save(t *testing.T, a *appliance) {
 	if pods == "" {
 		t.Error("no notebook runs while the backup is made")
 	}
+	checkPods := func() {
+		t.Helper()
+		if now := a.notebookPods(t); now != pods {
+			t.Errorf("the notebooks' pods were\n%s\nand are\n%s", pods, now)
+		}
+	}
 	a.MustRun(a.ctx, "sh", "-ec", `cd /var/lib/gpulab/homes/1; owner=$(stat -c %u .)
 		setpriv --reuid $owner --regid $owner --clear-groups sh -ec 'mkdir -m 0750 thesis && echo "chapter one" >thesis/text && ln thesis/text thesis/same && ln -s /etc/shadow thesis/link && chmod 0640 thesis/text'`)
 	s.owner = a.MustRun(a.ctx, "stat", "-c", "%u:%g %a", "/var/lib/gpulab/homes/1/thesis/text")
@@ -30,7 +36,7 @@ func (s *backupStory) save(t *testing.T, a *appliance) {
 		t.Fatalf("exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
 	t.Logf("%s\n%s%s", result.Took, result.Stdout, result.Stderr)
-	a.checkKept(t, pods)
+	checkPods()
 	if mode := strings.TrimSpace(a.MustRun(a.ctx, "stat", "-c", "%a %u", backupFile)); mode != "600 0" {
 		t.Errorf("the file's mode and owner are %s", mode)
 	}
@@ -42,7 +48,7 @@ func (s *backupStory) save(t *testing.T, a *appliance) {
 	a.MustRun(a.ctx, "sh", "-ec", a.Binary()+" backup - | "+a.Binary()+" backup --verify -")
 	checkFailure(t, a.Gpulab(a.ctx, "restore", "--dry-run", backupFile), 1, "this machine has a lab with", "--replace")
 	checkFailure(t, a.Run(a.ctx, "sh", "-c", "head -c 20000 "+backupFile+" | "+a.Binary()+" restore --replace -"), 1, "damaged")
-	a.checkKept(t, pods)
+	checkPods()
 	if got := a.MustGpulab(a.ctx, "status"); !strings.Contains(got, "Last backup") {
 		t.Errorf("status says\n%s", got)
 	}

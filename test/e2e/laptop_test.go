@@ -3,9 +3,11 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,16 +37,32 @@ func (a *appliance) components(t *testing.T) map[string]string {
 	return parts
 }
 
-// testStartThatFails: an image is not whole, as when it is still being copied.
+// configBlob is where the configuration of an image lies in the folder of images.
+func (a *appliance) configBlob(t *testing.T, image string) string {
+	t.Helper()
+	blob := func(digest string) string { return "blobs/sha256/" + strings.TrimPrefix(digest, "sha256:") }
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(a.Binary()), "images", blob(a.image(t, image).Digest)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest struct{ Config struct{ Digest string } }
+	if err := json.Unmarshal(data, &manifest); err != nil || manifest.Config.Digest == "" {
+		t.Fatalf("the manifest of %s: %v\n%s", image, err, data)
+	}
+	return blob(manifest.Config.Digest)
+}
+
+// testStartThatFails: a part of an image is damaged, which its size does not tell.
 // init says so and is done; gpulab goes on trying, says when, and gets there as
-// soon as the rest has come.
+// soon as it is whole.
 func testStartThatFails(t *testing.T, a *appliance) {
 	const folder = "/srv/images"
 	good := filepath.Join(filepath.Dir(a.Binary()), "images")
-	manifest := "blobs/sha256/" + strings.TrimPrefix(a.image(t, "hub").Digest, "sha256:")
+	part := a.configBlob(t, "hub")
 	a.MustRun(a.ctx, "sh", "-ec", fmt.Sprintf(`good=$(readlink -f %s) && mkdir -p %[2]s/blobs/sha256 && cd %[2]s
 		for f in "$good"/*; do [ -d "$f" ] || ln -s "$f" .; done
-		ln -s "$good"/blobs/sha256/* blobs/sha256/ && rm %[3]s`, good, folder, manifest))
+		ln -s "$good"/blobs/sha256/* blobs/sha256/
+		size=$(stat -Lc %%s %[3]s) && rm %[3]s && head -c $size /dev/zero >%[3]s`, good, folder, part))
 	a.WriteFile("/etc/gpulab/config.yaml", "imagesDir: "+folder+"\n")
 	result := a.Gpulab(a.ctx, initArgs...)
 	checkFailure(t, result, 1, "hub", "again by itself at ")
@@ -66,7 +84,7 @@ func testStartThatFails(t *testing.T, a *appliance) {
 	}
 	program := a.Processes(a.ctx, "gpulab")
 	a.eventually(t, "another try was made", func() bool { return strings.Contains(a.Gpulab(a.ctx, "logs", "-n", "2000").Stdout, "try=2") })
-	a.MustRun(a.ctx, "sh", "-ec", fmt.Sprintf(`ln -s $(readlink -f %s)/%s %s/%[2]s`, good, manifest, folder))
+	a.MustRun(a.ctx, "sh", "-ec", fmt.Sprintf(`ln -sf $(readlink -f %s)/%s %s/%[2]s`, good, part, folder))
 	mended := time.Now()
 	a.within(t, 6*time.Minute, "the lab is ready without a command", func() bool {
 		return a.Gpulab(a.ctx, "status", "--json").Code == 0
