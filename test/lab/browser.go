@@ -193,10 +193,19 @@ func (b *Browser) fail(what string, err error) {
 	b.t.Fatalf("%s: %v\nat %s, the page says:\n%s\npicture: %s.png", what, err, b.Location(), b.text(), filepath.Join(b.pictures, name))
 }
 
-// Open navigates to the URL.
+// Open navigates to the URL. Whom a busy machine leaves without an answer loads
+// the page again, as people do.
 func (b *Browser) Open(url string) {
 	b.t.Helper()
-	b.do("open "+url, chromedp.Navigate(url))
+	ctx, cancel := context.WithTimeout(b.ctx, b.patience)
+	defer cancel()
+	err := chromedp.Do(ctx, chromedp.Navigate(url))
+	for tries := 1; err != nil && strings.Contains(err.Error(), "ERR_CONNECTION_CLOSED") && tries < 3; tries++ {
+		err = chromedp.Do(ctx, chromedp.Navigate(url))
+	}
+	if err != nil {
+		b.fail("open "+url, err)
+	}
 }
 
 // OpenDespiteWarning navigates to a page whose certificate the browser does not
