@@ -133,8 +133,11 @@ func TestHangs(t *testing.T) {
 	})
 	hang.Store(true)
 	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- w.Run(ctx) }()
+	done := make(chan struct{})
+	go func() {
+		_ = w.Run(ctx)
+		close(done)
+	}()
 	later := time.Now().Add(time.Minute)
 	w.mu.Lock()
 	w.now = func() time.Time { return later }
@@ -145,7 +148,7 @@ func TestHangs(t *testing.T) {
 	}
 	stop()
 	select {
-	case _ = <-done:
+	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Fatal("it does not end")
 	}

@@ -74,9 +74,12 @@ func TestMemoryLimits(t *testing.T) {
 			return limit.Load(), nil
 		}})
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- l.Run(ctx, m.Latest) }()
-	t.Cleanup(func() { cancel(); _ = <-done })
+	done := make(chan struct{})
+	go func() {
+		_ = l.Run(ctx, m.Latest)
+		close(done)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
 	inForce := func(want int) {
 		t.Helper()
 		simtest.Eventually(t, time.Minute, func() string {

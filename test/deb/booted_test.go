@@ -79,15 +79,18 @@ ExecStart=/bin/sh -c 'mount --make-rshared /; mount -o remount,rw /sys/fs/cgroup
 	if err := keeper.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- keeper.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = keeper.Wait()
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		_, _ = m.try("systemctl poweroff")
 		select {
-		case _ = <-ended:
+		case <-ended:
 		case <-time.After(time.Minute):
 			_ = syscall.Kill(-keeper.Process.Pid, syscall.SIGKILL)
-			_ = <-ended
+			<-ended
 			t.Error("the machine does not go down")
 		}
 	})
