@@ -210,8 +210,9 @@ func testClassFromList(t *testing.T, a *appliance) {
 type class struct {
 	began  time.Time
 	admins int // clicks before the students' first
-	// hands bounds how many of them do something at once: all of them wait for
-	// their notebooks together, but not even a class types all at once.
+	// hands bounds how many of them look at their pages at once: all of them wait
+	// for their notebooks together, but their browsers run on the lab's own
+	// processors here.
 	hands         chan struct{}
 	started, done atomic.Int32
 }
@@ -220,15 +221,19 @@ type class struct {
 // cell in it, in a browser with cookies of its own.
 func (c *class) student(t *testing.T, a *appliance, handle, link string) {
 	b := a.browser.For(t).Private().Patient(5 * lab.Patience)
+	var progress string
 	c.withHands(func() {
 		choosePassword(b, link, studentPassword(handle))
 		b.Fill("Title", "Exercise")
 		b.Click(".launches", "Start CPU notebook")
 		b.WaitFor("the progress page", `location.pathname.startsWith("/launches/") || location.pathname.startsWith("/user/")`)
+		progress = b.Location()
+		b.Open("about:blank")
 	})
 	c.note(t, &c.started, "have started a notebook")
-	waitJupyterLab(b, handle)
 	c.withHands(func() {
+		b.Open(progress)
+		waitJupyterLab(b, handle)
 		if got := typeCell(b, "print(6 * 7)"); got != "42" {
 			t.Errorf("the cell says %q", got)
 		}
