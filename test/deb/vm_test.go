@@ -179,8 +179,11 @@ func (m machine) start(t *testing.T, how accelerator, disk []string) (stop func(
 	if err := qemu.Start(); err != nil {
 		return nil, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- qemu.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = qemu.Wait()
+		close(ended)
+	}()
 	stop = func() {
 		_, _ = m.try("systemctl poweroff")
 		select {
