@@ -42,6 +42,7 @@ func testGreedyNotebook(t *testing.T, a *appliance) {
 		a.eventually(t, "the disk is well", func() bool { return disk() == "ok" })
 		const file = "/var/lib/gpulab/homes/filler"
 		a.MustRun(a.ctx, "sh", "-ec", `fallocate -l $(($(df --output=avail -B1 /var/lib/gpulab | tail -1) - (1 << 30))) `+file)
+		defer a.MustRun(a.ctx, "rm", "-f", file)
 		a.eventually(t, "the disk with 1 GiB left is told of", func() bool { return disk() == "warning" })
 		a.MustRun(a.ctx, "rm", file)
 		a.eventually(t, "the disk is well again", func() bool { return disk() == "ok" })
