@@ -105,7 +105,11 @@ func checkSummary(t *testing.T, a *appliance, result lab.Result) {
 
 // testInitAgain: a second init changes nothing, says so, and is quick.
 func testInitAgain(t *testing.T, a *appliance) {
-	before := a.Processes(a.ctx, "gpulab")
+	var before []int
+	a.eventually(t, "what was interrupted has ended, and one gpulab runs", func() bool {
+		before = a.Processes(a.ctx, "gpulab")
+		return len(before) == 1
+	})
 	result := a.Gpulab(a.ctx, initArgs...)
 	if result.Code != 0 || !strings.Contains(result.Stdout, "nothing changed") {
 		t.Errorf("exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
