@@ -35,14 +35,14 @@ func testCertificates(t *testing.T, a *appliance) {
 		return a.Gpulab(a.ctx, "status").Code == 0 && time.Until(a.validUntil(t, "serving-kube-apiserver")) > 300*24*time.Hour
 	})
 	a.checkKept(t, pods)
-	// At a start: all of them are over.
+	// At a start: all of the server's are over.
 	for _, name := range []string{"gpulab", "k3s", "containerd"} {
 		a.Kill(a.ctx, "KILL", name)
 	}
 	a.eventually(t, "all have ended", func() bool { return len(a.Processes(a.ctx, "k3s")) == 0 && len(a.Processes(a.ctx, "gpulab")) == 0 })
 	authorities := map[string]string{
 		"client-admin": "client-ca", "client-controller": "client-ca", "client-kube-apiserver": "client-ca", "client-scheduler": "client-ca",
-		"client-supervisor": "client-ca", "client-kube-proxy": "client-ca", "client-k3s-controller": "client-ca", "serving-kube-apiserver": "server-ca",
+		"client-supervisor": "client-ca", "serving-kube-apiserver": "server-ca",
 	}
 	for name, authority := range authorities {
 		a.age(t, name, authority, -24*time.Hour)
