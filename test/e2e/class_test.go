@@ -221,18 +221,17 @@ type class struct {
 // cell in it, in a browser with cookies of its own.
 func (c *class) student(t *testing.T, a *appliance, handle, link string) {
 	b := a.browser.For(t).Private().Patient(5 * lab.Patience)
-	var progress string
 	c.withHands(func() {
 		choosePassword(b, link, studentPassword(handle))
 		b.Fill("Title", "Exercise")
 		b.Click(".launches", "Start CPU notebook")
 		b.WaitFor("the progress page", `location.pathname.startsWith("/launches/") || location.pathname.startsWith("/user/")`)
-		progress = b.Location()
 		b.Open("about:blank")
 	})
 	c.note(t, &c.started, "have started a notebook")
 	c.withHands(func() {
-		b.Open(progress)
+		b.Open(pages + "/")
+		b.Click("#mine", "Open Exercise")
 		waitJupyterLab(b, handle)
 		if got := typeCell(b, "print(6 * 7)"); got != "42" {
 			t.Errorf("the cell says %q", got)
