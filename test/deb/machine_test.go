@@ -47,7 +47,8 @@ func TestMachine(t *testing.T) {
 // life is one machine's; the chapters share it, in their order.
 type life struct {
 	machine
-	install, upgrade string // shell scripts
+	whole            *testing.T // of which the chapters are parts
+	install, upgrade string     // shell scripts
 	before           lab.Snapshot
 	browser          *lab.Browser
 	kernel           *lab.Kernel
@@ -62,6 +63,7 @@ type chapter struct {
 
 // tell runs the chapters, each of which builds on those before.
 func (l *life) tell(t *testing.T, chapters []chapter) {
+	l.whole = t
 	for _, c := range chapters {
 		if !t.Run(c.name, func(t *testing.T) {
 			l.t = t
@@ -125,7 +127,7 @@ func (l *life) firstCell() {
 	if out := l.run("systemctl is-enabled gpulab; systemctl is-active gpulab gpulab-pods"); out != "enabled\nactive\nactive" {
 		l.t.Errorf("after init gpulab is %s", out)
 	}
-	l.browser = l.machine.browser()
+	l.browser = l.machine.browser(l.whole).For(l.t) // for the chapters to come, too
 	b := l.browser
 	b.Open(linkPattern.FindString(printed))
 	b.CreateAccount("Ada Lovelace", handle, password)
