@@ -114,8 +114,8 @@ type appliance struct {
 	// once is what further tries of the start find running.
 	once struct{ driver, kubernetes sync.Once }
 
-	pages switchHandler // port 443
-	labs  switchHandler // port 8443
+	pages *switchHandler // port 443
+	labs  *switchHandler // port 8443
 }
 
 // attached are the parts that need the cluster.
@@ -146,6 +146,7 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	return &appliance{
 		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: make(chan struct{}, 1),
+		pages: newSwitchHandler(), labs: newSwitchHandler(),
 	}, nil
 }
 

@@ -3,6 +3,8 @@
 package deb
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -183,10 +185,35 @@ func (l *life) longestPause(what string) {
 // notebooks lists the processes of notebooks with when they were started.
 const notebooks = `for p in $(pgrep -f ipykernel_launcher); do echo $p $(cut -d' ' -f22 /proc/$p/stat); done | sort`
 
+// answered calls the notebooks' door over and over while something is done, as
+// JupyterLab does: nobody must be refused, who has been let in or not.
+func (l *life) answered(do func()) {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(l.t.Context())
+	calls := exec.CommandContext(ctx, l.onVisitor()[0], append(l.onVisitor()[1:], "sh", "-c",
+		`while sleep 0.1; do curl -sk -m 60 -o /dev/null -w '%{http_code} %{errormsg}\n' `+notebooksAt+`/user/ada/story/api; done`)...)
+	var said bytes.Buffer
+	calls.Stdout, calls.WaitDelay = &said, time.Second
+	if err := calls.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	do()
+	cancel()
+	_ = calls.Wait()
+	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "403 ") {
+			l.t.Errorf("one of %d calls was answered with %s", len(lines), line)
+		}
+	}
+}
+
 func (l *life) restarted() {
 	processes := l.run(notebooks)
-	l.run("systemctl restart gpulab")
-	l.ready(time.Minute)
+	l.answered(func() {
+		l.run("systemctl restart gpulab")
+		l.ready(time.Minute)
+	})
 	l.longestPause("a restart")
 	l.sameNotebooks(processes)
 }
@@ -195,9 +222,11 @@ func (l *life) restarted() {
 func (l *life) upgraded() {
 	processes := l.run(notebooks)
 	began := time.Now()
-	l.run(l.upgrade)
-	l.t.Logf("upgraded after %s", time.Since(began).Round(time.Second))
-	l.ready(time.Minute)
+	l.answered(func() {
+		l.run(l.upgrade)
+		l.t.Logf("upgraded after %s", time.Since(began).Round(time.Second))
+		l.ready(time.Minute)
+	})
 	l.longestPause("an upgrade")
 	l.sameNotebooks(processes)
 	if out := l.run("gpulab version; dpkg-query -W -f '${Version}\n' gpulab gpulab-images"); strings.Count(out, newerVersion) != 3 {
