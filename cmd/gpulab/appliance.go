@@ -639,6 +639,13 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	}
 	g.Go(func() error { return l.keepPlace(ctx) })
 	g.Go(func() error { return kube.Run(ctx) })
+	g.Go(func() error {
+		// Before it knows the pods, the proxy would call every notebook away.
+		if kube.WaitSynced(ctx) {
+			l.labs.set(parts.proxy)
+		}
+		return nil
+	})
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
@@ -803,7 +810,6 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	mux.Handle("/", pages)
 	l.pages.set(mux)
-	l.labs.set(parts.proxy)
 	g.Go(func() error { return pages.Run(ctx) })
 	return nil
 }
