@@ -183,7 +183,7 @@ func (l *life) longestPause(what string) {
 }
 
 // notebooks lists the processes of notebooks with when they were started.
-const notebooks = `for p in $(pgrep -f ipykernel_launcher); do echo $p $(cut -d' ' -f22 /proc/$p/stat); done | sort`
+const notebooks = `for p in $(pgrep -f '[i]pykernel_launcher'); do echo $p $(cut -d' ' -f22 /proc/$p/stat); done | sort`
 
 // answered calls the notebooks' door over and over while something is done, as
 // JupyterLab does. The connection is never refused, and gpulab itself answers:
