@@ -84,6 +84,7 @@ func NewBrowser(t testing.TB, enter []string, authorities []byte) *Browser {
 		t.Fatal(err)
 	}
 	acceptDialogs(ctx)
+	keepFocus(t, ctx)
 	return &Browser{t: t, ctx: ctx, pictures: pictures, patience: Patience, clicks: new(atomic.Int64)}
 }
 
@@ -113,6 +114,7 @@ func (b *Browser) Tab() *Browser {
 		b.t.Fatalf("open a tab: %v", err)
 	}
 	acceptDialogs(ctx)
+	keepFocus(b.t, ctx)
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
@@ -125,6 +127,7 @@ func (b *Browser) Private() *Browser {
 		b.t.Fatalf("open a private window: %v", err)
 	}
 	acceptDialogs(ctx)
+	keepFocus(b.t, ctx)
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
@@ -140,6 +143,15 @@ func acceptDialogs(ctx context.Context) {
 			_, _ = chromedp.Call(ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
 		}
 	}()
+}
+
+// keepFocus lets a page behave as the one that somebody works in, whichever of
+// them is in front: several people's pages share one Chromium here.
+func keepFocus(t testing.TB, ctx context.Context) {
+	t.Helper()
+	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
+		t.Fatalf("keep the page's focus: %v", err)
+	}
 }
 
 // trust puts the authorities where Chromium looks for a person's own.
