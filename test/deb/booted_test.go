@@ -76,6 +76,9 @@ ExecStart=/bin/sh -c 'mount --make-rshared /; mount -o remount,rw /sys/fs/cgroup
 	m.write("/etc/hostname", "labhead\n")
 	keeper := exec.Command("./machine.sh", "boot", m.name, m.dir)
 	keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if _, err := keeper.StdinPipe(); err != nil { // held open as long as this test runs
+		t.Fatal(err)
+	}
 	if err := keeper.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,8 @@
 # 10.98.0.1, and NAME-visitor, of somebody's computer at 10.98.0.254.
 # boot: boots the Debian in ROOT with systemd, in the network NAME and control
 # groups of its own, again whenever it restarts, and ends when it is switched
-# off. ROOT.pid names its keeper.
+# off. ROOT.pid names its keeper. With its standard input it ends at once, and
+# leaves nothing: then whoever booted it is no more.
 # enter: runs COMMAND on it.
 # cut: its power fails, and is back.
 # gone: takes away what is left when it is off.
@@ -66,6 +67,11 @@ if [ -z "${MACHINE_HAS_MOUNTS:-}" ]; then
   join_groups
   MACHINE_HAS_MOUNTS=1 exec unshare --mount --propagation slave "$0" "$verb" "$name" "$root"
 fi
+{
+  cat
+  touch "$root.over"
+  kill -KILL "$(first_process)"
+} <&0 >/dev/null 2>&1 &
 mkdir -p /run/systemd/nspawn
 mount -t tmpfs nspawn /run/systemd/nspawn
 export SYSTEMD_NSPAWN_API_VFS_WRITABLE=1
@@ -84,6 +90,11 @@ while :; do
     case $link in lo | eth0) ;; *) ip -n "$name" link delete "$link" 2>/dev/null || true ;; esac
   done
   ip netns exec "$name" sh -c 'nft flush ruleset; ipset destroy' 2>/dev/null || true
+  if [ -e "$root.over" ]; then
+    echo $$ | tee /sys/fs/cgroup/*/cgroup.procs >/dev/null
+    rm -rf "$root" "$root.over"
+    exec "$0" gone "$name" "$root"
+  fi
   [ "$code" = 133 ] || [ -e "$root.again" ] || exit "$code"
   rm -f "$root.again"
 done
