@@ -189,8 +189,13 @@ func (c *Client) Token(ctx context.Context) (string, error) {
 }
 
 // Progress asks how far the machine's way into the pool is.
-func (c *Client) Progress(ctx context.Context) (Progress, error) {
-	return call[Progress](ctx, c, http.MethodGet, "/v1/progress", nil)
+// With pods, a pod there is let ask one on the head, once that can be.
+func (c *Client) Progress(ctx context.Context, pods bool) (Progress, error) {
+	path := "/v1/progress"
+	if pods {
+		path += "?pods=yes"
+	}
+	return call[Progress](ctx, c, http.MethodGet, path, nil)
 }
 
 // Renew asks for another certificate for the same key.

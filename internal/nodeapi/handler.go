@@ -34,8 +34,9 @@ type Head interface {
 	// Report takes what a machine tells of itself, and Orders is what it gets back.
 	Report(ctx context.Context, n nodes.Node, r Report) error
 	Orders(n nodes.Node) Orders
-	// Check looks how far the machine's way into the pool is.
-	Check(ctx context.Context, n nodes.Node) (Progress, error)
+	// Check looks how far the machine's way into the pool is; with pods, it lets
+	// a pod there ask one on the head.
+	Check(ctx context.Context, n nodes.Node, pods bool) (Progress, error)
 	// Left is told of a machine that takes itself out of the pool.
 	Left(ctx context.Context, n nodes.Node) error
 }
@@ -72,7 +73,9 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("POST /v1/join", h.join)
 	mux.HandleFunc("GET /v1/settings", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Settings(r.Context()) }))
 	mux.HandleFunc("POST /v1/token", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return h.Head.Token(r.Context(), n) }))
-	mux.HandleFunc("GET /v1/progress", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return h.Head.Check(r.Context(), n) }))
+	mux.HandleFunc("GET /v1/progress", h.machine(func(r *http.Request, n nodes.Node) (any, error) {
+		return h.Head.Check(r.Context(), n, r.URL.Query().Get("pods") != "")
+	}))
 	mux.HandleFunc("POST /v1/certificate", h.machine(h.renew))
 	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return struct{}{}, h.Head.Left(r.Context(), n) }))
 	mux.HandleFunc("POST /v1/stream", h.stream)
