@@ -75,7 +75,8 @@ func ParseCode(text string) (Code, error) {
 		return Code{}, ErrCode
 	}
 	data, err := letters.DecodeString(rest)
-	if err != nil || len(data) < codeChecksum {
+	// The last character has bits to spare, which only one spelling leaves at 0.
+	if err != nil || len(data) < codeChecksum || letters.EncodeToString(data) != rest {
 		return Code{}, ErrCode
 	}
 	data, sum := data[:len(data)-codeChecksum], data[len(data)-codeChecksum:]
