@@ -183,6 +183,9 @@ func (p *pool) reread(ctx context.Context) error {
 
 // list is who belongs to the pool besides the head.
 func (p *pool) list() []nodes.Node {
+	if p == nil {
+		return nil // before there is a database
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.members)
@@ -423,7 +426,7 @@ func (l *appliance) auditSystem(ctx context.Context, action, target, detail stri
 // none that of the first machine with some. One device plugin serves all, so
 // they are of one kind.
 func (l *appliance) poolGPUs() string {
-	if l.cfg.GPUs != gpusNone || l.pool == nil {
+	if l.cfg.GPUs != gpusNone {
 		return l.cfg.GPUs
 	}
 	for _, n := range l.pool.list() {

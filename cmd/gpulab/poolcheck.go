@@ -90,13 +90,14 @@ func (p *pool) checkPods(n nodes.Node) {
 // networks drop for its size is noticed.
 const (
 	poolAnswer = `
-import http.server
+import http.server, socketserver
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"x" * 100000)
-http.server.HTTPServer(("", 8080), Answer).serve_forever()
+# http.server's own asks name servers for its name before it listens.
+socketserver.TCPServer(("", 8080), Answer).serve_forever()
 `
 	poolAsk = `
 import sys, time, urllib.request

@@ -221,4 +221,3 @@ func TestAuthority(t *testing.T) {
 		t.Error(err)
 	}
 }
-
