@@ -289,7 +289,7 @@ func (p *pool) gpusOfBoth(t *testing.T, a *appliance) {
 func (p *pool) notebooks(t *testing.T, a *appliance) {
 	p.kernels, p.pods = map[string]*kernel{}, map[string]poolPod{}
 	for _, title := range []string{"One", "Two"} {
-		b := a.browser.For(t).Tab()
+		b := a.browser.For(a.lifeOf).Tab().For(t) // for the chapters after this one, too
 		launch(b, "gpu", title)
 		waitJupyterLab(b, adminHandle)
 		k := newKernel(b)
