@@ -96,6 +96,7 @@ func (p *pool) setUp(t *testing.T, a *appliance) {
 		t.Error("the door for machines is open, and nobody was invited")
 	}
 	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.mountShared(a, p.node)
 	p.before = p.node.Snapshot(a.ctx)
 }
 
@@ -142,8 +143,6 @@ func (p *pool) refusedCodes(t *testing.T, a *appliance) {
 	foreign.Authority[3]++
 	unknown.Secret[3]++
 	refused(t, a, p.node, foreign.String(), "not the lab that made this code")
-	p.mountShared(a, p.node)
-	p.before = p.node.Snapshot(a.ctx)
 	refused(t, a, p.node, unknown.String(), "this lab has not made that join code")
 	head := a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
 	refused(t, a, p.node, i.Code, "choose another name", "--name", head)
@@ -214,13 +213,14 @@ func (p *pool) join(t *testing.T, a *appliance) {
 	checkFailure(t, p.node.Gpulab(a.ctx, "init", "--yes"), exitPreflight, "belongs to the pool of Pool lab")
 }
 
-// usedCode: a third machine finds the code used up, and one that is a copy of
-// the second's disk is told so.
+// usedCode: a third machine finds the code used up, is told that it lacks the
+// lab's storage, and, as a copy of the second's disk, that it is one.
 func (p *pool) usedCode(t *testing.T, a *appliance) {
 	third := lab.NewBeside(t, a.Lab, "gpu-three", "10.99.0.3")
-	p.mountShared(a, third)
 	refused(t, a, third, p.code, "has been used")
 	fresh := p.invite(t, a).Code
+	refused(t, a, third, fresh, "the lab's storage is not at /srv/lab on this machine")
+	p.mountShared(a, third)
 	refused(t, a, third, fresh, "is in the pool already", "--name", nodeName)
 	id, err := os.ReadFile(p.node.Path("/etc/machine-id"))
 	if err != nil {
