@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -120,6 +121,17 @@ func TestMemoryLimits(t *testing.T) {
 	set(16)
 	taken(8, 2)
 	set(6)
+	simtest.Eventually(t, time.Minute, func() string {
+		files, _ := filepath.Glob(filepath.Join(root, "run/simgpu/limits", s.GPUs[1].UUID+"-*"))
+		if len(files) != 1 {
+			return fmt.Sprintf("limits of GPU 1: %q", files)
+		}
+		text, err := os.ReadFile(files[0])
+		if words := strings.Fields(string(text)); err != nil || len(words) < 2 || words[1] != "0" {
+			return fmt.Sprintf("of GPU 1 something may still be taken: %q, %v", text, err)
+		}
+		return ""
+	})
 	simtest.GPULoadIn(t, root, second, "1", "sm=10 memory=1GiB")
 	time.Sleep(3 * time.Second) // time to get what it may not have
 	taken(8, 2)

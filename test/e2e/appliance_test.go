@@ -60,6 +60,7 @@ type chapter struct {
 // TestAppliance is the life of a lab, from a machine that has never seen
 // gpulab until nothing of it is left.
 func TestAppliance(t *testing.T) {
+	t.Parallel()
 	var saved backupStory
 	live(t, []chapter{
 		{"commands without a lab", testCommandsWithoutLab, false},

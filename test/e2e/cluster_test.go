@@ -17,6 +17,7 @@ import (
 // TestCluster is the life of a lab whose people do not behave, and whose
 // machines do not: what nobody gets, and what notebooks live through.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	live(t, slices.Concat([]chapter{
 		{"set up", testSetUp, true},
 		{"tutorial pods", testTutorialPods, false},

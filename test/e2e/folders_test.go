@@ -14,6 +14,7 @@ import (
 // TestFolders is a lab whose people share folders, fill their homes, and sign in
 // with accounts from elsewhere.
 func TestFolders(t *testing.T) {
+	t.Parallel()
 	live(t, []chapter{
 		{"set up", testSetUpFolders, true},
 		{"shared folders", testSharedFolders, true},

@@ -16,6 +16,7 @@ import (
 // TestGPUs is a lab that looks at its GPUs: one card that two people share,
 // one that somebody uses behind gpulab's back, and cards that fail.
 func TestGPUs(t *testing.T) {
+	t.Parallel()
 	live(t, []chapter{
 		{"set up", testSetUpSharing, true},
 		{"a test of a GPU", testGPUCheck, false},

@@ -19,6 +19,7 @@ import (
 // TestLaptop is the life of a lab whose machine is carried about, and not always
 // ready when it starts.
 func TestLaptop(t *testing.T) {
+	t.Parallel()
 	live(t, []chapter{
 		{"a start that fails", testStartThatFails, true},
 		{"set up", testSetUp, true},

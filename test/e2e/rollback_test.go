@@ -34,6 +34,7 @@ type rolledLab struct {
 // TestRollback goes from one gpulab to a newer one, back and forth again, while
 // a pod counts; and has both directions killed at random moments.
 func TestRollback(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	newer := lab.Newer(t, newerVersion)
