@@ -68,8 +68,17 @@ type agent struct {
 	why   string    // there is none
 }
 
-func newAgent(a *app, file *joinedFile) (*agent, error) {
-	cfg := file.config()
+func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
+	pass, err := loadPassport(file.config())
+	if err != nil {
+		return nil, err
+	}
+	g := &agent{app: a, file: file, pass: pass, fleet: fleet.New(), left: make(chan struct{})}
+	g.certificate.Store(pass.certificate)
+	g.client = nodeapi.Member(file.Head, pass.authority, func() (*tls.Certificate, error) { return g.certificate.Load(), nil })
+	g.refresh(ctx)
+	g.cfg = file.config()
+	cfg := g.cfg
 	inputs, err := file.inputs()
 	if err != nil {
 		return nil, err
@@ -85,20 +94,11 @@ func newAgent(a *app, file *joinedFile) (*agent, error) {
 	if cfg.Storage.Shared != "" {
 		stages = append([]string{stageStorage}, stages...)
 	}
-	g := &agent{
-		app: a, file: file, cfg: cfg, fleet: fleet.New(), plugins: deviceplugin.New(deviceplugin.Config{Log: slog.Default()}), left: make(chan struct{}),
-		boot: newBoot(fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), inputs, stages...),
-	}
+	g.boot = newBoot(fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), inputs, stages...)
+	g.plugins = deviceplugin.New(deviceplugin.Config{Log: slog.Default()})
 	g.lending = newObedientLending(g.plugins, g.fleet, cfg.GPUSharing)
-	if g.images, err = embedk8s.OpenImages(dir, "pause", notebookImage, "nvidia-device-plugin"); err != nil {
-		return nil, err
-	}
-	if g.pass, err = loadPassport(cfg); err != nil {
-		return nil, err
-	}
-	g.certificate.Store(g.pass.certificate)
-	g.client = nodeapi.Member(file.Head, g.pass.authority, func() (*tls.Certificate, error) { return g.certificate.Load(), nil })
-	return g, nil
+	g.images, err = embedk8s.OpenImages(dir, "pause", notebookImage, "nvidia-device-plugin")
+	return g, err
 }
 
 // run works until ctx ends; pods keep running after it. errLeft says that the
@@ -147,7 +147,6 @@ func (g *agent) start(ctx context.Context, group *errgroup.Group) error {
 }
 
 func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
-	g.refresh(ctx)
 	if g.cfg.Storage.Shared != "" {
 		err := g.boot.do(stageStorage, func(st *stage) error {
 			st.say("%s", g.cfg.Storage.Shared)
@@ -209,8 +208,10 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 }
 
 // refresh takes over what the head wants now; while it does not answer, what it
-// wanted last stands.
+// wanted last stands. Nothing else runs yet.
 func (g *agent) refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	s, err := g.client.Settings(ctx)
 	if err != nil {
 		slog.Info("going on with the settings known last", "because", err)
@@ -221,7 +222,6 @@ func (g *agent) refresh(ctx context.Context) {
 	if err := g.file.save(); err != nil {
 		slog.Warn("the lab's settings could not be kept", "err", err)
 	}
-	g.cfg = g.file.config()
 }
 
 func (g *agent) openShared() error {
@@ -583,7 +583,7 @@ func (g *agent) Status(context.Context) (ctl.Status, error) {
 
 // runAgent runs a joined machine, and cleans it up when it was removed.
 func runAgent(ctx context.Context, a *app, file *joinedFile) error {
-	g, err := newAgent(a, file)
+	g, err := newAgent(ctx, a, file)
 	if err != nil {
 		return err
 	}

@@ -224,7 +224,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.storage, err = l.newStorage(); err != nil {
 		return err
 	}
-	if l.pool, err = newPool(l); err != nil {
+	if l.pool, err = newPool(ctx, l); err != nil {
 		return err
 	}
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {

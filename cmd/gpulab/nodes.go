@@ -186,7 +186,7 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		if n.Simulated {
 			gpus += " (simulated)"
 		}
-		rows = append(rows, []string{n.Name, n.Role, n.State, n.Address, gpus, n.Version, last})
+		rows = append(rows, []string{n.Name, n.Role, n.State, n.Address, gpus, visibly(n.Version), last})
 	}
 	if err := table(w, rows); err != nil {
 		return err

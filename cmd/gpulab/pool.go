@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -36,6 +37,8 @@ type pool struct {
 	registry  *nodes.Registry
 	authority *nodes.Authority
 	began     time.Time
+	audits    *rate.Limiter // of what strangers can bring about
+	rounds    int           // of look, whose goroutine alone uses it
 
 	mu      sync.Mutex
 	open    func() error        // set by run; opens the door where it is not
@@ -56,15 +59,20 @@ type machine struct {
 // lostAfter is how long a machine may be silent. It reports every second.
 const lostAfter = 8 * time.Second
 
+// askKubernetes is after how many rounds, of a second each, it is looked at.
+const askKubernetes = 3
+
 // connectionsPerMachine bounds what one address may hold of the machines' door.
 const connectionsPerMachine = 32
 
-func newPool(l *appliance) (*pool, error) {
+func newPool(ctx context.Context, l *appliance) (*pool, error) {
 	authority, err := nodes.LoadAuthority(filepath.Join(tlsDir(l.cfg), "nodes"))
 	if err != nil {
 		return nil, err
 	}
-	return &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, began: time.Now(), heard: map[string]*machine{}}, nil
+	p := &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20)}
+	// Before anything is decided by who is there, such as which charts there are.
+	return p, p.reread(ctx)
 }
 
 // run keeps the door open for as long as somebody may come, and watches who is
@@ -138,6 +146,9 @@ func (p *pool) look(ctx context.Context, open func() error) error {
 		return errors.Join(append(errs, err)...)
 	}
 	p.showSilent(time.Now())
+	if p.rounds++; p.rounds%askKubernetes != 0 {
+		return errors.Join(errs...)
+	}
 	if client := p.lab.client.Load(); client != nil {
 		errs = append(errs, p.tellKubernetes(ctx, client))
 	}
@@ -272,6 +283,9 @@ func (p *pool) Joined(ctx context.Context, n nodes.Node, replaced bool) error {
 // Refused implements nodeapi.Head.
 func (p *pool) Refused(ctx context.Context, who, remote, why string) {
 	slog.Warn("a machine was refused", "machine", who, "from", remote, "why", why)
+	if !p.audits.Allow() {
+		return
+	}
 	host, _, _ := net.SplitHostPort(remote)
 	err := p.lab.people.Audit(context.WithoutCancel(ctx), users.Entry{Actor: "system", Action: "node.refused", Target: who, Detail: firstSentence(why), Remote: host})
 	if err != nil {

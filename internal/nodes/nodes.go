@@ -93,12 +93,13 @@ func (r *Registry) Invite(ctx context.Context, authority [sha256.Size]byte, addr
 	return c, expires, nil
 }
 
-// Open tells whether somebody may still come: a machine of the pool, or one
-// with a code that works.
+// Open tells whether somebody may still come: a machine of the pool, one with a
+// code that works, or one that was removed and has not heard of it.
 func (r *Registry) Open(ctx context.Context) (bool, error) {
 	var open bool
-	err := r.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM nodes WHERE removed_at IS NULL)
-		OR EXISTS (SELECT 1 FROM join_codes WHERE used_at IS NULL AND expires_at > ?)`, r.now().UnixMilli()).Scan(&open)
+	now := r.now()
+	err := r.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM nodes WHERE removed_at IS NULL OR removed_at > ?)
+		OR EXISTS (SELECT 1 FROM join_codes WHERE used_at IS NULL AND expires_at > ?)`, now.Add(-certificateLife).UnixMilli(), now.UnixMilli()).Scan(&open)
 	return open, err
 }
 
