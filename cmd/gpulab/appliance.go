@@ -116,8 +116,8 @@ type appliance struct {
 	// once is what further tries of the start find running.
 	once struct{ driver, kubernetes sync.Once }
 
-	pages switchHandler // port 443
-	labs  switchHandler // port 8443
+	pages *switchHandler // port 443
+	labs  *switchHandler // port 8443
 }
 
 // attached are the parts that need the cluster.
@@ -148,6 +148,7 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	return &appliance{
 		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: make(chan struct{}, 1),
+		pages: newSwitchHandler(), labs: newSwitchHandler(),
 	}, nil
 }
 
@@ -649,6 +650,13 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	}
 	g.Go(func() error { return l.keepPlace(ctx) })
 	g.Go(func() error { return kube.Run(ctx) })
+	g.Go(func() error {
+		// Before it knows the pods, the proxy would call every notebook away.
+		if kube.WaitSynced(ctx) {
+			l.labs.set(parts.proxy)
+		}
+		return nil
+	})
 	g.Go(func() error { return parts.proxy.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
@@ -813,7 +821,6 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	mux.Handle("/", pages)
 	l.pages.set(mux)
-	l.labs.set(parts.proxy)
 	g.Go(func() error { return pages.Run(ctx) })
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -219,6 +220,31 @@ func TestRestoreAndHomesThatAreThere(t *testing.T) {
 				t.Errorf("it is not set aside: %v", aside)
 			}
 		})
+	}
+}
+
+// Who joined after the backup is gone with the restore, and nobody gets their
+// number: files that bear it would be somebody else's.
+func TestRestoreGivesNoNumberAgain(t *testing.T) {
+	needRoot(t)
+	l := newResting(t, "lab: Vision lab\n")
+	l.furnish(t)
+	file := filepath.Join(t.TempDir(), "lab.tar.zst")
+	if code, out, errOut := l.run(t, "backup", file); code != 0 {
+		t.Fatalf("exit code %d\n%s%s", code, out, errOut)
+	}
+	join := func(handle string) users.User {
+		s := l.open(t)
+		u, err := users.New(s.DB()).Create(t.Context(), users.NewUser{Handle: handle, Name: handle, Role: users.RoleMember})
+		mustDo(t, errors.Join(err, s.Close()))
+		return u
+	}
+	ben := join("ben")
+	if code, out, errOut := l.run(t, "restore", "--replace", file); code != 0 {
+		t.Fatalf("exit code %d\n%s%s", code, out, errOut)
+	}
+	if cem := join("cem"); cem.UID <= ben.UID || cem.ID <= ben.ID {
+		t.Errorf("after ben with number %d, account %d, cem got number %d, account %d", ben.UID, ben.ID, cem.UID, cem.ID)
 	}
 }
 

@@ -20,7 +20,7 @@ func atPlace(t *testing.T, dir, address string) *appliance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &appliance{cfg: cfg, boot: newBoot("1", "x", stageAddress)}
+	l := &appliance{cfg: cfg, boot: newBoot("1", "x", stageAddress), pages: newSwitchHandler()}
 	if l.store, err = store.Open(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,8 @@ func atPlace(t *testing.T, dir, address string) *appliance {
 func (l *appliance) to(method, url string) string {
 	w, r := httptest.NewRecorder(), httptest.NewRequest(method, url, nil)
 	r.TLS = &tls.ConnectionState{}
-	l.starting(&l.pages).ServeHTTP(w, r)
+	r.Header.Set("Accept", "text/html")
+	l.starting(l.pages).ServeHTTP(w, r)
 	if w.Code == http.StatusServiceUnavailable {
 		return ""
 	}

@@ -21,10 +21,45 @@ import (
 // must not keep a connection for ever.
 const formTimeout = 30 * time.Second
 
-// switchHandler serves the "starting" page until the real handler is there.
-type switchHandler struct{ handler atomic.Pointer[http.Handler] }
+const (
+	// closingPatience is for answers that are under way when gpulab ends.
+	closingPatience = time.Second
+	// startPatience is how long the request of a program, or of a script in a page
+	// that was there before, waits for the start.
+	startPatience = 30 * time.Second
+)
 
-func (s *switchHandler) set(h http.Handler) { s.handler.Store(&h) }
+// switchHandler serves the "starting" page until the real handler is there.
+type switchHandler struct {
+	handler atomic.Pointer[http.Handler]
+	there   chan struct{} // closed when it is
+}
+
+func newSwitchHandler() *switchHandler { return &switchHandler{there: make(chan struct{})} }
+
+// set is called once.
+func (s *switchHandler) set(h http.Handler) {
+	s.handler.Store(&h)
+	close(s.there)
+}
+
+// wait waits for the real handler, but not for ever.
+func (s *switchHandler) wait(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	select {
+	case <-s.there:
+	case <-ctx.Done():
+	}
+}
+
+// isPage says whether somebody looks at what comes, who is told that it is starting.
+func isPage(r *http.Request) bool {
+	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
+		return mode == "navigate"
+	}
+	return strings.Contains(r.Header.Get("Accept"), "text/html")
+}
 
 // listen opens the ports. A port that is taken is an error at once, with the
 // next step, and nothing else has begun.
@@ -36,14 +71,16 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 		handler http.Handler
 	}
 	doors := []door{
-		{"pages", l.cfg.HTTPSPort, true, l.starting(&l.pages)},
-		{"notebooks", l.cfg.HubPort, true, l.starting(&l.labs)},
+		{"pages", l.cfg.HTTPSPort, true, l.starting(l.pages)},
+		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs)},
 	}
 	if *l.cfg.HTTPPort != 0 {
 		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect)})
 	}
+	kept := keptSockets()
+	defer kept.giveUpRest()
 	for _, d := range doors {
-		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(d.port)))
+		ln, err := kept.listen(net.JoinHostPort("", strconv.Itoa(d.port)))
 		if err != nil {
 			if !d.tls { // a machine's own web server may keep port 80
 				slog.Warn("no redirect from HTTP", "err", err)
@@ -69,6 +106,7 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 			}
 		}
 		ln = limitPerAddress(ln, connectionsPerAddress)
+		ended := make(chan struct{})
 		g.Go(func() error {
 			var err error
 			if d.tls {
@@ -77,11 +115,20 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 				err = srv.Serve(ln)
 			}
 			if errors.Is(err, http.ErrServerClosed) {
+				<-ended
 				return nil
 			}
 			return fmt.Errorf("serving %s: %w", d.what, err)
 		})
-		context.AfterFunc(ctx, func() { _ = srv.Close() })
+		context.AfterFunc(ctx, func() {
+			// What is being answered gets its answer; live streams end.
+			limited, cancel := context.WithTimeout(context.Background(), closingPatience)
+			defer cancel()
+			if srv.Shutdown(limited) != nil {
+				_ = srv.Close()
+			}
+			close(ended)
+		})
 	}
 	return nil
 }
@@ -93,11 +140,14 @@ func (l *appliance) starting(s *switchHandler) http.Handler {
 			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
 			return
 		}
+		state, _ := l.boot.now()
+		if why := state.Failed + state.Before; why == "" && !isPage(r) {
+			s.wait(r.Context())
+		}
 		if h := s.handler.Load(); h != nil {
 			(*h).ServeHTTP(w, r)
 			return
 		}
-		state, _ := l.boot.now()
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")

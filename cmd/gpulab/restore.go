@@ -290,8 +290,11 @@ func (r *restoring) prepare(ctx context.Context, stage *backup.Stage, m backup.M
 	if err != nil {
 		return p, err
 	}
-	err = r.prepareLab(ctx, s.DB(), stage, m, &p)
-	return p, errors.Join(err, s.Close())
+	err = errors.Join(r.prepareLab(ctx, s.DB(), stage, m, &p), s.Close())
+	if err != nil {
+		return p, err
+	}
+	return p, store.CarryNumbers(ctx, r.cfg.DataDir, path)
 }
 
 // prepareConfig fits the configuration to this machine.

@@ -77,11 +77,13 @@ func TestStartingPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &appliance{cfg: cfg, boot: newBoot("1", "x", "address", "runtime")}
+	l := &appliance{cfg: cfg, boot: newBoot("1", "x", "address", "runtime"), pages: newSwitchHandler()}
 	page := func() string {
 		t.Helper()
 		w := httptest.NewRecorder()
-		l.starting(&l.pages).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "https://10.0.0.5/", nil))
+		r := httptest.NewRequest(http.MethodGet, "https://10.0.0.5/", nil)
+		r.Header.Set("Accept", "text/html")
+		l.starting(l.pages).ServeHTTP(w, r)
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Refresh") == "" {
 			t.Errorf("status %d, header %v", w.Code, w.Header())
 		}

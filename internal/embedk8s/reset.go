@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +35,7 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	// Shims first: a shim would report and clean up what we are about to end.
 	endProcesses(ctx, func(p proc) bool { return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") }, 2*time.Second)
 	killCgroups(ctx, cgroupRoot)
+	stopSlices(ctx)
 	step("removing mounts")
 	err := unmountAll(func(path string) bool {
 		for _, root := range []string{"/run/k3s", "/var/lib/kubelet", "/run/netns/cni-", "/var/lib/cni", dataDir} {
@@ -193,6 +195,26 @@ func killCgroups(ctx context.Context, cgroupRoot string) {
 	}
 }
 
+// stopSlices has systemd forget the slices in which the kubelet put pods, where
+// it did: their control groups and what is set for them.
+func stopSlices(ctx context.Context) {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return
+	}
+	out, err := exec.CommandContext(ctx, "systemctl", "list-units", "--all", "--plain", "--no-legend", "kubepods*.slice").Output()
+	stop := []string{"stop"}
+	for line := range strings.Lines(string(out)) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		stop = append(stop, name)
+	}
+	if err == nil && len(stop) > 1 {
+		err = exec.CommandContext(ctx, "systemctl", stop...).Run()
+	}
+	if err != nil {
+		slog.Warn("systemd keeps slices of pods, which do no harm", "err", err)
+	}
+}
+
 func removeCgroups(cgroupRoot string) {
 	for _, root := range podCgroups(cgroupRoot) {
 		var dirs []string
@@ -236,7 +258,8 @@ func unmountAll(match func(string) bool) error {
 				if errors.Is(err, syscall.EINVAL) && strings.HasPrefix(p, netnsDir+"/") && syscall.Unmount(netnsDir, 0) == nil {
 					break
 				}
-				if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil {
+				// A shared one may have gone with another.
+				if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
 					slog.Warn("a mount could not be removed", "path", p, "err", err)
 				}
 			}
@@ -311,7 +334,7 @@ func removeNetwork(ctx context.Context) {
 	if err := removeGuard(); err != nil {
 		slog.Debug("clean-up of the notebooks' guard", "err", err)
 	}
-	for _, link := range podLinks() {
+	for _, link := range podLinks(string(run(nil, "ip", "-oneline", "link", "show", "master", "cni0"))) {
 		run(nil, "ip", "link", "delete", link)
 	}
 	for set := range strings.FieldsSeq(string(run(nil, "ipset", "list", "-name"))) {
@@ -333,14 +356,20 @@ func removeGuard() error {
 }
 
 // podLinks lists the interfaces k3s made: the bridge, the tunnel, and the
-// host's ends of pods' cables, which are ports of the bridge.
-func podLinks() []string {
+// host's ends of pods' cables, which are ports of the bridge. The kernel is
+// asked, not /sys: in a container that may show another network.
+func podLinks(ports string) []string {
 	var out []string
-	entries, _ := os.ReadDir("/sys/class/net")
-	for _, e := range entries {
-		master, _ := os.Readlink(filepath.Join("/sys/class/net", e.Name(), "master"))
-		if filepath.Base(master) == "cni0" || e.Name() == "cni0" || strings.HasPrefix(e.Name(), "flannel.") || e.Name() == "kube-ipvs0" {
-			out = append(out, e.Name())
+	for line := range strings.Lines(ports) { // 7: veth12@if2: <...
+		if f := strings.Fields(line); len(f) > 1 {
+			name, _, _ := strings.Cut(strings.TrimSuffix(f[1], ":"), "@")
+			out = append(out, name)
+		}
+	}
+	links, _ := net.Interfaces()
+	for _, l := range links {
+		if l.Name == "cni0" || strings.HasPrefix(l.Name, "flannel.") || l.Name == "kube-ipvs0" {
+			out = append(out, l.Name)
 		}
 	}
 	return out

@@ -173,7 +173,9 @@ type KubeCluster struct {
 	factory   informers.SharedInformerFactory
 	pods      cache.SharedIndexInformer
 	nodes     cache.SharedIndexInformer
+	folded    cache.ResourceEventHandlerRegistration // pods into index
 	changes   chan struct{}
+	synced    chan struct{} // closed when the first picture is whole
 
 	mu    sync.Mutex               // guards the writing of index
 	index atomic.Pointer[podIndex] // read on every proxied request
@@ -198,6 +200,7 @@ func NewKubeCluster(client kubernetes.Interface, systemNamespace string, log *sl
 		pods:    factory.Core().V1().Pods().Informer(),
 		nodes:   factory.Core().V1().Nodes().Informer(),
 		changes: make(chan struct{}, 1),
+		synced:  make(chan struct{}),
 	}
 	c.index.Store(&podIndex{})
 	for _, inf := range []cache.SharedIndexInformer{c.pods, c.nodes} {
@@ -205,7 +208,8 @@ func NewKubeCluster(client kubernetes.Interface, systemNamespace string, log *sl
 			return nil, fmt.Errorf("prepare the watch: %w", err)
 		}
 	}
-	if _, err := c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	var err error
+	if c.folded, err = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { c.podChanged(o, false) },
 		UpdateFunc: func(_, o any) { c.podChanged(o, false) },
 		DeleteFunc: func(o any) { c.podChanged(o, true) },
@@ -226,7 +230,9 @@ func NewKubeCluster(client kubernetes.Interface, systemNamespace string, log *sl
 // notebooks keep being reachable when k3s restarts.
 func (c *KubeCluster) Run(ctx context.Context) error {
 	c.factory.Start(ctx.Done())
-	c.factory.WaitForCacheSync(ctx.Done())
+	if cache.WaitForCacheSync(ctx.Done(), c.Synced) {
+		close(c.synced)
+	}
 	c.wake()
 	<-ctx.Done()
 	c.factory.Shutdown()
@@ -234,7 +240,17 @@ func (c *KubeCluster) Run(ctx context.Context) error {
 }
 
 // Synced implements [Cluster].
-func (c *KubeCluster) Synced() bool { return c.pods.HasSynced() && c.nodes.HasSynced() }
+func (c *KubeCluster) Synced() bool { return c.folded.HasSynced() && c.nodes.HasSynced() }
+
+// WaitSynced waits for the first whole picture; false means that ctx ended first.
+func (c *KubeCluster) WaitSynced(ctx context.Context) bool {
+	select {
+	case <-c.synced:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // Changes implements [Cluster].
 func (c *KubeCluster) Changes() <-chan struct{} { return c.changes }

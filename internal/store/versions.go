@@ -382,6 +382,19 @@ func Stage(ctx context.Context, dir string, from KeptCopy) error {
 	return errors.Join(syncPath(next), syncPath(dir))
 }
 
+// CarryNumbers notes in the database at path, which takes the place of the one in dir, what that one has given and must
+// never be given again. Without a database in dir it does nothing.
+func CarryNumbers(ctx context.Context, dir, path string) error {
+	was := filepath.Join(dir, MainFile)
+	if _, err := os.Stat(was); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := carryNumbers(ctx, was, path); err != nil {
+		return fmt.Errorf("carry over which numbers have been given: %w", err)
+	}
+	return nil
+}
+
 // carryNumbers notes in next what path has given and must never be given again: homes and shared folders on the disk
 // bear these numbers, and would be somebody else's.
 func carryNumbers(ctx context.Context, path, next string) error {

@@ -160,10 +160,11 @@ func (m machine) cutPower() {
 	m.again(was)
 }
 
-// browser starts a Chromium on the visitor's computer, which trusts the lab.
-func (m machine) browser() *lab.Browser {
-	m.t.Helper()
-	return lab.NewBrowser(m.t, m.onVisitor(), []byte(m.run("gpulab ca"))).Patient(m.patience(lab.Patience))
+// browser starts a Chromium on the visitor's computer, which trusts the lab and
+// ends with the test.
+func (m machine) browser(t *testing.T) *lab.Browser {
+	t.Helper()
+	return lab.NewBrowser(t, m.onVisitor(), []byte(m.run("gpulab ca"))).Patient(m.patience(lab.Patience))
 }
 
 // onVisitor is the beginning of a command that runs on the visitor's computer.

@@ -3,6 +3,8 @@
 package deb
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +49,8 @@ func TestMachine(t *testing.T) {
 // life is one machine's; the chapters share it, in their order.
 type life struct {
 	machine
-	install, upgrade string // shell scripts
+	whole            *testing.T // of which the chapters are parts
+	install, upgrade string     // shell scripts
 	before           lab.Snapshot
 	browser          *lab.Browser
 	kernel           *lab.Kernel
@@ -62,6 +65,7 @@ type chapter struct {
 
 // tell runs the chapters, each of which builds on those before.
 func (l *life) tell(t *testing.T, chapters []chapter) {
+	l.whole = t
 	for _, c := range chapters {
 		if !t.Run(c.name, func(t *testing.T) {
 			l.t = t
@@ -125,7 +129,7 @@ func (l *life) firstCell() {
 	if out := l.run("systemctl is-enabled gpulab; systemctl is-active gpulab gpulab-pods"); out != "enabled\nactive\nactive" {
 		l.t.Errorf("after init gpulab is %s", out)
 	}
-	l.browser = l.machine.browser()
+	l.browser = l.machine.browser(l.whole).For(l.t) // for the chapters to come, too
 	b := l.browser
 	b.Open(linkPattern.FindString(printed))
 	b.CreateAccount("Ada Lovelace", handle, password)
@@ -179,12 +183,38 @@ func (l *life) longestPause(what string) {
 }
 
 // notebooks lists the processes of notebooks with when they were started.
-const notebooks = `for p in $(pgrep -f ipykernel_launcher); do echo $p $(cut -d' ' -f22 /proc/$p/stat); done | sort`
+const notebooks = `for p in $(pgrep -f '[i]pykernel_launcher'); do echo $p $(cut -d' ' -f22 /proc/$p/stat); done | sort`
+
+// answered calls the notebooks' door over and over while something is done, as
+// JupyterLab does. The connection is never refused, and gpulab itself answers:
+// that nobody has signed in.
+func (l *life) answered(do func()) {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(l.t.Context())
+	calls := exec.CommandContext(ctx, l.onVisitor()[0], append(l.onVisitor()[1:], "sh", "-c",
+		`while sleep 0.1; do curl -sk -m 60 -o /dev/null -w '%{http_code} %{errormsg}\n' `+notebooksAt+`/user/ada/story/api; done`)...)
+	var said bytes.Buffer
+	calls.Stdout, calls.WaitDelay = &said, time.Second
+	if err := calls.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	do()
+	cancel()
+	_ = calls.Wait()
+	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	for _, line := range lines {
+		if !strings.HasPrefix(line+" ", "401 ") {
+			l.t.Errorf("one of %d calls was answered with %s", len(lines), line)
+		}
+	}
+}
 
 func (l *life) restarted() {
 	processes := l.run(notebooks)
-	l.run("systemctl restart gpulab")
-	l.ready(time.Minute)
+	l.answered(func() {
+		l.run("systemctl restart gpulab")
+		l.ready(time.Minute)
+	})
 	l.longestPause("a restart")
 	l.sameNotebooks(processes)
 }
@@ -193,9 +223,11 @@ func (l *life) restarted() {
 func (l *life) upgraded() {
 	processes := l.run(notebooks)
 	began := time.Now()
-	l.run(l.upgrade)
-	l.t.Logf("upgraded after %s", time.Since(began).Round(time.Second))
-	l.ready(time.Minute)
+	l.answered(func() {
+		l.run(l.upgrade)
+		l.t.Logf("upgraded after %s", time.Since(began).Round(time.Second))
+		l.ready(time.Minute)
+	})
 	l.longestPause("an upgrade")
 	l.sameNotebooks(processes)
 	if out := l.run("gpulab version; dpkg-query -W -f '${Version}\n' gpulab gpulab-images"); strings.Count(out, newerVersion) != 3 {
