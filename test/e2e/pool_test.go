@@ -41,6 +41,18 @@ func TestPool(t *testing.T) {
 	})
 }
 
+// TestPoolWithHomesOnTheHead is a lab whose homes lie on the head's own disk:
+// what the other machine has is seen, and notebooks stay where homes are.
+func TestPoolWithHomesOnTheHead(t *testing.T) {
+	p := &pool{}
+	live(t, []chapter{
+		{"set up", p.setUpLocal, true},
+		{"join", p.joinLocal, true},
+		{"notebooks stay", p.notebooksStay, false},
+		{"leave", p.leave, false},
+	})
+}
+
 // pool is the lab's second machine, and what the chapters leave each other.
 type pool struct {
 	node   *lab.Lab
@@ -522,5 +534,71 @@ func (p *pool) removed(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, "reset", "--yes")
 	if entries, err := filepath.Glob(p.shared + "/homes/*/from-node.txt"); err != nil || len(entries) != 1 {
 		t.Errorf("homes on the shared storage after reset: %v, %v", entries, err)
+	}
+}
+
+const localConfig = `
+lab: Pool lab
+gpus: simulated
+simulatedGPUs: 1
+`
+
+func (p *pool) setUpLocal(t *testing.T, a *appliance) {
+	a.WriteFile("/etc/gpulab/config.yaml", localConfig)
+	testSetUp(t, a)
+	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.before = p.node.Snapshot(a.ctx)
+}
+
+func (p *pool) joinLocal(t *testing.T, a *appliance) {
+	if got := a.MustGpulab(a.ctx, "invite-node"); !strings.Contains(got, "notebooks start on") || !strings.Contains(got, "storage.shared") {
+		t.Errorf("the invitation does not say where notebooks will run:\n%s", got)
+	}
+	if got := p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code, "--simulated-gpus", "2"); !strings.Contains(got, "own disk, so notebooks start there only") {
+		t.Errorf("join does not say where notebooks will run:\n%s", got)
+	}
+	if list := p.nodes(t, a); len(list.Nodes) != 2 || list.Nodes[1].GPUs != 2 || !strings.Contains(list.Note, "because homes are on its own disk") {
+		t.Errorf("%+v", list)
+	}
+	b := a.guest.For(t)
+	b.Open(pages + "/")
+	b.WaitText("main", "only: homes are on its own disk")
+}
+
+// notebooksStay: two GPUs are free on the node, and the second notebook waits
+// for the head's one.
+func (p *pool) notebooksStay(t *testing.T, a *appliance) {
+	a.eventually(t, "the node offers its GPUs", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.status.allocatable.nvidia\.com/gpu}`) == "2"
+	})
+	b := a.browser.For(t).Tab()
+	launch(b, "gpu", "First")
+	waitJupyterLab(b, adminHandle)
+	second := a.browser.For(t).Tab()
+	launch(second, "gpu", "Second")
+	second.WaitText("#launch-state", "only, because its home or its image is nowhere else, and no GPU is free there")
+	third := a.browser.For(t).Tab()
+	launch(third, "cpu", "Third")
+	waitJupyterLab(third, adminHandle)
+	on := a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+adminHandle, "-o", "jsonpath={.items[*].spec.nodeName}")
+	if len(strings.Fields(on)) != 2 || strings.Contains(on, nodeName) {
+		t.Errorf("the notebooks are on %q", on)
+	}
+}
+
+// leave: a machine takes itself out, and the head knows.
+func (p *pool) leave(t *testing.T, a *appliance) {
+	checkFailure(t, p.node.Gpulab(a.ctx, "leave"), exitUsage, "--yes")
+	t.Log(p.node.MustGpulab(a.ctx, "leave", "--yes"))
+	if left := p.before.Added(p.node.Snapshot(a.ctx)); len(left) > 0 {
+		t.Errorf("left on the machine:\n%s", strings.Join(left, "\n"))
+	}
+	if list := p.nodes(t, a); len(list.Nodes) != 1 || list.Note != "" {
+		t.Errorf("%+v", list)
+	}
+	// And it may come again.
+	t.Log(p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code))
+	if got := p.state(t, a); got != "ready" {
+		t.Errorf("after another join the machine is %q", got)
 	}
 }
