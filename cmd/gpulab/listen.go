@@ -23,10 +23,10 @@ const formTimeout = 30 * time.Second
 
 const (
 	// closingPatience is for answers that are under way when gpulab ends.
-	closingPatience = time.Second
+	closingPatience = 2 * time.Second
 	// startPatience is how long the request of a program, or of a script in a page
 	// that was there before, waits for the start.
-	startPatience = 30 * time.Second
+	startPatience = time.Minute
 )
 
 // switchHandler serves the "starting" page until the real handler is there.

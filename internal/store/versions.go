@@ -90,12 +90,13 @@ func Inspect(ctx context.Context, path string) (Written, error) {
 // Before is the version of gpulab that used the database before this one, "" for none.
 func (s *Store) Before(ctx context.Context) (string, error) { return s.Setting(ctx, beforeKey) }
 
-// read opens a database that is there for reading.
+// read opens a database that is there for reading. SQLite may write all the same: a change that a power cut has broken
+// off must be taken back before anything can be read.
 func read(path string) (*sql.DB, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
 	}
-	q := url.Values{"mode": {"ro"}, "_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds())}}
+	q := url.Values{"mode": {"rw"}, "_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds())}}
 	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String())
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -254,5 +255,45 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestInspectAfterAPowerCut: a change that was broken off is taken back, and what was before it is read.
+func TestInspectAfterAPowerCut(t *testing.T) {
+	dir := t.TempDir()
+	older(t, dir, 2000)
+	path := filepath.Join(dir, MainFile)
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(delete)&_pragma=cache_spill(1)&_pragma=cache_size(2)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	// More than the cache holds, so that part of it is in the file already.
+	for _, change := range []string{"UPDATE settings SET value = 'broken off' WHERE key = '" + versionKey + "'", "CREATE TABLE filler AS SELECT hex(randomblob(1000)) AS x FROM audit"} {
+		if _, err := tx.Exec(change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cut := t.TempDir()
+	for _, name := range []string{MainFile, MainFile + "-journal"} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(cut, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w, err := Inspect(t.Context(), filepath.Join(cut, MainFile)); err != nil || w.Version != "1" {
+		t.Errorf("after a power cut: %+v, %v", w, err)
+	}
+	if err := Whole(t.Context(), filepath.Join(cut, MainFile)); err != nil {
+		t.Error(err)
 	}
 }

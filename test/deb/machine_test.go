@@ -187,7 +187,8 @@ const notebooks = `for p in $(pgrep -f '[i]pykernel_launcher'); do echo $p $(cut
 
 // answered calls the notebooks' door over and over while something is done, as
 // JupyterLab does. The connection is never refused, and gpulab itself answers:
-// that nobody has signed in.
+// that nobody has signed in. One that gpulab was just taking when it ended may
+// break; browsers then ask again by themselves.
 func (l *life) answered(do func()) {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(l.t.Context())
@@ -202,8 +203,11 @@ func (l *life) answered(do func()) {
 	cancel()
 	_ = calls.Wait()
 	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	broken := 0
 	for _, line := range lines {
-		if !strings.HasPrefix(line+" ", "401 ") {
+		if line == "000 Empty reply from server" && broken == 0 {
+			broken++
+		} else if !strings.HasPrefix(line+" ", "401 ") {
 			l.t.Errorf("one of %d calls was answered with %s", len(lines), line)
 		}
 	}
