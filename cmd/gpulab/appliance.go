@@ -92,6 +92,8 @@ type appliance struct {
 
 	filesIdentity sftpd.Identity
 
+	pool *pool // the machines that have joined
+
 	host  *hoststat.Host
 	disk  *diskspace.Watch
 	power *power.Keeper // keeps this machine awake
@@ -169,6 +171,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.power.Run(ctx) })
 	l.followLogs(ctx, g)
 	g.Go(func() error { return l.signin.Watch(ctx) })
+	g.Go(func() error { return l.pool.run(ctx, g) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
 		if err := l.start(ctx, g); err != nil {
@@ -216,7 +219,13 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.quotas, err = l.newQuotas(); err != nil {
 		return err
 	}
+	if err := l.openShared(ctx); err != nil {
+		return err
+	}
 	if l.storage, err = l.newStorage(); err != nil {
+		return err
+	}
+	if l.pool, err = newPool(ctx, l); err != nil {
 		return err
 	}
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
@@ -444,10 +453,10 @@ func (l *appliance) featuresDir() string { return filepath.Join(l.cfg.DataDir, "
 func (l *appliance) hubStateDir() string { return filepath.Join(l.cfg.DataDir, "hub") }
 func (l *appliance) homesDir() string    { return filepath.Join(l.cfg.DataDir, "homes") }
 
-// driverRoot is where the NVIDIA driver's files lie.
-func (l *appliance) driverRoot() string {
-	if l.cfg.GPUs == gpusSimulated {
-		return l.simRoot()
+// driverRootOf is where the NVIDIA driver's files lie.
+func driverRootOf(gpus, simRoot string) string {
+	if gpus == gpusSimulated {
+		return simRoot
 	}
 	return "/"
 }
@@ -519,11 +528,12 @@ func (l *appliance) releases() ([]charts.Release, error) {
 	if err := os.MkdirAll(l.featuresDir(), 0o755); err != nil {
 		return nil, err
 	}
+	gpus := l.poolGPUs()
 	return charts.Plan(charts.Inputs{
 		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
 		HTTPSPort: l.cfg.HTTPSPort,
-		HasGPU:    l.cfg.GPUs != gpusNone, Simulated: l.cfg.GPUs == gpusSimulated, Sharing: l.cfg.GPUSharing,
-		DriverRoot: l.driverRoot(), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
+		HasGPU:    gpus != gpusNone, Simulated: gpus == gpusSimulated, Sharing: l.cfg.GPUSharing,
+		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
 		Hub: l.hub, HubStateDir: l.hubStateDir(), FeaturesDir: l.featuresDir(),
 		NotebookEnv: l.cfg.Network.proxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
 	}), nil
@@ -553,7 +563,7 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 			return nil
 		}
 		st.say("a test pod is computing on one")
-		saw, err := checkGPU(ctx, client, image)
+		saw, err := checkGPU(ctx, client, image, l.id.NodeName)
 		if err != nil {
 			return err
 		}
@@ -563,12 +573,13 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 	})
 }
 
-// withheldGPUs is how many GPUs, or shares of them, are kept from new pods.
+// withheldGPUs is how many of this machine's GPUs, or shares of them, are kept
+// from new pods.
 func (l *appliance) withheldGPUs() int {
 	n := 0
 	for _, s := range l.fleet.Snapshots() {
 		for _, g := range s.GPUs {
-			if g.Withheld != "" {
+			if g.Withheld != "" && s.Node == l.id.NodeName {
 				n += max(g.Slots, 1)
 			}
 		}
@@ -626,7 +637,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
-		Options: l.launchOptions(parts.tenancy),
+		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn,
 	})
 	if err != nil {
 		return err

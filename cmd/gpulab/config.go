@@ -27,6 +27,9 @@ const (
 	defaultDataDir    = "/var/lib/gpulab"
 )
 
+// defaultNodesPort is the port for machines that join.
+const defaultNodesPort = 8444
+
 // maxSharing bounds how many notebooks take turns on one GPU.
 const maxSharing = 48
 
@@ -51,6 +54,8 @@ type Config struct {
 	HTTPSPort int  `json:"httpsPort,omitempty"`
 	HubPort   int  `json:"hubPort,omitempty"`
 	HTTPPort  *int `json:"httpPort,omitempty"`
+	// NodesPort is where further machines join and report, once there are any.
+	NodesPort int `json:"nodesPort,omitempty"`
 	// GPUs is real, simulated or none; init decides and writes it down.
 	GPUs string `json:"gpus,omitempty"`
 	// SimulatedGPUs is how many GPUs to simulate.
@@ -159,6 +164,9 @@ func (c *Config) setDefaults() {
 		port := 80
 		c.HTTPPort = &port
 	}
+	if c.NodesPort == 0 {
+		c.NodesPort = defaultNodesPort
+	}
 	if c.Metrics.Enabled == nil {
 		on := true
 		c.Metrics.Enabled = &on
@@ -190,7 +198,7 @@ func (c *Config) setDefaults() {
 }
 
 func (c *Config) check() error {
-	for name, port := range map[string]int{"httpsPort": c.HTTPSPort, "hubPort": c.HubPort, "httpPort": *c.HTTPPort} {
+	for name, port := range map[string]int{"httpsPort": c.HTTPSPort, "hubPort": c.HubPort, "httpPort": *c.HTTPPort, "nodesPort": c.NodesPort} {
 		if port < 0 || port > 65535 {
 			return fmt.Errorf("%s is %d, but ports go from 1 to 65535", name, port)
 		}
@@ -231,6 +239,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Storage.measureEvery(); err != nil {
+		return err
+	}
+	if err := checkShared(c.Storage.Shared, filepath.Clean(c.DataDir)); err != nil {
 		return err
 	}
 	if err := c.Files.check(c.HTTPSPort, c.HubPort, *c.HTTPPort, 6443, 10250); err != nil {

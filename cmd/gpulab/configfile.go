@@ -34,6 +34,9 @@ httpsPort: {{.HTTPSPort}}
 hubPort: {{.HubPort}}
 httpPort: {{.HTTPPort}}
 
+# Where further machines join and report; open once there are any, or an invitation.
+nodesPort: {{.NodesPort}}
+
 # real, simulated or none. Simulated GPUs compute nothing; they are for trying
 # gpulab out on a machine without a card.
 gpus: {{.GPUs}}
@@ -125,6 +128,10 @@ quotas:
 # notebook has ended: at most this often each, with what the disk has left over.
 storage:
   measureEvery: {{printf "%q" .Storage.MeasureEvery}}
+  # A folder that every machine of the pool mounts at the same path (NFS, for
+  # example): homes and shared folders lie in it, and notebooks run on every machine.
+  # Empty: they lie on the disk of the head, and notebooks run there only.
+  shared: {{printf "%q" .Storage.Shared}}
 
 # Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their
 # account: ":2022" on every address of this machine, "10.1.2.3:2022" on that one, or off.

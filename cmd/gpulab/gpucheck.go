@@ -45,8 +45,8 @@ func waitGPUs(ctx context.Context, client kubernetes.Interface, node string, wan
 }
 
 // checkGPU runs a pod that asks for one GPU, as a user's notebook would, and
-// returns what it saw.
-func checkGPU(ctx context.Context, client kubernetes.Interface, image string) (string, error) {
+// returns what it saw. It runs on the machine named, "" for any.
+func checkGPU(ctx context.Context, client kubernetes.Interface, image, node string) (string, error) {
 	pods := client.CoreV1().Pods(systemNamespace)
 	zero := int64(0)
 	remove := func() {
@@ -73,6 +73,9 @@ func checkGPU(ctx context.Context, client kubernetes.Interface, image string) (s
 				},
 			}},
 		},
+	}
+	if node != "" {
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
 	}
 	for {
 		_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
@@ -143,7 +146,7 @@ func (l *appliance) tryGPU(ctx context.Context) (string, error) {
 	// One who goes away must not leave the pod behind half-way.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkPatience)
 	defer cancel()
-	return checkGPU(ctx, client, l.images.Refs()["notebook"])
+	return checkGPU(ctx, client, l.images.Refs()["notebook"], "")
 }
 
 func newGPUsCheck(a *app) *cobra.Command {

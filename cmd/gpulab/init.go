@@ -69,6 +69,12 @@ with the GPUs by itself. None of it needs a network but the driver's packages.`,
 func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	ctx, out := c.Context(), c.OutOrStdout()
 	began := time.Now()
+	if file, err := loadJoined(a); err != nil || file != nil {
+		if err == nil {
+			err = fail(exitPreflight, "this machine belongs to the pool of %s; `gpulab join` starts it there, and `gpulab leave` takes it out, so that it can be a lab of its own", file.Settings.Lab)
+		}
+		return err
+	}
 	if err := finishRestore(ctx, a, out); err != nil {
 		return err
 	}
@@ -165,7 +171,12 @@ func keepSharing(ctx context.Context, a *app, cfg Config) error {
 // preflight shows what is wrong with the machine, and stops where gpulab could
 // not work.
 func preflight(ctx context.Context, out io.Writer, cfg Config) error {
-	look := func() []doctor.Finding { return doctor.Preflight(ctx, machineOptions(cfg)) }
+	return preflightFor(ctx, out, machineOptions(cfg), "gpulab init")
+}
+
+// preflightFor does so for what a command wants of the machine.
+func preflightFor(ctx context.Context, out io.Writer, opts doctor.Options, command string) error {
+	look := func() []doctor.Finding { return doctor.Preflight(ctx, opts) }
 	findings := look()
 	// A daemon that was killed keeps its ports for a moment.
 	lasting := func(f doctor.Finding) bool { return !f.Passing }
@@ -187,7 +198,7 @@ func preflight(ctx context.Context, out io.Writer, cfg Config) error {
 		}
 	}
 	if failed > 0 {
-		return fail(exitPreflight, "this machine is not ready for gpulab yet; mend what is marked ✗ and run `gpulab init` again")
+		return fail(exitPreflight, "this machine is not ready for gpulab yet; mend what is marked ✗ and run `%s` again", command)
 	}
 	fmt.Fprintf(out, "✓ %-12s %d checks\n", "machine", len(findings))
 	return nil

@@ -25,7 +25,7 @@ const lentAnywaySetting = "gpus.lent-anyway"
 
 // lending puts into force which GPUs new pods may get.
 type lending struct {
-	store *store.Store
+	store *store.Store // nil on a machine that has joined: the head decides
 	proxy *deviceplugin.Proxy
 	fleet *fleet.Fleet
 	slots int // of each GPU
@@ -36,8 +36,8 @@ type lending struct {
 }
 
 func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, f *fleet.Fleet, slots int) (*lending, error) {
-	l := &lending{store: s, proxy: proxy, fleet: f, slots: slots}
-	l.policy = gpu.NewLending(func(uuid string) bool { return slices.Contains(l.anyway, uuid) })
+	l := newObedientLending(proxy, f, slots)
+	l.store = s
 	text, err := s.Setting(ctx, lentAnywaySetting)
 	if err != nil || text == "" {
 		return l, err
@@ -46,6 +46,27 @@ func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, 
 		return nil, fmt.Errorf("the setting %s: %w", lentAnywaySetting, err)
 	}
 	return l, nil
+}
+
+// newObedientLending lends as somebody else decides, see obey.
+func newObedientLending(proxy *deviceplugin.Proxy, f *fleet.Fleet, slots int) *lending {
+	l := &lending{proxy: proxy, fleet: f, slots: slots}
+	l.policy = gpu.NewLending(func(uuid string) bool { return slices.Contains(l.anyway, uuid) })
+	return l
+}
+
+// obey takes over which GPUs are lent out whoever uses them.
+func (l *lending) obey(anyway []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.anyway = anyway
+}
+
+// lentAnyway lists the GPUs that are lent out whoever uses them.
+func (l *lending) lentAnyway() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.anyway)
 }
 
 // publish decides about a snapshot and passes it on.

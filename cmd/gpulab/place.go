@@ -132,15 +132,17 @@ func (l *appliance) allowedHost(host string) bool {
 }
 
 // forbidden are the networks users' pods may not reach: pods, services, and
-// every address of this machine.
+// every address of this machine, and where the others are.
 func (l *appliance) forbidden() ([]netip.Prefix, error) {
 	all, err := ownAddresses(l.id.ClusterCIDR)
 	if err != nil {
 		return nil, err
 	}
 	out := []netip.Prefix{l.id.ClusterCIDR, l.id.ServiceCIDR}
-	for _, a := range all {
-		out = append(out, netip.PrefixFrom(a, 32))
+	for _, a := range append(all, l.pool.nodeAddresses()...) {
+		if a.Is4() {
+			out = append(out, netip.PrefixFrom(a, 32))
+		}
 	}
 	return out, nil
 }

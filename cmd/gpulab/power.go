@@ -88,6 +88,9 @@ const sleptShown = 24 * time.Hour
 // machineNotes is what everybody should know of this machine, a sentence each.
 func (l *appliance) machineNotes() []string {
 	var notes []string
+	if head := l.stayHome(); head != "" {
+		notes = append(notes, "Notebooks start on "+head+" only: homes are on its own disk.")
+	}
 	if text := stayingAwake(l.power.State()); text != "" {
 		notes = append(notes, text)
 	}

@@ -62,6 +62,9 @@ func (k kept) deletes() string {
 }
 
 func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
+	if _, err := os.Stat(joinedPath(a)); err == nil {
+		return leavePool(c, a, yes)
+	}
 	ctx, out := c.Context(), c.OutOrStdout()
 	cfg, err := loadConfig(a.configPath)
 	if err != nil {

@@ -33,6 +33,14 @@ running; the next start takes them over.`,
 				return err
 			}
 			defer unlock()
+			if joined, err := loadJoined(a); err != nil || joined != nil {
+				if err != nil {
+					return err
+				}
+				slog.SetDefault(slog.New(journal.Handler(c.ErrOrStderr())))
+				go keepOwnLog(c.Context(), joined.config())
+				return runAgent(c.Context(), a, joined)
+			}
 			if err := finishRestore(c.Context(), a, c.ErrOrStderr()); err != nil {
 				return err
 			}

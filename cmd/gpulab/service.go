@@ -28,11 +28,17 @@ func haveBundle() error {
 // and images runs, and says whether it had to start one. A daemon whose start
 // failed is replaced by one that tries again.
 func startService(ctx context.Context, a *app, cfg Config) (bool, error) {
-	exe, err := os.Executable()
+	inputs, err := cfg.inputs()
 	if err != nil {
 		return false, err
 	}
-	inputs, err := cfg.inputs()
+	return startDaemon(ctx, a, cfg, inputs)
+}
+
+// startDaemon is startService for a daemon that is known by what it was started
+// with.
+func startDaemon(ctx context.Context, a *app, cfg Config, inputs string) (bool, error) {
+	exe, err := os.Executable()
 	if err != nil {
 		return false, err
 	}

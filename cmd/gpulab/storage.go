@@ -20,6 +20,9 @@ import (
 type StorageConfig struct {
 	// MeasureEvery is how long the size of what is in use counts as new, as "10m".
 	MeasureEvery string `json:"measureEvery,omitempty"`
+	// Shared is a folder that every machine of the pool mounts at the same path;
+	// homes and shared folders lie in it. Empty: they are on the head's own disk.
+	Shared string `json:"shared,omitempty"`
 }
 
 func (s StorageConfig) measureEvery() (time.Duration, error) {
@@ -118,8 +121,15 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		if opened.HomeReadOnly {
 			options["homeReadOnly"] = true
 		}
-		if opened.HostUsers {
+		if opened.HostUsers || l.hostUsersForHomes() {
 			options["hostUsers"] = true
+		}
+		row, err := l.attached.Load().notebooks.Get(ctx, launch)
+		if err != nil {
+			return nil, err
+		}
+		if node := l.onlyOn(row.Profile); node != "" {
+			options["node"] = node
 		}
 		return options, nil
 	}

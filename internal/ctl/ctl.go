@@ -121,10 +121,28 @@ func (n Network) Problems() []string {
 type Node struct {
 	Name    string `json:"name"`
 	Address string `json:"address"`
-	Role    string `json:"role"` // head
+	Role    string `json:"role"` // head, or node
 	Ready   bool   `json:"ready"`
 	Detail  string `json:"detail,omitempty"`
+	// State is ready, starting, not ready, or lost: then nothing is heard of it.
+	State   string `json:"state"`
+	Version string `json:"version,omitempty"` // of its gpulab
+	// GPUs is how many it has, as far as they are known.
+	GPUs      int  `json:"gpus"`
+	Simulated bool `json:"simulated,omitempty"`
+	// LastContact is when it was last heard of, Joined since when it belongs to
+	// the pool; both are zero for the head.
+	LastContact time.Time `json:"lastContact,omitzero"`
+	Joined      time.Time `json:"joined,omitzero"`
 }
+
+// The states of a Node.
+const (
+	NodeReady    = "ready"
+	NodeStarting = "starting"
+	NodeNotReady = "not ready"
+	NodeLost     = "lost"
+)
 
 // Chart is one release in the cluster.
 type Chart struct {
@@ -189,4 +207,5 @@ type Daemon interface {
 	Folders
 	SSHKeys
 	Disks
+	Pool
 }

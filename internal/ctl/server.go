@@ -31,11 +31,15 @@ func (p *Problem) Error() string { return p.Message }
 // Serve answers on the socket until ctx ends. A socket that a killed daemon
 // left behind is replaced; one that a running daemon answers on is an error.
 func Serve(ctx context.Context, socket string, d Daemon) error {
+	return serveOn(ctx, socket, handler(d))
+}
+
+func serveOn(ctx context.Context, socket string, h http.Handler) error {
 	l, err := listen(socket)
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: handler(d), ReadHeaderTimeout: 5 * time.Second}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -103,18 +107,8 @@ func handler(d Daemon) http.Handler {
 	handleFolders(mux, d)
 	handleSSHKeys(mux, d)
 	handleDisks(mux, d)
-	mux.HandleFunc("GET /v1/boot", func(w http.ResponseWriter, r *http.Request) {
-		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
-		err := d.WatchBoot(r.Context(), func(b Boot) error {
-			if err := enc.Encode(b); err != nil {
-				return err
-			}
-			return flush.Flush()
-		})
-		if err != nil && r.Context().Err() == nil {
-			slog.Warn("watching the start ended", "err", err)
-		}
-	})
+	handleNodes(mux, d)
+	mux.HandleFunc("GET /v1/boot", watchBoot(d))
 	auditRoutes(mux, d)
 	return mux
 }

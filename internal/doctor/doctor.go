@@ -49,6 +49,7 @@ type Options struct {
 	Address   string   // the address people will use; empty when gpulab picks it
 	Names     []string // names the configuration gives the lab
 	Ports     []int    // TCP ports gpulab listens on, k3s's included; DefaultPorts when nil
+	NodesPort int      // where machines join; 0 means 8444
 	GPUMode   string   // "real", "simulated", or "" for whatever is there
 	Proxies   []string // URLs of proxies that the configuration names
 	Version   string   // of this gpulab

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -46,7 +47,7 @@ func probeFirewall(h host, opts Options) []Finding {
 		})
 	}
 	if lab, err := h.ask(); err == nil && lab.Nodes > 1 {
-		findings = append(findings, w.betweenMachines(h.outward())...)
+		findings = append(findings, w.betweenMachines(h.outward(), cmp.Or(opts.NodesPort, 8444))...)
 	}
 	if findings == nil {
 		return []Finding{{Probe: "firewall", State: OK, Seen: "No rule is seen that would drop what people or notebooks send."}}
@@ -131,8 +132,9 @@ func (w walls) blockedPods(outward string, opts Options) (direction string, wher
 }
 
 // betweenMachines looks at what the machines of a pool send to one another.
-func (w walls) betweenMachines(outward string) []Finding {
+func (w walls) betweenMachines(outward string, door int) []Finding {
 	for _, p := range []packet{
+		{hook: "input", in: outward, protocol: "tcp", port: door},
 		{hook: "input", in: outward, protocol: "tcp", port: 6443},
 		{hook: "input", in: outward, protocol: "tcp", port: 10250},
 		{hook: "input", in: outward, protocol: "udp", port: 8472},
@@ -142,7 +144,7 @@ func (w walls) betweenMachines(outward string) []Finding {
 				Probe: "firewall", State: Fail,
 				Seen:  fmt.Sprintf("%s drops what other machines of the pool send to port %d (%s).", w.name(), p.port, p.protocol),
 				Means: "Notebooks on the other machines do not start, or reach nothing.",
-				Mend:  w.openPorts([]int{6443, 10250}, at) + " The same for port 8472 of UDP.",
+				Mend:  w.openPorts([]int{door, 6443, 10250}, at) + " The same for port 8472 of UDP.",
 			}}
 		}
 	}

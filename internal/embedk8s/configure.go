@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -65,8 +66,10 @@ func (c *Cluster) templateFile() string {
 func (c *Cluster) Prepare() (changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if changed, err = checkMinor(c.k3sDir(), KubernetesMinor); err != nil {
-		return false, err
+	if c.cfg.Join == nil {
+		if changed, err = checkMinor(c.k3sDir(), KubernetesMinor); err != nil {
+			return false, err
+		}
 	}
 	resolv, err := c.resolvConf()
 	if err != nil {
@@ -76,16 +79,20 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for _, f := range []struct {
+	type file struct {
 		path string
 		data []byte
 		mode fs.FileMode
-	}{
+	}
+	files := []file{
 		{c.configFile(), config, 0o600},
-		{filepath.Join(c.k3sDir(), "server", "manifests", "gpulab-rbac.yaml"), rbac, 0o600},
 		{c.templateFile(), containerdTemplate(c.extraFile()), 0o600},
 		{c.extraFile(), containerdExtra(hasCapability(capSysResource)), 0o600},
-	} {
+	}
+	if c.cfg.Join == nil {
+		files = append(files, file{filepath.Join(c.k3sDir(), "server", "manifests", "gpulab-rbac.yaml"), rbac, 0o600})
+	}
+	for _, f := range files {
 		did, err := writeChanged(f.path, f.data, f.mode)
 		if err != nil {
 			return false, err
@@ -117,11 +124,21 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		"node-status-update-frequency=2s",
 		"volume-plugin-dir=" + plugins,
 	}
-	return map[string]any{
-		"data-dir":                 c.k3sDir(),
-		"node-name":                c.cfg.Identity.NodeName,
-		"node-ip":                  c.cfg.Address.String(),
-		"flannel-iface":            c.cfg.Interface,
+	config := map[string]any{
+		"data-dir":      c.k3sDir(),
+		"node-name":     c.cfg.Identity.NodeName,
+		"node-ip":       c.cfg.Address.String(),
+		"flannel-iface": c.cfg.Interface,
+		"pause-image":   c.cfg.PauseImage,
+		"resolv-conf":   resolvConf,
+		"kubelet-arg":   append(kubelet, c.cfg.KubeletArgs...),
+	}
+	// What the one knows is an error for the other.
+	if c.cfg.Join != nil {
+		config["server"], config["token-file"] = c.cfg.Join.Server, c.cfg.Join.TokenFile
+		return config
+	}
+	maps.Copy(config, map[string]any{
 		"flannel-backend":          "vxlan",
 		"cluster-cidr":             c.cfg.Identity.ClusterCIDR.String(),
 		"service-cidr":             c.cfg.Identity.ServiceCIDR.String(),
@@ -131,15 +148,13 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		"disable-helm-controller":  true,
 		"write-kubeconfig":         c.Kubeconfig(),
 		"write-kubeconfig-mode":    "0600",
-		"pause-image":              c.cfg.PauseImage,
-		"resolv-conf":              resolvConf,
 		"secrets-encryption":       true,
-		"kubelet-arg":              append(kubelet, c.cfg.KubeletArgs...),
 		// A home's claim that the binder met too early waits this long, not 15 s.
 		"kube-controller-manager-arg": []string{"pvclaimbinder-sync-period=2s", "flex-volume-plugin-dir=" + plugins,
 			// Pods that have ended stay to be looked at, for a while.
 			"terminated-pod-gc-threshold=200"},
-	}
+	})
+	return config
 }
 
 // resolvConf names a file with resolvers that pods can use. A file with only

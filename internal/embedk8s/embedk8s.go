@@ -49,6 +49,18 @@ type Config struct {
 	NoProxy []string
 	// Reserved is kept free for the machine itself; pods cannot have it.
 	Reserved Reserved
+	// Join makes this machine a node of another one's cluster; nil makes it the
+	// head of its own.
+	Join *Join
+}
+
+// Join is how a machine becomes a node of a head's cluster.
+type Join struct {
+	// Server is the head's Kubernetes, "https://10.0.0.1:6443".
+	Server string
+	// TokenFile holds what lets the machine in for the first time; afterwards
+	// it has credentials of its own, and the file need not be there.
+	TokenFile string
 }
 
 // Cluster is the embedded Kubernetes of this machine.
@@ -127,11 +139,14 @@ func (c *Cluster) newChild() (*supervise.Child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("k3s has no configuration yet: %w", err)
 	}
-	bin := Current(c.cfg.DataDir)
+	bin, role := Current(c.cfg.DataDir), "server"
+	if c.cfg.Join != nil {
+		role = "agent"
+	}
 	return supervise.New(supervise.Spec{
 		Name:        "k3s",
 		Path:        filepath.Join(bin, "k3s"),
-		Args:        []string{"server", "--config", configFile},
+		Args:        []string{role, "--config", configFile},
 		Env:         c.environment(bin, digest),
 		Dir:         c.cfg.DataDir,
 		LogFile:     filepath.Join(c.cfg.DataDir, "log", "k3s.log"),

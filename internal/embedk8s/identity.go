@@ -70,13 +70,63 @@ func chooseIdentity() (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("this machine's name: %w", err)
 	}
-	driver := "cgroupfs"
+	return Identity{NodeName: nodeName(host), ClusterCIDR: cluster, ServiceCIDR: service, CgroupDriver: cgroupDriver()}, nil
+}
+
+func cgroupDriver() string {
 	if os.Getenv("INVOCATION_ID") != "" {
 		if _, err := os.Stat("/run/systemd/system"); err == nil {
-			driver = "systemd"
+			return "systemd"
 		}
 	}
-	return Identity{NodeName: nodeName(host), ClusterCIDR: cluster, ServiceCIDR: service, CgroupDriver: driver}, nil
+	return "cgroupfs"
+}
+
+// JoinedIdentity is LoadIdentity for a node of another machine's cluster, which
+// has chosen name and networks; the control groups are this machine's matter.
+func JoinedIdentity(dataDir, name string, cluster, service netip.Prefix) (Identity, error) {
+	path := filepath.Join(dataDir, "identity.json")
+	id := Identity{NodeName: name, ClusterCIDR: cluster, ServiceCIDR: service, CgroupDriver: cgroupDriver()}
+	var before Identity
+	if data, err := os.ReadFile(path); err == nil && json.Unmarshal(data, &before) == nil && before.CgroupDriver != "" {
+		id.CgroupDriver = before.CgroupDriver
+	}
+	data, err := json.MarshalIndent(id, "", "  ")
+	if err != nil {
+		return Identity{}, err
+	}
+	_, err = writeChanged(path, append(data, '\n'), 0o600)
+	return id, err
+}
+
+// HostName is what Kubernetes is told as this machine's name, unless somebody
+// gives it another.
+func HostName() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("this machine's name: %w", err)
+	}
+	return nodeName(host), nil
+}
+
+// Overlap finds a network that this machine has addresses in, or a route to,
+// among those that a cluster takes; false without one.
+func Overlap(cluster ...netip.Prefix) (netip.Prefix, bool, error) {
+	taken, err := hostNetworks()
+	for _, t := range taken {
+		for _, c := range cluster {
+			if t.Overlaps(c) {
+				return t, true, nil
+			}
+		}
+	}
+	return netip.Prefix{}, false, err
+}
+
+// InterfaceOf names the interface that has an address of this machine's.
+func InterfaceOf(address netip.Addr) (string, error) {
+	_, iface, err := FindAddress(address.String())
+	return iface, err
 }
 
 // nodeName turns a host name into a name Kubernetes takes: lower-case letters,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -132,4 +133,25 @@ func poll(ctx context.Context, every time.Duration, what func(string), check fun
 		case <-time.After(every):
 		}
 	}
+}
+
+// Admitted tells whether a node of another machine's cluster has credentials of
+// its own, so that it needs no token any more.
+func (c *Cluster) Admitted() bool {
+	_, err := os.Stat(filepath.Join(c.k3sDir(), "agent", "client-kubelet.crt"))
+	return err == nil
+}
+
+// ClusterTokenPrefix is what a token for this head's cluster begins with: by it
+// a node knows that it speaks to the right one.
+func (c *Cluster) ClusterTokenPrefix() (string, error) {
+	data, err := os.ReadFile(filepath.Join(c.k3sDir(), "server", "node-token"))
+	if err != nil {
+		return "", fmt.Errorf("the cluster's own token: %w", err)
+	}
+	prefix, _, ok := strings.Cut(strings.TrimSpace(string(data)), "::")
+	if !ok || !strings.HasPrefix(prefix, "K10") {
+		return "", errors.New("the cluster's own token is of an unknown form")
+	}
+	return prefix + "::", nil
 }

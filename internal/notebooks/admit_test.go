@@ -20,6 +20,15 @@ func TestAdmit(t *testing.T) {
 		n.GPUKind = GPUKind{Model: name, MinMemory: gibibytes << 30}
 		return n
 	}
+	named := func(n NodeRoom, name string) NodeRoom {
+		n.Name = name
+		return n
+	}
+	only := func(n Need, name string) Need {
+		n.Only = name
+		return n
+	}
+	pool := Room{Nodes: []NodeRoom{named(node(1, 0, 8), "head"), named(node(1, 1, 8), "b")}}
 	mixed := Room{Nodes: []NodeRoom{model(node(2, 0, 8), "A100", 39), model(node(2, 1, 8), "T4", 15)}}
 	for _, c := range []struct {
 		name     string
@@ -44,6 +53,9 @@ func TestAdmit(t *testing.T) {
 		{"no such model", mixed, nil, []Need{of(gpu(1), "H100", 0), of(gpu(0), "H100", 0)}, "[n a]"},
 		{"a card of 40 GiB reports less", mixed, nil, []Need{of(gpu(1), "", 40)}, "[gpu]"},
 		{"too small a memory", mixed, nil, []Need{of(gpu(1), "", 48)}, "[n]"},
+		{"only on a machine that is full", pool, nil, []Need{only(gpu(1), "head"), gpu(1)}, "[gpu a]"},
+		{"only on a machine that has room", pool, nil, []Need{only(gpu(1), "b"), only(gpu(0), "head")}, "[a a]"},
+		{"only on a machine with fewer", pool, nil, []Need{only(gpu(2), "head")}, "[n]"},
 		{"small ones fill up the fuller machine", Room{Nodes: []NodeRoom{node(4, 4, 8), node(4, 1, 8)}}, nil, []Need{gpu(1), gpu(4)}, "[a a]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

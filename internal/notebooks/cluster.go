@@ -88,6 +88,7 @@ type PodInfo struct {
 type Need struct {
 	Amount
 	GPUKind
+	Only string // the machine it has to run on, "" = any
 }
 
 // GPUKind says which GPUs will do; the zero value takes any.
@@ -140,6 +141,9 @@ type NodeRoom struct {
 
 // fits reports whether the machine, empty, could hold it.
 func (n NodeRoom) fits(need Need) bool {
+	if need.Only != "" && need.Only != n.Name {
+		return false
+	}
 	return need.GPUs == 0 || n.Total.GPUs >= need.GPUs && need.Fits(n)
 }
 

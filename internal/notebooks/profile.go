@@ -180,7 +180,7 @@ func (p Profile) need() Need {
 	if err != nil {
 		q = resource.MustParse(defaultMemoryRequest)
 	}
-	return Need{Amount{GPUs: p.GPUs, MilliCPU: int64(p.cpuRequest() * 1000), Memory: q.Value()}, p.GPUKind()}
+	return Need{Amount: Amount{GPUs: p.GPUs, MilliCPU: int64(p.cpuRequest() * 1000), Memory: q.Value()}, GPUKind: p.GPUKind()}
 }
 
 // GPUKind is which GPUs the profile takes. A model may be written as its maker

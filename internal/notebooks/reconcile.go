@@ -325,6 +325,9 @@ func (s *Service) need(l Launch) Need {
 	}
 	n := p.need()
 	n.GPUs = l.GPUs
+	if s.cfg.OnlyOn != nil {
+		n.Only = s.cfg.OnlyOn(l.Profile)
+	}
 	return n
 }
 

@@ -100,7 +100,10 @@ type Config struct {
 	// folders, and returns what the hub is told of it. It may be asked several
 	// times for one launch. Nil adds nothing.
 	Options func(ctx context.Context, u users.User, launch int64) (map[string]any, error)
-	Log     *slog.Logger
+	// OnlyOn names the machine that a profile's notebooks have to run on, "" for
+	// any. Nil keeps none to one.
+	OnlyOn func(profile string) string
+	Log    *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the

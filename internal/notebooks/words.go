@@ -103,6 +103,8 @@ func waitWords(v verdict, room Room, position int) string {
 	switch {
 	case len(room.Nodes) == 0:
 		return "No machine of the lab is ready. It starts when one is."
+	case v.never && v.need.Only != "":
+		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs. Cancel it, or launch a CPU notebook.", v.need.Only)
 	case v.never && total == 0:
 		return "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."
 	case v.never && v.need.GPUKind != (GPUKind{}):
@@ -122,6 +124,8 @@ func shortWords(v verdict, room Room) string {
 		withheld += n.Withheld
 	}
 	switch {
+	case v.short == shortGPU && v.need.Only != "" && len(room.Nodes) > 1:
+		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and no GPU is free there.", v.need.Only)
 	case v.short == shortGPU && withheld == total:
 		return "No GPU is lent out now; the GPU page says why. It starts when one is."
 	case v.short == shortGPU && withheld > 0:

@@ -165,7 +165,7 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 		if n.Path, err = s.checkHost(n.Path); err != nil {
 			return Folder{}, err
 		}
-		hostUsers = !canMapIDs(n.Path)
+		hostUsers = !CanMapIDs(n.Path)
 	}
 	var id int64
 	err = s.inTx(ctx, func(tx *sql.Tx) error {

@@ -116,10 +116,10 @@ func TestHostFolders(t *testing.T) {
 	if p, there := l.place(t, "dan", "archive"); there {
 		t.Errorf("what it leads to now is shown: %+v", p)
 	}
-	if canMapIDs("/proc") {
+	if CanMapIDs("/proc") {
 		t.Error("/proc is said to take mapped user IDs")
 	}
-	if !canMapIDs(data) {
+	if !CanMapIDs(data) {
 		t.Error("the file system of /srv is said not to take mapped user IDs")
 	}
 }

@@ -58,9 +58,9 @@ func within(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// canMapIDs reports whether the file system of a folder can be shown to a container that has user IDs of its
+// CanMapIDs reports whether the file system of a folder can be shown to a container that has user IDs of its
 // own. NFS, for one, cannot.
-func canMapIDs(path string) bool {
+func CanMapIDs(path string) bool {
 	namespace, err := userNamespace()
 	if err != nil {
 		return false

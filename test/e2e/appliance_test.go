@@ -28,6 +28,7 @@ const (
 type appliance struct {
 	*lab.Lab
 	ctx     context.Context
+	lifeOf  *testing.T   // the test whose chapters these are
 	before  lab.Snapshot // of the host before the first init
 	ca      []byte
 	link    string       // the administrator's, as init printed it
@@ -96,7 +97,7 @@ func TestAppliance(t *testing.T) {
 func live(t *testing.T, chapters []chapter) {
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute)
 	defer cancel()
-	a := &appliance{Lab: lab.New(t), ctx: ctx}
+	a := &appliance{Lab: lab.New(t), ctx: ctx, lifeOf: t}
 	if _, err := os.Stat(a.Binary()); err != nil {
 		t.Fatalf("there is no %s: run `go tool task build`", a.Binary())
 	}

@@ -13,6 +13,9 @@
 # the host, at 10.99.0.1. The host's file system is this machine's under an
 # overlay: what it writes lands in DIR/scratch/upper, and is gone with it; what
 # is large or lasts lands in DIR/disk.
+#
+# A further host on the wire of another one is told by the environment: ADDRESS
+# is its own, HOSTNAME_HERE its name, and WIRE a process in the other's "lan".
 set -euo pipefail
 
 controllers() {
@@ -98,6 +101,13 @@ head() {
   # No name server of this machine: a test neither needs nor asks one.
   rm -f "$root/etc/resolv.conf"
   echo "nameserver 10.99.0.254" >"$root/etc/resolv.conf"
+  # A machine of its own, rather than a copy of this one's disk.
+  if [ -n "${WIRE:-}" ]; then
+    hostname "$HOSTNAME_HERE"
+    echo "$HOSTNAME_HERE" >"$root/etc/hostname"
+    rm -f "$root"/etc/machine-id "$root"/var/lib/dbus/machine-id
+    tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+  fi
   # Whatever packages this machine has do not join in when certificates change;
   # Java's would write other bytes each time.
   [ ! -d "$root/etc/ca-certificates/update.d" ] || mount -t tmpfs -o mode=0755 tmpfs "$root/etc/ca-certificates/update.d"
@@ -133,11 +143,19 @@ lan() {
   mkdir "$dir"/scratch/{upper,work,root}
   ip link set lo up
   ip link add br0 type bridge
-  ip addr add 10.99.0.254/24 dev br0
-  # Beyond the default route lies an address that is nobody's in private.
-  ip addr add 203.0.113.7/32 dev br0
+  if [ -z "${WIRE:-}" ]; then
+    ip addr add 10.99.0.254/24 dev br0
+    # Beyond the default route lies an address that is nobody's in private.
+    ip addr add 203.0.113.7/32 dev br0
+  else
+    # A cable to the other wire's bridge.
+    ip link add "to${ADDRESS##*.}" type veth peer name up0
+    ip link set "to${ADDRESS##*.}" netns "$WIRE"
+    nsenter -t "$WIRE" -n ip link set "to${ADDRESS##*.}" master br0 up
+    ip link set up0 master br0 up
+  fi
   ip link set br0 up
-  exec 3< <(exec unshare --net --mount --pid --cgroup --fork --kill-child "$BASH" "$0" head "$name" "$dir" "$@")
+  exec 3< <(exec unshare --net --mount --pid --cgroup --uts --fork --kill-child "$BASH" "$0" head "$name" "$dir" "$@")
   local unshare=$! ready host
   read -r ready <&3 || { echo "host.sh: the host did not start" >&2; return 1; }
   host=$(pgrep -P $unshare)
@@ -145,10 +163,10 @@ lan() {
   ip link set lan1 master br0 up
   nsenter -t "$host" -n -- "$BASH" -euc '
     ip link set lo up
-    ip addr add 10.99.0.1/24 dev eth0
+    ip addr add "$0/24" dev eth0
     ip link set eth0 up
     ip route add default via 10.99.0.254
-    echo 1 >/proc/sys/net/ipv4/ip_forward'
+    echo 1 >/proc/sys/net/ipv4/ip_forward' "${ADDRESS:-10.99.0.1}"
   echo "$BASHPID $host"
   # Until the test ends, or is ended.
   while read -r _; do :; done

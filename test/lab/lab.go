@@ -52,10 +52,23 @@ type Lab struct {
 
 var count atomic.Int32
 
+// NewBeside makes a further host on the wire of another one, at the given
+// address in its network. It is a machine of its own: it has another name and
+// another machine-id.
+func NewBeside(t testing.TB, other *Lab, name, address string) *Lab {
+	t.Helper()
+	return newLab(t, "WIRE="+strconv.Itoa(other.visitor), "HOSTNAME_HERE="+name, "ADDRESS="+address)
+}
+
 // New makes a host with an empty /var/lib/gpulab, and gpulab in the folder
 // named by GPULAB_BIN, or else in this repository's bin. It ends with the test, which fails when something of
 // the host is left.
 func New(t testing.TB) *Lab {
+	t.Helper()
+	return newLab(t)
+}
+
+func newLab(t testing.TB, env ...string) *Lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("a test host needs root: run the test with sudo")
@@ -71,14 +84,14 @@ func New(t testing.TB) *Lab {
 	if l.bin = os.Getenv("GPULAB_BIN"); l.bin == "" {
 		l.bin = filepath.Join(l.repo, "bin")
 	}
-	if err := l.start(); err != nil {
+	if err := l.start(env); err != nil {
 		t.Fatalf("test host: %v\n%s", err, l.stderr)
 	}
 	t.Cleanup(l.end)
 	return l
 }
 
-func (l *Lab) start() error {
+func (l *Lab) start(env []string) error {
 	for _, folder := range []string{l.dir, l.bin} {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return err
@@ -90,6 +103,7 @@ func (l *Lab) start() error {
 	}
 	l.script = exec.Command("bash", path, l.name, l.dir, l.bin)
 	// A session of its own: Ctrl-C ends the test, and the script then tidies up.
+	l.script.Env = append(os.Environ(), env...)
 	l.script.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	l.script.Stderr = l.stderr
 	stdin, err := l.script.StdinPipe()
@@ -170,7 +184,7 @@ while IFS=: read -r _ controllers path; do
     fi
   done
 done </proc/$0/cgroup
-exec nsenter --target "$0" --mount --net --pid --cgroup -- "$@"`
+exec nsenter --target "$0" --mount --net --pid --cgroup --uts -- "$@"`
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", join, strconv.Itoa(l.head), name}, args...)...)
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -310,6 +310,16 @@ def add_folders(spawner, pod):
         pod.spec.host_users = True
 
 
+def bind_to_node(spawner, pod):
+    """Keep the pod to the machine that gpulab names, where its home is for example."""
+    node = spawner.user_options.get("node")
+    if node is None:
+        return
+    if not (isinstance(node, str) and re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", node)):
+        raise ValueError(f"gpulab sent the machine {node!r}, which cannot be one's name")
+    pod.spec.node_selector = {**(pod.spec.node_selector or {}), "kubernetes.io/hostname": node}
+
+
 def close_home(pod):
     """Let a notebook only read the home, and work elsewhere: the home is full."""
     container = pod.spec.containers[0]
@@ -347,6 +357,7 @@ def finish_pod(spawner, pod):
     if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
         pod.spec.host_users = True
     add_folders(spawner, pod)
+    bind_to_node(spawner, pod)
     if spawner.user_options.get("homeReadOnly") is True:
         close_home(pod)
     # Kubernetes would delete it once its node has been away for five minutes,

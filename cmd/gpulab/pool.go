@@ -1,0 +1,589 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/nodeapi"
+	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/version"
+)
+
+// pool is the head's side of the machines that have joined: the door they come
+// in by, what they tell, and what Kubernetes is told of them. A lab of one
+// machine has none of it: the door opens with the first join code.
+type pool struct {
+	lab       *appliance
+	registry  *nodes.Registry
+	authority *nodes.Authority
+	began     time.Time
+	audits    *rate.Limiter // of what strangers can bring about
+	rounds    int           // of look, whose goroutine alone uses it
+
+	mu      sync.Mutex
+	open    func() error        // set by run; opens the door where it is not
+	heard   map[string]*machine // by name
+	members []nodes.Node        // as last read
+	known   bool                // members were read
+}
+
+// machine is what the head knows of one that has joined.
+type machine struct {
+	at       time.Time // of the latest report; zero before the first
+	snapshot gpu.Snapshot
+	features map[string]string
+	labelled string // what Kubernetes was told last
+	check    poolCheck
+}
+
+// lostAfter is how long a machine may be silent. It reports every second.
+const lostAfter = 8 * time.Second
+
+// askKubernetes is after how many rounds, of a second each, it is looked at.
+const askKubernetes = 3
+
+// connectionsPerMachine bounds what one address may hold of the machines' door.
+const connectionsPerMachine = 32
+
+func newPool(ctx context.Context, l *appliance) (*pool, error) {
+	authority, err := nodes.LoadAuthority(filepath.Join(tlsDir(l.cfg), "nodes"))
+	if err != nil {
+		return nil, err
+	}
+	p := &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20)}
+	// Before anything is decided by who is there, such as which charts there are.
+	return p, p.reread(ctx)
+}
+
+// run keeps the door open for as long as somebody may come, and watches who is
+// there, until ctx ends.
+func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
+	var once sync.Mutex
+	opened := false
+	open := func() error {
+		once.Lock()
+		defer once.Unlock()
+		if opened {
+			return nil
+		}
+		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.lab.cfg.NodesPort)))
+		if err != nil {
+			return explainListen("machines that join (nodesPort in the configuration)", p.lab.cfg.NodesPort, err)
+		}
+		opened = true
+		g.Go(func() error { return p.serve(ctx, ln) })
+		return nil
+	}
+	p.mu.Lock()
+	p.open = open
+	p.mu.Unlock()
+	failing := ""
+	for {
+		if err := p.look(ctx, open); err != nil && ctx.Err() == nil {
+			if err.Error() != failing {
+				failing = err.Error()
+				slog.Warn("the other machines are not looked after; trying again", "err", err)
+			}
+		} else {
+			failing = ""
+		}
+		if !sleep(ctx, time.Second) {
+			return nil
+		}
+	}
+}
+
+func (p *pool) serve(ctx context.Context, ln net.Listener) error {
+	srv := &http.Server{
+		Handler:   nodeapi.Handler(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Log: slog.Default()}),
+		TLSConfig: p.authority.ServerConfig(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		HTTP2:    &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	slog.Info("machines may join", "port", p.lab.cfg.NodesPort)
+	if err := srv.ServeTLS(limitPerAddress(ln, connectionsPerMachine), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving the pool's machines: %w", err)
+	}
+	return nil
+}
+
+// look reads who belongs to the pool, and shows machines that are silent.
+func (p *pool) look(ctx context.Context, open func() error) error {
+	wanted, err := p.registry.Open(ctx)
+	if err != nil {
+		return err
+	}
+	if !wanted && p.settled() {
+		return nil
+	}
+	var errs []error
+	if wanted {
+		errs = append(errs, open())
+	}
+	if err := p.reread(ctx); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	p.showSilent(time.Now())
+	if p.rounds++; p.rounds%askKubernetes != 0 {
+		return errors.Join(errs...)
+	}
+	if client := p.lab.client.Load(); client != nil {
+		errs = append(errs, p.tellKubernetes(ctx, client))
+	}
+	return errors.Join(errs...)
+}
+
+// settled tells whether there is nobody to look after.
+func (p *pool) settled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known && len(p.members) == 0
+}
+
+// reread takes the list of machines from the database.
+func (p *pool) reread(ctx context.Context) error {
+	list, err := p.registry.List(ctx)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changed := !p.known || len(list) != len(p.members)
+	p.members, p.known = list, true
+	there := map[string]bool{}
+	for _, n := range list {
+		there[n.Name] = true
+		if p.heard[n.Name] == nil {
+			p.heard[n.Name], changed = &machine{}, true
+		}
+	}
+	for name := range p.heard {
+		if !there[name] {
+			delete(p.heard, name)
+			p.lab.fleet.Forget(name)
+			changed = true
+		}
+	}
+	if changed {
+		p.lab.poolChanged()
+	}
+	return nil
+}
+
+// list is who belongs to the pool besides the head.
+func (p *pool) list() []nodes.Node {
+	if p == nil {
+		return nil // before there is a database
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.members)
+}
+
+// silent tells whether a machine has not been heard lately, and when it was last.
+func (p *pool) silent(n nodes.Node, now time.Time) (last time.Time, silent bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last = n.Seen
+	if m := p.heard[n.Name]; m != nil && !m.at.IsZero() {
+		last = m.at
+	}
+	// After its own start the head hears nobody for a moment.
+	return last, now.Sub(last) > lostAfter && now.Sub(p.began) > lostAfter
+}
+
+// showSilent puts machines that say nothing among the others, with what was
+// known last.
+func (p *pool) showSilent(now time.Time) {
+	for _, n := range p.list() {
+		last, silent := p.silent(n, now)
+		if !silent {
+			continue
+		}
+		p.mu.Lock()
+		var s gpu.Snapshot
+		if m := p.heard[n.Name]; m != nil {
+			s = m.snapshot
+		}
+		p.mu.Unlock()
+		s.Node, s.Events, s.EventsDropped = n.Name, nil, 0
+		s.Error = lostSentence(n.Name, last)
+		p.lab.fleet.Update(s)
+	}
+}
+
+func lostSentence(name string, last time.Time) string {
+	return fmt.Sprintf("%s has not been heard since %s. Notebooks there may well go on, but cannot be reached; they are back with the machine. See that it is on and connected.",
+		name, last.Local().Format("15:04:05 on Mon 2 Jan"))
+}
+
+// Hello implements nodeapi.Head.
+func (p *pool) Hello() nodeapi.Hello {
+	return nodeapi.Hello{Lab: p.lab.cfg.Lab, Version: version.Version, Time: time.Now()}
+}
+
+// Settings implements nodeapi.Head.
+func (p *pool) Settings(context.Context) (nodeapi.Settings, error) {
+	l := p.lab
+	if l.attached.Load() == nil {
+		return nodeapi.Settings{}, errors.New("the lab is still starting; try again in a minute")
+	}
+	mark, err := l.storageMark(context.Background())
+	if err != nil {
+		return nodeapi.Settings{}, err
+	}
+	return nodeapi.Settings{
+		Lab: l.cfg.Lab, URL: l.url(), Head: l.id.NodeName, DataDir: l.cfg.DataDir,
+		ClusterCIDR: l.id.ClusterCIDR.String(), ServiceCIDR: l.id.ServiceCIDR.String(), APIPort: kubernetesPort,
+		Images: l.images.Refs(), GPUs: l.poolGPUs(), SimulatedGPUs: l.cfg.SimulatedGPUs, GPUSharing: l.cfg.GPUSharing,
+		PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, Shared: l.cfg.Storage.Shared, Mark: mark,
+		Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
+	}, nil
+}
+
+// kubernetesPort is where k3s serves the Kubernetes API.
+const kubernetesPort = 6443
+
+// Joined implements nodeapi.Head: what Kubernetes has of an earlier machine of
+// the name goes.
+func (p *pool) Joined(ctx context.Context, n nodes.Node, replaced bool) error {
+	detail := n.Address
+	if replaced {
+		detail += ", in place of an earlier one of the name"
+	}
+	p.lab.auditSystem(ctx, "node.join", n.Name, detail)
+	if err := p.forgetNode(ctx, n.Name, n.Joined); err != nil {
+		return err
+	}
+	return p.reread(ctx)
+}
+
+// Refused implements nodeapi.Head.
+func (p *pool) Refused(ctx context.Context, who, remote, why string) {
+	slog.Warn("a machine was refused", "machine", who, "from", remote, "why", why)
+	if !p.audits.Allow() {
+		return
+	}
+	host, _, _ := net.SplitHostPort(remote)
+	err := p.lab.people.Audit(context.WithoutCancel(ctx), users.Entry{Actor: "system", Action: "node.refused", Target: who, Detail: firstSentence(why), Remote: host})
+	if err != nil {
+		slog.Warn("the audit log misses that", "err", err)
+	}
+}
+
+// firstSentence is the reason without the next steps.
+func firstSentence(text string) string {
+	text, _, _ = strings.Cut(text, ";")
+	return text
+}
+
+// Orders implements nodeapi.Head.
+func (p *pool) Orders(nodes.Node) nodeapi.Orders {
+	var o nodeapi.Orders
+	if parts := p.lab.attached.Load(); parts != nil {
+		o.LentAnyway = parts.lending.lentAnyway()
+	}
+	return o
+}
+
+// Report implements nodeapi.Head. Of pods, only what the head knows itself is
+// believed: who a pod's person is, and that it runs on that machine.
+func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
+	parts := p.lab.attached.Load()
+	if parts == nil {
+		return nil // the head is starting
+	}
+	s := r.Snapshot
+	for _, other := range p.lab.fleet.Snapshots() {
+		if other.Node == n.Name || other.Error != "" {
+			continue
+		}
+		for i := range other.GPUs {
+			if g := &other.GPUs[i]; g.UUID != "" && g.Error == "" && slices.ContainsFunc(s.GPUs, func(mine gpu.GPU) bool { return mine.UUID == g.UUID }) {
+				return fmt.Errorf("the machine %s told of the GPU %s, which is %s's", n.Name, g.UUID, other.Node)
+			}
+		}
+	}
+	nameOwners(&s, ownersOn(parts.kube, n.Name))
+	p.mu.Lock()
+	m := p.heard[n.Name]
+	if m != nil {
+		m.at, m.snapshot, m.features = time.Now(), s, r.Features
+	}
+	p.mu.Unlock()
+	if m != nil {
+		p.lab.fleet.Update(s)
+	}
+	return nil
+}
+
+// owners are a machine's notebooks as the head knows them.
+type owners struct {
+	byUID  map[string]gpu.PodRef
+	byName map[string]gpu.Holder // by namespace/name; with the time it started
+}
+
+func ownersOn(kube notebookPods, node string) owners {
+	o := owners{map[string]gpu.PodRef{}, map[string]gpu.Holder{}}
+	for _, pod := range kube.Notebooks() {
+		if pod.Node == node {
+			o.byUID[pod.UID] = podRef(pod)
+			o.byName[pod.Namespace+"/"+pod.Name] = gpu.Holder{PodRef: podRef(pod), Since: pod.Started}
+		}
+	}
+	return o
+}
+
+// nameOwners fills in whose the pods of a snapshot are.
+func nameOwners(s *gpu.Snapshot, o owners) {
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		for k := range g.Processes {
+			p := &g.Processes[k].Pod
+			if ref, ok := o.byUID[p.UID]; ok && p.UID != "" {
+				*p = ref
+			} else {
+				*p = gpu.PodRef{UID: p.UID}
+			}
+		}
+		for k := range g.Holders {
+			h := &g.Holders[k]
+			known, ok := o.byName[h.Namespace+"/"+h.Name]
+			if !ok {
+				h.PodRef = gpu.PodRef{Namespace: h.Namespace, Name: h.Name}
+				continue
+			}
+			h.PodRef = known.PodRef
+			if !known.Since.IsZero() {
+				h.Since = known.Since
+			}
+		}
+	}
+}
+
+// Left implements nodeapi.Head.
+func (p *pool) Left(ctx context.Context, n nodes.Node) error {
+	p.lab.auditSystem(ctx, "node.leave", n.Name, "")
+	_, err := p.remove(ctx, n.Name)
+	return err
+}
+
+// remove takes a machine out of the list, and out of Kubernetes.
+func (p *pool) remove(ctx context.Context, name string) (nodes.Node, error) {
+	n, err := p.registry.Remove(ctx, name)
+	if err != nil {
+		return n, err
+	}
+	if err := p.reread(ctx); err != nil {
+		return n, err
+	}
+	// Later too, if the machine that went comes back; see tellKubernetes.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	return n, p.forgetNode(ctx, name, time.Now().Add(time.Hour))
+}
+
+// invite makes a code that names this machine's addresses.
+func (p *pool) invite(ctx context.Context) (nodes.Code, time.Time, []string, error) {
+	p.mu.Lock()
+	open := p.open
+	p.mu.Unlock()
+	if open == nil || p.lab.attached.Load() == nil {
+		return nodes.Code{}, time.Time{}, nil, errStarting
+	}
+	if err := open(); err != nil {
+		return nodes.Code{}, time.Time{}, nil, err
+	}
+	here := p.lab.where.Load()
+	var addresses []netip.AddrPort
+	var words []string
+	for _, a := range append([]netip.Addr{here.address}, here.all...) {
+		at := netip.AddrPortFrom(a, uint16(p.lab.cfg.NodesPort))
+		if a.IsValid() && !a.IsLinkLocalUnicast() && !slices.Contains(addresses, at) {
+			addresses, words = append(addresses, at), append(words, at.String())
+		}
+	}
+	code, expires, err := p.registry.Invite(ctx, p.authority.Fingerprint(), addresses)
+	return code, expires, words[:min(len(words), len(code.Addresses))], err
+}
+
+// auditSystem records what the system saw of a machine.
+func (l *appliance) auditSystem(ctx context.Context, action, target, detail string) {
+	if err := l.people.Audit(context.WithoutCancel(ctx), users.Entry{Actor: "system", Action: action, Target: target, Detail: detail}); err != nil {
+		slog.Warn("the audit log misses an entry", "action", action, "err", err)
+	}
+}
+
+// poolGPUs is what the GPUs of the pool are: the head's kind, or where it has
+// none that of the first machine with some. One device plugin serves all, so
+// they are of one kind.
+func (l *appliance) poolGPUs() string {
+	if l.cfg.GPUs != gpusNone {
+		return l.cfg.GPUs
+	}
+	for _, n := range l.pool.list() {
+		if n.GPUs != gpusNone {
+			return n.GPUs
+		}
+	}
+	return gpusNone
+}
+
+// poolChanged makes the cluster fit for the machines that are there now.
+func (l *appliance) poolChanged() {
+	l.mendSoon()
+	if parts := l.attached.Load(); parts != nil {
+		parts.notebooks.Wake()
+	}
+}
+
+// stayHome names the machine that notebooks have to run on because their homes
+// are on its disk; "" where they may run on any.
+func (l *appliance) stayHome() string {
+	if l.cfg.Storage.Shared != "" || len(l.pool.list()) == 0 {
+		return ""
+	}
+	return l.id.NodeName
+}
+
+// stayHomeNote says so, and what would change it.
+func (l *appliance) stayHomeNote() string {
+	if l.stayHome() == "" {
+		return ""
+	}
+	return fmt.Sprintf("Notebooks start on %s only, because homes are on its own disk: put them on storage that every machine mounts at the same path, and name it in storage.shared of the configuration.", l.id.NodeName)
+}
+
+// nodeAddresses are where the pool's other machines are.
+func (p *pool) nodeAddresses() []netip.Addr {
+	var out []netip.Addr
+	for _, n := range p.list() {
+		if a, err := netip.ParseAddr(n.Address); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// readiness is what Kubernetes says of the nodes, by name.
+func readiness(list []corev1.Node) map[string]string {
+	out := map[string]string{}
+	for i := range list {
+		out[list[i].Name] = "it has not reported yet"
+		for _, c := range list[i].Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				out[list[i].Name] = c.Message
+				if c.Status == corev1.ConditionTrue {
+					out[list[i].Name] = ""
+				}
+			}
+		}
+	}
+	return out
+}
+
+// describe tells of the pool's other machines, for people.
+func (p *pool) describe(ctx context.Context) []nodeStatus {
+	members := p.list()
+	if len(members) == 0 {
+		return nil
+	}
+	var ready map[string]string
+	if client := p.lab.client.Load(); client != nil {
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		if list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}); err == nil {
+			ready = readiness(list.Items)
+		}
+	}
+	var out []nodeStatus
+	for _, n := range members {
+		s := nodeStatus{Node: n}
+		s.last, s.lost = p.silent(n, time.Now())
+		s.notReady, s.registered = ready[n.Name]
+		p.mu.Lock()
+		if m := p.heard[n.Name]; m != nil {
+			s.snapshot, s.reported = m.snapshot, !m.at.IsZero()
+		}
+		p.mu.Unlock()
+		out = append(out, s)
+	}
+	return out
+}
+
+// nodeStatus is one machine as describe found it.
+type nodeStatus struct {
+	nodes.Node
+	last       time.Time
+	lost       bool
+	registered bool   // Kubernetes knows it
+	notReady   string // why Kubernetes does not call it ready, "" if it does
+	reported   bool
+	snapshot   gpu.Snapshot
+}
+
+// labelsOf is what Kubernetes is to know of a machine's GPUs.
+func (p *pool) labelsOf(n nodes.Node) (features map[string]*string, key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.heard[n.Name]
+	if m == nil {
+		return nil, ""
+	}
+	features = map[string]*string{}
+	if n.GPUs != gpusNone {
+		for name, value := range m.features {
+			if featureLabels.MatchString(name) {
+				features[name] = &value
+			}
+		}
+	}
+	key = n.GPUs
+	for _, name := range slices.Sorted(maps.Keys(features)) {
+		key += " " + name + "=" + *features[name]
+	}
+	if key == m.labelled {
+		return nil, ""
+	}
+	return features, key
+}
+
+// notebookPods tells which notebooks run.
+type notebookPods interface{ Notebooks() []notebooks.PodInfo }
+
+// onlyOn names the machine that a profile's notebooks have to run on: the head,
+// where homes are on its disk, or where the profile's image was brought in there
+// and no other machine has it. "" lets them run on any.
+func (l *appliance) onlyOn(slug string) string {
+	if len(l.pool.list()) == 0 {
+		return ""
+	}
+	for _, p := range l.cfg.profiles() {
+		if p.Slug == slug && p.Image != "" && !l.ownImage(p.Image) {
+			return l.id.NodeName
+		}
+	}
+	return l.stayHome()
+}

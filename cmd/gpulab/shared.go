@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/internal/storage"
+)
+
+// storageMarkSetting holds what is written into shared storage, by which every
+// machine knows that what is mounted there is this lab's.
+const storageMarkSetting = "storage.mark"
+
+// markFile is where it stands.
+const markFile = ".gpulab-lab"
+
+// sharedParts are the folders of shared storage that are mounted in place of
+// those in the data folder, so that paths are the same with and without.
+var sharedParts = []string{"homes", "folders"}
+
+func checkShared(path, dataDir string) error {
+	if path == "" {
+		return nil
+	}
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+		return fmt.Errorf("storage.shared is %q, but must be the full path of a folder that every machine mounts, such as /srv/lab", path)
+	}
+	if path == dataDir || strings.HasPrefix(path, dataDir+"/") || strings.HasPrefix(dataDir, path+"/") {
+		return fmt.Errorf("storage.shared is %s, which lies in or around dataDir, %s; mount the storage elsewhere", path, dataDir)
+	}
+	return nil
+}
+
+// storageMark is this lab's, "" where nothing is shared.
+func (l *appliance) storageMark(ctx context.Context) (string, error) {
+	if l.cfg.Storage.Shared == "" {
+		return "", nil
+	}
+	mark, err := l.store.Setting(ctx, storageMarkSetting)
+	if err != nil || mark != "" {
+		return mark, err
+	}
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails
+	mark = hex.EncodeToString(random[:])
+	return mark, l.store.SetSetting(ctx, storageMarkSetting, mark)
+}
+
+// openShared puts shared storage in the place of homes and folders, and marks
+// it the first time.
+func (l *appliance) openShared(ctx context.Context) error {
+	path := l.cfg.Storage.Shared
+	if path == "" {
+		return nil
+	}
+	mark, err := l.storageMark(ctx)
+	if err != nil {
+		return err
+	}
+	err = lookAtShared(path, mark)
+	written, serr := l.store.Setting(ctx, storageMarkSetting+".written")
+	switch {
+	case serr != nil:
+		return serr
+	case errors.Is(err, errUnmarked) && written == path:
+		return missingStorage(path)
+	case errors.Is(err, errUnmarked):
+		err = nodes.WriteSecret(filepath.Join(path, markFile), []byte(mark+"\n"))
+		if err == nil {
+			err = l.store.SetSetting(ctx, storageMarkSetting+".written", path)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, part := range sharedParts {
+		if err := os.MkdirAll(filepath.Join(path, part), 0o711); err != nil {
+			return fmt.Errorf("storage.shared: %w", err)
+		}
+	}
+	return mountShared(path, l.cfg.DataDir)
+}
+
+func missingStorage(path string) error {
+	return fmt.Errorf("the lab's storage is not at %s on this machine: mount there what the lab's other machines have there, and try again", path)
+}
+
+var errUnmarked = errors.New("it has no mark")
+
+// lookAtShared finds out whether the lab's storage is there: a mount that is
+// missing must not be taken for a lab without homes.
+func lookAtShared(path, mark string) error {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return missingStorage(path)
+	}
+	have, err := os.ReadFile(filepath.Join(path, markFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return errUnmarked
+	}
+	if err != nil {
+		return fmt.Errorf("storage.shared: %w", err)
+	}
+	if strings.TrimSpace(string(have)) != mark {
+		return fmt.Errorf("what is mounted at %s belongs to another lab (%s says so); mount this lab's storage there, or choose another path, or delete that file to give it to this lab", path, filepath.Join(path, markFile))
+	}
+	return nil
+}
+
+// mountShared binds the parts of shared storage into the data folder. Files
+// that are on the machine's own disk there would be hidden, so they must be
+// moved first.
+func mountShared(path, dataDir string) error {
+	for _, part := range sharedParts {
+		from, to := filepath.Join(path, part), filepath.Join(dataDir, part)
+		if err := os.MkdirAll(to, 0o711); err != nil {
+			return err
+		}
+		same, err := sameFolder(from, to)
+		if err != nil {
+			return fmt.Errorf("storage.shared: %w", err)
+		}
+		if same {
+			continue
+		}
+		entries, err := os.ReadDir(to)
+		if err != nil {
+			return err
+		}
+		if len(entries) > 0 {
+			return fmt.Errorf("storage.shared is %s, but %s has files already: while gpulab is stopped, copy them (`cp -a %[2]s/. %[3]s/`), move them away (`mv %[2]s %[2]s.before`), and run `gpulab init` again", path, to, from)
+		}
+		if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("show %s at %s: %w", from, to, err)
+		}
+	}
+	return nil
+}
+
+func sameFolder(a, b string) (bool, error) {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false, err
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other), err
+}
+
+// hostUsersForHomes says whether notebooks have to do without user IDs of their own
+// because the homes' file system cannot show them.
+func (l *appliance) hostUsersForHomes() bool {
+	return l.cfg.Storage.Shared != "" && !storage.CanMapIDs(l.homesDir())
+}

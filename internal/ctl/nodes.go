@@ -1,0 +1,113 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// NodeInvitation is what a new machine joins with.
+type NodeInvitation struct {
+	// Command is the line to type on the machine; the code in it is a secret.
+	Command string    `json:"command"`
+	Code    string    `json:"code"`
+	Expires time.Time `json:"expires"`
+	// Addresses are those of this head that the code names.
+	Addresses []string `json:"addresses"`
+	// Note says what whoever adds a machine should know, "" for nothing.
+	Note string `json:"note,omitempty"`
+}
+
+// RemovedNode is what a removal did.
+type RemovedNode struct {
+	Name string `json:"name"`
+	// Cleans says that the machine was reached, and takes gpulab off itself.
+	Cleans bool `json:"cleans"`
+	// Notebooks are those that ran there, as HANDLE/NAME.
+	Notebooks []string `json:"notebooks,omitempty"`
+}
+
+// Pool is what the socket offers about the machines of the pool.
+type Pool interface {
+	// InviteNode makes a code for one machine.
+	InviteNode(ctx context.Context) (NodeInvitation, error)
+	// Nodes are the machines, the head first.
+	Nodes(ctx context.Context) (Machines, error)
+	// RemoveNode takes a machine out of the pool. While notebooks run there it
+	// does so only if anyway is set.
+	RemoveNode(ctx context.Context, name string, anyway bool) (RemovedNode, error)
+}
+
+// Machines are all of the pool.
+type Machines struct {
+	Nodes []Node `json:"nodes"`
+	// Note says where notebooks run, where that is not everywhere.
+	Note string `json:"note,omitempty"`
+}
+
+type removeNode struct {
+	Anyway bool `json:"anyway"`
+}
+
+func handleNodes(mux *http.ServeMux, d Pool) {
+	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
+	mux.HandleFunc("GET /v1/nodes", answer(func(r *http.Request) (any, error) { return d.Nodes(r.Context()) }))
+	mux.HandleFunc("POST /v1/nodes/{name}/remove", answer(withBody(smallBody, func(r *http.Request, in removeNode) (any, error) {
+		return d.RemoveNode(r.Context(), r.PathValue("name"), in.Anyway)
+	})))
+}
+
+// InviteNode implements Daemon.
+func (c *Client) InviteNode(ctx context.Context) (NodeInvitation, error) {
+	return call[NodeInvitation](ctx, c, "POST", "/v1/nodes/invite", nil)
+}
+
+// Nodes implements Daemon.
+func (c *Client) Nodes(ctx context.Context) (Machines, error) {
+	return call[Machines](ctx, c, "GET", "/v1/nodes", nil)
+}
+
+// RemoveNode implements Daemon.
+func (c *Client) RemoveNode(ctx context.Context, name string, anyway bool) (RemovedNode, error) {
+	return call[RemovedNode](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/remove", removeNode{anyway})
+}
+
+// Machine is what the socket of a joined machine offers; all else is the head's.
+type Machine interface {
+	Status(ctx context.Context) (Status, error)
+	WatchBoot(ctx context.Context, fn func(Boot) error) error
+	// Elsewhere is a sentence for whoever asks for anything else.
+	Elsewhere() string
+}
+
+// ServeMachine answers on the socket of a joined machine as Serve does on a
+// head's.
+func ServeMachine(ctx context.Context, socket string, m Machine) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", answer(func(r *http.Request) (any, error) { return m.Status(r.Context()) }))
+	mux.HandleFunc("GET /v1/boot", watchBoot(m))
+	mux.HandleFunc("/", answer(func(*http.Request) (any, error) { return nil, errors.New(m.Elsewhere()) }))
+	return serveOn(ctx, socket, mux)
+}
+
+// watchBoot sends the stages of a start as they go.
+func watchBoot(d interface {
+	WatchBoot(ctx context.Context, fn func(Boot) error) error
+}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		enc, flush := json.NewEncoder(w), http.NewResponseController(w)
+		err := d.WatchBoot(r.Context(), func(b Boot) error {
+			if err := enc.Encode(b); err != nil {
+				return err
+			}
+			return flush.Flush()
+		})
+		if err != nil && r.Context().Err() == nil {
+			slog.Warn("watching the start ended", "err", err)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func (d *daemon) InviteNode(context.Context) (NodeInvitation, error) {
+	return NodeInvitation{Command: "gpulab join gl1abc", Code: "gl1abc"}, nil
+}
+
+func (d *daemon) Nodes(context.Context) (Machines, error) {
+	return Machines{Nodes: []Node{{Name: "head", Role: "head"}, {Name: "b", State: NodeLost}}, Note: "stay"}, nil
+}
+
+func (d *daemon) RemoveNode(_ context.Context, name string, anyway bool) (RemovedNode, error) {
+	if !anyway {
+		return RemovedNode{}, errors.New("a notebook runs there")
+	}
+	return RemovedNode{Name: name, Cleans: true}, nil
+}
+
+func TestNodes(t *testing.T) {
+	_, c := serveDaemon(t, &daemon{})
+	ctx := t.Context()
+	if got, err := c.InviteNode(ctx); err != nil || got.Code != "gl1abc" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := c.Nodes(ctx); err != nil || len(got.Nodes) != 2 || got.Nodes[1].State != NodeLost || got.Note != "stay" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := c.RemoveNode(ctx, "b", false); err == nil || err.Error() != "a notebook runs there" {
+		t.Errorf("%v", err)
+	}
+	if got, err := c.RemoveNode(ctx, "b", true); err != nil || got.Name != "b" || !got.Cleans {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+type machine struct{ *daemon }
+
+func (machine) Elsewhere() string { return "run this on the head" }
+
+// A joined machine answers about itself, and says of all else where it is done.
+func TestMachine(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- ServeMachine(ctx, socket, machine{&daemon{}}) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	c := NewClient(socket)
+	var status Status
+	err := ErrNotRunning
+	for errors.Is(err, ErrNotRunning) {
+		status, err = c.Status(ctx)
+	}
+	if err != nil || !status.Ready {
+		t.Errorf("%+v, %v", status, err)
+	}
+	if _, err := c.Nodes(ctx); err == nil || !strings.Contains(err.Error(), "on the head") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,300 @@
+package nodeapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/nodes"
+)
+
+// Head is what the handler asks of the lab.
+type Head interface {
+	// Hello and Settings describe the lab.
+	Hello() Hello
+	Settings(ctx context.Context) (Settings, error)
+	// Joined is told of a machine that was let in, replaced that another of the
+	// name had to go.
+	Joined(ctx context.Context, n nodes.Node, replaced bool) error
+	// Refused is told of somebody who was not let in, or was not believed.
+	Refused(ctx context.Context, who, remote, why string)
+	// Token is a credential of a few minutes with which Kubernetes lets the
+	// machine in.
+	Token(ctx context.Context, n nodes.Node) (string, error)
+	// Report takes what a machine tells of itself, and Orders is what it gets back.
+	Report(ctx context.Context, n nodes.Node, r Report) error
+	Orders(n nodes.Node) Orders
+	// Check looks how far the machine's way into the pool is; with pods, it lets
+	// a pod there ask one on the head.
+	Check(ctx context.Context, n nodes.Node, pods bool) (Progress, error)
+	// Left is told of a machine that takes itself out of the pool.
+	Left(ctx context.Context, n nodes.Node) error
+}
+
+// Config wires a handler. All fields are needed.
+type Config struct {
+	Head      Head
+	Registry  *nodes.Registry
+	Authority *nodes.Authority
+	Log       *slog.Logger
+}
+
+// Limits of what strangers and machines may send.
+const (
+	smallBody  = 16 << 10
+	longLine   = 1 << 20
+	mostGPUs   = 64
+	joinsBurst = 10
+)
+
+// joinsEvery bounds how fast codes can be tried, by all strangers together.
+const joinsEvery = 3 * time.Second
+
+type handler struct {
+	Config
+	joins *rate.Limiter
+}
+
+// Handler answers machines. It is served with the authority's ServerConfig.
+func Handler(cfg Config) http.Handler {
+	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, h.Head.Hello(), nil) })
+	mux.HandleFunc("POST /v1/join", h.join)
+	mux.HandleFunc("GET /v1/settings", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Settings(r.Context()) }))
+	mux.HandleFunc("POST /v1/token", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return h.Head.Token(r.Context(), n) }))
+	mux.HandleFunc("GET /v1/progress", h.machine(func(r *http.Request, n nodes.Node) (any, error) {
+		return h.Head.Check(r.Context(), n, r.URL.Query().Get("pods") != "")
+	}))
+	mux.HandleFunc("POST /v1/certificate", h.machine(h.renew))
+	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return struct{}{}, h.Head.Left(r.Context(), n) }))
+	mux.HandleFunc("POST /v1/stream", h.stream)
+	return mux
+}
+
+func (h *handler) answer(w http.ResponseWriter, v any, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		p := &Problem{Message: err.Error(), Removed: errors.Is(err, nodes.ErrRemoved), Status: http.StatusBadRequest}
+		_ = errors.As(err, &p)
+		w.WriteHeader(p.Status)
+		v = p
+	}
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		h.Log.Debug("a machine went away", "err", err)
+	}
+}
+
+// nodeName is what Kubernetes takes, and gpulab makes, for a machine's name.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$`)
+
+func (h *handler) join(w http.ResponseWriter, r *http.Request) {
+	if !h.joins.Allow() {
+		h.answer(w, nil, &Problem{Message: "too many machines try to join at once; try again in half a minute", Status: http.StatusTooManyRequests})
+		return
+	}
+	admission, name, err := h.admit(r)
+	if err != nil {
+		h.Head.Refused(r.Context(), name, r.RemoteAddr, err.Error())
+	}
+	h.answer(w, admission, err)
+}
+
+func (h *handler) admit(r *http.Request) (out Admission, name string, err error) {
+	var a Application
+	if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, smallBody)).Decode(&a); err != nil {
+		return out, "", fmt.Errorf("the application could not be read: %w", err)
+	}
+	if !nodeName.MatchString(a.Name) {
+		return out, "", fmt.Errorf("%.60q cannot be a machine's name; choose one of lower-case letters, digits and hyphens with --name", a.Name)
+	}
+	if len(a.Code) != 8 || len(a.Secret) != 16 || len(a.Machine) != 64 || len(a.Version) > 64 {
+		return out, a.Name, errors.New("the application is not whole")
+	}
+	switch a.GPUs {
+	case "real", "simulated", "none":
+	default:
+		return out, a.Name, fmt.Errorf("the machine's GPUs are %.20q, but may be real, simulated or none", a.GPUs)
+	}
+	settings, err := h.Head.Settings(r.Context())
+	if err != nil {
+		return out, a.Name, err
+	}
+	if a.Name == settings.Head {
+		return out, a.Name, fmt.Errorf("the lab's head is named %s itself; choose another name with --name", a.Name)
+	}
+	request, err := nodes.ParseRequest(a.Request)
+	if err != nil {
+		return out, a.Name, err
+	}
+	hash, err := nodes.KeyHash(request.PublicKey)
+	if err != nil {
+		return out, a.Name, err
+	}
+	n, replaced, err := h.Registry.Join(r.Context(), nodes.Application{
+		CodeID: [8]byte(a.Code), Secret: [16]byte(a.Secret), KeyHash: hash, Name: a.Name, Machine: a.Machine,
+		Address: addressOf(r), Version: a.Version, GPUs: a.GPUs, Replace: a.Replace, Try: a.Try,
+	})
+	if err != nil || a.Try {
+		return Admission{Settings: settings}, a.Name, err
+	}
+	if err := h.Head.Joined(r.Context(), n, replaced); err != nil {
+		return out, a.Name, err
+	}
+	out.Settings = settings
+	out.Certificate, err = h.Authority.Sign(request, n.Name)
+	return out, a.Name, err
+}
+
+func addressOf(r *http.Request) string {
+	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		return a.Addr().Unmap().String()
+	}
+	return ""
+}
+
+// who is the machine that speaks.
+func (h *handler) who(r *http.Request) (nodes.Node, error) {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return nodes.Node{}, &Problem{Message: "only machines of the pool may ask for this; join it with `gpulab join`", Status: http.StatusUnauthorized}
+	}
+	n, err := h.Registry.Who(r.Context(), r.TLS.PeerCertificates[0])
+	if errors.Is(err, nodes.ErrRemoved) || errors.Is(err, nodes.ErrUnknown) {
+		err = &Problem{Message: err.Error(), Removed: errors.Is(err, nodes.ErrRemoved), Status: http.StatusForbidden}
+	}
+	return n, err
+}
+
+// machine is for questions that only machines of the pool may ask.
+func (h *handler) machine(fn func(*http.Request, nodes.Node) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		n, err := h.who(r)
+		if err != nil {
+			h.answer(w, nil, err)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, smallBody)
+		v, err := fn(r, n)
+		h.answer(w, v, err)
+	}
+}
+
+// renew signs the machine's own key again.
+func (h *handler) renew(r *http.Request, n nodes.Node) (any, error) {
+	var der []byte
+	if err := json.NewDecoder(r.Body).Decode(&der); err != nil {
+		return nil, fmt.Errorf("the request for a certificate could not be read: %w", err)
+	}
+	request, err := nodes.ParseRequest(der)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := nodes.KeyHash(request.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	if shown, err := nodes.KeyHash(r.TLS.PeerCertificates[0].PublicKey); err != nil || asked != shown {
+		return nil, errors.New("a certificate is renewed for the same key only")
+	}
+	return h.Authority.Sign(request, n.Name)
+}
+
+// stream takes reports, and gives orders, until either side ends.
+func (h *handler) stream(w http.ResponseWriter, r *http.Request) {
+	n, err := h.who(r)
+	if err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	version := r.Header.Get("Gpulab-Version")
+	if err := h.Registry.Saw(ctx, n.ID, addressOf(r), version[:min(len(version), 64)]); err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	n.Address, n.Version = addressOf(r), version
+	h.Log.Info("a machine is connected", "machine", n.Name, "address", n.Address, "version", n.Version)
+	ended := make(chan struct{})
+	go func() { // the only one that writes
+		defer close(ended)
+		defer cancel()
+		h.order(ctx, w, r, n)
+	}()
+	if err := h.hear(ctx, r, n); err != nil && ctx.Err() == nil {
+		h.Log.Warn("a machine is not heard any more", "machine", n.Name, "err", err)
+	}
+	cancel()
+	<-ended
+}
+
+func (h *handler) order(ctx context.Context, w http.ResponseWriter, r *http.Request, n nodes.Node) {
+	enc, control := json.NewEncoder(w), http.NewResponseController(w)
+	_ = control.EnableFullDuplex() // HTTP/2 is anyway
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for {
+		orders := h.Head.Orders(n)
+		_, err := h.who(r)
+		if p := (*Problem)(nil); errors.As(err, &p) {
+			orders.Leave = p.Removed
+		}
+		if enc.Encode(orders) != nil || control.Flush() != nil || err != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (h *handler) hear(ctx context.Context, r *http.Request, n nodes.Node) error {
+	context.AfterFunc(ctx, func() { _ = r.Body.Close() })
+	lines := bufio.NewScanner(r.Body)
+	lines.Buffer(make([]byte, 64<<10), longLine)
+	seen := time.Now()
+	for lines.Scan() {
+		var report Report
+		if err := json.Unmarshal(lines.Bytes(), &report); err != nil {
+			return fmt.Errorf("it sent what is no report: %w", err)
+		}
+		if err := believable(n, &report.Snapshot); err != nil {
+			h.Head.Refused(ctx, n.Name, r.RemoteAddr, err.Error())
+			return err
+		}
+		if err := h.Head.Report(ctx, n, report); err != nil {
+			h.Head.Refused(ctx, n.Name, r.RemoteAddr, err.Error())
+			return err
+		}
+		if time.Since(seen) > time.Minute {
+			seen = time.Now()
+			if err := h.Registry.Saw(ctx, n.ID, n.Address, n.Version); err != nil {
+				return err
+			}
+		}
+	}
+	return lines.Err()
+}
+
+// believable refuses what a machine cannot know or be.
+func believable(n nodes.Node, s *gpu.Snapshot) error {
+	if s.Node != n.Name {
+		return fmt.Errorf("the machine %s spoke for %.60q, and machines speak for themselves only", n.Name, s.Node)
+	}
+	if len(s.GPUs) > mostGPUs {
+		return fmt.Errorf("the machine %s told of %d GPUs, more than one can have", n.Name, len(s.GPUs))
+	}
+	return nil
+}

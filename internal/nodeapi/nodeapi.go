@@ -1,0 +1,113 @@
+// Package nodeapi is how the machines of a pool speak with its head: joining,
+// and then one long stream each way, readings to the head and orders back.
+//
+// It is HTTP/2 over TLS with the machines' own authority (package nodes). Only
+// who joins needs no certificate, but a code; everybody else is the machine
+// that its certificate names, and speaks for that machine only.
+//
+// Handler is the head's side, Client a machine's. cmd/gpulab wires both.
+package nodeapi
+
+import (
+	"time"
+
+	"github.com/gpulab/gpulab/internal/gpu"
+)
+
+// Hello is what anybody may know who reaches the head.
+type Hello struct {
+	Lab     string    `json:"lab"`
+	Version string    `json:"version"` // of the head's gpulab
+	Time    time.Time `json:"time"`    // by the head's clock
+}
+
+// Application is what a machine sends that wants to join.
+type Application struct {
+	Code    []byte `json:"code"`    // its ID
+	Secret  []byte `json:"secret"`  // of the code
+	Request []byte `json:"request"` // for a certificate, DER; the key stays on the machine
+	Name    string `json:"name"`
+	Machine string `json:"machine"` // SHA-256 of its machine-id
+	Version string `json:"version"`
+	GPUs    string `json:"gpus"` // real, simulated or none
+	Replace bool   `json:"replace,omitempty"`
+	// Try asks what would be said, and uses nothing up.
+	Try bool `json:"try,omitempty"`
+}
+
+// Admission is the answer to an application; without a certificate to a try.
+type Admission struct {
+	Certificate []byte   `json:"certificate,omitempty"` // PEM
+	Settings    Settings `json:"settings"`
+}
+
+// Settings are what a machine needs to know of its lab.
+type Settings struct {
+	Lab  string `json:"lab"`
+	URL  string `json:"url"`  // of the pages
+	Head string `json:"head"` // the head's name as a machine
+	// DataDir is where every machine of the pool keeps gpulab's data.
+	DataDir     string `json:"dataDir"`
+	ClusterCIDR string `json:"clusterCIDR"`
+	ServiceCIDR string `json:"serviceCIDR"`
+	APIPort     int    `json:"apiPort"` // of Kubernetes, on the head
+	// Images are those of the head's gpulab, by short name.
+	Images map[string]string `json:"images"`
+	// GPUs is what the pool's GPUs are, real or simulated; none before any is there.
+	GPUs          string `json:"gpus"`
+	SimulatedGPUs int    `json:"simulatedGPUs"`
+	GPUSharing    int    `json:"gpuSharing"`
+	PodMaxPIDs    int    `json:"podMaxPIDs"`
+	// Shared is the folder that every machine has at the same path, with
+	// everybody's homes in it; "" where homes lie on the head's own disk.
+	Shared string `json:"shared,omitempty"`
+	// Mark is in a file of the shared folder, by which it is known.
+	Mark    string   `json:"mark,omitempty"`
+	Proxy   string   `json:"proxy,omitempty"`
+	NoProxy []string `json:"noProxy,omitempty"`
+}
+
+// Report is what a machine tells, about once a second.
+type Report struct {
+	Snapshot gpu.Snapshot `json:"snapshot"`
+	// Features are labels about the GPUs, as NVIDIA's feature discovery made them.
+	Features map[string]string `json:"features,omitempty"`
+}
+
+// Orders are what the head wants of a machine. They are sent every few seconds,
+// so that each side knows that the other is there.
+type Orders struct {
+	// LentAnyway are the UUIDs of GPUs that are lent out although somebody
+	// outside gpulab uses them.
+	LentAnyway []string `json:"lentAnyway,omitempty"`
+	// Leave says that the machine was removed from the pool.
+	Leave bool `json:"leave,omitempty"`
+}
+
+// Progress is how far a machine's way into the pool is, as the head sees it.
+type Progress struct {
+	Node    bool `json:"node"`    // Kubernetes calls it ready
+	Reading bool `json:"reading"` // its first reading has come
+	Pods    bool `json:"pods"`    // a pod there has answered one on the head
+	// Detail says what is missing, or what was seen.
+	Detail string `json:"detail,omitempty"`
+	// Failed is a sentence about what does not work, with the next step.
+	Failed string `json:"failed,omitempty"`
+}
+
+// Problem is an error on the wire: a sentence for the person at the terminal.
+type Problem struct {
+	Message string `json:"error"`
+	// Removed says that the machine was removed from the pool, which its
+	// certificate outlives.
+	Removed bool `json:"removed,omitempty"`
+	Status  int  `json:"-"`
+}
+
+func (p *Problem) Error() string { return p.Message }
+
+// beat is how often orders are sent at least.
+const beat = 2 * time.Second
+
+// silence is how long the head may say nothing before a machine connects anew.
+const silence = 10 * time.Second

@@ -1,0 +1,223 @@
+package nodes
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
+)
+
+var door = []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:8444"), netip.MustParseAddrPort("[fd00::7]:8444")}
+
+func newRegistry(t *testing.T) (*Registry, *Authority) {
+	t.Helper()
+	s, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	a, err := LoadAuthority(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(s.DB()), a
+}
+
+func TestCode(t *testing.T) {
+	c := newCode(sha256.Sum256([]byte("authority")), door)
+	text := c.String()
+	for _, given := range []string{text, " " + text + "\n", "sudo gpulab join " + text, strings.ToUpper(text)} {
+		got, err := ParseCode(given)
+		if err != nil || got.String() != text || len(got.Addresses) != 2 || got.Addresses[1] != door[1] || got.Secret != c.Secret {
+			t.Errorf("%q: %+v, %v", given, got, err)
+		}
+	}
+	for cut := range len(text) {
+		if _, err := ParseCode(text[:cut]); !errors.Is(err, ErrCode) {
+			t.Fatalf("cut off after %d: %v", cut, err)
+		}
+	}
+	for i := range text {
+		changed := []byte(text)
+		if changed[i]++; changed[i] == 'z'+1 {
+			changed[i] = 'a'
+		}
+		if _, err := ParseCode(string(changed)); err == nil {
+			t.Errorf("%q is taken, whose character %d is another", changed, i)
+		}
+	}
+}
+
+// application is for a code, with a key of its own.
+func application(t *testing.T, c Code, name string) (Application, *x509.CertificateRequest) {
+	t.Helper()
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := NewRequest(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := ParseRequest(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash, err := KeyHash(request.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Application{CodeID: c.ID, Secret: c.Secret, KeyHash: hash, Name: name, Machine: "id of " + name, Address: "10.1.2.4", Version: "1", GPUs: "none"}, request
+}
+
+func TestJoin(t *testing.T) {
+	r, authority := newRegistry(t)
+	ctx := t.Context()
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	if open, err := r.Open(ctx); open || err != nil {
+		t.Errorf("open with nobody invited: %v, %v", open, err)
+	}
+	invite := func() Code {
+		t.Helper()
+		c, expires, err := r.Invite(ctx, authority.Fingerprint(), door)
+		if err != nil || !expires.Equal(now.Add(time.Hour)) {
+			t.Fatal(expires, err)
+		}
+		return c
+	}
+	code := invite()
+	if open, err := r.Open(ctx); !open || err != nil {
+		t.Errorf("open with somebody invited: %v, %v", open, err)
+	}
+	a, request := application(t, code, "b")
+	wrong := a
+	wrong.Secret[0]++
+	if _, _, err := r.Join(ctx, wrong); !errors.Is(err, ErrCodeUnknown) {
+		t.Errorf("a guessed secret: %v", err)
+	}
+	wrong = a
+	wrong.CodeID[0]++
+	if _, _, err := r.Join(ctx, wrong); !errors.Is(err, ErrCodeUnknown) {
+		t.Errorf("a guessed code: %v", err)
+	}
+	try := a
+	try.Try = true
+	if _, _, err := r.Join(ctx, try); err != nil {
+		t.Error(err)
+	}
+	n, _, err := r.Join(ctx, a)
+	if err != nil || n.Name != "b" {
+		t.Fatal(n, err)
+	}
+	if again, _, err := r.Join(ctx, a); err != nil || again.ID != n.ID {
+		t.Errorf("an interrupted join goes on: %+v, %v", again, err)
+	}
+	other, _ := application(t, code, "c")
+	if _, _, err := r.Join(ctx, other); !errors.Is(err, ErrCodeUsed) {
+		t.Errorf("a used code: %v", err)
+	}
+	late := invite()
+	now = now.Add(time.Hour)
+	other, _ = application(t, late, "c")
+	if _, _, err := r.Join(ctx, other); !errors.Is(err, ErrCodeExpired) {
+		t.Errorf("a code of an hour ago: %v", err)
+	}
+
+	certificate := func(request *x509.CertificateRequest, name string) *x509.Certificate {
+		t.Helper()
+		text, err := authority.Sign(request, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := ParseCertificate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if who, err := r.Who(ctx, certificate(request, "b")); err != nil || who.ID != n.ID {
+		t.Errorf("%+v, %v", who, err)
+	}
+	if _, err := r.Who(ctx, certificate(request, "head")); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a name that is not the key's: %v", err)
+	}
+
+	// Installed anew, under the name, and as a copy.
+	anew, request2 := application(t, invite(), "b")
+	anew.Machine = "another"
+	if _, _, err := r.Join(ctx, anew); !errors.As(err, new(*NameTakenError)) || !strings.Contains(err.Error(), "--replace") {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	anew.Replace = true
+	if _, replaced, err := r.Join(ctx, anew); err != nil || !replaced {
+		t.Error(replaced, err)
+	}
+	if _, err := r.Who(ctx, certificate(request, "b")); !errors.Is(err, ErrRemoved) {
+		t.Errorf("the machine before: %v", err)
+	}
+	copied, _ := application(t, invite(), "d")
+	copied.Machine = "another"
+	if _, _, err := r.Join(ctx, copied); !errors.As(err, new(*CopyError)) {
+		t.Errorf("a copy: %v", err)
+	}
+	if _, err := r.Remove(ctx, "b"); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Who(ctx, certificate(request2, "b")); !errors.Is(err, ErrRemoved) {
+		t.Errorf("removed: %v", err)
+	}
+	if _, err := r.Remove(ctx, "b"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("removed twice: %v", err)
+	}
+	if list, err := r.List(ctx); err != nil || len(list) != 0 {
+		t.Error(list, err)
+	}
+}
+
+func TestAuthority(t *testing.T) {
+	dir := t.TempDir()
+	a, err := LoadAuthority(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := LoadAuthority(dir)
+	if err != nil || a.Fingerprint() != b.Fingerprint() {
+		t.Errorf("it is another one after a start: %v", err)
+	}
+	now := time.Now()
+	first, err := a.headCertificate(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := a.headCertificate(now.Add(29 * 24 * time.Hour)); err != nil || same != first {
+		t.Errorf("within a month the head has the same certificate: %v", err)
+	}
+	later, err := a.headCertificate(now.Add(31 * 24 * time.Hour))
+	if err != nil || later == first {
+		t.Errorf("a month later it has another: %v", err)
+	}
+	// A machine's certificate is not good for being the head.
+	_, request := application(t, newCode(a.Fingerprint(), door), "b")
+	text, err := a.Sign(request, HeadName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := ParseCertificate(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.certificate)
+	if _, err := c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err == nil {
+		t.Error("a machine can be the head")
+	}
+	if _, err := c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,604 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// TestPool is a lab of two machines: the second joins by the printed line, works
+// with the first, dies and comes back, and is removed with nothing left on it.
+func TestPool(t *testing.T) {
+	p := &pool{}
+	live(t, []chapter{
+		{"set up", p.setUp, true},
+		{"codes", p.refusedCodes, false},
+		{"join", p.join, true},
+		{"used code", p.usedCode, false},
+		{"join again", p.joinAgain, false},
+		{"GPUs of both", p.gpusOfBoth, true},
+		{"a notebook on each", p.notebooks, true},
+		{"a stolen certificate", p.stolen, false},
+		{"agent killed", p.agentKilled, false},
+		{"machine lost", p.lost, true},
+		{"removed", p.removed, false},
+	})
+}
+
+// TestPoolWithHomesOnTheHead is a lab whose homes lie on the head's own disk:
+// what the other machine has is seen, and notebooks stay where homes are.
+func TestPoolWithHomesOnTheHead(t *testing.T) {
+	p := &pool{}
+	live(t, []chapter{
+		{"set up", p.setUpLocal, true},
+		{"join", p.joinLocal, true},
+		{"notebooks stay", p.notebooksStay, false},
+		{"leave", p.leave, false},
+	})
+}
+
+// pool is the lab's second machine, and what the chapters leave each other.
+type pool struct {
+	node   *lab.Lab
+	before lab.Snapshot // of the second machine, when it has its storage
+	code   string       // with which it joined
+	shared string       // the lab's storage, as this machine sees it
+	// The first notebook on the head, the second on the node.
+	kernels map[string]*kernel
+	pods    map[string]poolPod
+	taken   *http.Client
+}
+
+type poolPod struct{ Name, Namespace, UID, Node string }
+
+const (
+	nodeName    = "gpu-two"
+	nodeAddress = "10.99.0.2"
+	nodesDoor   = lab.Address + ":8444"
+)
+
+const poolConfig = `
+lab: Pool lab
+gpus: simulated
+simulatedGPUs: 1
+storage:
+  shared: /srv/lab
+`
+
+// mountShared stands in for a network file system: both machines have the same
+// folder at the same path.
+func (p *pool) mountShared(a *appliance, on *lab.Lab) {
+	on.MustRun(a.ctx, "mkdir", "-p", "/srv/lab")
+	on.MustRun(a.ctx, "mount", "--bind", p.shared, "/srv/lab")
+}
+
+func (p *pool) setUp(t *testing.T, a *appliance) {
+	var err error
+	if p.shared, err = os.MkdirTemp(filepath.Dir(a.Binary()), "shared-"); err != nil {
+		t.Fatal(err)
+	}
+	a.lifeOf.Cleanup(func() { _ = os.RemoveAll(p.shared) })
+	if err := os.Chmod(p.shared, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a.WriteFile("/etc/gpulab/config.yaml", poolConfig)
+	result := a.Gpulab(a.ctx, initArgs...)
+	if result.Code == 0 || !strings.Contains(result.Stderr, "the lab's storage is not at /srv/lab on this machine") {
+		t.Errorf("init without the storage: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	p.mountShared(a, a.Lab)
+	testSetUp(t, a)
+	if a.Run(a.ctx, "sh", "-c", "ss -ltn | grep -q :8444").Code == 0 {
+		t.Error("the door for machines is open, and nobody was invited")
+	}
+	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.mountShared(a, p.node)
+	p.before = p.node.Snapshot(a.ctx)
+}
+
+type invitation struct {
+	Command, Code string
+	Expires       time.Time
+	Addresses     []string
+}
+
+func (p *pool) invite(t *testing.T, a *appliance) invitation {
+	t.Helper()
+	var i invitation
+	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "invite-node", "--json")), &i); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// refused checks that a code is refused on a machine, with its sentence, and
+// leaves nothing half-joined.
+func refused(t *testing.T, a *appliance, on *lab.Lab, code, says string, args ...string) {
+	t.Helper()
+	checkFailure(t, on.Run(a.ctx, on.Binary(), append([]string{"join", code}, args...)...), exitPreflight, says)
+	if on.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code == 0 {
+		t.Errorf("after a refusal (%s) the machine has joined by half", says)
+	}
+}
+
+func (p *pool) refusedCodes(t *testing.T, a *appliance) {
+	i := p.invite(t, a)
+	if left := time.Until(i.Expires); left < 59*time.Minute || left > time.Hour {
+		t.Errorf("a code works for %s", left)
+	}
+	if i.Command != "gpulab join "+i.Code || !slices.Contains(i.Addresses, nodesDoor) {
+		t.Errorf("%+v", i)
+	}
+	refused(t, a, p.node, i.Code[:len(i.Code)-5], "is not whole")
+	refused(t, a, a.Lab, i.Code, "this machine is the head of a lab itself")
+	code, err := nodes.ParseCode(i.Code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, unknown := code, code
+	foreign.Authority[3]++
+	unknown.Secret[3]++
+	refused(t, a, p.node, foreign.String(), "not the lab that made this code")
+	refused(t, a, p.node, unknown.String(), "this lab has not made that join code")
+	head := a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+	refused(t, a, p.node, i.Code, "choose another name", "--name", head)
+	a.MustRun(a.ctx, "python3", "-c", `import sqlite3
+db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=10)
+db.execute("UPDATE join_codes SET expires_at = created_at + 1")
+db.commit()`)
+	refused(t, a, p.node, i.Code, "has expired")
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused"); strings.Count(got, "node.refused")+strings.Count(got, "did not let a machine in") == 0 {
+		t.Errorf("the audit log does not tell of refusals:\n%s", got)
+	}
+}
+
+// poolNodes is what `gpulab nodes --json` tells.
+type poolNodes struct {
+	Nodes []struct {
+		Name, Role, State, Version, Address, Detail string
+		GPUs                                        int
+		LastContact                                 time.Time
+	}
+	Note string
+}
+
+func (p *pool) nodes(t *testing.T, a *appliance) poolNodes {
+	t.Helper()
+	var n poolNodes
+	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "nodes", "--json")), &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// state is how the head calls the second machine, "" where it does not know it.
+func (p *pool) state(t *testing.T, a *appliance) string {
+	t.Helper()
+	for _, n := range p.nodes(t, a).Nodes {
+		if n.Name == nodeName {
+			return n.State
+		}
+	}
+	return ""
+}
+
+func (p *pool) join(t *testing.T, a *appliance) {
+	p.code = p.invite(t, a).Code
+	cmd := p.node.Command(a.ctx, p.node.Binary(), "join", "-")
+	cmd.Stdin = strings.NewReader("gpulab join " + p.code + "\n")
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte(nodeName+" is in the pool of Pool lab after")) {
+		t.Fatalf("join: %v\n%s", err, out)
+	}
+	t.Logf("from the pasted line to the pool: %s\n%s", time.Since(began).Round(100*time.Millisecond), out)
+	list := p.nodes(t, a)
+	if len(list.Nodes) != 2 || list.Nodes[0].Role != "head" || list.Note != "" {
+		t.Fatalf("%+v", list)
+	}
+	if n := list.Nodes[1]; n.Name != nodeName || n.State != "ready" || n.Address != nodeAddress || n.GPUs != 1 || time.Since(n.LastContact) > 5*time.Second {
+		t.Errorf("%+v", n)
+	}
+	t.Log(a.MustGpulab(a.ctx, "nodes"))
+	if result := p.node.Gpulab(a.ctx, "user", "list"); result.Code == 0 || !strings.Contains(result.Stderr, "run this on its head") {
+		t.Errorf("a command of the head's on the node: %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	if result := p.node.Gpulab(a.ctx, "status"); result.Code != 0 || !strings.Contains(result.Stdout, "connected for") {
+		t.Errorf("status on the node: %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	checkFailure(t, p.node.Gpulab(a.ctx, "init", "--yes"), exitPreflight, "belongs to the pool of Pool lab")
+}
+
+// usedCode: a third machine finds the code used up, is told that it lacks the
+// lab's storage, and, as a copy of the second's disk, that it is one.
+func (p *pool) usedCode(t *testing.T, a *appliance) {
+	third := lab.NewBeside(t, a.Lab, "gpu-three", "10.99.0.3")
+	refused(t, a, third, p.code, "has been used")
+	fresh := p.invite(t, a).Code
+	refused(t, a, third, fresh, "the lab's storage is not at /srv/lab on this machine")
+	p.mountShared(a, third)
+	refused(t, a, third, fresh, "is in the pool already", "--name", nodeName)
+	id, err := os.ReadFile(p.node.Path("/etc/machine-id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	third.WriteFile("/etc/machine-id", string(id))
+	refused(t, a, third, fresh, "same machine-id as "+nodeName)
+}
+
+func (p *pool) joinAgain(t *testing.T, a *appliance) {
+	began := time.Now()
+	if got := p.node.MustGpulab(a.ctx, "join"); !strings.Contains(got, "nothing changed") {
+		t.Errorf("join again:\n%s", got)
+	}
+	t.Logf("join again took %s", time.Since(began).Round(100*time.Millisecond))
+}
+
+type poolGPUs []struct {
+	Node, Error string
+	GPUs        []struct {
+		UUID    string
+		Holders []struct{ User, Notebook, Name, Namespace string }
+	}
+}
+
+func (p *pool) gpus(t *testing.T, a *appliance) poolGPUs {
+	t.Helper()
+	var g poolGPUs
+	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "gpus", "--json")), &g); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func (p *pool) gpusOfBoth(t *testing.T, a *appliance) {
+	g := p.gpus(t, a)
+	if len(g) != 2 || len(g[0].GPUs) != 1 || len(g[1].GPUs) != 1 || g[0].GPUs[0].UUID == g[1].GPUs[0].UUID {
+		t.Fatalf("%+v", g)
+	}
+	own := p.node.MustGpulab(a.ctx, "gpus", "--json")
+	for _, s := range g {
+		if here := strings.Contains(own, s.GPUs[0].UUID); here != (s.Node == nodeName) {
+			t.Errorf("the node shows %s of %s: %v", s.GPUs[0].UUID, s.Node, here)
+		}
+	}
+	metrics := a.MustGpulab(a.ctx, "metrics")
+	b := a.browser.For(t)
+	b.Open(pages + "/gpus")
+	for _, s := range g {
+		b.WaitText("#machines", s.Node)
+		if !strings.Contains(metrics, fmt.Sprintf(`UUID="%s"`, s.GPUs[0].UUID)) || !strings.Contains(metrics, fmt.Sprintf("%q", s.Node)) {
+			t.Errorf("the metrics miss %s of %s", s.GPUs[0].UUID, s.Node)
+		}
+	}
+	b.Pictures("pool-gpus")
+	a.eventually(t, "Kubernetes offers a GPU on both machines", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", `jsonpath={.items[*].status.allocatable.nvidia\.com/gpu}`) == "1 1"
+	})
+	a.eventually(t, "the node's labels say what GPU it has", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.metadata.labels.nvidia\.com/gpu\.product}`) == "Simulated-GPU-24GB"
+	})
+}
+
+// notebooks: with one GPU each, two GPU notebooks are on two machines; what one
+// writes, the other reads.
+func (p *pool) notebooks(t *testing.T, a *appliance) {
+	p.kernels, p.pods = map[string]*kernel{}, map[string]poolPod{}
+	for _, title := range []string{"One", "Two"} {
+		b := a.browser.For(a.lifeOf).Tab().For(t) // for the chapters after this one, too
+		launch(b, "gpu", title)
+		waitJupyterLab(b, adminHandle)
+		k := newKernel(b)
+		var list struct {
+			Items []struct {
+				Metadata struct {
+					Name, Namespace, UID string
+				}
+				Spec struct{ NodeName string }
+			}
+		}
+		if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+adminHandle, "-o", "json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range list.Items {
+			if _, known := p.pods[i.Spec.NodeName]; !known {
+				p.pods[i.Spec.NodeName] = poolPod{i.Metadata.Name, i.Metadata.Namespace, i.Metadata.UID, i.Spec.NodeName}
+				p.kernels[i.Spec.NodeName] = k
+			}
+		}
+	}
+	if len(p.pods) != 2 || p.pods[nodeName].UID == "" {
+		t.Fatalf("the notebooks are on %v", p.pods)
+	}
+	head := p.head()
+	if got := p.kernels[nodeName].run(t, gpuCell); !strings.HasPrefix(got, "1 ") || !strings.HasSuffix(got, p.gpuOf(t, a, nodeName)) {
+		t.Errorf("the notebook on %s sees %q", nodeName, got)
+	}
+	p.kernels[head].run(t, `open("from-head.txt", "w").write("one home"); precious = 6 * 7`)
+	if got := p.kernels[nodeName].run(t, `print(open("from-head.txt").read())`); got != "one home" {
+		t.Errorf("on %s the file says %q", nodeName, got)
+	}
+	p.kernels[nodeName].run(t, `open("from-node.txt", "w").write("as well"); precious = 7 * 7`)
+	if got := p.kernels[head].run(t, `print(open("from-node.txt").read())`); got != "as well" {
+		t.Errorf("on the head the file says %q", got)
+	}
+	a.eventually(t, "the head says who holds which GPU, on both machines", func() bool {
+		holders := 0
+		for _, s := range p.gpus(t, a) {
+			for _, h := range s.GPUs[0].Holders {
+				if h.User == adminHandle && h.Notebook != "" {
+					holders++
+				}
+			}
+		}
+		return holders == 2
+	})
+	b := a.guest.For(t)
+	b.Open(pages + "/gpus")
+	b.WaitFor("both GPUs with their holder", `[...document.querySelectorAll("#machines .gpu")].filter(g => g.innerText.includes("`+adminHandle+`")).length === 2`)
+	b.Pictures("pool-held")
+}
+
+// head is the name of the first machine.
+func (p *pool) head() string {
+	for name := range p.pods {
+		if name != nodeName {
+			return name
+		}
+	}
+	return ""
+}
+
+func (p *pool) gpuOf(t *testing.T, a *appliance, node string) string {
+	t.Helper()
+	for _, s := range p.gpus(t, a) {
+		if s.Node == node {
+			return s.GPUs[0].UUID
+		}
+	}
+	return ""
+}
+
+// thief speaks to the head from elsewhere with the node's key and certificate.
+func (p *pool) thief(t *testing.T, a *appliance) *http.Client {
+	t.Helper()
+	read := func(name string) []byte {
+		data, err := os.ReadFile(p.node.Path("/var/lib/gpulab/tls/" + name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	pair, err := tls.X509KeyPair(read("node.crt"), read("node.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(read("nodes-ca.crt"))
+	transport := &http.Transport{DialContext: a.Dial, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
+		Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: nodes.HeadName,
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+}
+
+// stolen: who has taken a node's certificate speaks for that node, and for no
+// other; nobody speaks without one; it is no key to the pages.
+func (p *pool) stolen(t *testing.T, a *appliance) {
+	thief := p.thief(t, a)
+	p.taken = thief
+	for _, lie := range []string{
+		fmt.Sprintf(`{"snapshot":{"node":%q,"time":"2026-01-01T00:00:00Z","gpus":[{"uuid":"GPU-lie","index":0}]}}`, p.head()),
+		`{"snapshot":{"node":"gpu-nine","time":"2026-01-01T00:00:00Z","gpus":[{"uuid":"GPU-lie","index":0}]}}`,
+		fmt.Sprintf(`{"snapshot":{"node":%q,"time":"2026-01-01T00:00:00Z","gpus":[{"uuid":%q,"index":0}]}}`, nodeName, p.gpuOf(t, a, p.head())),
+	} {
+		ctx, cancel := context.WithTimeout(a.ctx, 20*time.Second)
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+nodesDoor+"/v1/stream", strings.NewReader(lie+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := thief.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body) // until the head ends it
+		resp.Body.Close()
+		cancel()
+	}
+	for _, s := range p.gpus(t, a) {
+		for _, g := range s.GPUs {
+			if g.UUID == "GPU-lie" || s.Node == "gpu-nine" || s.Node == nodeName && g.UUID == p.gpuOf(t, a, p.head()) {
+				t.Errorf("the head believed a lie: %+v", s)
+			}
+		}
+	}
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused", "--json"); strings.Count(got, "machines speak for themselves only") != 2 || !strings.Contains(got, "which is") {
+		t.Errorf("the audit log says:\n%s", got)
+	}
+	stranger := a.HTTPClient(nil)
+	stranger.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true, ServerName: nodes.HeadName}
+	stranger.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	for _, path := range []string{"/v1/token", "/v1/stream", "/v1/leave", "/v1/certificate"} {
+		resp, err := stranger.Post("https://"+nodesDoor+path, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s answers somebody without a certificate with %s", path, resp.Status)
+		}
+	}
+}
+
+// agentKilled: gpulab on the node is killed; the notebook there goes on, and the
+// next start takes it over.
+func (p *pool) agentKilled(t *testing.T, a *appliance) {
+	if n := p.node.Kill(a.ctx, "KILL", "gpulab"); n != 1 {
+		t.Errorf("%d programs called gpulab ran on the node", n)
+	}
+	if got := p.kernels[nodeName].in(t).run(t, "print(precious)"); got != "49" {
+		t.Errorf("the kernel on the node says %q while gpulab is dead there", got)
+	}
+	began := time.Now()
+	t.Log(p.node.MustGpulab(a.ctx, "join"))
+	t.Logf("back after %s", time.Since(began).Round(100*time.Millisecond))
+	a.eventually(t, "the node is ready again", func() bool { return p.state(t, a) == "ready" })
+	if got := p.kernels[nodeName].in(t).run(t, "print(precious)"); got != "49" {
+		t.Errorf("the kernel on the node says %q after gpulab is back there", got)
+	}
+	p.samePod(t, a)
+}
+
+func (p *pool) samePod(t *testing.T, a *appliance) {
+	t.Helper()
+	pod := p.pods[nodeName]
+	got := a.MustGpulab(a.ctx, "kubectl", "get", "pod", "-n", pod.Namespace, pod.Name, "-o", `jsonpath={.metadata.uid} {.status.containerStatuses[0].restartCount} {.status.phase}`)
+	if got != pod.UID+" 0 Running" {
+		t.Errorf("the node's pod is %q, and was %s", got, pod.UID)
+	}
+}
+
+// lost: a cable is pulled, which is noticed soon, and put back.
+func (p *pool) lost(t *testing.T, a *appliance) {
+	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "down")
+	began := time.Now()
+	a.within(t, 15*time.Second, "the head says that the machine is lost", func() bool { return p.state(t, a) == "lost" })
+	t.Logf("a lost machine was noticed after %s", time.Since(began).Round(100*time.Millisecond))
+	t.Log(a.MustGpulab(a.ctx, "nodes"))
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/gpus")
+	b.WaitText("#machines", nodeName+" has not been heard since")
+	b.Pictures("pool-lost")
+	time.Sleep(10 * time.Second)
+	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "up")
+	began = time.Now()
+	a.within(t, 90*time.Second, "the machine is back", func() bool { return p.state(t, a) == "ready" })
+	t.Logf("it was back after %s", time.Since(began).Round(100*time.Millisecond))
+	p.samePod(t, a)
+	a.within(t, time.Minute, "the notebook answers again", func() bool {
+		answer, err := p.kernels[nodeName].in(t).try("print(precious)")
+		return err == nil && strings.TrimSpace(answer.Output) == "49"
+	})
+}
+
+// removed: nothing of gpulab is left on the machine, its homes are, and its
+// certificate is worth nothing.
+func (p *pool) removed(t *testing.T, a *appliance) {
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", nodeName), 1, adminHandle+"/", "--yes")
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", "nobody"), 1, `no machine named "nobody"`)
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", p.head()), 1, "is the head")
+	t.Log(a.MustGpulab(a.ctx, "nodes", "remove", nodeName, "--yes"))
+	if p.taken != nil {
+		resp, err := p.taken.Post("https://"+nodesDoor+"/v1/token", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("a removed machine's certificate gets %s", resp.Status)
+		}
+	}
+	a.within(t, 90*time.Second, "gpulab is off the machine", func() bool {
+		return p.node.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code != 0 && len(p.node.Processes(a.ctx, "gpulab")) == 0
+	})
+	after := p.node.Snapshot(a.ctx)
+	if left := p.before.Added(after); len(left) > 0 {
+		t.Errorf("left on the machine:\n%s", strings.Join(left, "\n"))
+	}
+	if missing := after.Added(p.before); len(missing) > 0 {
+		t.Errorf("missing on the machine:\n%s", strings.Join(missing, "\n"))
+	}
+	a.eventually(t, "the pool is the head alone", func() bool {
+		return len(p.nodes(t, a).Nodes) == 1 && len(p.gpus(t, a)) == 1 &&
+			a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "name") == "node/"+p.head()+"\n"
+	})
+	if got := p.kernels[p.head()].in(t).run(t, `print(open("from-node.txt").read(), precious)`); got != "as well 42" {
+		t.Errorf("the notebook on the head says %q", got)
+	}
+	a.MustGpulab(a.ctx, "reset", "--yes")
+	if entries, err := filepath.Glob(p.shared + "/homes/*/from-node.txt"); err != nil || len(entries) != 1 {
+		t.Errorf("homes on the shared storage after reset: %v, %v", entries, err)
+	}
+}
+
+const localConfig = `
+lab: Pool lab
+gpus: simulated
+simulatedGPUs: 1
+`
+
+func (p *pool) setUpLocal(t *testing.T, a *appliance) {
+	a.WriteFile("/etc/gpulab/config.yaml", localConfig)
+	testSetUp(t, a)
+	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.before = p.node.Snapshot(a.ctx)
+}
+
+func (p *pool) joinLocal(t *testing.T, a *appliance) {
+	if got := a.MustGpulab(a.ctx, "invite-node"); !strings.Contains(got, "notebooks start on") || !strings.Contains(got, "storage.shared") {
+		t.Errorf("the invitation does not say where notebooks will run:\n%s", got)
+	}
+	if got := p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code, "--simulated-gpus", "2"); !strings.Contains(got, "own disk, so notebooks start there only") {
+		t.Errorf("join does not say where notebooks will run:\n%s", got)
+	}
+	if list := p.nodes(t, a); len(list.Nodes) != 2 || list.Nodes[1].GPUs != 2 || !strings.Contains(list.Note, "because homes are on its own disk") {
+		t.Errorf("%+v", list)
+	}
+	b := a.guest.For(t)
+	b.Open(pages + "/")
+	b.WaitText("main", "only: homes are on its own disk")
+}
+
+// notebooksStay: two GPUs are free on the node, and the second notebook waits
+// for the head's one.
+func (p *pool) notebooksStay(t *testing.T, a *appliance) {
+	a.eventually(t, "the node offers its GPUs", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.status.allocatable.nvidia\.com/gpu}`) == "2"
+	})
+	b := a.browser.For(t).Tab()
+	launch(b, "gpu", "First")
+	waitJupyterLab(b, adminHandle)
+	second := a.browser.For(t).Tab()
+	launch(second, "gpu", "Second")
+	second.WaitText("#launch-state", "only, because its home or its image is nowhere else, and no GPU is free there")
+	third := a.browser.For(t).Tab()
+	launch(third, "cpu", "Third")
+	waitJupyterLab(third, adminHandle)
+	on := a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+adminHandle, "-o", "jsonpath={.items[*].spec.nodeName}")
+	if len(strings.Fields(on)) != 2 || strings.Contains(on, nodeName) {
+		t.Errorf("the notebooks are on %q", on)
+	}
+}
+
+// leave: a machine takes itself out, and the head knows.
+func (p *pool) leave(t *testing.T, a *appliance) {
+	checkFailure(t, p.node.Gpulab(a.ctx, "leave"), exitUsage, "--yes")
+	t.Log(p.node.MustGpulab(a.ctx, "leave", "--yes"))
+	if left := p.before.Added(p.node.Snapshot(a.ctx)); len(left) > 0 {
+		t.Errorf("left on the machine:\n%s", strings.Join(left, "\n"))
+	}
+	if list := p.nodes(t, a); len(list.Nodes) != 1 || list.Note != "" {
+		t.Errorf("%+v", list)
+	}
+	// And it may come again.
+	t.Log(p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code))
+	if got := p.state(t, a); got != "ready" {
+		t.Errorf("after another join the machine is %q", got)
+	}
+}
