@@ -84,7 +84,7 @@ func NewBrowser(t testing.TB, enter []string, authorities []byte) *Browser {
 		t.Fatal(err)
 	}
 	acceptDialogs(ctx)
-	keepFocus(t, ctx)
+	keepFocus(ctx, t)
 	return &Browser{t: t, ctx: ctx, pictures: pictures, patience: Patience, clicks: new(atomic.Int64)}
 }
 
@@ -114,7 +114,7 @@ func (b *Browser) Tab() *Browser {
 		b.t.Fatalf("open a tab: %v", err)
 	}
 	acceptDialogs(ctx)
-	keepFocus(b.t, ctx)
+	keepFocus(ctx, b.t)
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
@@ -127,7 +127,7 @@ func (b *Browser) Private() *Browser {
 		b.t.Fatalf("open a private window: %v", err)
 	}
 	acceptDialogs(ctx)
-	keepFocus(b.t, ctx)
+	keepFocus(ctx, b.t)
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
@@ -147,7 +147,7 @@ func acceptDialogs(ctx context.Context) {
 
 // keepFocus lets a page behave as the one that somebody works in, whichever of
 // them is in front: several people's pages share one Chromium here.
-func keepFocus(t testing.TB, ctx context.Context) {
+func keepFocus(ctx context.Context, t testing.TB) {
 	t.Helper()
 	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		t.Fatalf("keep the page's focus: %v", err)
