@@ -148,19 +148,36 @@ func TypeCell(b *Browser, code string) string {
 			break
 		}
 	}
-	b.Press(kb.Enter, kb.ModifierShift)
-	// JupyterLab drops what is run before its session is connected, although
-	// it shows an idle kernel: then a person runs the cell once more.
-	for range 20 {
-		time.Sleep(500 * time.Millisecond)
-		if b.Text(".jp-Notebook .jp-InputPrompt") != "[ ]:" {
+	return runCell(b, 0)
+}
+
+// codeCells are the code cells of the notebook that JupyterLab shows, as a
+// JavaScript expression.
+const codeCells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
+
+// runCell runs a cell and returns what is shown below it. JupyterLab drops what
+// is run before its session is connected, although it shows an idle kernel: then
+// a person runs the cell once more.
+func runCell(b *Browser, number int) string {
+	b.t.Helper()
+	cell := fmt.Sprintf("%s[%d]", codeCells, number)
+	output := cell + `.querySelector(".jp-OutputArea-output")?.innerText.trim()`
+	for deadline := time.Now().Add(b.patience); time.Now().Before(deadline); time.Sleep(time.Second) {
+		state := Evaluate[string](b, `async () => {
+			if (`+output+`) return "done";
+			if (`+cell+`.querySelector(".jp-InputPrompt").innerText.trim() !== "[ ]:") return "running";
+			`+cell+`.querySelector(".cm-content").focus();
+			return "dropped";
+		}`)
+		if state == "done" {
 			break
 		}
-		Evaluate[bool](b, `async () => { document.querySelector(".jp-Notebook .jp-Cell .cm-content").focus(); return true }`)
-		b.Press(kb.Enter, kb.ModifierShift)
+		if state == "dropped" {
+			b.Press(kb.Enter, kb.ModifierShift)
+		}
 	}
-	b.WaitFor("the cell's output", `document.querySelector(".jp-Notebook .jp-OutputArea-output")?.innerText.trim()`)
-	return b.Text(".jp-Notebook .jp-OutputArea-output")
+	b.WaitFor("the cell's output", output)
+	return Evaluate[string](b, `async () => `+output)
 }
 
 // NextCell types a cell below the last one of the notebook that JupyterLab
@@ -168,25 +185,12 @@ func TypeCell(b *Browser, code string) string {
 // its kernel: what it dropped is run once more, as a person does.
 func NextCell(b *Browser, code string) string {
 	b.t.Helper()
-	const cells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
-	number := Evaluate[int](b, `async () => `+cells+`.length - 1`)
+	number := Evaluate[int](b, `async () => `+codeCells+`.length - 1`)
 	b.WaitFor("an empty cell", fmt.Sprintf(`(() => {
 		const editor = %s[%d]?.querySelector(".cm-content");
 		editor?.focus();
 		return editor && document.activeElement === editor && !editor.innerText.trim();
-	})()`, cells, number))
+	})()`, codeCells, number))
 	b.Type(code)
-	deadline := time.Now().Add(b.patience)
-	for {
-		Evaluate[bool](b, fmt.Sprintf(`async () => { %s[%d].querySelector(".cm-content").focus(); return true }`, cells, number))
-		b.Press(kb.Enter, kb.ModifierShift)
-		time.Sleep(2 * time.Second)
-		prompt := Evaluate[string](b, fmt.Sprintf(`async () => %s[%d].querySelector(".jp-InputPrompt").innerText.trim()`, cells, number))
-		if prompt != "[ ]:" || time.Now().After(deadline) {
-			break
-		}
-	}
-	output := fmt.Sprintf(`%s[%d].querySelector(".jp-OutputArea-output")?.innerText.trim()`, cells, number)
-	b.WaitFor("the cell's output", output)
-	return Evaluate[string](b, `async () => `+output)
+	return runCell(b, number)
 }
