@@ -191,7 +191,7 @@ func testClassFromList(t *testing.T, a *appliance) {
 	if len(slips) != classSize {
 		t.Fatalf("%d slips for %d people", len(slips), classSize)
 	}
-	c := class{began: time.Now(), admins: admins, hands: make(chan struct{}, 4)}
+	c := class{began: time.Now(), admins: admins, hands: make(chan struct{}, 2)}
 	var students sync.WaitGroup
 	for _, slip := range slips {
 		handle, link := slip[1], html.UnescapeString(slip[2])

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -148,36 +149,47 @@ func TypeCell(b *Browser, code string) string {
 			break
 		}
 	}
-	return runCell(b, 0)
+	// In a JupyterLab that was slow to come up a cell may run for ever: then a
+	// person saves the notebook and loads the page again.
+	for range 4 {
+		if output, ok := runCell(b, 0, max(time.Minute, b.patience/10)); ok {
+			return output
+		}
+		b.Press("s", kb.ModifierCtrl)
+		time.Sleep(2 * time.Second)
+		b.Open(b.Location())
+		b.WaitFor("the notebook", `document.querySelector(".jp-Notebook .jp-CodeCell .cm-content")?.innerText.trim()`)
+	}
+	b.fail("running a cell", errors.New("it printed nothing, however often the page was loaded"))
+	return ""
 }
 
 // codeCells are the code cells of the notebook that JupyterLab shows, as a
 // JavaScript expression.
 const codeCells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
 
-// runCell runs a cell and returns what is shown below it. JupyterLab drops what
-// is run before its session is connected, although it shows an idle kernel: then
-// a person runs the cell once more.
-func runCell(b *Browser, number int) string {
+// runCell runs a cell and returns what is shown below it, if that comes in time.
+// JupyterLab drops what is run before its session is connected, although it
+// shows an idle kernel: then a person runs the cell once more.
+func runCell(b *Browser, number int, patience time.Duration) (output string, ok bool) {
 	b.t.Helper()
-	cell := fmt.Sprintf("%s[%d]", codeCells, number)
-	output := cell + `.querySelector(".jp-OutputArea-output")?.innerText.trim()`
-	for deadline := time.Now().Add(b.patience); time.Now().Before(deadline); time.Sleep(time.Second) {
-		state := Evaluate[string](b, `async () => {
-			if (`+output+`) return "done";
-			if (`+cell+`.querySelector(".jp-InputPrompt").innerText.trim() !== "[ ]:") return "running";
-			`+cell+`.querySelector(".cm-content").focus();
-			return "dropped";
-		}`)
-		if state == "done" {
-			break
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Second) {
+		output = Evaluate[string](b, `async number => {
+			const cell = `+codeCells+`[number];
+			const output = cell?.querySelector(".jp-OutputArea-output")?.innerText.trim();
+			if (output) return output;
+			if (cell?.querySelector(".jp-InputPrompt").innerText.trim() === "[ ]:") cell.querySelector(".cm-content").focus();
+			else document.activeElement?.blur();
+			return "";
+		}`, number)
+		if output != "" {
+			return output, true
 		}
-		if state == "dropped" {
+		if Evaluate[bool](b, `async () => Boolean(document.activeElement?.closest(".jp-CodeCell"))`) {
 			b.Press(kb.Enter, kb.ModifierShift)
 		}
 	}
-	b.WaitFor("the cell's output", output)
-	return Evaluate[string](b, `async () => `+output)
+	return "", false
 }
 
 // NextCell types a cell below the last one of the notebook that JupyterLab
@@ -192,5 +204,9 @@ func NextCell(b *Browser, code string) string {
 		return editor && document.activeElement === editor && !editor.innerText.trim();
 	})()`, codeCells, number))
 	b.Type(code)
-	return runCell(b, number)
+	output, ok := runCell(b, number, b.patience)
+	if !ok {
+		b.fail("running a cell", fmt.Errorf("it printed nothing within %s", b.patience))
+	}
+	return output
 }
