@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -135,61 +134,41 @@ func TypeCell(b *Browser, code string) string {
 	b.t.Helper()
 	b.ClickOn(`.jp-LauncherCard[data-category="Notebook"]`)
 	b.WaitFor("an idle kernel", `document.querySelector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')`)
-	// While the notebook is still being loaded, a cell may be put in the place
-	// of one that somebody types into.
-	for range 10 {
-		b.WaitFor("an empty cell", `(() => {
-			const cell = document.querySelector(".jp-Notebook .jp-Cell .cm-content");
-			cell?.focus();
-			return cell && document.activeElement === cell;
-		})()`)
-		b.Type(code)
-		time.Sleep(500 * time.Millisecond)
-		if b.Text(".jp-Notebook .jp-Cell .cm-content") != "" {
-			break
-		}
-	}
-	// In a JupyterLab that was slow to come up a cell may run for ever: then a
-	// person saves the notebook and loads the page again.
-	for range 4 {
-		if output, ok := runCell(b, 0, max(time.Minute, b.patience/10)); ok {
-			return output
-		}
-		b.Press("s", kb.ModifierCtrl)
-		time.Sleep(2 * time.Second)
-		b.Open(b.Location())
-		b.WaitFor("the notebook", `document.querySelector(".jp-Notebook .jp-CodeCell .cm-content")?.innerText.trim()`)
-	}
-	b.fail("running a cell", errors.New("it printed nothing, however often the page was loaded"))
-	return ""
+	return runCell(b, 0, code)
 }
 
 // codeCells are the code cells of the notebook that JupyterLab shows, as a
 // JavaScript expression.
 const codeCells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
 
-// runCell runs a cell and returns what is shown below it, if that comes in time.
-// JupyterLab drops what is run before its session is connected, although it
-// shows an idle kernel: then a person runs the cell once more.
-func runCell(b *Browser, number int, patience time.Duration) (output string, ok bool) {
+// runCell types a cell, runs it and returns what is shown below it. JupyterLab
+// puts another cell in the place of one that somebody types into while the
+// notebook is still being loaded, and drops what is run before its session is
+// connected, although it shows an idle kernel: then a person does it once more.
+func runCell(b *Browser, number int, code string) string {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Second) {
-		output = Evaluate[string](b, `async number => {
-			const cell = `+codeCells+`[number];
-			const output = cell?.querySelector(".jp-OutputArea-output")?.innerText.trim();
-			if (output) return output;
-			if (cell?.querySelector(".jp-InputPrompt").innerText.trim() === "[ ]:") cell.querySelector(".cm-content").focus();
-			else document.activeElement?.blur();
-			return "";
+	for deadline := time.Now().Add(b.patience); time.Now().Before(deadline); time.Sleep(time.Second) {
+		state := Evaluate[string](b, `async number => {
+			const cell = `+codeCells+`[number], editor = cell?.querySelector(".cm-content");
+			if (cell?.querySelector(".jp-OutputArea-output")?.innerText.trim()) return "done";
+			if (!editor || cell.querySelector(".jp-InputPrompt").innerText.trim() !== "[ ]:") return "busy";
+			editor.focus();
+			if (document.activeElement !== editor) return "busy";
+			return editor.innerText.trim() ? "typed" : "empty";
 		}`, number)
-		if output != "" {
-			return output, true
+		if state == "done" {
+			break
 		}
-		if Evaluate[bool](b, `async () => Boolean(document.activeElement?.closest(".jp-CodeCell"))`) {
+		if state == "empty" {
+			b.Type(code)
+		}
+		if state != "busy" {
 			b.Press(kb.Enter, kb.ModifierShift)
 		}
 	}
-	return "", false
+	output := fmt.Sprintf(`%s[%d]?.querySelector(".jp-OutputArea-output")?.innerText.trim()`, codeCells, number)
+	b.WaitFor("the cell's output", output)
+	return Evaluate[string](b, `async () => `+output)
 }
 
 // NextCell types a cell below the last one of the notebook that JupyterLab
@@ -198,15 +177,5 @@ func runCell(b *Browser, number int, patience time.Duration) (output string, ok 
 func NextCell(b *Browser, code string) string {
 	b.t.Helper()
 	number := Evaluate[int](b, `async () => `+codeCells+`.length - 1`)
-	b.WaitFor("an empty cell", fmt.Sprintf(`(() => {
-		const editor = %s[%d]?.querySelector(".cm-content");
-		editor?.focus();
-		return editor && document.activeElement === editor && !editor.innerText.trim();
-	})()`, codeCells, number))
-	b.Type(code)
-	output, ok := runCell(b, number, b.patience)
-	if !ok {
-		b.fail("running a cell", fmt.Errorf("it printed nothing within %s", b.patience))
-	}
-	return output
+	return runCell(b, number, code)
 }
