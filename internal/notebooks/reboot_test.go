@@ -28,6 +28,11 @@ func TestReboot(t *testing.T) {
 		"the power was cut": func(h *house, uid string) {
 			h.lab.pod(uid, func(p *PodInfo) { p.Ready, p.Exited, p.ExitCode, p.ExitReason = false, true, 255, "Unknown" })
 		},
+		"the machine does not know its GPUs yet": func(h *house, uid string) {
+			h.lab.pod(uid, func(p *PodInfo) {
+				p.Finished, p.Ready, p.StatusReason, p.StatusMessage = true, false, "UnexpectedAdmissionError", "no healthy devices present"
+			})
+		},
 		"its pod is gone": func(h *house, uid string) { h.lab.edit(func() { delete(h.lab.pods, uid) }) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -677,6 +677,11 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	switch {
 	case p.Finished, p.Exited && !p.Ready:
 		code, words := endWords(s.evicted(ctx, p))
+		if p.StatusReason == "UnexpectedAdmissionError" {
+			// A machine takes what ran on it in again when it starts, at times
+			// before it knows its GPUs.
+			code, words = EndInterrupted, "It was interrupted: its machine started again."
+		}
 		if (code == EndExited || code == EndInterrupted) && s.beforeBoot(p.Created) {
 			return s.interruptedByRestart(l)
 		}

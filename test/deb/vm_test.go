@@ -50,9 +50,6 @@ func TestVM(t *testing.T) {
 
 // rolledBack: back to the version before, with a kernel at work.
 func (l *life) rolledBack() {
-	if out, err := l.try("gpulab rollback --help"); err != nil {
-		l.t.Skipf("this gpulab has no rollback: %s", out)
-	}
 	l.startClock()
 	processes := l.run(notebooks)
 	l.run("gpulab rollback --yes")
