@@ -181,8 +181,8 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 	if err != nil {
 		return refuse("%w", err)
 	}
-	if hello.Version != version.Version {
-		return refuse("the head of %s runs gpulab %s, and this machine has %s; install the same version here and try again", hello.Lab, hello.Version, version.Version)
+	if err := nodeapi.Skew("this machine", version.Version, hello.Version); err != nil {
+		return refuse("%w", err)
 	}
 	if off := time.Since(hello.Time); off.Abs() > clockTolerance {
 		word := "ahead of"

@@ -207,7 +207,8 @@ func (p *pool) silent(n nodes.Node, now time.Time) (last time.Time, silent bool)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last = n.Seen
-	if m := p.heard[n.Name]; m != nil && !m.at.IsZero() {
+	// One whose version does not work with the head's is seen, and not heard.
+	if m := p.heard[n.Name]; m != nil && m.at.After(last) {
 		last = m.at
 	}
 	// After its own start the head hears nobody for a moment.
@@ -219,7 +220,8 @@ func (p *pool) silent(n nodes.Node, now time.Time) (last time.Time, silent bool)
 func (p *pool) showSilent(now time.Time) {
 	for _, n := range p.list() {
 		last, silent := p.silent(n, now)
-		if !silent {
+		skew := nodeapi.Skew(n.Name, n.Version, version.Version)
+		if !silent && skew == nil {
 			continue
 		}
 		p.mu.Lock()
@@ -230,8 +232,16 @@ func (p *pool) showSilent(now time.Time) {
 		p.mu.Unlock()
 		s.Node, s.Events, s.EventsDropped = n.Name, nil, 0
 		s.Error = lostSentence(n.Name, last)
+		if !silent {
+			s.Error = skewSentence(skew)
+		}
 		p.lab.fleet.Update(s)
 	}
+}
+
+// skewSentence says why a machine is not heard that could be.
+func skewSentence(skew error) string {
+	return "It is not heard: " + skew.Error() + ". Notebooks there go on."
 }
 
 func lostSentence(name string, last time.Time) string {

@@ -35,6 +35,7 @@ func TestPool(t *testing.T) {
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
 		{"a stolen certificate", p.stolen, false},
+		{"another version", p.anotherVersion, false},
 		{"agent killed", p.agentKilled, false},
 		{"machine lost", p.lost, true},
 		{"removed", p.removed, false},
@@ -172,6 +173,7 @@ db.commit()`)
 type poolNodes struct {
 	Nodes []struct {
 		Name, Role, State, Version, Address, Detail string
+		OtherVersion                                bool
 		GPUs                                        int
 		LastContact                                 time.Time
 	}
@@ -413,6 +415,7 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		r.Header.Set("Gpulab-Version", p.nodes(t, a).Nodes[0].Version)
 		resp, err := thief.Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -444,6 +447,65 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 			t.Errorf("%s answers somebody without a certificate with %s", path, resp.Status)
 		}
 	}
+}
+
+// neighbour is a version one release after that in bin.
+const neighbour = "0.2.0"
+
+// anotherVersion: a machine with the release after the head's works as before,
+// and is marked; one of the release after that is told what to install where.
+func (p *pool) anotherVersion(t *testing.T, a *appliance) {
+	thief := p.thief(t, a)
+	r, err := http.NewRequestWithContext(a.ctx, http.MethodPost, "https://"+nodesDoor+"/v1/stream", strings.NewReader(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Gpulab-Version", "0.3.7")
+	resp, err := thief.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUpgradeRequired || !bytes.Contains(answer, []byte("of version 0.3.7 on the head")) {
+		t.Errorf("a machine two releases away gets %s %s", resp.Status, answer)
+	}
+	a.eventually(t, "the head says what is to be installed", func() bool {
+		out := a.MustGpulab(a.ctx, "nodes")
+		return strings.Contains(out, "not ready") && strings.Contains(out, "0.3.7 ≠") && strings.Contains(out, "of version 0.3.7 on the head")
+	})
+
+	program, there := lab.Newer(t, neighbour), "/opt/lab/gpulab"
+	p.node.MustRun(a.ctx, "mkdir", "-p", filepath.Dir(there))
+	p.node.MustRun(a.ctx, "ln", "-s", filepath.Join(filepath.Dir(p.node.Binary()), "images"), filepath.Join(filepath.Dir(there), "images"))
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.node.Path(there), data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.node.MustRun(a.ctx, there, "join")
+	a.eventually(t, "the machine with the next release is ready, and marked", func() bool {
+		n := p.nodes(t, a).Nodes[1]
+		return n.State == "ready" && n.Version == neighbour && n.OtherVersion
+	})
+	if out := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(out, neighbour+" ≠") || !strings.Contains(out, "upgrade all, the head first") {
+		t.Errorf("the other version is not marked:\n%s", out)
+	}
+	if got := p.kernels[nodeName].in(t).run(t, "print(precious)"); got != "49" {
+		t.Errorf("the kernel on the node says %q with the next release there", got)
+	}
+	if out := p.node.MustRun(a.ctx, there, "status"); !strings.Contains(out, "connected for") || !strings.Contains(out, "runs gpulab ") {
+		t.Errorf("status on the machine:\n%s", out)
+	}
+	t.Log(p.node.MustGpulab(a.ctx, "join"))
+	a.eventually(t, "the machine is back at the head's version", func() bool {
+		n := p.nodes(t, a).Nodes[1]
+		return n.State == "ready" && !n.OtherVersion
+	})
+	p.node.MustRun(a.ctx, "rm", "-rf", filepath.Dir(there))
+	p.samePod(t, a)
 }
 
 // agentKilled: gpulab on the node is killed; the notebook there goes on, and the
