@@ -96,7 +96,11 @@ func (g *agent) liveComponents() []ctl.Component {
 	}
 	if path := g.cfg.Storage.Shared; path != "" {
 		c := ctl.Component{Name: "shared storage", State: ctl.OK, Detail: path}
-		if err := promptly(func() error { return lookAtShared(path, g.file.Settings.Mark) }); err != nil {
+		err := promptly(func() error { return lookAtShared(path, g.file.Settings.Mark) })
+		if errors.Is(err, errUnmarked) {
+			err = missingStorage(path)
+		}
+		if err != nil {
 			c.State, c.Detail, c.NextStep = ctl.Failed, err.Error(), "notebooks find their homes again once it is mounted"
 		}
 		out = append(out, c)

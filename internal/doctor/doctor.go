@@ -60,6 +60,9 @@ type Options struct {
 	ConfigError error
 	// Ask asks the running gpulab how it is. nil: there is nobody to ask.
 	Ask func(context.Context) (Lab, error)
+	// Joined says that this machine belongs to another's pool; nil for a head, or
+	// a machine that is neither.
+	Joined *Joined
 	// Limit is how long one probe may take; 0 means 15 seconds.
 	Limit time.Duration
 }

@@ -32,6 +32,7 @@ func TestPool(t *testing.T) {
 		{"join", p.join, true},
 		{"used code", p.usedCode, false},
 		{"join again", p.joinAgain, false},
+		{"doctor of a machine", p.doctor, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
 		{"a stolen certificate", p.stolen, false},
@@ -250,6 +251,54 @@ func (p *pool) joinAgain(t *testing.T, a *appliance) {
 		t.Errorf("join again:\n%s", got)
 	}
 	t.Logf("join again took %s", time.Since(began).Round(100*time.Millisecond))
+}
+
+// doctor: a machine that has joined is looked at as what it is.
+func (p *pool) doctor(t *testing.T, a *appliance) {
+	result := p.node.Gpulab(a.ctx, "doctor")
+	t.Log(result.Took, "\n"+result.Stdout)
+	if result.Code != 0 || strings.Contains(result.Stdout, "✗") || !strings.Contains(result.Stdout, "by a certificate that is good until") {
+		t.Errorf("exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(p.node.MustGpulab(a.ctx, "doctor", "--list")), "\n")[1:] {
+		if name := strings.Fields(line)[0]; !strings.Contains(result.Stdout, " "+name+" ") {
+			t.Errorf("nothing is said of %s", name)
+		}
+	}
+	checkFailure(t, p.node.Gpulab(a.ctx, "doctor", "pages"), exitUsage, "is for heads")
+	checkFailure(t, a.Gpulab(a.ctx, "doctor", "stream"), exitUsage, "is for machines that have joined")
+	if out := p.node.MustGpulab(a.ctx, "status"); !strings.HasPrefix(out, nodeName+", a machine in the pool of Pool lab") || !strings.Contains(out, "good until") {
+		t.Errorf("status:\n%s", out)
+	}
+	var s struct {
+		Ready bool
+		Pool  struct {
+			Name, Lab   string
+			Connected   bool
+			Certificate time.Time
+		}
+	}
+	if err := json.Unmarshal([]byte(p.node.MustGpulab(a.ctx, "status", "--json")), &s); err != nil || !s.Ready || s.Pool.Name != nodeName || !s.Pool.Connected || time.Until(s.Pool.Certificate) < 80*24*time.Hour {
+		t.Errorf("%+v, %v", s, err)
+	}
+	// The homes are shown in the data folder still; what they came from is gone.
+	p.node.MustRun(a.ctx, "umount", "/srv/lab")
+	if state, seen, _ := p.looks(t, a, "sharedstorage"); state != "fail" || !strings.Contains(seen, "/srv/lab") {
+		t.Errorf("%s: %s", state, seen)
+	}
+	if result := p.node.Gpulab(a.ctx, "status"); result.Code == 0 || !strings.Contains(result.Stdout, "the lab's storage is not at /srv/lab") {
+		t.Errorf("status without the storage: %d\n%s", result.Code, result.Stdout)
+	}
+	p.mountShared(a, p.node)
+	if state, seen, _ := p.looks(t, a, "sharedstorage"); state != "ok" {
+		t.Errorf("%s: %s", state, seen)
+	}
+}
+
+// looks is what a probe finds on the second machine.
+func (p *pool) looks(t *testing.T, a *appliance, probe string) (state, seen, command string) {
+	t.Helper()
+	return a.diagnosis(t, p.node.Gpulab(a.ctx, "doctor", "--json", probe)).of(t, probe)
 }
 
 type poolGPUs []struct {
@@ -547,7 +596,16 @@ func (p *pool) lost(t *testing.T, a *appliance) {
 	b.Open(pages + "/gpus")
 	b.WaitText("#machines", nodeName+" has not been heard since")
 	b.Pictures("pool-lost")
-	time.Sleep(10 * time.Second)
+	if state, seen, _ := p.looks(t, a, "head"); state != "fail" || !strings.Contains(seen, "does not answer at "+nodesDoor) {
+		t.Errorf("the doctor says of the head: %s, %s", state, seen)
+	}
+	a.within(t, 20*time.Second, "the doctor says that no readings go to the head", func() bool {
+		state, seen, command := p.looks(t, a, "stream")
+		return state == "fail" && strings.Contains(seen, "No readings go to the head") && command == "gpulab doctor head"
+	})
+	if out := p.node.Gpulab(a.ctx, "status").Stdout; !strings.Contains(out, "notebooks here go on") {
+		t.Errorf("status on a machine that is away:\n%s", out)
+	}
 	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "up")
 	began = time.Now()
 	a.within(t, 90*time.Second, "the machine is back", func() bool { return p.state(t, a) == "ready" })
