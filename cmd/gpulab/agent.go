@@ -95,7 +95,7 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	if cfg.GPUs == gpusSimulated {
 		stages = append([]string{stageRuntime, stageDriver}, stages[1:]...)
 	}
-	if cfg.Storage.Shared != "" {
+	if cfg.Storage.everywhere() {
 		stages = append([]string{stageStorage}, stages...)
 	}
 	g.boot = newBoot(fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), inputs, stages...)
@@ -151,10 +151,14 @@ func (g *agent) start(ctx context.Context, group *errgroup.Group) error {
 }
 
 func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
-	if g.cfg.Storage.Shared != "" {
+	if g.cfg.Storage.everywhere() {
 		err := g.boot.do(stageStorage, func(st *stage) error {
-			st.say("%s", g.cfg.Storage.Shared)
-			return g.openShared()
+			if g.cfg.Storage.Shared != "" {
+				st.say("%s", g.cfg.Storage.Shared)
+				return g.openShared()
+			}
+			st.say("homes of %s over NFS", g.file.Settings.Head)
+			return g.openExported(ctx)
 		})
 		if err != nil {
 			return err

@@ -94,7 +94,17 @@ func (g *agent) liveComponents() []ctl.Component {
 	if cluster := g.cluster.Load(); cluster != nil {
 		out = append(out, k3sComponent(cluster.Process()))
 	}
-	if path := g.cfg.Storage.Shared; path != "" {
+	paths := []string{g.cfg.Storage.Shared}
+	if g.cfg.Storage.Export != "" {
+		paths = nil
+		for _, f := range exported(g.cfg.DataDir) {
+			paths = append(paths, f.Path)
+		}
+	}
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
 		c := ctl.Component{Name: "shared storage", State: ctl.OK, Detail: path}
 		err := promptly(func() error { return lookAtShared(path, g.file.Settings.Mark) })
 		if errors.Is(err, errUnmarked) {

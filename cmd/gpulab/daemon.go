@@ -70,6 +70,9 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	if c, ok := l.machinesComponent(s.Nodes); ok {
 		s.Components = append(s.Components, c)
 	}
+	if c, ok := l.exportComponent(); ok && state.Ready {
+		s.Components = append(s.Components, c)
+	}
 	s.Ready = state.Ready && node.Ready
 	for _, c := range s.Components {
 		s.Ready = s.Ready && c.State != ctl.Failed && c.State != ctl.Starting

@@ -39,8 +39,14 @@ func joinedOptions(a *app) doctor.Options {
 			joined.Kubernetes = append(joined.Kubernetes, netip.AddrPortFrom(door.Addr(), uint16(s.APIPort)))
 		}
 		joined.Greet = greeter(file)
+		if s.Export != "" {
+			for _, f := range exported(s.DataDir) {
+				joined.Exported = append(joined.Exported, f.Path)
+			}
+		}
 	}
 	opts := machineOptions(cfg)
+	opts.ServeNFS, opts.MountNFS = false, len(joined.Exported) > 0
 	opts.Ports = []int{kubeletPort}
 	opts.Joined, opts.ConfigError = joined, err
 	opts.Version, opts.Socket, opts.Ask = version.Version, a.socket, a.askLab

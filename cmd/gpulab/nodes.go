@@ -26,8 +26,8 @@ func (l *appliance) InviteNode(ctx context.Context) (ctl.NodeInvitation, error) 
 	}
 	l.audit(ctx, "node.invite", "")
 	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
-	if l.cfg.Storage.Shared == "" {
-		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until homes lie on storage that every machine mounts; see storage.shared in the configuration.", l.id.NodeName)
+	if !l.cfg.Storage.everywhere() {
+		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", l.id.NodeName)
 	}
 	return out, nil
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/nfs"
 )
 
 // machinePorts are for other machines and for pods, not for people.
@@ -52,7 +54,11 @@ func probeFirewall(h host, opts Options) []Finding {
 	if opts.Joined != nil {
 		findings = append(findings, w.betweenMachines(h.outward(), 10250)...)
 	} else if lab, err := h.ask(); err == nil && lab.Nodes > 1 {
-		findings = append(findings, w.betweenMachines(h.outward(), cmp.Or(opts.NodesPort, 8444), 6443, 10250)...)
+		ports := []int{cmp.Or(opts.NodesPort, 8444), 6443, 10250}
+		if opts.ServeNFS {
+			ports = append(ports, nfs.Port)
+		}
+		findings = append(findings, w.betweenMachines(h.outward(), ports...)...)
 	}
 	if findings == nil {
 		return []Finding{{Probe: "firewall", State: OK, Seen: "No rule is seen that would drop what people or notebooks send."}}

@@ -16,6 +16,9 @@ type Joined struct {
 	// Shared is the folder with everybody's homes that every machine mounts, ""
 	// where they lie on the head's own disk; Mark is in its file markFile.
 	Shared, Mark string
+	// Exported are folders of the head's that are mounted here over NFS, with the
+	// same mark in each; where there are some, Shared is "".
+	Exported []string
 	// Unseen says that all of this is kept from who asks. Without Doors it could
 	// not be read, and the probe configuration says why.
 	Unseen bool

@@ -95,3 +95,10 @@ func TestWhoLooksAtWhat(t *testing.T) {
 		t.Errorf("the firewall of a machine: %v", found)
 	}
 }
+
+func executable(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Chmod(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -112,6 +112,8 @@ func all() []Probe {
 			Looks: "whether the file system has room for more files"},
 		{Name: "images", Group: storageGroup, Init: Stops, look: probeImages,
 			Looks: "whether the container images are complete"},
+		{Name: "nfs", Group: storageGroup, Init: Stops, look: probeNFS,
+			Looks: "whether homes can be exported or mounted, where they go over NFS"},
 
 		{Name: "webcertificates", Group: certGroup, look: probeWebCertificates, where: headOnly,
 			Looks: "the authority and the certificate of the pages"},

@@ -13,6 +13,9 @@ func probeSharedStorage(h host, opts Options) []Finding {
 	if found, none := j.nothing("sharedstorage"); none {
 		return found
 	}
+	if len(j.Exported) > 0 {
+		return h.exported(j)
+	}
 	if j.Shared == "" {
 		return []Finding{{Probe: "sharedstorage", State: OK, Seen: fmt.Sprintf("Homes lie on the own disk of %s, so notebooks start there; nothing is to be mounted here.", j.Head)}}
 	}
@@ -34,4 +37,19 @@ func probeSharedStorage(h host, opts Options) []Finding {
 		missing.Seen = fmt.Sprintf("What is mounted at %s is another lab's storage.", j.Shared)
 	}
 	return []Finding{missing}
+}
+
+// exported looks at what gpulab itself mounts.
+func (h host) exported(j *Joined) []Finding {
+	for _, path := range j.Exported {
+		if h.read(filepath.Join(path, markFile)) != j.Mark {
+			return []Finding{{
+				Probe: "sharedstorage", State: Fail,
+				Seen:  fmt.Sprintf("What %s exports is not mounted at %s.", j.Head, path),
+				Means: "Notebooks here find no homes, and gpulab starts none.",
+				Mend:  fmt.Sprintf("Run `gpulab doctor head nfs`; on %s, `exportfs -v` shows what is exported, and its firewall has to let in TCP port 2049. Then `gpulab status` says whether it is mounted: gpulab tries again by itself while it starts.", j.Head),
+			}}
+		}
+	}
+	return []Finding{{Probe: "sharedstorage", State: OK, Seen: fmt.Sprintf("Homes and shared folders of %s are mounted here.", j.Head)}}
 }

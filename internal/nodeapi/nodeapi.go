@@ -61,7 +61,10 @@ type Settings struct {
 	// Shared is the folder that every machine has at the same path, with
 	// everybody's homes in it; "" where homes lie on the head's own disk.
 	Shared string `json:"shared,omitempty"`
-	// Mark is in a file of the shared folder, by which it is known.
+	// Export is nfs where the head exports homes and shared folders, which every
+	// machine mounts at the head's own places.
+	Export string `json:"export,omitempty"`
+	// Mark is in a file of such a folder, by which it is known.
 	Mark    string   `json:"mark,omitempty"`
 	Proxy   string   `json:"proxy,omitempty"`
 	NoProxy []string `json:"noProxy,omitempty"`

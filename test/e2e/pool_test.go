@@ -55,6 +55,19 @@ func TestPoolWithHomesOnTheHead(t *testing.T) {
 	})
 }
 
+// TestPoolWithHomesOverNFS is a lab whose head exports the homes on its disk, and
+// whose other machine mounts them. The kernel here may have no NFS: what stands in
+// for it is the lowest layer, the programs exportfs and mount.nfs4.
+func TestPoolWithHomesOverNFS(t *testing.T) {
+	p := &pool{}
+	live(t, []chapter{
+		{"set up", p.setUpExport, true},
+		{"join", p.joinExport, true},
+		{"a notebook on each", p.notebooks, true},
+		{"leave", p.leaveExport, false},
+	})
+}
+
 // pool is the lab's second machine, and what the chapters leave each other.
 type pool struct {
 	node   *lab.Lab
@@ -720,5 +733,110 @@ func (p *pool) leave(t *testing.T, a *appliance) {
 	t.Log(p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code))
 	if got := p.state(t, a); got != "ready" {
 		t.Errorf("after another join the machine is %q", got)
+	}
+}
+
+const exportConfig = `
+lab: Pool lab
+gpus: simulated
+simulatedGPUs: 1
+storage:
+  export: nfs
+`
+
+const exportsFile = "/etc/exports.d/gpulab.exports"
+
+// standIn puts a program in the place of one of NFS's, and makes the kernel look
+// as if it knew the file system.
+func standIn(a *appliance, on *lab.Lab, program, filesystem, script string) {
+	on.MustRun(a.ctx, "sh", "-ec", `cp /proc/filesystems /run/filesystems; echo "nodev `+filesystem+`" >>/run/filesystems
+		mount --bind /run/filesystems /proc/filesystems`)
+	on.WriteFile("/usr/sbin/"+program, "#!/bin/sh\n"+script)
+	on.MustRun(a.ctx, "chmod", "755", "/usr/sbin/"+program)
+}
+
+// setUpExport: without an NFS server nothing begins, and init and the doctor say
+// what brings one. The homes are on a disk of their own, and stay there.
+func (p *pool) setUpExport(t *testing.T, a *appliance) {
+	var err error
+	if p.shared, err = os.MkdirTemp(filepath.Dir(a.Binary()), "shared-"); err != nil {
+		t.Fatal(err)
+	}
+	a.lifeOf.Cleanup(func() { _ = os.RemoveAll(p.shared) })
+	a.WriteFile("/etc/gpulab/config.yaml", exportConfig)
+	before := a.Snapshot(a.ctx)
+	checkFailure(t, a.Gpulab(a.ctx, initArgs...), exitPreflight, "This machine has no NFS server.", "`apt-get install nfs-kernel-server`")
+	if state, _, command := a.doctor(t, "nfs").of(t, "nfs"); state != "fail" || command != "apt-get install nfs-kernel-server" {
+		t.Errorf("the doctor says %s, %s", state, command)
+	}
+	if added := before.Added(a.Snapshot(a.ctx)); len(added) > 0 {
+		t.Errorf("init was refused, and left\n%s", strings.Join(added, "\n"))
+	}
+	standIn(a, a.Lab, "exportfs", "nfsd", `echo "$@" >>/run/exportfs.calls`)
+	for _, part := range []string{"homes", "folders"} {
+		a.MustRun(a.ctx, "mkdir", "-p", p.shared+"/"+part, "/var/lib/gpulab/"+part)
+		a.MustRun(a.ctx, "chmod", "711", p.shared, p.shared+"/"+part)
+		a.MustRun(a.ctx, "mount", "--bind", p.shared+"/"+part, "/var/lib/gpulab/"+part)
+	}
+	testSetUp(t, a)
+	if a.Run(a.ctx, "test", "-e", exportsFile).Code == 0 {
+		t.Error("homes are exported to nobody")
+	}
+	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.before = p.node.Snapshot(a.ctx)
+}
+
+// joinExport: a machine that cannot mount is told what brings that, and changes
+// nothing; one that can has the homes before it is in the pool.
+func (p *pool) joinExport(t *testing.T, a *appliance) {
+	p.code = p.invite(t, a).Code
+	refused(t, a, p.node, p.code, "`apt-get install nfs-common`")
+	added := slices.DeleteFunc(p.before.Added(p.node.Snapshot(a.ctx)), func(path string) bool {
+		return strings.Contains(path, " /run/gpulab") // the lock against a second join
+	})
+	if len(added) > 0 {
+		t.Errorf("join was refused, and left\n%s", strings.Join(added, "\n"))
+	}
+	standIn(a, p.node, "mount.nfs4", "nfs4", `echo "$@" >>/run/mount.calls; exec mount --bind `+p.shared+`/"${2##*/}" "$2"`)
+	p.before = p.node.Snapshot(a.ctx)
+	t.Log(p.node.MustGpulab(a.ctx, "join", p.code))
+	if got := p.node.MustRun(a.ctx, "cat", "/run/mount.calls"); strings.Count(got, "\n") != 2 ||
+		!strings.HasPrefix(got, lab.Address+":/var/lib/gpulab/homes /var/lib/gpulab/homes -o ") || !strings.Contains(got, "nfsvers=4.2") || !strings.Contains(got, "hard") {
+		t.Errorf("mounted with\n%s", got)
+	}
+	got := a.MustRun(a.ctx, "cat", exportsFile)
+	if !strings.Contains(got, "/var/lib/gpulab/homes "+nodeAddress+"(rw,") || !strings.Contains(got, "/var/lib/gpulab/folders "+nodeAddress+"(rw,") || strings.Count(got, "(") != 2 {
+		t.Errorf("exported:\n%s", got)
+	}
+	if calls := a.MustRun(a.ctx, "cat", "/run/exportfs.calls"); calls != "-ra\n" {
+		t.Errorf("exportfs was called with %q", calls)
+	}
+	if list := p.nodes(t, a); list.Note != "" {
+		t.Errorf("notebooks start on the head only: %s", list.Note)
+	}
+	if state, seen, _ := p.looks(t, a, "sharedstorage"); state != "ok" || !strings.Contains(seen, "are mounted here") {
+		t.Errorf("%s: %s", state, seen)
+	}
+	if out := a.MustGpulab(a.ctx, "status"); !strings.Contains(out, "1 machine mounts them") {
+		t.Errorf("status:\n%s", out)
+	}
+}
+
+// leaveExport: a machine that leaves has the homes no more, and they are whole.
+func (p *pool) leaveExport(t *testing.T, a *appliance) {
+	t.Log(p.node.MustGpulab(a.ctx, "leave", "--yes"))
+	a.eventually(t, "homes are exported to nobody", func() bool { return a.Run(a.ctx, "test", "-e", exportsFile).Code != 0 })
+	if calls := a.MustRun(a.ctx, "cat", "/run/exportfs.calls"); calls != "-ra\n-ra\n" {
+		t.Errorf("exportfs was called with %q", calls)
+	}
+	left := slices.DeleteFunc(p.before.Added(p.node.Snapshot(a.ctx)), func(path string) bool { return strings.HasSuffix(path, "/run/mount.calls") })
+	if len(left) > 0 {
+		t.Errorf("left on the machine:\n%s", strings.Join(left, "\n"))
+	}
+	if entries, err := filepath.Glob(p.shared + "/homes/*/from-node.txt"); err != nil || len(entries) != 1 {
+		t.Errorf("homes after a machine has left: %v, %v", entries, err)
+	}
+	if got := p.kernels[p.head()].in(t).run(t, `print(open("from-node.txt").read())`); got != "as well" {
+		t.Errorf("the notebook on the head says %q", got)
 	}
 }
