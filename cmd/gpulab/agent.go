@@ -66,6 +66,10 @@ type agent struct {
 	mu    sync.Mutex
 	since time.Time // when the connection to the head was made; zero without one
 	why   string    // there is none
+	// refused is why the head does not hear this machine, nil where it does or
+	// cannot be asked; theirs is its version, "" before it has said so.
+	refused error
+	theirs  string
 }
 
 func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
@@ -91,7 +95,7 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	if cfg.GPUs == gpusSimulated {
 		stages = append([]string{stageRuntime, stageDriver}, stages[1:]...)
 	}
-	if cfg.Storage.Shared != "" {
+	if cfg.Storage.everywhere() {
 		stages = append([]string{stageStorage}, stages...)
 	}
 	g.boot = newBoot(fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), inputs, stages...)
@@ -147,10 +151,14 @@ func (g *agent) start(ctx context.Context, group *errgroup.Group) error {
 }
 
 func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
-	if g.cfg.Storage.Shared != "" {
+	if g.cfg.Storage.everywhere() {
 		err := g.boot.do(stageStorage, func(st *stage) error {
-			st.say("%s", g.cfg.Storage.Shared)
-			return g.openShared()
+			if g.cfg.Storage.Shared != "" {
+				st.say("%s", g.cfg.Storage.Shared)
+				return g.openShared()
+			}
+			st.say("homes of %s over NFS", g.file.Settings.Head)
+			return g.openExported(ctx)
 		})
 		if err != nil {
 			return err
@@ -384,7 +392,10 @@ func (g *agent) await(ctx context.Context, name string, pods bool, done func(nod
 	return g.boot.do(name, func(st *stage) error {
 		for end := time.Now().Add(joinPatience); ; {
 			p, err := g.client.Progress(ctx, pods)
+			refusal := g.refusal()
 			switch {
+			case refusal != nil:
+				return refusal
 			case err != nil:
 				st.say("%s", err)
 			case p.Failed != "":
@@ -462,7 +473,17 @@ func (g *agent) disconnected(err error) {
 	if g.why != err.Error() {
 		slog.Warn("there is no connection to the head; trying again", "err", err)
 	}
-	g.since, g.why = time.Time{}, err.Error()
+	g.since, g.why, g.refused = time.Time{}, err.Error(), nil
+	if p := (*nodeapi.Problem)(nil); errors.As(err, &p) && p.Skewed {
+		g.refused = p
+	}
+}
+
+// refusal is why the head does not hear this machine.
+func (g *agent) refusal() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.refused
 }
 
 // obey does what the head wants.
@@ -470,8 +491,9 @@ func (g *agent) obey(o nodeapi.Orders) {
 	g.mu.Lock()
 	if g.since.IsZero() {
 		slog.Info("connected to the head")
-		g.since, g.why = time.Now(), ""
+		g.since, g.why, g.refused = time.Now(), "", nil
 	}
+	g.theirs = o.Version
 	g.mu.Unlock()
 	g.lending.obey(o.LentAnyway)
 	if o.Leave {
@@ -542,43 +564,6 @@ func (g *agent) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) error {
 // Elsewhere implements ctl.Machine.
 func (g *agent) Elsewhere() string {
 	return fmt.Sprintf("this machine, %s, belongs to the pool of %s; run this on its head, %s (%s)", g.file.Name, g.file.Settings.Lab, g.file.Settings.Head, g.file.Head[0].Addr())
-}
-
-// Status implements ctl.Machine.
-func (g *agent) Status(context.Context) (ctl.Status, error) {
-	state, _ := g.boot.now()
-	s := ctl.Status{URL: g.file.Settings.URL, Version: version.Version, GPUs: g.fleet.Snapshots(), Ready: state.Ready}
-	if s.GPUs == nil {
-		s.GPUs = []gpu.Snapshot{}
-	}
-	if c, failing := startComponent(state); failing {
-		s.Components = append(s.Components, c)
-	}
-	for _, st := range state.Stages {
-		s.Components = append(s.Components, stageComponent(st))
-	}
-	head := ctl.Component{Name: "head", State: ctl.OK}
-	g.mu.Lock()
-	switch {
-	case !g.since.IsZero():
-		head.Detail = fmt.Sprintf("%s at %s, connected for %s", g.file.Settings.Head, g.file.Head[0].Addr(), inWords(time.Since(g.since)))
-	case g.why == "":
-		head.State, head.Detail = ctl.Starting, "no connection yet"
-	default:
-		head.State, head.Detail, head.NextStep = ctl.Warning, g.why, "notebooks here go on; see that the head is on and reached at "+g.file.Head[0].String()
-	}
-	g.mu.Unlock()
-	s.Components = append(s.Components, head)
-	node := ctl.Node{Name: g.file.Name, Role: "node", Ready: state.Ready, State: ctl.NodeStarting, Version: version.Version}
-	if state.Ready {
-		node.State = ctl.NodeReady
-	}
-	for _, snapshot := range s.GPUs {
-		node.GPUs += len(snapshot.GPUs)
-		node.Simulated = snapshot.Simulated
-	}
-	s.Nodes = []ctl.Node{node}
-	return s, nil
 }
 
 // runAgent runs a joined machine, and cleans it up when it was removed.

@@ -222,6 +222,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err := l.openShared(ctx); err != nil {
 		return err
 	}
+	if err := l.openExport(ctx); err != nil {
+		return err
+	}
 	if l.storage, err = l.newStorage(); err != nil {
 		return err
 	}

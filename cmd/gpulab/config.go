@@ -241,6 +241,9 @@ func (c *Config) check() error {
 	if _, err := c.Storage.measureEvery(); err != nil {
 		return err
 	}
+	if err := c.Storage.checkExport(); err != nil {
+		return err
+	}
 	if err := checkShared(c.Storage.Shared, filepath.Clean(c.DataDir)); err != nil {
 		return err
 	}

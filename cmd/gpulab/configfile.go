@@ -132,6 +132,9 @@ storage:
   # example): homes and shared folders lie in it, and notebooks run on every machine.
   # Empty: they lie on the disk of the head, and notebooks run there only.
   shared: {{printf "%q" .Storage.Shared}}
+  # nfs: homes stay where they are, and the head exports them to the machines of its
+  # pool alone, which mount them by themselves. Needs nfs-kernel-server on the head.
+  export: {{printf "%q" .Storage.Export}}
 
 # Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their
 # account: ":2022" on every address of this machine, "10.1.2.3:2022" on that one, or off.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/supervise"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 )
@@ -69,6 +70,9 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	if c, ok := l.machinesComponent(s.Nodes); ok {
 		s.Components = append(s.Components, c)
 	}
+	if c, ok := l.exportComponent(); ok && state.Ready {
+		s.Components = append(s.Components, c)
+	}
 	s.Ready = state.Ready && node.Ready
 	for _, c := range s.Components {
 		s.Ready = s.Ready && c.State != ctl.Failed && c.State != ctl.Starting
@@ -112,18 +116,7 @@ func (l *appliance) nodeReady(ctx context.Context) (bool, string) {
 
 // liveComponents looks at what may break after the start.
 func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
-	k3s := ctl.Component{Name: "k3s", State: ctl.OK}
-	p := l.cluster.Load().Process()
-	switch {
-	case !p.Running:
-		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
-	default:
-		k3s.Detail = fmt.Sprintf("process %d, up for %s", p.PID, inWords(time.Since(p.Since)))
-		if p.Restarts > 0 {
-			k3s.Detail += fmt.Sprintf(", started again %d times", p.Restarts)
-		}
-	}
-	out := []ctl.Component{k3s}
+	out := []ctl.Component{k3sComponent(l.cluster.Load().Process())}
 	hub := ctl.Component{Name: "hub", State: ctl.OK}
 	addr, there := l.attached.Load().kube.HubAddress()
 	switch {
@@ -143,8 +136,26 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 		}
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine offers no GPU", NextStep: "with an NVIDIA card and driver: `gpulab init --gpus real`; to try it out: `gpulab init --gpus simulated`"})
 	}
+	return append(out, probeComponent(l.ownSnapshot()))
+}
+
+// k3sComponent tells of the Kubernetes that runs on this machine.
+func k3sComponent(p supervise.State) ctl.Component {
+	k3s := ctl.Component{Name: "k3s", State: ctl.OK}
+	if !p.Running {
+		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
+		return k3s
+	}
+	k3s.Detail = fmt.Sprintf("process %d, up for %s", p.PID, inWords(time.Since(p.Since)))
+	if p.Restarts > 0 {
+		k3s.Detail += fmt.Sprintf(", started again %d times", p.Restarts)
+	}
+	return k3s
+}
+
+// probeComponent tells of this machine's GPUs and their driver.
+func probeComponent(snap gpu.Snapshot, ok bool) ctl.Component {
 	probe := ctl.Component{Name: "gpu probe", State: ctl.OK}
-	snap, ok := l.ownSnapshot()
 	switch {
 	case !ok:
 		probe.State, probe.Detail = ctl.Starting, "no reading yet"
@@ -158,7 +169,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 			probe.Detail = fmt.Sprintf("%d simulated GPUs, driver %s", len(snap.GPUs), snap.DriverVersion)
 		}
 	}
-	return append(out, probe)
+	return probe
 }
 
 // ownSnapshot is the latest of this machine, with what was decided about it.

@@ -30,9 +30,11 @@ It ends with 0 when nothing has to be mended, and with 4 otherwise.`,
   sudo gpulab doctor firewall ports     look at these alone
   sudo gpulab doctor --list             what there is to look at
   sudo gpulab doctor --json | jq '.findings[] | select(.state == "fail")'`,
-		ValidArgsFunction: completeProbes,
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return completeProbes(args, isJoined(a))
+		},
 		RunE: func(c *cobra.Command, args []string) error {
-			probes, err := chooseProbes(args)
+			probes, err := chooseProbes(args, isJoined(a))
 			switch {
 			case err != nil:
 				return err
@@ -49,9 +51,9 @@ It ends with 0 when nothing has to be mended, and with 4 otherwise.`,
 	return c
 }
 
-func completeProbes(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func completeProbes(args []string, joined bool) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	for _, p := range doctor.Probes() {
+	for _, p := range doctor.ProbesFor(joined) {
 		if !slices.Contains(args, p.Name) {
 			names = append(names, p.Name+"\t"+p.Looks)
 		}
@@ -60,13 +62,21 @@ func completeProbes(_ *cobra.Command, args []string, _ string) ([]string, cobra.
 }
 
 // chooseProbes finds the probes by their names, in the doctor's order; no name
-// means all.
-func chooseProbes(names []string) ([]doctor.Probe, error) {
-	all := doctor.Probes()
+// means all that look at a machine like this one.
+func chooseProbes(names []string, joined bool) ([]doctor.Probe, error) {
+	all := doctor.ProbesFor(joined)
 	if len(names) == 0 {
 		return all, nil
 	}
 	for _, name := range names {
+		there := slices.ContainsFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Name == name })
+		if there && !slices.ContainsFunc(all, func(p doctor.Probe) bool { return p.Name == name }) {
+			kind := "machines that have joined another's pool, which this one has not"
+			if joined {
+				kind = "heads, and this machine has joined another's pool"
+			}
+			return nil, fail(exitUsage, "the probe %q is for %s; `gpulab doctor --list` shows those that look at this one", name, kind)
+		}
 		if !slices.ContainsFunc(all, func(p doctor.Probe) bool { return p.Name == name }) {
 			return nil, fail(exitUsage, "there is no probe %q;%s `gpulab doctor --list` shows them", name, nearProbe(name))
 		}
@@ -221,6 +231,9 @@ func (v *findingsView) done(p doctor.Probe, found []doctor.Finding) {
 // configuration that cannot be read is a finding, and the rest is looked at as
 // if there were none.
 func doctorOptions(a *app) doctor.Options {
+	if isJoined(a) {
+		return joinedOptions(a)
+	}
 	cfg, err := loadConfig(a.configPath)
 	if err != nil {
 		cfg = Config{SimulatedGPUs: 2, GPUSharing: 1}
@@ -238,7 +251,7 @@ func machineOptions(cfg Config) doctor.Options {
 	if port, err := cfg.Files.Listen.port(); err == nil && port != 0 {
 		ports = append(ports, port)
 	}
-	opts := doctor.Options{DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.Names, GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
+	opts := doctor.Options{ServeNFS: cfg.Storage.Export == exportNFS, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.Names, GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}

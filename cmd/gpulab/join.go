@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -100,6 +101,8 @@ func joinPool(c *cobra.Command, a *app, f *joinFlags, text string) error {
 		}
 	} else if err := sameLab(file, text); err != nil {
 		return err
+	} else {
+		catchUp(ctx, file)
 	}
 	changed, err := startAgent(ctx, a, file)
 	if err != nil {
@@ -122,10 +125,28 @@ func joinPool(c *cobra.Command, a *app, f *joinFlags, text string) error {
 		fmt.Fprintf(out, "Its %d GPUs are simulated: they compute nothing.\n", file.SimulatedGPUs)
 	}
 	fmt.Fprintf(out, "\n  Pages          %s\n  This machine   `gpulab status`; `gpulab leave` takes it out of the pool\n", file.Settings.URL)
-	if file.Settings.Shared == "" {
-		fmt.Fprintf(out, "  Homes          are on %s's own disk, so notebooks start there only; storage.shared in its configuration changes that\n", file.Settings.Head)
+	if file.Settings.Shared == "" && file.Settings.Export == "" {
+		fmt.Fprintf(out, "  Homes          are on %s's own disk, so notebooks start there only; storage.export or storage.shared in its configuration changes that\n", file.Settings.Head)
 	}
 	return nil
+}
+
+// catchUp asks what the head wants of this machine now; an agent that was started
+// with something else is started anew. Without an answer, what it wanted last
+// stands.
+func catchUp(ctx context.Context, file *joinedFile) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	pass, err := loadPassport(file.config())
+	if err != nil {
+		return // the agent says why
+	}
+	client := nodeapi.Member(file.Head, pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
+	if s, err := client.Settings(ctx); err == nil {
+		s.DataDir = file.Settings.DataDir
+		file.Settings = s
+		_ = file.save()
+	}
 }
 
 // sameLab refuses the code of another lab than the machine belongs to.
@@ -181,8 +202,8 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 	if err != nil {
 		return refuse("%w", err)
 	}
-	if hello.Version != version.Version {
-		return refuse("the head of %s runs gpulab %s, and this machine has %s; install the same version here and try again", hello.Lab, hello.Version, version.Version)
+	if err := nodeapi.Skew("this machine", version.Version, hello.Version); err != nil {
+		return refuse("%w", err)
 	}
 	if off := time.Since(hello.Time); off.Abs() > clockTolerance {
 		word := "ahead of"
@@ -354,6 +375,9 @@ func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 			return fail(exitPreflight, "the lab's pods are in %s, and this machine has an address in or a route to %s; give that network up here, or run `gpulab init` anew on the head while this machine's network is known there", network, taken)
 		}
 	}
+	if s.Export != "" && s.Export != exportNFS {
+		return fail(exitPreflight, "the lab's homes come to its machines in a way that this version of gpulab does not know (%s); install a newer one here", s.Export)
+	}
 	if s.Shared != "" {
 		if err := lookAtShared(s.Shared, s.Mark); errors.Is(err, errUnmarked) {
 			return fail(exitPreflight, "%w", missingStorage(s.Shared))
@@ -361,7 +385,7 @@ func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 			return fail(exitPreflight, "%w", err)
 		}
 	}
-	opts := doctor.Options{DataDir: cfg.DataDir, GPUMode: cfg.GPUs, Ports: []int{10250}, ImagesDir: dir}
+	opts := doctor.Options{DataDir: cfg.DataDir, GPUMode: cfg.GPUs, Ports: []int{kubeletPort}, ImagesDir: dir, MountNFS: s.Export != ""}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}

@@ -69,7 +69,7 @@ func (f *joinedFile) config() Config {
 	c.DataDir, c.GPUs, c.Lab = f.Settings.DataDir, f.GPUs, f.Settings.Lab
 	c.K3s.PodMaxPIDs = f.Settings.PodMaxPIDs
 	c.Network.Proxy, c.Network.NoProxy = f.Settings.Proxy, f.Settings.NoProxy
-	c.Storage.Shared = f.Settings.Shared
+	c.Storage.Shared, c.Storage.Export = f.Settings.Shared, f.Settings.Export
 	c.setDefaults()
 	return c
 }

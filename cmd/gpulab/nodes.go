@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/internal/version"
 )
 
 // InviteNode implements ctl.Daemon.
@@ -24,8 +26,8 @@ func (l *appliance) InviteNode(ctx context.Context) (ctl.NodeInvitation, error) 
 	}
 	l.audit(ctx, "node.invite", "")
 	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
-	if l.cfg.Storage.Shared == "" {
-		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until homes lie on storage that every machine mounts; see storage.shared in the configuration.", l.id.NodeName)
+	if !l.cfg.Storage.everywhere() {
+		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", l.id.NodeName)
 	}
 	return out, nil
 }
@@ -42,11 +44,14 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 	for _, n := range l.pool.describe(ctx) {
 		node := ctl.Node{
 			Name: n.Name, Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
-			GPUs: len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
+			OtherVersion: n.Version != version.Version,
+			GPUs:         len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
 		}
 		switch {
 		case n.lost:
 			node.State, node.Detail = ctl.NodeLost, lostSentence(n.Name, n.last)
+		case nodeapi.Skew(n.Name, n.Version, version.Version) != nil:
+			node.State, node.Detail = ctl.NodeNotReady, skewSentence(nodeapi.Skew(n.Name, n.Version, version.Version))
 		case !n.reported || !n.registered:
 			node.State, node.Detail = ctl.NodeStarting, "it is on its way into the pool"
 		case n.notReady != "":
@@ -136,7 +141,7 @@ where this lab is and how to know it.`,
 			if asJSON {
 				return printJSON(out, invitation)
 			}
-			fmt.Fprintf(out, "On the new machine, with the same version of gpulab, as root:\n\n  %s\n\nIt works once, until %s. The new machine reaches this one at %s.\n",
+			fmt.Fprintf(out, "On the new machine, with gpulab installed, as root:\n\n  %s\n\nIt works once, until %s. The new machine reaches this one at %s.\n",
 				invitation.Command, invitation.Expires.Local().Format("15:04"), strings.Join(invitation.Addresses, " or "))
 			if invitation.Note != "" {
 				fmt.Fprintln(out, invitation.Note)
@@ -176,6 +181,7 @@ when it was last heard of. gpulab invite-node adds one.`,
 }
 
 func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
+	var others []string // of another version than the head
 	rows := [][]string{{"NODE", "ROLE", "STATE", "ADDRESS", "GPUS", "VERSION", "LAST CONTACT"}}
 	for _, n := range m.Nodes {
 		last := "–"
@@ -186,7 +192,11 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		if n.Simulated {
 			gpus += " (simulated)"
 		}
-		rows = append(rows, []string{n.Name, n.Role, n.State, n.Address, gpus, visibly(n.Version), last})
+		runs := visibly(n.Version)
+		if n.OtherVersion {
+			runs, others = runs+" ≠", append(others, n.Name)
+		}
+		rows = append(rows, []string{n.Name, n.Role, n.State, n.Address, gpus, runs, last})
 	}
 	if err := table(w, rows); err != nil {
 		return err
@@ -195,6 +205,9 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		if n.State != ctl.NodeReady && n.Detail != "" {
 			fmt.Fprintf(w, "\n%s\n", visibly(n.Detail))
 		}
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(w, "\n≠ another version than the head's: %s. That works from one release to the next; upgrade all, the head first.\n", strings.Join(others, ", "))
 	}
 	if m.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", m.Note)

@@ -44,7 +44,9 @@ type pool struct {
 	open    func() error        // set by run; opens the door where it is not
 	heard   map[string]*machine // by name
 	members []nodes.Node        // as last read
-	known   bool                // members were read
+	// exportTrouble is why homes are not exported as they should be.
+	exportTrouble error
+	known         bool // members were read
 }
 
 // machine is what the head knows of one that has joined.
@@ -136,7 +138,7 @@ func (p *pool) look(ctx context.Context, open func() error) error {
 		return err
 	}
 	if !wanted && p.settled() {
-		return nil
+		return p.exportHomes(ctx) // to nobody
 	}
 	var errs []error
 	if wanted {
@@ -149,6 +151,7 @@ func (p *pool) look(ctx context.Context, open func() error) error {
 	if p.rounds++; p.rounds%askKubernetes != 0 {
 		return errors.Join(errs...)
 	}
+	errs = append(errs, p.exportHomes(ctx))
 	if client := p.lab.client.Load(); client != nil {
 		errs = append(errs, p.tellKubernetes(ctx, client))
 	}
@@ -207,7 +210,8 @@ func (p *pool) silent(n nodes.Node, now time.Time) (last time.Time, silent bool)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last = n.Seen
-	if m := p.heard[n.Name]; m != nil && !m.at.IsZero() {
+	// One whose version does not work with the head's is seen, and not heard.
+	if m := p.heard[n.Name]; m != nil && m.at.After(last) {
 		last = m.at
 	}
 	// After its own start the head hears nobody for a moment.
@@ -219,7 +223,8 @@ func (p *pool) silent(n nodes.Node, now time.Time) (last time.Time, silent bool)
 func (p *pool) showSilent(now time.Time) {
 	for _, n := range p.list() {
 		last, silent := p.silent(n, now)
-		if !silent {
+		skew := nodeapi.Skew(n.Name, n.Version, version.Version)
+		if !silent && skew == nil {
 			continue
 		}
 		p.mu.Lock()
@@ -230,8 +235,16 @@ func (p *pool) showSilent(now time.Time) {
 		p.mu.Unlock()
 		s.Node, s.Events, s.EventsDropped = n.Name, nil, 0
 		s.Error = lostSentence(n.Name, last)
+		if !silent {
+			s.Error = skewSentence(skew)
+		}
 		p.lab.fleet.Update(s)
 	}
+}
+
+// skewSentence says why a machine is not heard that could be.
+func skewSentence(skew error) string {
+	return "It is not heard: " + skew.Error() + ". Notebooks there go on."
 }
 
 func lostSentence(name string, last time.Time) string {
@@ -258,7 +271,7 @@ func (p *pool) Settings(context.Context) (nodeapi.Settings, error) {
 		Lab: l.cfg.Lab, URL: l.url(), Head: l.id.NodeName, DataDir: l.cfg.DataDir,
 		ClusterCIDR: l.id.ClusterCIDR.String(), ServiceCIDR: l.id.ServiceCIDR.String(), APIPort: kubernetesPort,
 		Images: l.images.Refs(), GPUs: l.poolGPUs(), SimulatedGPUs: l.cfg.SimulatedGPUs, GPUSharing: l.cfg.GPUSharing,
-		PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, Shared: l.cfg.Storage.Shared, Mark: mark,
+		PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, Shared: l.cfg.Storage.Shared, Export: l.cfg.Storage.Export, Mark: mark,
 		Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
 	}, nil
 }
@@ -462,7 +475,7 @@ func (l *appliance) poolChanged() {
 // stayHome names the machine that notebooks have to run on because their homes
 // are on its disk; "" where they may run on any.
 func (l *appliance) stayHome() string {
-	if l.cfg.Storage.Shared != "" || len(l.pool.list()) == 0 {
+	if l.cfg.Storage.everywhere() || len(l.pool.list()) == 0 {
 		return ""
 	}
 	return l.id.NodeName
@@ -473,7 +486,7 @@ func (l *appliance) stayHomeNote() string {
 	if l.stayHome() == "" {
 		return ""
 	}
-	return fmt.Sprintf("Notebooks start on %s only, because homes are on its own disk: put them on storage that every machine mounts at the same path, and name it in storage.shared of the configuration.", l.id.NodeName)
+	return fmt.Sprintf("Notebooks start on %s only, because homes are on its own disk: storage.export in the configuration lets the other machines have them over NFS, and storage.shared names storage that every machine mounts.", l.id.NodeName)
 }
 
 // nodeAddresses are where the pool's other machines are.

@@ -131,6 +131,10 @@ func endLab(ctx context.Context, a *app, cfg Config, keepNode bool, step func(st
 	if err := stopDaemon(ctx, a); err != nil {
 		return err
 	}
+	// Before what is exported goes.
+	if _, err := hostNFS().Export(ctx, nil); err != nil {
+		return err
+	}
 	return embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), keepNode, step)
 }
 

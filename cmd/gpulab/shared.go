@@ -43,7 +43,7 @@ func checkShared(path, dataDir string) error {
 
 // storageMark is this lab's, "" where nothing is shared.
 func (l *appliance) storageMark(ctx context.Context) (string, error) {
-	if l.cfg.Storage.Shared == "" {
+	if !l.cfg.Storage.everywhere() {
 		return "", nil
 	}
 	mark, err := l.store.Setting(ctx, storageMarkSetting)
@@ -156,8 +156,12 @@ func sameFolder(a, b string) (bool, error) {
 	return err == nil && os.SameFile(one, other), err
 }
 
-// hostUsersForHomes says whether notebooks have to do without user IDs of their own
-// because the homes' file system cannot show them.
-func (l *appliance) hostUsersForHomes() bool {
+// hostUsersForHomes says whether notebooks that start on a machine, "" for any,
+// have to do without user IDs of their own because the homes' file system cannot
+// show them there.
+func (l *appliance) hostUsersForHomes(on string) bool {
+	if l.cfg.Storage.Export != "" {
+		return on == "" && len(l.pool.list()) > 0 // it may be one that mounts them over NFS
+	}
 	return l.cfg.Storage.Shared != "" && !storage.CanMapIDs(l.homesDir())
 }

@@ -29,6 +29,9 @@ func newStatus(a *app) *cobra.Command {
 				err = printStatus(c.OutOrStdout(), s)
 			}
 			if err == nil && !s.Ready {
+				if s.Pool != nil {
+					return fail(exitNotReady, "this machine is not ready in the pool")
+				}
 				return fail(exitNotReady, "the lab is not ready")
 			}
 			return err
@@ -39,7 +42,11 @@ func newStatus(a *app) *cobra.Command {
 }
 
 func printStatus(w io.Writer, s ctl.Status) error {
-	fmt.Fprintf(w, "%s  gpulab %s", s.URL, s.Version)
+	if p := s.Pool; p != nil {
+		fmt.Fprintf(w, "%s, a machine in the pool of %s, whose head is %s (%s)  gpulab %s", p.Name, visibly(p.Lab), p.Head, s.URL, s.Version)
+	} else {
+		fmt.Fprintf(w, "%s  gpulab %s", s.URL, s.Version)
+	}
 	if s.Before != "" {
 		fmt.Fprintf(w, " (`gpulab rollback` leads to %s)", s.Before)
 	}

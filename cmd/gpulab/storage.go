@@ -23,6 +23,9 @@ type StorageConfig struct {
 	// Shared is a folder that every machine of the pool mounts at the same path;
 	// homes and shared folders lie in it. Empty: they are on the head's own disk.
 	Shared string `json:"shared,omitempty"`
+	// Export is nfs where the head's own disk has the homes, and the machines of
+	// the pool mount them from there. Empty: nobody does.
+	Export string `json:"export,omitempty"`
 }
 
 func (s StorageConfig) measureEvery() (time.Duration, error) {
@@ -121,15 +124,16 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		if opened.HomeReadOnly {
 			options["homeReadOnly"] = true
 		}
-		if opened.HostUsers || l.hostUsersForHomes() {
-			options["hostUsers"] = true
-		}
 		row, err := l.attached.Load().notebooks.Get(ctx, launch)
 		if err != nil {
 			return nil, err
 		}
-		if node := l.onlyOn(row.Profile); node != "" {
+		node := l.onlyOn(row.Profile)
+		if node != "" {
 			options["node"] = node
+		}
+		if opened.HostUsers || l.hostUsersForHomes(node) {
+			options["hostUsers"] = true
 		}
 		return options, nil
 	}

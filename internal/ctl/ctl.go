@@ -78,6 +78,18 @@ type Status struct {
 	GPUs       []gpu.Snapshot `json:"gpus"`
 	Components []Component    `json:"components"`
 	Network    Network        `json:"network"`
+	// Pool is what a machine that has joined says of itself; nil on a head.
+	Pool *Membership `json:"pool,omitempty"`
+}
+
+// Membership says in whose pool a machine is.
+type Membership struct {
+	Name      string `json:"name"` // of the machine in the pool
+	Lab       string `json:"lab"`
+	Head      string `json:"head"`
+	Connected bool   `json:"connected"` // readings go to the head
+	// Certificate is until when the head knows the machine.
+	Certificate time.Time `json:"certificate"`
 }
 
 // Network is what notebooks may reach besides the internet and the hub.
@@ -127,6 +139,8 @@ type Node struct {
 	// State is ready, starting, not ready, or lost: then nothing is heard of it.
 	State   string `json:"state"`
 	Version string `json:"version,omitempty"` // of its gpulab
+	// OtherVersion says that it is not the head's.
+	OtherVersion bool `json:"otherVersion,omitempty"`
 	// GPUs is how many it has, as far as they are known.
 	GPUs      int  `json:"gpus"`
 	Simulated bool `json:"simulated,omitempty"`

@@ -22,6 +22,11 @@ func probeComponents(h host, opts Options) []Finding {
 		switch p.State {
 		case OK, Off:
 			continue
+		}
+		if opts.Joined != nil && p.Name == headPart {
+			continue // the probe stream tells of it
+		}
+		switch p.State {
 		case Fail:
 			finding.State = Fail
 			finding.Seen = fmt.Sprintf("The part %q does not work: %s.", p.Name, strings.TrimSuffix(p.Detail, "."))

@@ -8,6 +8,15 @@ import (
 // probeConfiguration says what is wrong with the configuration.
 func probeConfiguration(_ host, opts Options) []Finding {
 	switch {
+	case opts.Joined != nil && opts.ConfigError == nil:
+		return []Finding{{Probe: "configuration", State: OK, Seen: "What the head wants of this machine can be read."}}
+	case opts.Joined != nil && !errors.Is(opts.ConfigError, fs.ErrPermission):
+		return []Finding{{
+			Probe: "configuration", State: Fail,
+			Seen:  "What the head wants of this machine cannot be read: " + opts.ConfigError.Error() + ".",
+			Means: "A gpulab that runs goes on, and does not start again.",
+			Mend:  joinAnew,
+		}}
 	case opts.ConfigError == nil:
 		return []Finding{{Probe: "configuration", State: OK, Seen: "The configuration can be read."}}
 	case errors.Is(opts.ConfigError, fs.ErrPermission):

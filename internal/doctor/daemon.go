@@ -15,14 +15,14 @@ func probeDaemon(h host, opts Options) []Finding {
 	case errors.Is(err, ErrNoDaemon) && !h.installed(opts):
 		return []Finding{{Probe: "daemon", State: OK, Seen: "This machine is not a lab yet; `gpulab init` makes it one."}}
 	case errors.Is(err, ErrNoDaemon):
-		start := "gpulab init"
+		start := opts.again()
 		if h.booted() {
 			start = "systemctl start gpulab"
 		}
 		return []Finding{{
 			Probe: "daemon", State: Fail,
-			Seen:  "This machine is a lab, but gpulab does not run.",
-			Means: "There are no pages, and nobody can start a notebook; those that run go on.",
+			Seen:  "gpulab does not run on this machine.",
+			Means: meansNoDaemon(opts),
 			Mend:  "Run `" + start + "`; if it ends again, `gpulab logs` says why.",
 		}}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -44,8 +44,15 @@ func probeDaemon(h host, opts Options) []Finding {
 			Probe: "daemon", State: Warn,
 			Seen:  fmt.Sprintf("gpulab %s runs, but %s is installed.", lab.Version, opts.Version),
 			Means: "After an upgrade it was not started anew; what was repaired meanwhile is not in force.",
-			Mend:  "Run `gpulab init`; notebooks go on.",
+			Mend:  "Run `" + opts.again() + "`; notebooks go on.",
 		}}
 	}
 	return []Finding{{Probe: "daemon", State: OK, Seen: fmt.Sprintf("gpulab %s runs and answers.", lab.Version)}}
+}
+
+func meansNoDaemon(opts Options) string {
+	if opts.Joined != nil {
+		return "The head shows this machine as lost; notebooks that run here go on."
+	}
+	return "There are no pages, and nobody can start a notebook; those that run go on."
 }

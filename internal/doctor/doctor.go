@@ -60,6 +60,12 @@ type Options struct {
 	ConfigError error
 	// Ask asks the running gpulab how it is. nil: there is nobody to ask.
 	Ask func(context.Context) (Lab, error)
+	// ServeNFS and MountNFS say that homes lie on the head, and that this machine
+	// is to export or to mount them.
+	ServeNFS, MountNFS bool
+	// Joined says that this machine belongs to another's pool; nil for a head, or
+	// a machine that is neither.
+	Joined *Joined
 	// Limit is how long one probe may take; 0 means 15 seconds.
 	Limit time.Duration
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/nfs"
 )
 
 // machinePorts are for other machines and for pods, not for people.
@@ -30,6 +32,9 @@ func probeFirewall(h host, opts Options) []Finding {
 		}}
 	}
 	var findings []Finding
+	if opts.Joined != nil {
+		opts.Ports = nil // people and pods ask the head
+	}
 	if blocked, where := w.blockedPeople(h.outward(), opts); len(blocked) > 0 {
 		findings = append(findings, Finding{
 			Probe: "firewall", State: Fail,
@@ -46,8 +51,14 @@ func probeFirewall(h host, opts Options) []Finding {
 			Mend:  w.openPods(where),
 		})
 	}
-	if lab, err := h.ask(); err == nil && lab.Nodes > 1 {
-		findings = append(findings, w.betweenMachines(h.outward(), cmp.Or(opts.NodesPort, 8444))...)
+	if opts.Joined != nil {
+		findings = append(findings, w.betweenMachines(h.outward(), 10250)...)
+	} else if lab, err := h.ask(); err == nil && lab.Nodes > 1 {
+		ports := []int{cmp.Or(opts.NodesPort, 8444), 6443, 10250}
+		if opts.ServeNFS {
+			ports = append(ports, nfs.Port)
+		}
+		findings = append(findings, w.betweenMachines(h.outward(), ports...)...)
 	}
 	if findings == nil {
 		return []Finding{{Probe: "firewall", State: OK, Seen: "No rule is seen that would drop what people or notebooks send."}}
@@ -132,19 +143,18 @@ func (w walls) blockedPods(outward string, opts Options) (direction string, wher
 }
 
 // betweenMachines looks at what the machines of a pool send to one another.
-func (w walls) betweenMachines(outward string, door int) []Finding {
-	for _, p := range []packet{
-		{hook: "input", in: outward, protocol: "tcp", port: door},
-		{hook: "input", in: outward, protocol: "tcp", port: 6443},
-		{hook: "input", in: outward, protocol: "tcp", port: 10250},
-		{hook: "input", in: outward, protocol: "udp", port: 8472},
-	} {
+func (w walls) betweenMachines(outward string, ports ...int) []Finding {
+	var packets []packet
+	for _, port := range ports {
+		packets = append(packets, packet{hook: "input", in: outward, protocol: "tcp", port: port})
+	}
+	for _, p := range append(packets, packet{hook: "input", in: outward, protocol: "udp", port: 8472}) {
 		if at, blocked := w.blocking(p); blocked {
 			return []Finding{{
 				Probe: "firewall", State: Fail,
 				Seen:  fmt.Sprintf("%s drops what other machines of the pool send to port %d (%s).", w.name(), p.port, p.protocol),
-				Means: "Notebooks on the other machines do not start, or reach nothing.",
-				Mend:  w.openPorts([]int{door, 6443, 10250}, at) + " The same for port 8472 of UDP.",
+				Means: "Notebooks on one machine do not start, or reach nothing on the others.",
+				Mend:  w.openPorts(ports, at) + " The same for port 8472 of UDP.",
 			}}
 		}
 	}

@@ -99,7 +99,7 @@ func (h host) restart(opts Options) string {
 	if h.booted() {
 		return "systemctl restart gpulab"
 	}
-	return "kill $(cat " + opts.Socket + ".pid); sleep 10; gpulab init"
+	return "kill $(cat " + opts.Socket + ".pid); sleep 10; " + opts.again()
 }
 
 // restartHung is the same for one that does not even end when it is asked to.
@@ -107,7 +107,7 @@ func (h host) restartHung(opts Options) string {
 	if h.booted() {
 		return "systemctl restart gpulab"
 	}
-	return "kill -KILL $(cat " + opts.Socket + ".pid); gpulab init"
+	return "kill -KILL $(cat " + opts.Socket + ".pid); " + opts.again()
 }
 
 // output runs a command in the plain locale.

@@ -24,7 +24,9 @@ type Probe struct {
 	Init  string `json:"init,omitempty"` // Stops, Warns or Later
 	// initOnly: elsewhere it would say nothing new.
 	initOnly bool
-	look     func(host, Options) []Finding
+	// where is headOnly or joinedOnly for a probe that looks at such machines alone.
+	where string
+	look  func(host, Options) []Finding
 }
 
 // The groups, in the order of their probes.
@@ -35,7 +37,14 @@ const (
 	gpuGroup      = "GPUs"
 	storageGroup  = "storage"
 	certGroup     = "certificates"
+	poolGroup     = "pool"
 	labGroup      = "lab"
+)
+
+// The machines that a probe is for, where not for all.
+const (
+	headOnly   = "head"   // of a lab, or one that may become it
+	joinedOnly = "joined" // a machine of another's pool
 )
 
 // all returns every probe, in the order in which they are shown.
@@ -70,7 +79,7 @@ func all() []Probe {
 		{Name: "inotify", Group: machineGroup, Init: Stops, look: probeInotify,
 			Looks: "whether root may watch enough files"},
 
-		{Name: "address", Group: networkGroup, Init: Stops, look: probeAddress,
+		{Name: "address", Group: networkGroup, Init: Stops, look: probeAddress, where: headOnly,
 			Looks: "the address people use"},
 		{Name: "ports", Group: networkGroup, Init: Stops, look: probePorts,
 			Looks: "whether other programs have taken the lab's ports"},
@@ -103,11 +112,24 @@ func all() []Probe {
 			Looks: "whether the file system has room for more files"},
 		{Name: "images", Group: storageGroup, Init: Stops, look: probeImages,
 			Looks: "whether the container images are complete"},
+		{Name: "nfs", Group: storageGroup, Init: Stops, look: probeNFS,
+			Looks: "whether homes can be exported or mounted, where they go over NFS"},
 
-		{Name: "webcertificates", Group: certGroup, look: probeWebCertificates,
+		{Name: "webcertificates", Group: certGroup, look: probeWebCertificates, where: headOnly,
 			Looks: "the authority and the certificate of the pages"},
 		{Name: "clustercertificates", Group: certGroup, look: probeClusterCertificates,
 			Looks: "the certificates inside Kubernetes"},
+
+		{Name: "head", Group: poolGroup, look: probeHead, where: joinedOnly,
+			Looks: "whether the head of the pool answers, and is the right one"},
+		{Name: "membership", Group: poolGroup, look: probeMembership, where: joinedOnly,
+			Looks: "the certificate by which the head knows this machine"},
+		{Name: "headclock", Group: poolGroup, look: probeHeadClock, where: joinedOnly,
+			Looks: "whether the clock agrees with the head's"},
+		{Name: "stream", Group: poolGroup, look: probeStream, where: joinedOnly,
+			Looks: "whether readings go to the head"},
+		{Name: "sharedstorage", Group: poolGroup, look: probeSharedStorage, where: joinedOnly,
+			Looks: "whether the lab's homes are mounted here"},
 
 		{Name: "configuration", Group: labGroup, look: probeConfiguration,
 			Looks: "whether the configuration can be read"},
@@ -117,15 +139,25 @@ func all() []Probe {
 			Looks: "whether gpulab runs, answers, and is of this version"},
 		{Name: "components", Group: labGroup, look: probeComponents,
 			Looks: "every part of the running lab"},
-		{Name: "pages", Group: labGroup, look: probePages,
+		{Name: "pages", Group: labGroup, look: probePages, where: headOnly,
 			Looks: "whether the pages answer, with a certificate that fits"},
 	}
 }
 
-// Probes returns the probes that a doctor runs, in the order in which they are
+// Probes returns the probes that doctors run, in the order in which they are
 // shown.
 func Probes() []Probe {
 	return slices.DeleteFunc(all(), func(p Probe) bool { return p.initOnly })
+}
+
+// ProbesFor returns those of Probes that look at a machine which has joined
+// another's pool, or at one that has not.
+func ProbesFor(joined bool) []Probe {
+	other := joinedOnly
+	if joined {
+		other = headOnly
+	}
+	return slices.DeleteFunc(Probes(), func(p Probe) bool { return p.where == other })
 }
 
 // forInit are those that say whether a machine can become a lab.
@@ -152,6 +184,10 @@ func Run(ctx context.Context, probes []Probe, opts Options, w Watcher) {
 }
 
 func (h host) run(ctx context.Context, probes []Probe, opts Options, w Watcher) {
+	if opts.Joined == nil {
+		// They would have nothing to look at.
+		probes = slices.DeleteFunc(slices.Clone(probes), func(p Probe) bool { return p.where == joinedOnly })
+	}
 	if opts.Ports == nil {
 		opts.Ports = DefaultPorts
 	}

@@ -32,7 +32,7 @@ func probeUnits(h host, opts Options) []Finding {
 			Probe: "units", State: Fail,
 			Seen:  "systemd knows no " + serviceUnit + ".",
 			Means: "gpulab does not start when the machine does.",
-			Mend:  "Run `gpulab init`, which writes the unit.",
+			Mend:  "Run `" + opts.again() + "`, which writes the unit.",
 		}}
 	case !known:
 		return []Finding{{Probe: "units", State: OK, Seen: "systemd knows no unit of gpulab yet."}}
@@ -44,6 +44,7 @@ func probeUnits(h host, opts Options) []Finding {
 	units := parseUnits(text)
 	if f, bad := unitTrouble(units[serviceUnit], units[podsUnit], h.installed(opts)); bad {
 		f.Probe = "units"
+		f.Mend = strings.ReplaceAll(f.Mend, "gpulab init", opts.again())
 		return []Finding{f}
 	}
 	return []Finding{{Probe: "units", State: OK, Seen: "The unit " + serviceUnit + " is " + units[serviceUnit]["ActiveState"] + " and " + units[serviceUnit]["UnitFileState"] + "."}}

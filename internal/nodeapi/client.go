@@ -211,7 +211,8 @@ func (c *Client) Leave(ctx context.Context) error {
 
 // Stream sends reports and hands on orders until ctx ends or the connection
 // does, of which the error tells. While the head is slow, reports wait in their
-// channel, where newer ones may take their place.
+// channel, where newer ones may take their place. A head whose version does not
+// work with this one's is not obeyed, if it was not the first to say so.
 func (c *Client) Stream(ctx context.Context, version string, reports <-chan Report, obey func(Orders)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -245,6 +246,14 @@ func (c *Client) Stream(ctx context.Context, version string, reports <-chan Repo
 			return because(ctx, fmt.Errorf("the head has ended the connection: %w", err))
 		}
 		quiet.Reset(silence)
+		if o.Kind != "" {
+			continue
+		}
+		if o.Version != "" && !o.Leave {
+			if err := Skew("this machine", version, o.Version); err != nil {
+				return err
+			}
+		}
 		obey(o)
 	}
 }

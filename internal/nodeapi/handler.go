@@ -133,6 +133,9 @@ func (h *handler) admit(r *http.Request) (out Admission, name string, err error)
 	if a.Name == settings.Head {
 		return out, a.Name, fmt.Errorf("the lab's head is named %s itself; choose another name with --name", a.Name)
 	}
+	if err := Skew(a.Name, a.Version, h.Head.Hello().Version); err != nil {
+		return out, a.Name, err
+	}
 	request, err := nodes.ParseRequest(a.Request)
 	if err != nil {
 		return out, a.Name, err
@@ -218,12 +221,20 @@ func (h *handler) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	version := r.Header.Get("Gpulab-Version")
-	if err := h.Registry.Saw(ctx, n.ID, addressOf(r), version[:min(len(version), 64)]); err != nil {
+	version, before := r.Header.Get("Gpulab-Version"), n.Version
+	version = version[:min(len(version), 64)]
+	if err := h.Registry.Saw(ctx, n.ID, addressOf(r), version); err != nil {
 		h.answer(w, nil, err)
 		return
 	}
 	n.Address, n.Version = addressOf(r), version
+	if err := Skew(n.Name, version, h.Head.Hello().Version); err != nil {
+		if version != before { // it asks again and again
+			h.Log.Warn("a machine is not heard", "machine", n.Name, "err", err)
+		}
+		h.answer(w, nil, err)
+		return
+	}
 	h.Log.Info("a machine is connected", "machine", n.Name, "address", n.Address, "version", n.Version)
 	ended := make(chan struct{})
 	go func() { // the only one that writes
@@ -245,6 +256,7 @@ func (h *handler) order(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	defer tick.Stop()
 	for {
 		orders := h.Head.Orders(n)
+		orders.Version = h.Head.Hello().Version
 		_, err := h.who(r)
 		if p := (*Problem)(nil); errors.As(err, &p) {
 			orders.Leave = p.Removed
@@ -269,6 +281,9 @@ func (h *handler) hear(ctx context.Context, r *http.Request, n nodes.Node) error
 		var report Report
 		if err := json.Unmarshal(lines.Bytes(), &report); err != nil {
 			return fmt.Errorf("it sent what is no report: %w", err)
+		}
+		if report.Kind != "" {
+			continue
 		}
 		if err := believable(n, &report.Snapshot); err != nil {
 			h.Head.Refused(ctx, n.Name, r.RemoteAddr, err.Error())

@@ -61,7 +61,10 @@ type Settings struct {
 	// Shared is the folder that every machine has at the same path, with
 	// everybody's homes in it; "" where homes lie on the head's own disk.
 	Shared string `json:"shared,omitempty"`
-	// Mark is in a file of the shared folder, by which it is known.
+	// Export is nfs where the head exports homes and shared folders, which every
+	// machine mounts at the head's own places.
+	Export string `json:"export,omitempty"`
+	// Mark is in a file of such a folder, by which it is known.
 	Mark    string   `json:"mark,omitempty"`
 	Proxy   string   `json:"proxy,omitempty"`
 	NoProxy []string `json:"noProxy,omitempty"`
@@ -69,6 +72,8 @@ type Settings struct {
 
 // Report is what a machine tells, about once a second.
 type Report struct {
+	// Kind is "": messages of a kind that only newer versions know are ignored.
+	Kind     string       `json:"kind,omitempty"`
 	Snapshot gpu.Snapshot `json:"snapshot"`
 	// Features are labels about the GPUs, as NVIDIA's feature discovery made them.
 	Features map[string]string `json:"features,omitempty"`
@@ -77,6 +82,10 @@ type Report struct {
 // Orders are what the head wants of a machine. They are sent every few seconds,
 // so that each side knows that the other is there.
 type Orders struct {
+	// Kind is "": messages of a kind that only newer versions know are ignored.
+	Kind string `json:"kind,omitempty"`
+	// Version is of the head's gpulab.
+	Version string `json:"version,omitempty"`
 	// LentAnyway are the UUIDs of GPUs that are lent out although somebody
 	// outside gpulab uses them.
 	LentAnyway []string `json:"lentAnyway,omitempty"`
@@ -101,7 +110,9 @@ type Problem struct {
 	// Removed says that the machine was removed from the pool, which its
 	// certificate outlives.
 	Removed bool `json:"removed,omitempty"`
-	Status  int  `json:"-"`
+	// Skewed says that the machine's version and the head's do not work together.
+	Skewed bool `json:"skewed,omitempty"`
+	Status int  `json:"-"`
 }
 
 func (p *Problem) Error() string { return p.Message }

@@ -1,6 +1,7 @@
 package nodeapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/sha256"
@@ -23,13 +24,16 @@ import (
 
 // head is a lab that keeps what it hears.
 type head struct {
+	version string // "" is the "1" that machines say
 	mu      sync.Mutex
 	reports []Report
 	refused []string
 	left    []string
 }
 
-func (*head) Hello() Hello { return Hello{Lab: "Test lab", Version: "1", Time: time.Now()} }
+func (h *head) Hello() Hello {
+	return Hello{Lab: "Test lab", Version: cmp.Or(h.version, "1"), Time: time.Now()}
+}
 func (*head) Settings(context.Context) (Settings, error) {
 	return Settings{Lab: "Test lab", Head: "head"}, nil
 }

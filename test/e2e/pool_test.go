@@ -32,9 +32,11 @@ func TestPool(t *testing.T) {
 		{"join", p.join, true},
 		{"used code", p.usedCode, false},
 		{"join again", p.joinAgain, false},
+		{"doctor of a machine", p.doctor, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
 		{"a stolen certificate", p.stolen, false},
+		{"another version", p.anotherVersion, false},
 		{"agent killed", p.agentKilled, false},
 		{"machine lost", p.lost, true},
 		{"removed", p.removed, false},
@@ -50,6 +52,19 @@ func TestPoolWithHomesOnTheHead(t *testing.T) {
 		{"join", p.joinLocal, true},
 		{"notebooks stay", p.notebooksStay, false},
 		{"leave", p.leave, false},
+	})
+}
+
+// TestPoolWithHomesOverNFS is a lab whose head exports the homes on its disk, and
+// whose other machine mounts them. The kernel here may have no NFS: what stands in
+// for it is the lowest layer, the programs exportfs and mount.nfs4.
+func TestPoolWithHomesOverNFS(t *testing.T) {
+	p := &pool{}
+	live(t, []chapter{
+		{"set up", p.setUpExport, true},
+		{"join", p.joinExport, true},
+		{"a notebook on each", p.notebooks, true},
+		{"leave", p.leaveExport, false},
 	})
 }
 
@@ -172,6 +187,7 @@ db.commit()`)
 type poolNodes struct {
 	Nodes []struct {
 		Name, Role, State, Version, Address, Detail string
+		OtherVersion                                bool
 		GPUs                                        int
 		LastContact                                 time.Time
 	}
@@ -248,6 +264,54 @@ func (p *pool) joinAgain(t *testing.T, a *appliance) {
 		t.Errorf("join again:\n%s", got)
 	}
 	t.Logf("join again took %s", time.Since(began).Round(100*time.Millisecond))
+}
+
+// doctor: a machine that has joined is looked at as what it is.
+func (p *pool) doctor(t *testing.T, a *appliance) {
+	result := p.node.Gpulab(a.ctx, "doctor")
+	t.Log(result.Took, "\n"+result.Stdout)
+	if result.Code != 0 || strings.Contains(result.Stdout, "✗") || !strings.Contains(result.Stdout, "by a certificate that is good until") {
+		t.Errorf("exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(p.node.MustGpulab(a.ctx, "doctor", "--list")), "\n")[1:] {
+		if name := strings.Fields(line)[0]; !strings.Contains(result.Stdout, " "+name+" ") {
+			t.Errorf("nothing is said of %s", name)
+		}
+	}
+	checkFailure(t, p.node.Gpulab(a.ctx, "doctor", "pages"), exitUsage, "is for heads")
+	checkFailure(t, a.Gpulab(a.ctx, "doctor", "stream"), exitUsage, "is for machines that have joined")
+	if out := p.node.MustGpulab(a.ctx, "status"); !strings.HasPrefix(out, nodeName+", a machine in the pool of Pool lab") || !strings.Contains(out, "good until") {
+		t.Errorf("status:\n%s", out)
+	}
+	var s struct {
+		Ready bool
+		Pool  struct {
+			Name, Lab   string
+			Connected   bool
+			Certificate time.Time
+		}
+	}
+	if err := json.Unmarshal([]byte(p.node.MustGpulab(a.ctx, "status", "--json")), &s); err != nil || !s.Ready || s.Pool.Name != nodeName || !s.Pool.Connected || time.Until(s.Pool.Certificate) < 80*24*time.Hour {
+		t.Errorf("%+v, %v", s, err)
+	}
+	// The homes are shown in the data folder still; what they came from is gone.
+	p.node.MustRun(a.ctx, "umount", "/srv/lab")
+	if state, seen, _ := p.looks(t, a, "sharedstorage"); state != "fail" || !strings.Contains(seen, "/srv/lab") {
+		t.Errorf("%s: %s", state, seen)
+	}
+	if result := p.node.Gpulab(a.ctx, "status"); result.Code == 0 || !strings.Contains(result.Stdout, "the lab's storage is not at /srv/lab") {
+		t.Errorf("status without the storage: %d\n%s", result.Code, result.Stdout)
+	}
+	p.mountShared(a, p.node)
+	if state, seen, _ := p.looks(t, a, "sharedstorage"); state != "ok" {
+		t.Errorf("%s: %s", state, seen)
+	}
+}
+
+// looks is what a probe finds on the second machine.
+func (p *pool) looks(t *testing.T, a *appliance, probe string) (state, seen, command string) {
+	t.Helper()
+	return a.diagnosis(t, p.node.Gpulab(a.ctx, "doctor", "--json", probe)).of(t, probe)
 }
 
 type poolGPUs []struct {
@@ -413,6 +477,7 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		r.Header.Set("Gpulab-Version", p.nodes(t, a).Nodes[0].Version)
 		resp, err := thief.Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -444,6 +509,65 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 			t.Errorf("%s answers somebody without a certificate with %s", path, resp.Status)
 		}
 	}
+}
+
+// neighbour is a version one release after that in bin.
+const neighbour = "0.2.0"
+
+// anotherVersion: a machine with the release after the head's works as before,
+// and is marked; one of the release after that is told what to install where.
+func (p *pool) anotherVersion(t *testing.T, a *appliance) {
+	thief := p.thief(t, a)
+	r, err := http.NewRequestWithContext(a.ctx, http.MethodPost, "https://"+nodesDoor+"/v1/stream", strings.NewReader(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Gpulab-Version", "0.3.7")
+	resp, err := thief.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUpgradeRequired || !bytes.Contains(answer, []byte("of version 0.3.7 on the head")) {
+		t.Errorf("a machine two releases away gets %s %s", resp.Status, answer)
+	}
+	a.eventually(t, "the head says what is to be installed", func() bool {
+		out := a.MustGpulab(a.ctx, "nodes")
+		return strings.Contains(out, "not ready") && strings.Contains(out, "0.3.7 ≠") && strings.Contains(out, "of version 0.3.7 on the head")
+	})
+
+	program, there := lab.Newer(t, neighbour), "/opt/lab/gpulab"
+	p.node.MustRun(a.ctx, "mkdir", "-p", filepath.Dir(there))
+	p.node.MustRun(a.ctx, "ln", "-s", filepath.Join(filepath.Dir(p.node.Binary()), "images"), filepath.Join(filepath.Dir(there), "images"))
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.node.Path(there), data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.node.MustRun(a.ctx, there, "join")
+	a.eventually(t, "the machine with the next release is ready, and marked", func() bool {
+		n := p.nodes(t, a).Nodes[1]
+		return n.State == "ready" && n.Version == neighbour && n.OtherVersion
+	})
+	if out := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(out, neighbour+" ≠") || !strings.Contains(out, "upgrade all, the head first") {
+		t.Errorf("the other version is not marked:\n%s", out)
+	}
+	if got := p.kernels[nodeName].in(t).run(t, "print(precious)"); got != "49" {
+		t.Errorf("the kernel on the node says %q with the next release there", got)
+	}
+	if out := p.node.MustRun(a.ctx, there, "status"); !strings.Contains(out, "connected for") || !strings.Contains(out, "runs gpulab ") {
+		t.Errorf("status on the machine:\n%s", out)
+	}
+	t.Log(p.node.MustGpulab(a.ctx, "join"))
+	a.eventually(t, "the machine is back at the head's version", func() bool {
+		n := p.nodes(t, a).Nodes[1]
+		return n.State == "ready" && !n.OtherVersion
+	})
+	p.node.MustRun(a.ctx, "rm", "-rf", filepath.Dir(there))
+	p.samePod(t, a)
 }
 
 // agentKilled: gpulab on the node is killed; the notebook there goes on, and the
@@ -485,7 +609,16 @@ func (p *pool) lost(t *testing.T, a *appliance) {
 	b.Open(pages + "/gpus")
 	b.WaitText("#machines", nodeName+" has not been heard since")
 	b.Pictures("pool-lost")
-	time.Sleep(10 * time.Second)
+	if state, seen, _ := p.looks(t, a, "head"); state != "fail" || !strings.Contains(seen, "does not answer at "+nodesDoor) {
+		t.Errorf("the doctor says of the head: %s, %s", state, seen)
+	}
+	a.within(t, 20*time.Second, "the doctor says that no readings go to the head", func() bool {
+		state, seen, command := p.looks(t, a, "stream")
+		return state == "fail" && strings.Contains(seen, "No readings go to the head") && command == "gpulab doctor head"
+	})
+	if out := p.node.Gpulab(a.ctx, "status").Stdout; !strings.Contains(out, "notebooks here go on") {
+		t.Errorf("status on a machine that is away:\n%s", out)
+	}
 	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "up")
 	began = time.Now()
 	a.within(t, 90*time.Second, "the machine is back", func() bool { return p.state(t, a) == "ready" })
@@ -600,5 +733,110 @@ func (p *pool) leave(t *testing.T, a *appliance) {
 	t.Log(p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code))
 	if got := p.state(t, a); got != "ready" {
 		t.Errorf("after another join the machine is %q", got)
+	}
+}
+
+const exportConfig = `
+lab: Pool lab
+gpus: simulated
+simulatedGPUs: 1
+storage:
+  export: nfs
+`
+
+const exportsFile = "/etc/exports.d/gpulab.exports"
+
+// standIn puts a program in the place of one of NFS's, and makes the kernel look
+// as if it knew the file system.
+func standIn(a *appliance, on *lab.Lab, program, filesystem, script string) {
+	on.MustRun(a.ctx, "sh", "-ec", `cp /proc/filesystems /run/filesystems; echo "nodev `+filesystem+`" >>/run/filesystems
+		mount --bind /run/filesystems /proc/filesystems`)
+	on.WriteFile("/usr/sbin/"+program, "#!/bin/sh\n"+script)
+	on.MustRun(a.ctx, "chmod", "755", "/usr/sbin/"+program)
+}
+
+// setUpExport: without an NFS server nothing begins, and init and the doctor say
+// what brings one. The homes are on a disk of their own, and stay there.
+func (p *pool) setUpExport(t *testing.T, a *appliance) {
+	var err error
+	if p.shared, err = os.MkdirTemp(filepath.Dir(a.Binary()), "shared-"); err != nil {
+		t.Fatal(err)
+	}
+	a.lifeOf.Cleanup(func() { _ = os.RemoveAll(p.shared) })
+	a.WriteFile("/etc/gpulab/config.yaml", exportConfig)
+	before := a.Snapshot(a.ctx)
+	checkFailure(t, a.Gpulab(a.ctx, initArgs...), exitPreflight, "This machine has no NFS server.", "`apt-get install nfs-kernel-server`")
+	if state, _, command := a.doctor(t, "nfs").of(t, "nfs"); state != "fail" || command != "apt-get install nfs-kernel-server" {
+		t.Errorf("the doctor says %s, %s", state, command)
+	}
+	if added := before.Added(a.Snapshot(a.ctx)); len(added) > 0 {
+		t.Errorf("init was refused, and left\n%s", strings.Join(added, "\n"))
+	}
+	standIn(a, a.Lab, "exportfs", "nfsd", `echo "$@" >>/run/exportfs.calls`)
+	for _, part := range []string{"homes", "folders"} {
+		a.MustRun(a.ctx, "mkdir", "-p", p.shared+"/"+part, "/var/lib/gpulab/"+part)
+		a.MustRun(a.ctx, "chmod", "711", p.shared, p.shared+"/"+part)
+		a.MustRun(a.ctx, "mount", "--bind", p.shared+"/"+part, "/var/lib/gpulab/"+part)
+	}
+	testSetUp(t, a)
+	if a.Run(a.ctx, "test", "-e", exportsFile).Code == 0 {
+		t.Error("homes are exported to nobody")
+	}
+	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.before = p.node.Snapshot(a.ctx)
+}
+
+// joinExport: a machine that cannot mount is told what brings that, and changes
+// nothing; one that can has the homes before it is in the pool.
+func (p *pool) joinExport(t *testing.T, a *appliance) {
+	p.code = p.invite(t, a).Code
+	refused(t, a, p.node, p.code, "`apt-get install nfs-common`")
+	added := slices.DeleteFunc(p.before.Added(p.node.Snapshot(a.ctx)), func(path string) bool {
+		return strings.Contains(path, " /run/gpulab") // the lock against a second join
+	})
+	if len(added) > 0 {
+		t.Errorf("join was refused, and left\n%s", strings.Join(added, "\n"))
+	}
+	standIn(a, p.node, "mount.nfs4", "nfs4", `echo "$@" >>/run/mount.calls; exec mount --bind `+p.shared+`/"${2##*/}" "$2"`)
+	p.before = p.node.Snapshot(a.ctx)
+	t.Log(p.node.MustGpulab(a.ctx, "join", p.code))
+	if got := p.node.MustRun(a.ctx, "cat", "/run/mount.calls"); strings.Count(got, "\n") != 2 ||
+		!strings.HasPrefix(got, lab.Address+":/var/lib/gpulab/homes /var/lib/gpulab/homes -o ") || !strings.Contains(got, "nfsvers=4.2") || !strings.Contains(got, "hard") {
+		t.Errorf("mounted with\n%s", got)
+	}
+	got := a.MustRun(a.ctx, "cat", exportsFile)
+	if !strings.Contains(got, "/var/lib/gpulab/homes "+nodeAddress+"(rw,") || !strings.Contains(got, "/var/lib/gpulab/folders "+nodeAddress+"(rw,") || strings.Count(got, "(") != 2 {
+		t.Errorf("exported:\n%s", got)
+	}
+	if calls := a.MustRun(a.ctx, "cat", "/run/exportfs.calls"); calls != "-ra\n" {
+		t.Errorf("exportfs was called with %q", calls)
+	}
+	if list := p.nodes(t, a); list.Note != "" {
+		t.Errorf("notebooks start on the head only: %s", list.Note)
+	}
+	if state, seen, _ := p.looks(t, a, "sharedstorage"); state != "ok" || !strings.Contains(seen, "are mounted here") {
+		t.Errorf("%s: %s", state, seen)
+	}
+	if out := a.MustGpulab(a.ctx, "status"); !strings.Contains(out, "1 machine mounts them") {
+		t.Errorf("status:\n%s", out)
+	}
+}
+
+// leaveExport: a machine that leaves has the homes no more, and they are whole.
+func (p *pool) leaveExport(t *testing.T, a *appliance) {
+	t.Log(p.node.MustGpulab(a.ctx, "leave", "--yes"))
+	a.eventually(t, "homes are exported to nobody", func() bool { return a.Run(a.ctx, "test", "-e", exportsFile).Code != 0 })
+	if calls := a.MustRun(a.ctx, "cat", "/run/exportfs.calls"); calls != "-ra\n-ra\n" {
+		t.Errorf("exportfs was called with %q", calls)
+	}
+	left := slices.DeleteFunc(p.before.Added(p.node.Snapshot(a.ctx)), func(path string) bool { return strings.HasSuffix(path, "/run/mount.calls") })
+	if len(left) > 0 {
+		t.Errorf("left on the machine:\n%s", strings.Join(left, "\n"))
+	}
+	if entries, err := filepath.Glob(p.shared + "/homes/*/from-node.txt"); err != nil || len(entries) != 1 {
+		t.Errorf("homes after a machine has left: %v, %v", entries, err)
+	}
+	if got := p.kernels[p.head()].in(t).run(t, `print(open("from-node.txt").read())`); got != "as well" {
+		t.Errorf("the notebook on the head says %q", got)
 	}
 }
