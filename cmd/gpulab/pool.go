@@ -114,12 +114,7 @@ func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
 }
 
 func (p *pool) serve(ctx context.Context, ln net.Listener) error {
-	srv := &http.Server{
-		Handler:   nodeapi.Handler(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Log: slog.Default()}),
-		TLSConfig: p.authority.ServerConfig(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		HTTP2:    &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
-		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
-	}
+	srv := nodeapi.NewServer(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Log: slog.Default()})
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	slog.Info("machines may join", "port", p.lab.cfg.NodesPort)
@@ -316,15 +311,8 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 		return nil // the head is starting
 	}
 	s := r.Snapshot
-	for _, other := range p.lab.fleet.Snapshots() {
-		if other.Node == n.Name || other.Error != "" {
-			continue
-		}
-		for i := range other.GPUs {
-			if g := &other.GPUs[i]; g.UUID != "" && g.Error == "" && slices.ContainsFunc(s.GPUs, func(mine gpu.GPU) bool { return mine.UUID == g.UUID }) {
-				return fmt.Errorf("the machine %s told of the GPU %s, which is %s's", n.Name, g.UUID, other.Node)
-			}
-		}
+	if err := p.lab.fleet.Claim(n.Name, s.GPUs); err != nil {
+		return err
 	}
 	nameOwners(&s, ownersOn(parts.kube, n.Name))
 	p.mu.Lock()

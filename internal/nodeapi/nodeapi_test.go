@@ -83,10 +83,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	l.door = netip.MustParseAddrPort(ln.Addr().String())
-	server := &http.Server{
-		Handler:   Handler(Config{Head: l, Registry: l.registry, Authority: authority, Log: slog.New(slog.DiscardHandler)}),
-		TLSConfig: authority.ServerConfig(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
-	}
+	server := NewServer(Config{Head: l, Registry: l.registry, Authority: authority, Log: slog.New(slog.DiscardHandler)})
 	go func() { _ = server.ServeTLS(ln, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return l

@@ -35,6 +35,7 @@ func TestPool(t *testing.T) {
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
 		{"a stolen certificate", p.stolen, false},
+		{"memory", p.memory, false},
 		{"agent killed", p.agentKilled, false},
 		{"machine lost", p.lost, true},
 		{"removed", p.removed, false},
@@ -223,6 +224,18 @@ func (p *pool) join(t *testing.T, a *appliance) {
 		t.Errorf("status on the node: %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
 	checkFailure(t, p.node.Gpulab(a.ctx, "init", "--yes"), exitPreflight, "belongs to the pool of Pool lab")
+}
+
+// memory prints what gpulab takes on the node besides k3s, in MB (10⁶ bytes) of
+// its share of pages (PSS).
+func (p *pool) memory(t *testing.T, a *appliance) {
+	for _, name := range []string{"gpulab", "gpulab-probe"} {
+		got := p.node.MustRun(a.ctx, "sh", "-c", `for p in $(pgrep -x `+name+`); do awk '/^Pss:/ { print $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`)
+		if strings.TrimSpace(got) == "" {
+			t.Errorf("%s does not run on the node", name)
+		}
+		t.Logf("memory of %s on the node, MB: %s", name, strings.Join(strings.Fields(got), " "))
+	}
 }
 
 // usedCode: a third machine finds the code used up, is told that it lacks the
