@@ -52,12 +52,13 @@ type machine struct {
 	at       time.Time // of the latest report; zero before the first
 	snapshot gpu.Snapshot
 	features map[string]string
-	labelled string // what Kubernetes was told last
+	labelled string        // what Kubernetes was told last
+	ahead    time.Duration // its clock, of the head's; 0 where that does not matter
 	check    poolCheck
 }
 
 // lostAfter is how long a machine may be silent. It reports every second.
-const lostAfter = 8 * time.Second
+const lostAfter = 10 * time.Second
 
 // askKubernetes is after how many rounds, of a second each, it is looked at.
 const askKubernetes = 3
@@ -318,7 +319,7 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	p.mu.Lock()
 	m := p.heard[n.Name]
 	if m != nil {
-		m.at, m.snapshot, m.features = time.Now(), s, r.Features
+		m.at, m.snapshot, m.features, m.ahead = time.Now(), s, r.Features, r.ClockOff
 	}
 	p.mu.Unlock()
 	if m != nil {
@@ -513,7 +514,7 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		s.notReady, s.registered = ready[n.Name]
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
-			s.snapshot, s.reported = m.snapshot, !m.at.IsZero()
+			s.snapshot, s.reported, s.ahead = m.snapshot, !m.at.IsZero(), m.ahead
 		}
 		p.mu.Unlock()
 		out = append(out, s)
@@ -530,6 +531,7 @@ type nodeStatus struct {
 	notReady   string // why Kubernetes does not call it ready, "" if it does
 	reported   bool
 	snapshot   gpu.Snapshot
+	ahead      time.Duration // its clock
 }
 
 // labelsOf is what Kubernetes is to know of a machine's GPUs.

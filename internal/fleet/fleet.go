@@ -139,13 +139,7 @@ func (s *subscriber) offer(snapshot gpu.Snapshot) {
 	if !waits {
 		s.order = append(s.order, snapshot.Node)
 	}
-	if len(missed.Events) > 0 {
-		events := slices.Concat(missed.Events, snapshot.Events)
-		surplus := max(len(events)-mostEvents, 0)
-		snapshot.Events = events[surplus:]
-		snapshot.EventsDropped += missed.EventsDropped + surplus
-	}
-	s.pending[snapshot.Node] = snapshot
+	s.pending[snapshot.Node] = snapshot.After(missed, mostEvents)
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -36,6 +37,7 @@ func TestPool(t *testing.T) {
 		{"a notebook on each", p.notebooks, true},
 		{"a stolen certificate", p.stolen, false},
 		{"memory", p.memory, false},
+		{"bad network", p.badNetwork, false},
 		{"agent killed", p.agentKilled, false},
 		{"machine lost", p.lost, true},
 		{"removed", p.removed, false},
@@ -388,8 +390,8 @@ func (p *pool) gpuOf(t *testing.T, a *appliance, node string) string {
 	return ""
 }
 
-// thief speaks to the head from elsewhere with the node's key and certificate.
-func (p *pool) thief(t *testing.T, a *appliance) *http.Client {
+// thief speaks to the head with the node's key and certificate.
+func (p *pool) thief(t *testing.T, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	t.Helper()
 	read := func(name string) []byte {
 		data, err := os.ReadFile(p.node.Path("/var/lib/gpulab/tls/" + name))
@@ -404,18 +406,30 @@ func (p *pool) thief(t *testing.T, a *appliance) *http.Client {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(read("nodes-ca.crt"))
-	transport := &http.Transport{DialContext: a.Dial, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
+	transport := &http.Transport{DialContext: dial, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
 		Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: nodes.HeadName,
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
-// stolen: who has taken a node's certificate speaks for that node, and for no
-// other; nobody speaks without one; it is no key to the pages.
+// stolen: who has taken a node's certificate speaks for nobody from elsewhere
+// while the node is heard, and from there for that node, and for no other;
+// nobody speaks without one.
 func (p *pool) stolen(t *testing.T, a *appliance) {
-	thief := p.thief(t, a)
-	p.taken = thief
+	p.taken = p.thief(t, a.Dial)
+	for _, path := range []string{"/v1/stream", "/v1/token", "/v1/leave"} {
+		resp, err := p.taken.Post("https://"+nodesDoor+path, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusConflict || !strings.Contains(string(answer), "copy of its disk") {
+			t.Errorf("%s from elsewhere, while the machine is there: %s %s", path, resp.Status, answer)
+		}
+	}
+	thief := p.thief(t, p.node.DialHost)
 	for _, lie := range []string{
 		fmt.Sprintf(`{"snapshot":{"node":%q,"time":"2026-01-01T00:00:00Z","gpus":[{"uuid":"GPU-lie","index":0}]}}`, p.head()),
 		`{"snapshot":{"node":"gpu-nine","time":"2026-01-01T00:00:00Z","gpus":[{"uuid":"GPU-lie","index":0}]}}`,
@@ -441,7 +455,7 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 			}
 		}
 	}
-	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused", "--json"); strings.Count(got, "machines speak for themselves only") != 2 || !strings.Contains(got, "which is") {
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused", "--json"); !strings.Contains(got, "has its key") || strings.Count(got, "machines speak for themselves only") != 2 || !strings.Contains(got, "which is") {
 		t.Errorf("the audit log says:\n%s", got)
 	}
 	stranger := a.HTTPClient(nil)
@@ -457,6 +471,36 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 			t.Errorf("%s answers somebody without a certificate with %s", path, resp.Status)
 		}
 	}
+}
+
+// badNetwork: with every fifth packet lost, and late where the kernel can do
+// that, the machine is heard all the time.
+func (p *pool) badNetwork(t *testing.T, a *appliance) {
+	netem := []string{"tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", "200ms", "50ms", "loss", "20%", "reorder", "25%"}
+	if p.node.Run(a.ctx, netem[0], netem[1:]...).Code == 0 {
+		defer p.node.MustRun(a.ctx, "tc", "qdisc", "del", "dev", "eth0", "root")
+	} else {
+		t.Log("this kernel has no sch_netem: packets are lost both ways, but none is late")
+		p.node.MustRun(a.ctx, "nft", `add table ip bad
+add chain ip bad in { type filter hook input priority 0; }
+add chain ip bad out { type filter hook output priority 0; }
+add rule ip bad in iifname eth0 numgen random mod 100 < 20 drop
+add rule ip bad out oifname eth0 numgen random mod 100 < 20 drop`)
+		defer p.node.MustRun(a.ctx, "nft", "delete", "table", "ip", "bad")
+	}
+	longest := time.Duration(0)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+		for _, n := range p.nodes(t, a).Nodes {
+			if n.Name != nodeName {
+				continue
+			}
+			longest = max(longest, time.Since(n.LastContact))
+			if n.State == "lost" {
+				t.Fatalf("the head calls the machine lost: %s", n.Detail)
+			}
+		}
+	}
+	t.Logf("longest silence: %s", longest.Round(100*time.Millisecond))
 }
 
 // agentKilled: gpulab on the node is killed; the notebook there goes on, and the
@@ -487,7 +531,7 @@ func (p *pool) samePod(t *testing.T, a *appliance) {
 	}
 }
 
-// lost: a cable is pulled, which is noticed soon, and put back.
+// lost: a cable is pulled for a minute, which is noticed soon, and put back.
 func (p *pool) lost(t *testing.T, a *appliance) {
 	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "down")
 	began := time.Now()
@@ -498,7 +542,7 @@ func (p *pool) lost(t *testing.T, a *appliance) {
 	b.Open(pages + "/gpus")
 	b.WaitText("#machines", nodeName+" has not been heard since")
 	b.Pictures("pool-lost")
-	time.Sleep(10 * time.Second)
+	time.Sleep(time.Until(began.Add(time.Minute)))
 	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "up")
 	began = time.Now()
 	a.within(t, 90*time.Second, "the machine is back", func() bool { return p.state(t, a) == "ready" })
