@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -136,6 +137,7 @@ func (g *agent) start(ctx context.Context, group *errgroup.Group) error {
 		}
 		if err == nil {
 			g.boot.finish()
+			debug.FreeOSMemory() // a start takes more than what follows
 			return nil
 		}
 		g.boot.failed(err, time.Now().Add(pause))
