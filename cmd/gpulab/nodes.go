@@ -182,7 +182,7 @@ when it was last heard of. gpulab invite-node adds one.`,
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newNodesRemove(a))
+	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false))
 	return c
 }
 
@@ -203,7 +203,7 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		return err
 	}
 	for _, n := range m.Nodes {
-		if n.Detail != "" {
+		if (n.State != ctl.NodeReady || n.Role == "node") && n.Detail != "" {
 			fmt.Fprintf(w, "\n%s\n", visibly(n.Detail))
 		}
 	}

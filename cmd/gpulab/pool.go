@@ -38,7 +38,9 @@ type pool struct {
 	authority *nodes.Authority
 	began     time.Time
 	audits    *rate.Limiter // of what strangers can bring about
-	rounds    int           // of look, whose goroutine alone uses it
+	requests  *nodes.Requests
+	announcer announcer // of look, whose goroutine alone uses it
+	rounds    int       // of look, whose goroutine alone uses it
 
 	mu      sync.Mutex
 	open    func() error        // set by run; opens the door where it is not
@@ -71,7 +73,7 @@ func newPool(ctx context.Context, l *appliance) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20)}
+	p := &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, requests: nodes.NewRequests(authority.Fingerprint()), began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20)}
 	// Before anything is decided by who is there, such as which charts there are.
 	return p, p.reread(ctx)
 }
@@ -98,6 +100,7 @@ func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
 	p.mu.Lock()
 	p.open = open
 	p.mu.Unlock()
+	defer p.announcer.stop()
 	failing := ""
 	for {
 		if err := p.look(ctx, open); err != nil && ctx.Err() == nil {
@@ -115,7 +118,7 @@ func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
 }
 
 func (p *pool) serve(ctx context.Context, ln net.Listener) error {
-	srv := nodeapi.NewServer(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Log: slog.Default()})
+	srv := nodeapi.NewServer(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Requests: p.requests, Log: slog.Default()})
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	slog.Info("machines may join", "port", p.lab.cfg.NodesPort)
@@ -131,6 +134,7 @@ func (p *pool) look(ctx context.Context, open func() error) error {
 	if err != nil {
 		return err
 	}
+	p.announcer.set(wanted && !p.lab.cfg.NodesHidden, p.announcement)
 	if !wanted && p.settled() {
 		return nil
 	}

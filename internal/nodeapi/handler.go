@@ -39,12 +39,14 @@ type Head interface {
 	Left(ctx context.Context, n nodes.Node) error
 }
 
-// Config wires a handler. All fields are needed.
+// Config wires a handler. All fields are needed but Requests.
 type Config struct {
 	Head      Head
 	Registry  *nodes.Registry
 	Authority *nodes.Authority
-	Log       *slog.Logger
+	// Requests are of machines without a code; nil takes none.
+	Requests *nodes.Requests
+	Log      *slog.Logger
 }
 
 // Limits of what strangers and machines may send.
@@ -77,6 +79,9 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("POST /v1/certificate", h.machine(h.renew))
 	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return struct{}{}, h.Head.Left(r.Context(), n) }))
 	mux.HandleFunc("POST /v1/stream", h.stream)
+	if cfg.Requests != nil {
+		h.handleRequests(mux)
+	}
 	return mux
 }
 
@@ -138,6 +143,9 @@ func (h *handler) admit(r *http.Request) (out Admission, name string, err error)
 	hash, err := nodes.KeyHash(request.PublicKey)
 	if err != nil {
 		return out, a.Name, err
+	}
+	if h.Requests != nil && !h.Requests.For(a.Code, a.Secret, hash) {
+		return out, a.Name, errors.New("that join code was made for another machine; run `gpulab join` again")
 	}
 	n, replaced, err := h.Registry.Join(r.Context(), nodes.Application{
 		CodeID: [8]byte(a.Code), Secret: [16]byte(a.Secret), KeyHash: hash, Name: a.Name, Machine: a.Machine,

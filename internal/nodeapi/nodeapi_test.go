@@ -78,6 +78,7 @@ type lab struct {
 	db        *sql.DB
 	registry  *nodes.Registry
 	authority *nodes.Authority
+	requests  *nodes.Requests
 	door      netip.AddrPort
 }
 
@@ -92,13 +93,13 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{head: &head{}, db: s.DB(), registry: nodes.New(s.DB()), authority: authority}
+	l := &lab{head: &head{}, db: s.DB(), registry: nodes.New(s.DB()), authority: authority, requests: nodes.NewRequests(authority.Fingerprint())}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.door = netip.MustParseAddrPort(ln.Addr().String())
-	server := NewServer(Config{Head: l, Registry: l.registry, Authority: authority, Log: slog.New(slog.DiscardHandler)})
+	server := NewServer(Config{Head: l, Registry: l.registry, Authority: authority, Requests: l.requests, Log: slog.New(slog.DiscardHandler)})
 	go func() { _ = server.ServeTLS(ln, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return l

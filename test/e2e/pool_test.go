@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -52,7 +53,8 @@ func TestPoolWithHomesOnTheHead(t *testing.T) {
 		{"set up", p.setUpLocal, true},
 		{"join", p.joinLocal, true},
 		{"notebooks stay", p.notebooksStay, false},
-		{"leave", p.leave, false},
+		{"leave", p.leave, true},
+		{"found on the network", p.found, false},
 	})
 }
 
@@ -232,7 +234,7 @@ func (p *pool) join(t *testing.T, a *appliance) {
 // its share of pages (PSS).
 func (p *pool) memory(t *testing.T, a *appliance) {
 	for _, name := range []string{"gpulab", "gpulab-probe"} {
-		got := p.node.MustRun(a.ctx, "sh", "-c", `for p in $(pgrep -x `+name+`); do awk '/^Pss:/ { print $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`)
+		got := p.node.MustRun(a.ctx, "sh", "-c", `for p in $(pgrep -x `+name+`); do awk '/^Pss(|_Anon|_File):/ { print $1, $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`)
 		if strings.TrimSpace(got) == "" {
 			t.Errorf("%s does not run on the node", name)
 		}
@@ -608,6 +610,7 @@ func (p *pool) setUpLocal(t *testing.T, a *appliance) {
 }
 
 func (p *pool) joinLocal(t *testing.T, a *appliance) {
+	checkFailure(t, p.node.Gpulab(a.ctx, "join"), exitUsage, "no lab was found on the local network", "gpulab invite-node")
 	if got := a.MustGpulab(a.ctx, "invite-node"); !strings.Contains(got, "notebooks start on") || !strings.Contains(got, "storage.shared") {
 		t.Errorf("the invitation does not say where notebooks will run:\n%s", got)
 	}
@@ -657,5 +660,93 @@ func (p *pool) leave(t *testing.T, a *appliance) {
 	t.Log(p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code))
 	if got := p.state(t, a); got != "ready" {
 		t.Errorf("after another join the machine is %q", got)
+	}
+}
+
+// found: the machine finds the head by itself, and is let in by a number that
+// both show.
+func (p *pool) found(t *testing.T, a *appliance) {
+	p.node.MustGpulab(a.ctx, "leave", "--yes")
+	result := p.node.Gpulab(a.ctx, "join")
+	checkFailure(t, result, exitUsage, "--head NAME")
+	if !strings.Contains(result.Stdout, "Pool lab") || !strings.Contains(result.Stdout, nodesDoor) {
+		t.Errorf("the lab is not among those found:\n%s", result.Stdout)
+	}
+	checkFailure(t, p.node.Gpulab(a.ctx, "join", "--head", "Other lab"), exitUsage, `no head on the local network is called "Other lab"`)
+	// Multicast is for the local network, and for no pod.
+	for iface, wanted := range map[string]bool{"eth0": true, "cni0": false, "flannel.1": false} {
+		if got := a.MustRun(a.ctx, "ip", "maddr", "show", "dev", iface); strings.Contains(got, "224.0.0.251") != wanted {
+			t.Errorf("%s listens to mDNS: %v\n%s", iface, !wanted, got)
+		}
+	}
+
+	refused := p.asks(t, a)
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "accept", "12345"), 1, "no machine asks with that number")
+	a.MustGpulab(a.ctx, "nodes", "refuse", refused.number)
+	if out, err := refused.end(); err == nil || !strings.Contains(out, "did not let this machine in; nothing was changed") {
+		t.Errorf("refused: %v\n%s", err, out)
+	}
+	if p.node.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code == 0 {
+		t.Error("a machine that was refused has joined by half")
+	}
+
+	accepted := p.asks(t, a)
+	if got := a.MustGpulab(a.ctx, "nodes", "requests"); !strings.Contains(got, accepted.number) || !strings.Contains(got, nodeAddress) || strings.Contains(got, refused.number) {
+		t.Errorf("the head shows:\n%s", got)
+	}
+	t.Log(a.MustGpulab(a.ctx, "nodes", "accept", accepted.number[:3], accepted.number[3:]))
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "accept", accepted.number), 1, "no machine asks with that number")
+	out, err := accepted.end()
+	if err != nil || !strings.Contains(out, nodeName+" is in the pool of Pool lab after") {
+		t.Fatalf("accepted: %v\n%s", err, out)
+	}
+	t.Log(out)
+	if got := p.state(t, a); got != "ready" {
+		t.Errorf("the machine is %q", got)
+	}
+	for _, action := range []string{"node.accept", "node.decline"} {
+		if got := a.MustGpulab(a.ctx, "audit", "list", "--action", action, "--json"); strings.Count(got, nodeName+" at "+nodeAddress) != 1 {
+			t.Errorf("the audit log says of %s:\n%s", action, got)
+		}
+	}
+	if got := strings.TrimSpace(a.MustGpulab(a.ctx, "nodes", "requests", "--json")); got != "[]" {
+		t.Errorf("requests are left: %s", got)
+	}
+}
+
+// asking is a join that waits for the head's people.
+type asking struct {
+	number string // on its screen
+	end    func() (output string, err error)
+}
+
+func (p *pool) asks(t *testing.T, a *appliance) asking {
+	t.Helper()
+	cmd := p.node.Command(a.ctx, p.node.Binary(), "join", "--head", "Pool lab")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = write, write
+	err = cmd.Start()
+	write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for lines := bufio.NewReader(read); ; {
+		line, err := lines.ReadString('\n')
+		out.WriteString(line)
+		if err != nil {
+			_ = cmd.Wait()
+			t.Fatalf("join has shown no number:\n%s", out.String())
+		}
+		if digits := strings.ReplaceAll(strings.TrimSpace(line), " ", ""); len(digits) == 6 && strings.Trim(digits, "0123456789") == "" {
+			return asking{digits, func() (string, error) {
+				rest, _ := io.ReadAll(lines)
+				out.Write(rest)
+				return out.String(), cmd.Wait()
+			}}
+		}
 	}
 }
