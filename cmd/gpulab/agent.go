@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,6 +141,7 @@ func (g *agent) start(ctx context.Context, group *errgroup.Group) error {
 		}
 		if err == nil {
 			g.boot.finish()
+			debug.FreeOSMemory() // a start takes more than what follows
 			return nil
 		}
 		g.boot.failed(err, time.Now().Add(pause))
@@ -425,20 +427,13 @@ func (g *agent) await(ctx context.Context, name string, pods bool, done func(nod
 
 // report keeps the stream to the head, as long as ctx lasts.
 func (g *agent) report(ctx context.Context) error {
-	reports := make(chan nodeapi.Report)
-	go func() {
-		defer close(reports)
-		for s := range g.fleet.Subscribe(ctx) {
-			features := map[string]string{}
-			for name, value := range readFeatures(g.featuresDir()) {
-				features[name] = *value
-			}
-			select {
-			case reports <- nodeapi.Report{Snapshot: s, Features: features}:
-			case <-ctx.Done():
-			}
+	reports := nodeapi.Newest(ctx, g.fleet.Subscribe(ctx), func() map[string]string {
+		features := map[string]string{}
+		for name, value := range readFeatures(g.featuresDir()) {
+			features[name] = *value
 		}
-	}()
+		return features
+	})
 	for pause := reconnectFirst; ; {
 		began := time.Now()
 		err := g.client.Stream(ctx, version.Version, reports, g.obey)
@@ -450,7 +445,8 @@ func (g *agent) report(ctx context.Context) error {
 			g.leave.Do(func() { close(g.left) })
 			return nil
 		}
-		if time.Since(began) > time.Minute {
+		// On a bad network connections end, but new ones are made.
+		if time.Since(began) > reconnectLongest {
 			pause = reconnectFirst
 		}
 		// Not all machines at once, when the head is back.

@@ -56,6 +56,9 @@ type Config struct {
 	HTTPPort  *int `json:"httpPort,omitempty"`
 	// NodesPort is where further machines join and report, once there are any.
 	NodesPort int `json:"nodesPort,omitempty"`
+	// NodesHidden keeps this head from being announced on the local network while
+	// machines may join.
+	NodesHidden bool `json:"nodesHidden,omitempty"`
 	// GPUs is real, simulated or none; init decides and writes it down.
 	GPUs string `json:"gpus,omitempty"`
 	// SimulatedGPUs is how many GPUs to simulate.

@@ -37,6 +37,10 @@ httpPort: {{.HTTPPort}}
 # Where further machines join and report; open once there are any, or an invitation.
 nodesPort: {{.NodesPort}}
 
+# While that is open the head is announced on the local network (mDNS), so that
+# gpulab join finds it. true: it is not, and only codes lead to it.
+nodesHidden: {{.NodesHidden}}
+
 # real, simulated or none. Simulated GPUs compute nothing; they are for trying
 # gpulab out on a machine without a card.
 gpus: {{.GPUs}}

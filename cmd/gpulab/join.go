@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
@@ -31,21 +32,27 @@ type joinFlags struct {
 	name, gpus string
 	simulated  int
 	replace    bool
+	head       string            // of those on the local network
+	key        *ecdsa.PrivateKey // with which the machine has asked; nil for a new one
 }
 
 func newJoin(a *app) *cobra.Command {
 	f := &joinFlags{}
 	c := &cobra.Command{
-		Use: "join CODE", Short: "Make this machine a part of another one's pool",
+		Use: "join [CODE]", Short: "Make this machine a part of another one's pool",
 		Long: `Make this machine a part of another one's pool. The code comes from gpulab
 invite-node on the head; with - it is read from standard input, so that it stands
-in no list of processes. The machine is checked first, and nothing is changed
+in no list of processes. Without a code the heads on the local network are shown,
+and the one you choose is asked: its people compare a number and let the machine
+in with gpulab nodes accept. The machine is checked first, and nothing is changed
 while something is in the way.
 
 It is done when Kubernetes calls the machine ready, its first readings have
 reached the head, and a pod here has got an answer from one on the head. It may be
 interrupted and run again; on a machine that has joined, no code is needed.`,
 		Example: `  sudo gpulab join gl1…
+  sudo gpulab join                            look for heads on the local network
+  sudo gpulab join --head "Vision lab"        ask that one
   sudo gpulab join -                          read the code from standard input
   sudo gpulab join gl1… --name gpu-2          under another name than the machine's own
   sudo gpulab join gl1… --gpus none           keep this machine's GPUs out of the pool
@@ -72,6 +79,7 @@ interrupted and run again; on a machine that has joined, no code is needed.`,
 			return joinPool(c, a, f, code)
 		},
 	}
+	c.Flags().StringVar(&f.head, "head", "", "without a code: the lab, head or address to ask, of those on the local network")
 	c.Flags().StringVar(&f.name, "name", "", "the machine's name in the pool (default: its host name)")
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has, and the pool takes)")
 	completeFlag(c, "gpus", gpusReal, gpusSimulated, gpusNone)
@@ -94,7 +102,9 @@ func joinPool(c *cobra.Command, a *app, f *joinFlags, text string) error {
 	}
 	if file == nil {
 		if text == "" {
-			return fail(exitUsage, "there is no join code; `gpulab invite-node` on the head makes one")
+			if text, f.key, err = askToJoin(c, a, f); err != nil {
+				return err
+			}
 		}
 		if file, err = apply(ctx, out, a, f, text); err != nil {
 			return err
@@ -218,7 +228,9 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 	if err != nil {
 		return nil, err
 	}
-	if data, err := os.ReadFile(keyPath); err == nil {
+	if f.key != nil {
+		key = f.key
+	} else if data, err := os.ReadFile(keyPath); err == nil {
 		if old, err := nodes.ParseKey(data); err == nil {
 			key = old
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,7 +62,10 @@ func leavePool(c *cobra.Command, a *app, yes bool) error {
 	began := time.Now()
 	if len(file.Head) > 0 {
 		step("telling the head")
-		if err := tellHead(ctx, file); err != nil {
+		err := tellHead(ctx, file)
+		if p := (*nodeapi.Problem)(nil); errors.As(err, &p) && p.Status == http.StatusConflict { // a copy of another
+			fmt.Fprintf(out, "  ! %s stays in the pool: %s.\n", file.Name, firstSentence(p.Message))
+		} else if err != nil {
 			fmt.Fprintf(out, "  ! The head does not know: %s. Run `gpulab nodes remove %s` there.\n", err, file.Name)
 		}
 	}

@@ -56,11 +56,22 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 			node.State, node.Detail = ctl.NodeStarting, "it is on its way into the pool"
 		case n.notReady != "":
 			node.State, node.Detail = ctl.NodeNotReady, n.notReady
+		case n.ahead != 0:
+			node.Detail = clockSentence(n.Name, n.ahead)
 		}
 		node.Ready = node.State == ctl.NodeReady
 		out = append(out, node)
 	}
 	return out
+}
+
+// clockSentence says that a machine's clock is wrong; its readings are put right.
+func clockSentence(name string, ahead time.Duration) string {
+	word := "ahead of"
+	if ahead < 0 {
+		word = "behind"
+	}
+	return fmt.Sprintf("The clock of %s is %s %s the head's; set both right (`timedatectl set-ntp true`).", name, ahead.Abs().Round(time.Second), word)
 }
 
 // machinesComponent says how the pool's other machines are, where there are any.
@@ -176,7 +187,7 @@ when it was last heard of. gpulab invite-node adds one.`,
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newNodesRemove(a))
+	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false))
 	return c
 }
 
@@ -202,7 +213,7 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		return err
 	}
 	for _, n := range m.Nodes {
-		if n.State != ctl.NodeReady && n.Detail != "" {
+		if (n.State != ctl.NodeReady || n.Role == "node") && n.Detail != "" {
 			fmt.Fprintf(w, "\n%s\n", visibly(n.Detail))
 		}
 	}

@@ -38,7 +38,9 @@ type pool struct {
 	authority *nodes.Authority
 	began     time.Time
 	audits    *rate.Limiter // of what strangers can bring about
-	rounds    int           // of look, whose goroutine alone uses it
+	requests  *nodes.Requests
+	announcer announcer // of look, whose goroutine alone uses it
+	rounds    int       // of look, whose goroutine alone uses it
 
 	mu      sync.Mutex
 	open    func() error        // set by run; opens the door where it is not
@@ -54,12 +56,13 @@ type machine struct {
 	at       time.Time // of the latest report; zero before the first
 	snapshot gpu.Snapshot
 	features map[string]string
-	labelled string // what Kubernetes was told last
+	labelled string        // what Kubernetes was told last
+	ahead    time.Duration // its clock, of the head's; 0 where that does not matter
 	check    poolCheck
 }
 
 // lostAfter is how long a machine may be silent. It reports every second.
-const lostAfter = 8 * time.Second
+const lostAfter = 10 * time.Second
 
 // askKubernetes is after how many rounds, of a second each, it is looked at.
 const askKubernetes = 3
@@ -72,7 +75,7 @@ func newPool(ctx context.Context, l *appliance) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20)}
+	p := &pool{lab: l, registry: nodes.New(l.store.DB()), authority: authority, requests: nodes.NewRequests(authority.Fingerprint()), began: time.Now(), heard: map[string]*machine{}, audits: rate.NewLimiter(rate.Every(time.Minute), 20)}
 	// Before anything is decided by who is there, such as which charts there are.
 	return p, p.reread(ctx)
 }
@@ -99,6 +102,7 @@ func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
 	p.mu.Lock()
 	p.open = open
 	p.mu.Unlock()
+	defer p.announcer.stop()
 	failing := ""
 	for {
 		if err := p.look(ctx, open); err != nil && ctx.Err() == nil {
@@ -116,12 +120,7 @@ func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
 }
 
 func (p *pool) serve(ctx context.Context, ln net.Listener) error {
-	srv := &http.Server{
-		Handler:   nodeapi.Handler(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Log: slog.Default()}),
-		TLSConfig: p.authority.ServerConfig(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		HTTP2:    &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
-		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
-	}
+	srv := nodeapi.NewServer(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Requests: p.requests, Log: slog.Default()})
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	slog.Info("machines may join", "port", p.lab.cfg.NodesPort)
@@ -137,6 +136,7 @@ func (p *pool) look(ctx context.Context, open func() error) error {
 	if err != nil {
 		return err
 	}
+	p.announcer.set(wanted && !p.lab.cfg.NodesHidden, p.announcement)
 	if !wanted && p.settled() {
 		return p.exportHomes(ctx) // to nobody
 	}
@@ -329,21 +329,14 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 		return nil // the head is starting
 	}
 	s := r.Snapshot
-	for _, other := range p.lab.fleet.Snapshots() {
-		if other.Node == n.Name || other.Error != "" {
-			continue
-		}
-		for i := range other.GPUs {
-			if g := &other.GPUs[i]; g.UUID != "" && g.Error == "" && slices.ContainsFunc(s.GPUs, func(mine gpu.GPU) bool { return mine.UUID == g.UUID }) {
-				return fmt.Errorf("the machine %s told of the GPU %s, which is %s's", n.Name, g.UUID, other.Node)
-			}
-		}
+	if err := p.lab.fleet.Claim(n.Name, s.GPUs); err != nil {
+		return err
 	}
 	nameOwners(&s, ownersOn(parts.kube, n.Name))
 	p.mu.Lock()
 	m := p.heard[n.Name]
 	if m != nil {
-		m.at, m.snapshot, m.features = time.Now(), s, r.Features
+		m.at, m.snapshot, m.features, m.ahead = time.Now(), s, r.Features, r.ClockOff
 	}
 	p.mu.Unlock()
 	if m != nil {
@@ -538,7 +531,7 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		s.notReady, s.registered = ready[n.Name]
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
-			s.snapshot, s.reported = m.snapshot, !m.at.IsZero()
+			s.snapshot, s.reported, s.ahead = m.snapshot, !m.at.IsZero(), m.ahead
 		}
 		p.mu.Unlock()
 		out = append(out, s)
@@ -555,6 +548,7 @@ type nodeStatus struct {
 	notReady   string // why Kubernetes does not call it ready, "" if it does
 	reported   bool
 	snapshot   gpu.Snapshot
+	ahead      time.Duration // its clock
 }
 
 // labelsOf is what Kubernetes is to know of a machine's GPUs.

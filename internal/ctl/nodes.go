@@ -40,6 +40,27 @@ type Pool interface {
 	// RemoveNode takes a machine out of the pool. While notebooks run there it
 	// does so only if anyway is set.
 	RemoveNode(ctx context.Context, name string, anyway bool) (RemovedNode, error)
+	// NodeRequests are the machines that ask to be let in without a code.
+	NodeRequests(ctx context.Context) ([]NodeRequest, error)
+	// AnswerNode lets the machine with a number in, or does not.
+	AnswerNode(ctx context.Context, number string, accept bool) (NodeRequest, error)
+}
+
+// NodeRequest is a machine that asks to be let in. Name and version are what it
+// says itself: only the number, if it is on that machine's screen, too, makes it
+// known.
+type NodeRequest struct {
+	Number  string    `json:"number"`
+	Name    string    `json:"name"`
+	Address string    `json:"address"`
+	Version string    `json:"version"`
+	Asked   time.Time `json:"asked"`
+	Expires time.Time `json:"expires"`
+}
+
+type answerNode struct {
+	Number string `json:"number"`
+	Accept bool   `json:"accept"`
 }
 
 // Machines are all of the pool.
@@ -55,6 +76,10 @@ type removeNode struct {
 
 func handleNodes(mux *http.ServeMux, d Pool) {
 	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
+	mux.HandleFunc("GET /v1/nodes/requests", answer(func(r *http.Request) (any, error) { return d.NodeRequests(r.Context()) }))
+	mux.HandleFunc("POST /v1/nodes/requests", answer(withBody(smallBody, func(r *http.Request, in answerNode) (any, error) {
+		return d.AnswerNode(r.Context(), in.Number, in.Accept)
+	})))
 	mux.HandleFunc("GET /v1/nodes", answer(func(r *http.Request) (any, error) { return d.Nodes(r.Context()) }))
 	mux.HandleFunc("POST /v1/nodes/{name}/remove", answer(withBody(smallBody, func(r *http.Request, in removeNode) (any, error) {
 		return d.RemoveNode(r.Context(), r.PathValue("name"), in.Anyway)
@@ -69,6 +94,16 @@ func (c *Client) InviteNode(ctx context.Context) (NodeInvitation, error) {
 // Nodes implements Daemon.
 func (c *Client) Nodes(ctx context.Context) (Machines, error) {
 	return call[Machines](ctx, c, "GET", "/v1/nodes", nil)
+}
+
+// NodeRequests implements Daemon.
+func (c *Client) NodeRequests(ctx context.Context) ([]NodeRequest, error) {
+	return call[[]NodeRequest](ctx, c, "GET", "/v1/nodes/requests", nil)
+}
+
+// AnswerNode implements Daemon.
+func (c *Client) AnswerNode(ctx context.Context, number string, accept bool) (NodeRequest, error) {
+	return call[NodeRequest](ctx, c, "POST", "/v1/nodes/requests", answerNode{number, accept})
 }
 
 // RemoveNode implements Daemon.

@@ -23,6 +23,17 @@ func (d *daemon) RemoveNode(_ context.Context, name string, anyway bool) (Remove
 	return RemovedNode{Name: name, Cleans: true}, nil
 }
 
+func (d *daemon) NodeRequests(context.Context) ([]NodeRequest, error) {
+	return []NodeRequest{{Number: "000123", Name: "b"}}, nil
+}
+
+func (d *daemon) AnswerNode(_ context.Context, number string, accept bool) (NodeRequest, error) {
+	if !accept {
+		return NodeRequest{}, errors.New("no machine asks with that number")
+	}
+	return NodeRequest{Number: number, Name: "b"}, nil
+}
+
 func TestNodes(t *testing.T) {
 	_, c := serveDaemon(t, &daemon{})
 	ctx := t.Context()
@@ -37,6 +48,15 @@ func TestNodes(t *testing.T) {
 	}
 	if got, err := c.RemoveNode(ctx, "b", true); err != nil || got.Name != "b" || !got.Cleans {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := c.NodeRequests(ctx); err != nil || len(got) != 1 || got[0].Number != "000123" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := c.AnswerNode(ctx, "000123", true); err != nil || got.Number != "000123" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := c.AnswerNode(ctx, "000123", false); err == nil {
+		t.Error("it is accepted when refused")
 	}
 }
 

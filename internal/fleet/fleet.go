@@ -8,6 +8,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -19,12 +20,13 @@ import (
 type Fleet struct {
 	mu          sync.Mutex
 	nodes       map[string]gpu.Snapshot
+	owners      map[string]string // of readable GPUs, by UUID
 	subscribers map[*subscriber]struct{}
 }
 
 // New returns a fleet without nodes.
 func New() *Fleet {
-	return &Fleet{nodes: make(map[string]gpu.Snapshot), subscribers: make(map[*subscriber]struct{})}
+	return &Fleet{nodes: make(map[string]gpu.Snapshot), owners: make(map[string]string), subscribers: make(map[*subscriber]struct{})}
 }
 
 // Update makes s the latest snapshot of its node. It never waits for
@@ -32,7 +34,15 @@ func New() *Fleet {
 func (f *Fleet) Update(s gpu.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.disown(s.Node)
 	f.nodes[s.Node] = s
+	if s.Error == "" {
+		for i := range s.GPUs {
+			if g := &s.GPUs[i]; g.UUID != "" && g.Error == "" {
+				f.owners[g.UUID] = s.Node
+			}
+		}
+	}
 	for sub := range f.subscribers {
 		sub.offer(s)
 	}
@@ -42,7 +52,37 @@ func (f *Fleet) Update(s gpu.Snapshot) {
 func (f *Fleet) Forget(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.disown(node)
 	delete(f.nodes, node)
+}
+
+func (f *Fleet) disown(node string) {
+	for _, g := range f.nodes[node].GPUs {
+		if f.owners[g.UUID] == node {
+			delete(f.owners, g.UUID)
+		}
+	}
+}
+
+// Claim refuses a node's list of GPUs in which one is another's, or stands
+// twice. A card that its node cannot read, or that was in a node which is not
+// heard any more, may have been moved.
+func (f *Fleet) Claim(node string, gpus []gpu.GPU) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range gpus {
+		uuid := gpus[i].UUID
+		if uuid == "" {
+			continue
+		}
+		if owner, known := f.owners[uuid]; known && owner != node {
+			return fmt.Errorf("the machine %s told of the GPU %.60s, which is %s's", node, uuid, owner)
+		}
+		if slices.ContainsFunc(gpus[:i], func(g gpu.GPU) bool { return g.UUID == uuid }) {
+			return fmt.Errorf("the machine %s told of the GPU %.60s twice", node, uuid)
+		}
+	}
+	return nil
 }
 
 // Snapshots returns the latest snapshot of each node, sorted by node.
@@ -99,13 +139,7 @@ func (s *subscriber) offer(snapshot gpu.Snapshot) {
 	if !waits {
 		s.order = append(s.order, snapshot.Node)
 	}
-	if len(missed.Events) > 0 {
-		events := slices.Concat(missed.Events, snapshot.Events)
-		surplus := max(len(events)-mostEvents, 0)
-		snapshot.Events = events[surplus:]
-		snapshot.EventsDropped += missed.EventsDropped + surplus
-	}
-	s.pending[snapshot.Node] = snapshot
+	s.pending[snapshot.Node] = snapshot.After(missed, mostEvents)
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:

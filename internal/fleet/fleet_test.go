@@ -158,3 +158,39 @@ func TestManySubscribers(t *testing.T) {
 		}
 	}
 }
+
+// A GPU is one machine's; a card that was moved is heard of again.
+func TestClaim(t *testing.T) {
+	f := New()
+	cards := func(uuids ...string) (list []gpu.GPU) {
+		for _, uuid := range uuids {
+			list = append(list, gpu.GPU{Device: gpu.Device{UUID: uuid}})
+		}
+		return list
+	}
+	f.Update(gpu.Snapshot{Node: "a", GPUs: cards("GPU-1", "GPU-2", "")})
+	f.Update(gpu.Snapshot{Node: "b", GPUs: cards("GPU-3", "")})
+	if err := f.Claim("b", cards("GPU-3", "GPU-2")); err == nil || err.Error() != "the machine b told of the GPU GPU-2, which is a's" {
+		t.Errorf("another machine's GPU: %v", err)
+	}
+	if err := f.Claim("b", cards("GPU-4", "GPU-4")); err == nil {
+		t.Error("a GPU stands twice in a list")
+	}
+	for _, fine := range [][]gpu.GPU{cards("GPU-3"), cards("", ""), cards("GPU-4"), nil} {
+		if err := f.Claim("b", fine); err != nil {
+			t.Error(err)
+		}
+	}
+	f.Update(gpu.Snapshot{Node: "a", GPUs: cards("GPU-1", "GPU-2"), Error: "it is lost"})
+	if err := f.Claim("b", cards("GPU-1")); err != nil {
+		t.Errorf("from a machine that is lost: %v", err)
+	}
+	f.Update(gpu.Snapshot{Node: "b", GPUs: cards("GPU-1")})
+	if err := f.Claim("a", cards("GPU-1")); err == nil {
+		t.Error("the card was moved, and is back where it was")
+	}
+	f.Forget("b")
+	if err := f.Claim("a", cards("GPU-1")); err != nil {
+		t.Errorf("from a machine that was removed: %v", err)
+	}
+}

@@ -12,6 +12,7 @@ package gpu
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -258,4 +259,17 @@ type Snapshot struct {
 	EventsDropped int        `json:"eventsDropped,omitempty"`
 	// Error says, as a sentence for people, why there are no present readings.
 	Error string `json:"error,omitempty"`
+}
+
+// After is a snapshot with the events of one before it that nobody got to see;
+// at most so many, the latest ones. Neither is changed.
+func (s Snapshot) After(missed Snapshot, most int) Snapshot {
+	if len(missed.Events) == 0 && missed.EventsDropped == 0 {
+		return s
+	}
+	events := slices.Concat(missed.Events, s.Events)
+	surplus := max(len(events)-most, 0)
+	s.Events = events[surplus:]
+	s.EventsDropped += missed.EventsDropped + surplus
+	return s
 }

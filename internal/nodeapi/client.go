@@ -15,7 +15,10 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpulab/gpulab/internal/nodes"
 )
@@ -90,13 +93,24 @@ func newClient(addresses []netip.AddrPort, config *tls.Config) *Client {
 func dialFirst(ctx context.Context, network string, addresses []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
 	var errs []error
 	for _, a := range addresses {
-		conn, err := (&net.Dialer{Timeout: 4 * time.Second, KeepAlive: 5 * time.Second}).DialContext(ctx, network, a.String())
+		conn, err := (&net.Dialer{Timeout: 4 * time.Second, KeepAlive: 5 * time.Second, Control: impatient}).DialContext(ctx, network, a.String())
 		if err == nil {
 			return conn, a, nil
 		}
 		errs = append(errs, err)
 	}
 	return nil, netip.AddrPort{}, errors.Join(errs...)
+}
+
+// impatient gives a connection up on which nothing that is sent arrives: by
+// itself the kernel would go on for a quarter of an hour, with ever longer
+// pauses, while a new connection may well get through.
+func impatient(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unheard.Milliseconds()))
+	})
+	return errors.Join(err, failed)
 }
 
 // Reach finds which of the head's addresses answers, and this machine's own

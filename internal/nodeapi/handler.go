@@ -1,7 +1,6 @@
 package nodeapi
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/nodes"
 )
 
@@ -41,19 +39,20 @@ type Head interface {
 	Left(ctx context.Context, n nodes.Node) error
 }
 
-// Config wires a handler. All fields are needed.
+// Config wires a handler. All fields are needed but Requests.
 type Config struct {
 	Head      Head
 	Registry  *nodes.Registry
 	Authority *nodes.Authority
-	Log       *slog.Logger
+	// Requests are of machines without a code; nil takes none.
+	Requests *nodes.Requests
+	Log      *slog.Logger
 }
 
 // Limits of what strangers and machines may send.
 const (
 	smallBody  = 16 << 10
 	longLine   = 1 << 20
-	mostGPUs   = 64
 	joinsBurst = 10
 )
 
@@ -62,12 +61,13 @@ const joinsEvery = 3 * time.Second
 
 type handler struct {
 	Config
-	joins *rate.Limiter
+	joins   *rate.Limiter
+	streams streams
 }
 
 // Handler answers machines. It is served with the authority's ServerConfig.
 func Handler(cfg Config) http.Handler {
-	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst)}
+	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst), streams: streams{open: map[int64]*live{}}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, h.Head.Hello(), nil) })
 	mux.HandleFunc("POST /v1/join", h.join)
@@ -79,6 +79,9 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("POST /v1/certificate", h.machine(h.renew))
 	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return struct{}{}, h.Head.Left(r.Context(), n) }))
 	mux.HandleFunc("POST /v1/stream", h.stream)
+	if cfg.Requests != nil {
+		h.handleRequests(mux)
+	}
 	return mux
 }
 
@@ -144,6 +147,9 @@ func (h *handler) admit(r *http.Request) (out Admission, name string, err error)
 	if err != nil {
 		return out, a.Name, err
 	}
+	if h.Requests != nil && !h.Requests.For(a.Code, a.Secret, hash) {
+		return out, a.Name, errors.New("that join code was made for another machine; run `gpulab join` again")
+	}
 	n, replaced, err := h.Registry.Join(r.Context(), nodes.Application{
 		CodeID: [8]byte(a.Code), Secret: [16]byte(a.Secret), KeyHash: hash, Name: a.Name, Machine: a.Machine,
 		Address: addressOf(r), Version: a.Version, GPUs: a.GPUs, Replace: a.Replace, Try: a.Try,
@@ -182,6 +188,11 @@ func (h *handler) who(r *http.Request) (nodes.Node, error) {
 func (h *handler) machine(fn func(*http.Request, nodes.Node) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		n, err := h.who(r)
+		if err == nil {
+			if err = h.streams.elsewhere(n, addressOf(r)); err != nil {
+				h.Head.Refused(r.Context(), n.Name, r.RemoteAddr, err.Error())
+			}
+		}
 		if err != nil {
 			h.answer(w, nil, err)
 			return
@@ -221,6 +232,13 @@ func (h *handler) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	l, err := h.streams.enter(n, addressOf(r), cancel)
+	if err != nil {
+		h.Head.Refused(ctx, n.Name, r.RemoteAddr, err.Error())
+		h.answer(w, nil, err)
+		return
+	}
+	defer h.streams.exit(n, l)
 	version, before := r.Header.Get("Gpulab-Version"), n.Version
 	version = version[:min(len(version), 64)]
 	if err := h.Registry.Saw(ctx, n.ID, addressOf(r), version); err != nil {
@@ -242,7 +260,7 @@ func (h *handler) stream(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		h.order(ctx, w, r, n)
 	}()
-	if err := h.hear(ctx, r, n); err != nil && ctx.Err() == nil {
+	if err := h.hear(ctx, r, n, l); err != nil && ctx.Err() == nil {
 		h.Log.Warn("a machine is not heard any more", "machine", n.Name, "err", err)
 	}
 	cancel()
@@ -270,46 +288,4 @@ func (h *handler) order(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		case <-tick.C:
 		}
 	}
-}
-
-func (h *handler) hear(ctx context.Context, r *http.Request, n nodes.Node) error {
-	context.AfterFunc(ctx, func() { _ = r.Body.Close() })
-	lines := bufio.NewScanner(r.Body)
-	lines.Buffer(make([]byte, 64<<10), longLine)
-	seen := time.Now()
-	for lines.Scan() {
-		var report Report
-		if err := json.Unmarshal(lines.Bytes(), &report); err != nil {
-			return fmt.Errorf("it sent what is no report: %w", err)
-		}
-		if report.Kind != "" {
-			continue
-		}
-		if err := believable(n, &report.Snapshot); err != nil {
-			h.Head.Refused(ctx, n.Name, r.RemoteAddr, err.Error())
-			return err
-		}
-		if err := h.Head.Report(ctx, n, report); err != nil {
-			h.Head.Refused(ctx, n.Name, r.RemoteAddr, err.Error())
-			return err
-		}
-		if time.Since(seen) > time.Minute {
-			seen = time.Now()
-			if err := h.Registry.Saw(ctx, n.ID, n.Address, n.Version); err != nil {
-				return err
-			}
-		}
-	}
-	return lines.Err()
-}
-
-// believable refuses what a machine cannot know or be.
-func believable(n nodes.Node, s *gpu.Snapshot) error {
-	if s.Node != n.Name {
-		return fmt.Errorf("the machine %s spoke for %.60q, and machines speak for themselves only", n.Name, s.Node)
-	}
-	if len(s.GPUs) > mostGPUs {
-		return fmt.Errorf("the machine %s told of %d GPUs, more than one can have", n.Name, len(s.GPUs))
-	}
-	return nil
 }

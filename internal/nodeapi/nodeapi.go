@@ -77,6 +77,9 @@ type Report struct {
 	Snapshot gpu.Snapshot `json:"snapshot"`
 	// Features are labels about the GPUs, as NVIDIA's feature discovery made them.
 	Features map[string]string `json:"features,omitempty"`
+	// ClockOff is how far the machine's clock is ahead of the head's, which has
+	// put the snapshot on its own; 0 where that does not matter.
+	ClockOff time.Duration `json:"-"`
 }
 
 // Orders are what the head wants of a machine. They are sent every few seconds,
@@ -120,5 +123,8 @@ func (p *Problem) Error() string { return p.Message }
 // beat is how often orders are sent at least.
 const beat = 2 * time.Second
 
+// unheard is how long the head may acknowledge nothing that was sent.
+const unheard = 5 * time.Second
+
 // silence is how long the head may say nothing before a machine connects anew.
-const silence = 10 * time.Second
+const silence = 6 * time.Second

@@ -7,11 +7,13 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +31,7 @@ type head struct {
 	reports []Report
 	refused []string
 	left    []string
+	slow    func() // called for each report, where it is set
 }
 
 func (h *head) Hello() Hello {
@@ -48,9 +51,20 @@ func (*head) Token(_ context.Context, n nodes.Node) (string, error) {
 }
 func (h *head) Report(_ context.Context, _ nodes.Node, r Report) error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.reports = append(h.reports, r)
+	slow := h.slow
+	h.mu.Unlock()
+	if slow != nil {
+		slow()
+	}
 	return nil
+}
+
+// heard are the reports that have come so far.
+func (h *head) heard() []Report {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.reports)
 }
 func (*head) Orders(nodes.Node) Orders { return Orders{LentAnyway: []string{"GPU-1"}} }
 func (*head) Check(context.Context, nodes.Node, bool) (Progress, error) {
@@ -65,8 +79,10 @@ func (h *head) Left(_ context.Context, n nodes.Node) error {
 
 type lab struct {
 	*head
+	db        *sql.DB
 	registry  *nodes.Registry
 	authority *nodes.Authority
+	requests  *nodes.Requests
 	door      netip.AddrPort
 }
 
@@ -81,16 +97,13 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{head: &head{}, registry: nodes.New(s.DB()), authority: authority}
+	l := &lab{head: &head{}, db: s.DB(), registry: nodes.New(s.DB()), authority: authority, requests: nodes.NewRequests(authority.Fingerprint())}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.door = netip.MustParseAddrPort(ln.Addr().String())
-	server := &http.Server{
-		Handler:   Handler(Config{Head: l, Registry: l.registry, Authority: authority, Log: slog.New(slog.DiscardHandler)}),
-		TLSConfig: authority.ServerConfig(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
-	}
+	server := NewServer(Config{Head: l, Registry: l.registry, Authority: authority, Requests: l.requests, Log: slog.New(slog.DiscardHandler)})
 	go func() { _ = server.ServeTLS(ln, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return l
@@ -177,22 +190,12 @@ func TestStream(t *testing.T) {
 	orders := make(chan Orders, 100)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Stream(ctx, "1", reports, func(o Orders) { orders <- o }) }()
-	for range 3 {
+	for n := 1; n <= 3; n++ {
 		reports <- Report{Snapshot: gpu.Snapshot{Node: "b", GPUs: []gpu.GPU{}}}
+		eventually(t, "the report comes", 5*time.Second, func() bool { return len(l.heard()) == n })
 	}
 	if o := <-orders; len(o.LentAnyway) != 1 || o.Leave {
 		t.Errorf("%+v", o)
-	}
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		l.mu.Lock()
-		n := len(l.reports)
-		l.mu.Unlock()
-		if n == 3 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d reports came", n)
-		}
 	}
 	// A machine that is removed hears of it on the stream, and nothing after.
 	if _, err := l.registry.Remove(t.Context(), "b"); err != nil {
@@ -280,4 +283,17 @@ func TestTooManyTries(t *testing.T) {
 	if _, err := stranger.Join(t.Context(), Application{Name: "b"}); !errors.As(err, &p) || p.Status != http.StatusTooManyRequests {
 		t.Errorf("%v", err)
 	}
+}
+
+func requestFor(t *testing.T, key *ecdsa.PrivateKey) *x509.CertificateRequest {
+	t.Helper()
+	der, err := nodes.NewRequest(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := nodes.ParseRequest(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return request
 }

@@ -31,7 +31,7 @@ var (
 	ErrCodeUsed    = errors.New("that join code has been used, and each is good for one machine; run `gpulab invite-node` on the head for a new one")
 	ErrCodeExpired = errors.New("that join code has expired, an hour after it was made; run `gpulab invite-node` on the head for a new one")
 	ErrRemoved     = errors.New("this machine was removed from the pool; run `gpulab leave` on it, and join it again with a new code")
-	ErrUnknown     = errors.New("this lab does not know the machine")
+	ErrUnknown     = errors.New("this lab does not know the machine, as after a restore of a backup that is older; run `gpulab leave` on it, and join it again with a new code")
 )
 
 // NameTakenError says that a machine of the name is in the pool.

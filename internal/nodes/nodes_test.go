@@ -172,6 +172,14 @@ func TestJoin(t *testing.T) {
 	if _, err := r.Who(ctx, certificate(request2, "b")); !errors.Is(err, ErrRemoved) {
 		t.Errorf("removed: %v", err)
 	}
+	if _, _, err := r.Join(ctx, anew); !errors.Is(err, ErrCodeUsed) {
+		t.Errorf("its code and key once more: %v", err)
+	}
+	// A head that was restored from before it joined has the same authority.
+	before, _ := newRegistry(t)
+	if _, err := before.Who(ctx, certificate(request2, "b")); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "gpulab leave") {
+		t.Errorf("a head that is older: %v", err)
+	}
 	if _, err := r.Remove(ctx, "b"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("removed twice: %v", err)
 	}

@@ -72,6 +72,8 @@ var auditActions = []AuditAction{
 	{"gpu.lend-anyway", "lends a GPU out whoever uses it"},
 	{"gpu.lend-when-free", "lends a GPU out while it is free"},
 	{"node.invite", "made a code with which a machine can join"},
+	{"node.accept", "let a machine in that asked without a code"},
+	{"node.decline", "did not let a machine in that asked without a code"},
 	{"node.join", "let a machine into the pool"},
 	{"node.refused", "did not let a machine in, or did not believe it"},
 	{"node.leave", "saw a machine leave the pool"},

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -37,6 +39,8 @@ func TestPool(t *testing.T) {
 		{"a notebook on each", p.notebooks, true},
 		{"a stolen certificate", p.stolen, false},
 		{"another version", p.anotherVersion, false},
+		{"memory", p.memory, false},
+		{"bad network", p.badNetwork, false},
 		{"agent killed", p.agentKilled, false},
 		{"machine lost", p.lost, true},
 		{"removed", p.removed, false},
@@ -51,7 +55,8 @@ func TestPoolWithHomesOnTheHead(t *testing.T) {
 		{"set up", p.setUpLocal, true},
 		{"join", p.joinLocal, true},
 		{"notebooks stay", p.notebooksStay, false},
-		{"leave", p.leave, false},
+		{"leave", p.leave, true},
+		{"found on the network", p.found, false},
 	})
 }
 
@@ -239,6 +244,18 @@ func (p *pool) join(t *testing.T, a *appliance) {
 		t.Errorf("status on the node: %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
 	checkFailure(t, p.node.Gpulab(a.ctx, "init", "--yes"), exitPreflight, "belongs to the pool of Pool lab")
+}
+
+// memory prints what gpulab takes on the node besides k3s, in MB (10⁶ bytes) of
+// its share of pages (PSS).
+func (p *pool) memory(t *testing.T, a *appliance) {
+	for _, name := range []string{"gpulab", "gpulab-probe"} {
+		got := p.node.MustRun(a.ctx, "sh", "-c", `for p in $(pgrep -x `+name+`); do awk '/^Pss(|_Anon|_File):/ { print $1, $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`)
+		if strings.TrimSpace(got) == "" {
+			t.Errorf("%s does not run on the node", name)
+		}
+		t.Logf("memory of %s on the node, MB: %s", name, strings.Join(strings.Fields(got), " "))
+	}
 }
 
 // usedCode: a third machine finds the code used up, is told that it lacks the
@@ -439,8 +456,8 @@ func (p *pool) gpuOf(t *testing.T, a *appliance, node string) string {
 	return ""
 }
 
-// thief speaks to the head from elsewhere with the node's key and certificate.
-func (p *pool) thief(t *testing.T, a *appliance) *http.Client {
+// thief speaks to the head with the node's key and certificate.
+func (p *pool) thief(t *testing.T, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	t.Helper()
 	read := func(name string) []byte {
 		data, err := os.ReadFile(p.node.Path("/var/lib/gpulab/tls/" + name))
@@ -455,18 +472,30 @@ func (p *pool) thief(t *testing.T, a *appliance) *http.Client {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(read("nodes-ca.crt"))
-	transport := &http.Transport{DialContext: a.Dial, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
+	transport := &http.Transport{DialContext: dial, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
 		Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: nodes.HeadName,
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
-// stolen: who has taken a node's certificate speaks for that node, and for no
-// other; nobody speaks without one; it is no key to the pages.
+// stolen: who has taken a node's certificate speaks for nobody from elsewhere
+// while the node is heard, and from there for that node, and for no other;
+// nobody speaks without one.
 func (p *pool) stolen(t *testing.T, a *appliance) {
-	thief := p.thief(t, a)
-	p.taken = thief
+	p.taken = p.thief(t, a.Dial)
+	for _, path := range []string{"/v1/stream", "/v1/token", "/v1/leave"} {
+		resp, err := p.taken.Post("https://"+nodesDoor+path, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusConflict || !strings.Contains(string(answer), "copy of its disk") {
+			t.Errorf("%s from elsewhere, while the machine is there: %s %s", path, resp.Status, answer)
+		}
+	}
+	thief := p.thief(t, p.node.DialHost)
 	for _, lie := range []string{
 		fmt.Sprintf(`{"snapshot":{"node":%q,"time":"2026-01-01T00:00:00Z","gpus":[{"uuid":"GPU-lie","index":0}]}}`, p.head()),
 		`{"snapshot":{"node":"gpu-nine","time":"2026-01-01T00:00:00Z","gpus":[{"uuid":"GPU-lie","index":0}]}}`,
@@ -493,7 +522,7 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 			}
 		}
 	}
-	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused", "--json"); strings.Count(got, "machines speak for themselves only") != 2 || !strings.Contains(got, "which is") {
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused", "--json"); !strings.Contains(got, "has its key") || strings.Count(got, "machines speak for themselves only") != 2 || !strings.Contains(got, "which is") {
 		t.Errorf("the audit log says:\n%s", got)
 	}
 	stranger := a.HTTPClient(nil)
@@ -517,7 +546,7 @@ const neighbour = "0.2.0"
 // anotherVersion: a machine with the release after the head's works as before,
 // and is marked; one of the release after that is told what to install where.
 func (p *pool) anotherVersion(t *testing.T, a *appliance) {
-	thief := p.thief(t, a)
+	thief := p.thief(t, p.node.DialHost)
 	r, err := http.NewRequestWithContext(a.ctx, http.MethodPost, "https://"+nodesDoor+"/v1/stream", strings.NewReader(""))
 	if err != nil {
 		t.Fatal(err)
@@ -570,6 +599,36 @@ func (p *pool) anotherVersion(t *testing.T, a *appliance) {
 	p.samePod(t, a)
 }
 
+// badNetwork: with every fifth packet lost, and late where the kernel can do
+// that, the machine is heard all the time.
+func (p *pool) badNetwork(t *testing.T, a *appliance) {
+	netem := []string{"tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", "200ms", "50ms", "loss", "20%", "reorder", "25%"}
+	if p.node.Run(a.ctx, netem[0], netem[1:]...).Code == 0 {
+		defer p.node.MustRun(a.ctx, "tc", "qdisc", "del", "dev", "eth0", "root")
+	} else {
+		t.Log("this kernel has no sch_netem: packets are lost both ways, but none is late")
+		p.node.MustRun(a.ctx, "nft", `add table ip bad
+add chain ip bad in { type filter hook input priority 0; }
+add chain ip bad out { type filter hook output priority 0; }
+add rule ip bad in iifname eth0 numgen random mod 100 < 20 drop
+add rule ip bad out oifname eth0 numgen random mod 100 < 20 drop`)
+		defer p.node.MustRun(a.ctx, "nft", "delete", "table", "ip", "bad")
+	}
+	longest := time.Duration(0)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+		for _, n := range p.nodes(t, a).Nodes {
+			if n.Name != nodeName {
+				continue
+			}
+			longest = max(longest, time.Since(n.LastContact))
+			if n.State == "lost" {
+				t.Fatalf("the head calls the machine lost: %s", n.Detail)
+			}
+		}
+	}
+	t.Logf("longest silence: %s", longest.Round(100*time.Millisecond))
+}
+
 // agentKilled: gpulab on the node is killed; the notebook there goes on, and the
 // next start takes it over.
 func (p *pool) agentKilled(t *testing.T, a *appliance) {
@@ -598,7 +657,7 @@ func (p *pool) samePod(t *testing.T, a *appliance) {
 	}
 }
 
-// lost: a cable is pulled, which is noticed soon, and put back.
+// lost: a cable is pulled for a minute, which is noticed soon, and put back.
 func (p *pool) lost(t *testing.T, a *appliance) {
 	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "down")
 	began := time.Now()
@@ -619,6 +678,7 @@ func (p *pool) lost(t *testing.T, a *appliance) {
 	if out := p.node.Gpulab(a.ctx, "status").Stdout; !strings.Contains(out, "notebooks here go on") {
 		t.Errorf("status on a machine that is away:\n%s", out)
 	}
+	time.Sleep(time.Until(began.Add(time.Minute)))
 	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "up")
 	began = time.Now()
 	a.within(t, 90*time.Second, "the machine is back", func() bool { return p.state(t, a) == "ready" })
@@ -684,6 +744,7 @@ func (p *pool) setUpLocal(t *testing.T, a *appliance) {
 }
 
 func (p *pool) joinLocal(t *testing.T, a *appliance) {
+	checkFailure(t, p.node.Gpulab(a.ctx, "join"), exitUsage, "no lab was found on the local network", "gpulab invite-node")
 	if got := a.MustGpulab(a.ctx, "invite-node"); !strings.Contains(got, "notebooks start on") || !strings.Contains(got, "storage.shared") {
 		t.Errorf("the invitation does not say where notebooks will run:\n%s", got)
 	}
@@ -838,5 +899,93 @@ func (p *pool) leaveExport(t *testing.T, a *appliance) {
 	}
 	if got := p.kernels[p.head()].in(t).run(t, `print(open("from-node.txt").read())`); got != "as well" {
 		t.Errorf("the notebook on the head says %q", got)
+	}
+}
+
+// found: the machine finds the head by itself, and is let in by a number that
+// both show.
+func (p *pool) found(t *testing.T, a *appliance) {
+	p.node.MustGpulab(a.ctx, "leave", "--yes")
+	result := p.node.Gpulab(a.ctx, "join")
+	checkFailure(t, result, exitUsage, "--head NAME")
+	if !strings.Contains(result.Stdout, "Pool lab") || !strings.Contains(result.Stdout, nodesDoor) {
+		t.Errorf("the lab is not among those found:\n%s", result.Stdout)
+	}
+	checkFailure(t, p.node.Gpulab(a.ctx, "join", "--head", "Other lab"), exitUsage, `no head on the local network is called "Other lab"`)
+	// Multicast is for the local network, and for no pod.
+	for iface, wanted := range map[string]bool{"eth0": true, "cni0": false, "flannel.1": false} {
+		if got := a.MustRun(a.ctx, "ip", "maddr", "show", "dev", iface); strings.Contains(got, "224.0.0.251") != wanted {
+			t.Errorf("%s listens to mDNS: %v\n%s", iface, !wanted, got)
+		}
+	}
+
+	refused := p.asks(t, a)
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "accept", "12345"), 1, "no machine asks with that number")
+	a.MustGpulab(a.ctx, "nodes", "refuse", refused.number)
+	if out, err := refused.end(); err == nil || !strings.Contains(out, "did not let this machine in; nothing was changed") {
+		t.Errorf("refused: %v\n%s", err, out)
+	}
+	if p.node.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code == 0 {
+		t.Error("a machine that was refused has joined by half")
+	}
+
+	accepted := p.asks(t, a)
+	if got := a.MustGpulab(a.ctx, "nodes", "requests"); !strings.Contains(got, accepted.number) || !strings.Contains(got, nodeAddress) || strings.Contains(got, refused.number) {
+		t.Errorf("the head shows:\n%s", got)
+	}
+	t.Log(a.MustGpulab(a.ctx, "nodes", "accept", accepted.number[:3], accepted.number[3:]))
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "accept", accepted.number), 1, "no machine asks with that number")
+	out, err := accepted.end()
+	if err != nil || !strings.Contains(out, nodeName+" is in the pool of Pool lab after") {
+		t.Fatalf("accepted: %v\n%s", err, out)
+	}
+	t.Log(out)
+	if got := p.state(t, a); got != "ready" {
+		t.Errorf("the machine is %q", got)
+	}
+	for _, action := range []string{"node.accept", "node.decline"} {
+		if got := a.MustGpulab(a.ctx, "audit", "list", "--action", action, "--json"); strings.Count(got, nodeName+" at "+nodeAddress) != 1 {
+			t.Errorf("the audit log says of %s:\n%s", action, got)
+		}
+	}
+	if got := strings.TrimSpace(a.MustGpulab(a.ctx, "nodes", "requests", "--json")); got != "[]" {
+		t.Errorf("requests are left: %s", got)
+	}
+}
+
+// asking is a join that waits for the head's people.
+type asking struct {
+	number string // on its screen
+	end    func() (output string, err error)
+}
+
+func (p *pool) asks(t *testing.T, a *appliance) asking {
+	t.Helper()
+	cmd := p.node.Command(a.ctx, p.node.Binary(), "join", "--head", "Pool lab")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = write, write
+	err = cmd.Start()
+	write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for lines := bufio.NewReader(read); ; {
+		line, err := lines.ReadString('\n')
+		out.WriteString(line)
+		if err != nil {
+			_ = cmd.Wait()
+			t.Fatalf("join has shown no number:\n%s", out.String())
+		}
+		if digits := strings.ReplaceAll(strings.TrimSpace(line), " ", ""); len(digits) == 6 && strings.Trim(digits, "0123456789") == "" {
+			return asking{digits, func() (string, error) {
+				rest, _ := io.ReadAll(lines)
+				out.Write(rest)
+				return out.String(), cmd.Wait()
+			}}
+		}
 	}
 }
