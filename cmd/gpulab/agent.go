@@ -60,6 +60,7 @@ type agent struct {
 	cluster     atomic.Pointer[embedk8s.Cluster]
 	plugins     *deviceplugin.Proxy
 	lending     *lending
+	moved       chan struct{} // has room for one: this machine has another address
 	left        chan struct{} // closed when the head says that we are removed
 	leave       sync.Once
 	once        struct{ driver, monitor, kubernetes sync.Once }
@@ -71,6 +72,7 @@ type agent struct {
 	// cannot be asked; theirs is its version, "" before it has said so.
 	refused error
 	theirs  string
+	own     netip.Addr // this machine's towards the head
 }
 
 func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
@@ -78,9 +80,9 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &agent{app: a, file: file, pass: pass, fleet: fleet.New(), left: make(chan struct{})}
+	g := &agent{app: a, file: file, pass: pass, fleet: fleet.New(), left: make(chan struct{}), moved: make(chan struct{}, 1)}
 	g.certificate.Store(pass.certificate)
-	g.client = nodeapi.Member(file.Head, pass.authority, func() (*tls.Certificate, error) { return g.certificate.Load(), nil })
+	g.client = nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) { return g.certificate.Load(), nil })
 	g.refresh(ctx)
 	g.cfg = file.config()
 	cfg := g.cfg
@@ -113,6 +115,7 @@ func (g *agent) run(ctx context.Context) error {
 	group.Go(func() error { return ctl.ServeMachine(ctx, g.app.socket, g) })
 	group.Go(func() error { return g.report(ctx) })
 	group.Go(func() error { return g.renew(ctx) })
+	group.Go(func() error { return g.keepPlace(ctx) })
 	group.Go(func() error { return g.start(ctx, group) })
 	group.Go(func() error { return g.watchdog(ctx) })
 	group.Go(func() error {
@@ -343,19 +346,22 @@ func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt e
 
 func (g *agent) newCluster(ctx context.Context, rt embedk8s.Runtime) (*embedk8s.Cluster, error) {
 	s := g.file.Settings
-	head, own, err := nodeapi.Reach(ctx, g.file.Head)
+	head, own, err := nodeapi.Reach(ctx, g.headAddresses())
 	if err != nil {
 		// Pods that run go on without the head, if k3s finds what it knew.
 		var found netip.Addr
 		if found, _, err = embedk8s.FindAddress(""); err != nil {
 			return nil, err
 		}
-		head, own = g.file.Head[0], found
+		head, own = g.headAddresses()[0], found
 	}
 	iface, err := embedk8s.InterfaceOf(own)
 	if err != nil {
 		return nil, err
 	}
+	g.mu.Lock()
+	g.own = own
+	g.mu.Unlock()
 	cluster, err1 := netip.ParsePrefix(s.ClusterCIDR)
 	service, err2 := netip.ParsePrefix(s.ServiceCIDR)
 	if err := errors.Join(err1, err2); err != nil {
@@ -369,7 +375,7 @@ func (g *agent) newCluster(ctx context.Context, rt embedk8s.Runtime) (*embedk8s.
 		DataDir: g.cfg.DataDir, Runtime: rt, Identity: id, Address: own, Interface: iface,
 		PauseImage: g.images.Refs()["pause"], PodMaxPIDs: g.cfg.K3s.PodMaxPIDs, Reserved: embedk8s.ThisMachine(),
 		Proxy: s.Proxy, NoProxy: s.NoProxy,
-		Join: &embedk8s.Join{Server: "https://" + netip.AddrPortFrom(head.Addr(), uint16(s.APIPort)).String(), TokenFile: g.tokenFile()},
+		Join: &embedk8s.Join{Server: g.kubernetesAt(head), TokenFile: g.tokenFile()},
 	}), nil
 }
 
@@ -436,7 +442,7 @@ func (g *agent) report(ctx context.Context) error {
 	})
 	for pause := reconnectFirst; ; {
 		began := time.Now()
-		err := g.client.Stream(ctx, version.Version, reports, g.obey)
+		err := g.stream(ctx, reports)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -455,6 +461,25 @@ func (g *agent) report(ctx context.Context) error {
 		}
 		pause = min(2*pause, reconnectLongest)
 	}
+}
+
+// stream speaks with the head until the connection ends, or this machine is at
+// another address.
+func (g *agent) stream(ctx context.Context, reports <-chan nodeapi.Report) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-g.moved:
+			cancel(errMoved)
+		case <-ctx.Done():
+		}
+	}()
+	err := g.client.Stream(ctx, version.Version, reports, g.obey)
+	if errors.Is(context.Cause(ctx), errMoved) {
+		g.client.Reconnect()
+	}
+	return err
 }
 
 // Pauses before the head is tried again.
@@ -491,6 +516,7 @@ func (g *agent) obey(o nodeapi.Orders) {
 	}
 	g.theirs = o.Version
 	g.mu.Unlock()
+	g.know(o.Places)
 	g.lending.obey(o.LentAnyway)
 	if o.Leave {
 		g.leave.Do(func() { close(g.left) })
@@ -559,7 +585,7 @@ func (g *agent) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) error {
 
 // Elsewhere implements ctl.Machine.
 func (g *agent) Elsewhere() string {
-	return fmt.Sprintf("this machine, %s, belongs to the pool of %s; run this on its head, %s (%s)", g.file.Name, g.file.Settings.Lab, g.file.Settings.Head, g.file.Head[0].Addr())
+	return fmt.Sprintf("this machine, %s, belongs to the pool of %s; run this on its head, %s (%s)", g.file.Name, g.file.Settings.Lab, g.file.Settings.Head, g.headAddresses()[0].Addr())
 }
 
 // runAgent runs a joined machine, and cleans it up when it was removed.

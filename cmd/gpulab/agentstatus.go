@@ -20,7 +20,7 @@ func (g *agent) Status(context.Context) (ctl.Status, error) {
 	state, _ := g.boot.now()
 	head := g.headComponent()
 	s := ctl.Status{
-		URL: g.file.Settings.URL, Version: version.Version, GPUs: g.fleet.Snapshots(), Ready: state.Ready,
+		URL: g.pages(), Version: version.Version, GPUs: g.fleet.Snapshots(), Ready: state.Ready,
 		Pool: &ctl.Membership{
 			Name: g.file.Name, Lab: g.file.Settings.Lab, Head: g.file.Settings.Head,
 			Connected: head.State == ctl.OK, Certificate: g.certificate.Load().Leaf.NotAfter,
@@ -39,7 +39,7 @@ func (g *agent) Status(context.Context) (ctl.Status, error) {
 	if state.Ready {
 		s.Components = append(s.Components, g.liveComponents()...)
 	}
-	node := ctl.Node{Name: g.file.Name, Role: "node", Ready: state.Ready, State: ctl.NodeStarting, Version: version.Version}
+	node := ctl.Node{Name: g.file.Name, Role: "node", Address: g.address(), Ready: state.Ready, State: ctl.NodeStarting, Version: version.Version}
 	if state.Ready {
 		node.State = ctl.NodeReady
 	}
@@ -57,11 +57,12 @@ func (g *agent) Status(context.Context) (ctl.Status, error) {
 // headComponent tells of the stream to the head.
 func (g *agent) headComponent() ctl.Component {
 	head := ctl.Component{Name: "head", State: ctl.OK}
+	at := g.headAddresses()[0]
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case !g.since.IsZero():
-		head.Detail = fmt.Sprintf("%s at %s, connected for %s", g.file.Settings.Head, g.file.Head[0].Addr(), inWords(time.Since(g.since)))
+		head.Detail = fmt.Sprintf("%s at %s, connected for %s", g.file.Settings.Head, at.Addr(), inWords(time.Since(g.since)))
 		if g.theirs != version.Version && g.theirs != "" {
 			head.Detail += ", runs gpulab " + g.theirs
 		}
@@ -70,7 +71,7 @@ func (g *agent) headComponent() ctl.Component {
 	case g.why == "":
 		head.State, head.Detail = ctl.Starting, "no connection yet"
 	default:
-		head.State, head.Detail, head.NextStep = ctl.Warning, g.why, "notebooks here go on; see that the head is on and reached at "+g.file.Head[0].String()+"; `gpulab doctor` says more"
+		head.State, head.Detail, head.NextStep = ctl.Warning, g.why, "notebooks here go on; see that the head is on and reached at "+at.String()+"; `gpulab doctor` says more"
 	}
 	return head
 }

@@ -45,6 +45,8 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"profiles:\n- slug: a\n  title: A\n- slug: b\n  cpus: many": "line 5: profiles.cpus must be a number",
 		"\nsimulatedGPUs: 99":                                       "line 2: simulatedGPUs is 99",
 		"lab: x\nk3s:\n  podMaxPids: 7":                             "line 3: k3s.podMaxPids is 7",
+		"lab: x\nstorage:\n  export: smb":                           `line 3: storage.export is "smb"; it may be nfs`,
+		"lab: x\nstorage:\n  export: nfs\n  shared: /srv/lab":       "storage.export and storage.shared are both given",
 		"lab: x\nstorage:\n  measureEvery: soon":                    "line 3: storage.measureEvery is no time",
 		"lab: x\nmetrics: {enabled: true, networks: [10.1.2.3/24]}": "line 2: metrics.networks holds 10.1.2.3/24",
 		"lab: x\n\nhubPort: 443":                                    "httpsPort and hubPort are both 443",

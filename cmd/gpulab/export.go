@@ -131,7 +131,7 @@ func (g *agent) openExported(ctx context.Context) error {
 			return fmt.Errorf("%s has files of this machine's own, which the head's would hide: move them away (`mv %[1]s %[1]s.before`)", f.Path)
 		}
 		if !head.IsValid() {
-			if head, _, err = nodeapi.Reach(ctx, g.file.Head); err != nil {
+			if head, _, err = nodeapi.Reach(ctx, g.headAddresses()); err != nil {
 				return fmt.Errorf("homes over NFS: the head does not answer: %w", err)
 			}
 		}

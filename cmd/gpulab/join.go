@@ -151,7 +151,7 @@ func catchUp(ctx context.Context, file *joinedFile) {
 	if err != nil {
 		return // the agent says why
 	}
-	client := nodeapi.Member(file.Head, pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
+	client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
 	if s, err := client.Settings(ctx); err == nil {
 		s.DataDir = file.Settings.DataDir
 		file.Settings = s

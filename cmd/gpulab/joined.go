@@ -22,8 +22,10 @@ import (
 // the pool of another, and what that wants. It is written last when a machine
 // joins, and goes last when it leaves.
 type joinedFile struct {
-	Name     string           `json:"name"`
-	Head     []netip.AddrPort `json:"head"` // its door for machines
+	Name string           `json:"name"`
+	Head []netip.AddrPort `json:"head"` // its door for machines
+	// Names lead to the head where none of its addresses does any more.
+	Names    []string         `json:"names,omitempty"`
 	Settings nodeapi.Settings `json:"settings"`
 	// GPUs is what this machine's are: real, simulated or none.
 	GPUs          string `json:"gpus"`
@@ -55,6 +57,11 @@ func loadJoined(a *app) (*joinedFile, error) {
 	return f, nil
 }
 
+// places are where the head is looked for.
+func (f *joinedFile) places() nodeapi.Places {
+	return nodeapi.Places{Addresses: f.Head, Names: f.Names, URL: f.Settings.URL}
+}
+
 func (f *joinedFile) save() error {
 	data, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
@@ -76,7 +83,9 @@ func (f *joinedFile) config() Config {
 
 // inputs is a digest of what the agent was started with.
 func (f *joinedFile) inputs() (string, error) {
-	data, err := json.Marshal(f)
+	what := *f
+	what.Head, what.Names, what.Settings.URL = nil, nil, "" // followed by a running agent
+	data, err := json.Marshal(what)
 	if err != nil {
 		return "", err
 	}

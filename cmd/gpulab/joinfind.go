@@ -113,8 +113,8 @@ func petition(ctx context.Context, out io.Writer, head discover.Found, key *ecds
 	if err != nil {
 		return "", fail(exitPreflight, "what is announced at %s does not answer as gpulab's head does (%w); try again, or use a code from `gpulab invite-node`", head.Door, err)
 	}
-	if hello.Version != version.Version {
-		return "", fail(exitPreflight, "the head of %s runs gpulab %s, and this machine has %s; install the same version here and try again", visibly(hello.Lab), visibly(hello.Version), version.Version)
+	if err := nodeapi.Skew("this machine", version.Version, visibly(hello.Version)); err != nil {
+		return "", fail(exitPreflight, "%v", err)
 	}
 	p, err := client.Ask(ctx, authority, key, name, version.Version)
 	if err != nil {

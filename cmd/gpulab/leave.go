@@ -88,7 +88,7 @@ func tellHead(ctx context.Context, file *joinedFile) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	client := nodeapi.Member(file.Head, pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
+	client := nodeapi.Member(file.places(), pass.authority, func() (*tls.Certificate, error) { return pass.certificate, nil })
 	err = client.Leave(ctx)
 	if p := (*nodeapi.Problem)(nil); errors.As(err, &p) && p.Removed {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -173,7 +174,8 @@ func (p *pool) reread(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	changed := !p.known || len(list) != len(p.members)
+	// Notebooks may not reach where machines are now either.
+	changed := !p.known || !slices.EqualFunc(list, p.members, func(a, b nodes.Node) bool { return a.ID == b.ID && a.Address == b.Address })
 	p.members, p.known = list, true
 	there := map[string]bool{}
 	for _, n := range list {
@@ -314,7 +316,7 @@ func firstSentence(text string) string {
 
 // Orders implements nodeapi.Head.
 func (p *pool) Orders(nodes.Node) nodeapi.Orders {
-	var o nodeapi.Orders
+	o := nodeapi.Orders{Places: p.places()}
 	if parts := p.lab.attached.Load(); parts != nil {
 		o.LentAnyway = parts.lending.lentAnyway()
 	}
@@ -422,17 +424,38 @@ func (p *pool) invite(ctx context.Context) (nodes.Code, time.Time, []string, err
 	if err := open(); err != nil {
 		return nodes.Code{}, time.Time{}, nil, err
 	}
-	here := p.lab.where.Load()
-	var addresses []netip.AddrPort
+	addresses := p.places().Addresses
 	var words []string
-	for _, a := range append([]netip.Addr{here.address}, here.all...) {
-		at := netip.AddrPortFrom(a, uint16(p.lab.cfg.NodesPort))
-		if a.IsValid() && !a.IsLinkLocalUnicast() && !slices.Contains(addresses, at) {
-			addresses, words = append(addresses, at), append(words, at.String())
-		}
+	for _, at := range addresses {
+		words = append(words, at.String())
 	}
 	code, expires, err := p.registry.Invite(ctx, p.authority.Fingerprint(), addresses)
 	return code, expires, words[:min(len(words), len(code.Addresses))], err
+}
+
+// places are where machines find this head: its addresses, and names that may
+// lead here when those are others.
+func (p *pool) places() nodeapi.Places {
+	here := p.lab.where.Load()
+	if here == nil {
+		return nodeapi.Places{}
+	}
+	out := nodeapi.Places{URL: p.lab.url()}
+	for _, a := range append([]netip.Addr{here.address}, here.all...) {
+		at := netip.AddrPortFrom(a, uint16(p.lab.cfg.NodesPort))
+		if a.IsValid() && !a.IsLinkLocalUnicast() && !slices.Contains(out.Addresses, at) {
+			out.Addresses = append(out.Addresses, at)
+		}
+	}
+	if host, err := os.Hostname(); err == nil && host != "localhost" {
+		out.Names = append(out.Names, strings.ToLower(host))
+	}
+	for _, name := range p.lab.cfg.Names {
+		if _, err := netip.ParseAddr(name); err != nil {
+			out.Names = append(out.Names, strings.ToLower(name))
+		}
+	}
+	return out
 }
 
 // auditSystem records what the system saw of a machine.

@@ -124,6 +124,22 @@ func (c *Cluster) Move(address netip.Addr, iface string) error {
 	return nil
 }
 
+// Follow gives a machine of another one's cluster its own address, and the
+// address of the head's Kubernetes, as Move does. It does nothing where both are
+// the same as before.
+func (c *Cluster) Follow(address netip.Addr, iface, server string) error {
+	c.mu.Lock()
+	if c.cfg.Address == address && c.cfg.Interface == iface && c.cfg.Join.Server == server {
+		c.mu.Unlock()
+		return nil
+	}
+	join := *c.cfg.Join
+	join.Server = server
+	c.cfg.Join = &join
+	c.mu.Unlock()
+	return c.Move(address, iface)
+}
+
 func (c *Cluster) address() netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,8 +27,91 @@ import (
 
 // Client speaks to the head as a machine of the pool, or as one that wants to join.
 type Client struct {
-	addresses []netip.AddrPort
-	http      *http.Client
+	http *http.Client
+	port uint16 // of the head's door
+
+	mu     sync.Mutex
+	places Places
+	head   netip.AddrPort // which answered last
+}
+
+// Know tells the client where the head is now.
+func (c *Client) Know(p Places) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.places = p
+}
+
+// Head is where the head answered last, and not valid before it did.
+func (c *Client) Head() netip.AddrPort {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.head
+}
+
+// Reconnect ends connections that nothing uses, so that the next call makes one
+// from where this machine is now.
+func (c *Client) Reconnect() { c.http.CloseIdleConnections() }
+
+// dial tries where the head answered last, then all else that is known of it.
+func (c *Client) dial(ctx context.Context, network string) (net.Conn, error) {
+	c.mu.Lock()
+	places, last := c.places, c.head
+	c.mu.Unlock()
+	conn, at, err := dialFirst(ctx, network, addressesOf(places, last))
+	if err != nil {
+		for _, name := range places.Names {
+			found, lookErr := lookUp(ctx, name, c.port)
+			if lookErr == nil {
+				var dialErr error
+				if conn, at, dialErr = dialFirst(ctx, network, found); dialErr == nil {
+					err = nil
+					break
+				}
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.head = at
+	c.mu.Unlock()
+	return conn, nil
+}
+
+// addressesOf are the addresses with the given one first, if there is one.
+func addressesOf(p Places, first netip.AddrPort) []netip.AddrPort {
+	if !first.IsValid() {
+		return p.Addresses
+	}
+	return append([]netip.AddrPort{first}, slices.DeleteFunc(slices.Clone(p.Addresses), func(a netip.AddrPort) bool { return a == first })...)
+}
+
+// lookUp asks where a name leads. Who answers there has to show the lab's
+// certificate, so that a name that lies leads nowhere.
+func lookUp(ctx context.Context, name string, port uint16) ([]netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", name)
+	var out []netip.AddrPort
+	for _, a := range found {
+		if !a.Unmap().IsLoopback() {
+			out = append(out, netip.AddrPortFrom(a.Unmap(), port))
+		}
+	}
+	return out, err
+}
+
+// Toward is this machine's own address on the way to the head; nothing is sent.
+func Toward(head netip.AddrPort) (netip.Addr, error) {
+	conn, err := net.Dial("udp", head.String()) //nolint:noctx // it asks the routing table
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close()
+	local, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	return local.Addr().Unmap(), err
 }
 
 // ErrForeign says that whoever answers is not the lab that made the code.
@@ -35,7 +120,7 @@ var ErrForeign = errors.New("what answers there is not the lab that made this co
 // Stranger is a client for a machine with nothing but a code: it knows the head
 // by the fingerprint of its authority.
 func Stranger(code nodes.Code) *Client {
-	return newClient(code.Addresses, &tls.Config{
+	return newClient(Places{Addresses: code.Addresses}, &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: nodes.HeadName,
 		// Not by the system's authorities, and whatever this machine's clock
 		// says: VerifyConnection does all of it.
@@ -67,22 +152,21 @@ func authorityOf(chain []*x509.Certificate, fingerprint [sha256.Size]byte) (*x50
 
 // Member is a client for a machine of the pool. certificate is asked at every
 // new connection, since it is renewed.
-func Member(addresses []netip.AddrPort, authority *x509.Certificate, certificate func() (*tls.Certificate, error)) *Client {
+func Member(places Places, authority *x509.Certificate, certificate func() (*tls.Certificate, error)) *Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(authority)
-	return newClient(addresses, &tls.Config{
+	return newClient(places, &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: nodes.HeadName, RootCAs: roots,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate() },
 	})
 }
 
-func newClient(addresses []netip.AddrPort, config *tls.Config) *Client {
-	c := &Client{addresses: addresses}
+func newClient(places Places, config *tls.Config) *Client {
+	c := &Client{places: places, port: places.Addresses[0].Port()}
 	c.http = &http.Client{Transport: &http.Transport{
 		TLSClientConfig: config, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 30 * time.Second,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			conn, _, err := dialFirst(ctx, network, c.addresses)
-			return conn, err
+			return c.dial(ctx, network)
 		},
 		HTTP2: &http.HTTP2Config{SendPingTimeout: silence / 2, PingTimeout: silence / 2},
 	}}
@@ -126,7 +210,7 @@ func Reach(ctx context.Context, addresses []netip.AddrPort) (head netip.AddrPort
 }
 
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
-	host := net.JoinHostPort(nodes.HeadName, strconv.Itoa(int(c.addresses[0].Port())))
+	host := net.JoinHostPort(nodes.HeadName, strconv.Itoa(int(c.port)))
 	r, err := http.NewRequestWithContext(ctx, method, "https://"+host+path, body)
 	if err != nil {
 		return nil, err

@@ -187,7 +187,7 @@ func TestNonsense(t *testing.T) {
 // from makes a client speak from another address.
 func from(c *Client, address string) *Client {
 	c.http.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}).DialContext(ctx, network, c.addresses[0].String())
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}).DialContext(ctx, network, c.places.Addresses[0].String())
 	}
 	return c
 }

@@ -123,7 +123,7 @@ func (l *link) carry(to io.Writer, from io.Reader) {
 func streaming(t *testing.T, l *lab, through *link) (connections func() int) {
 	t.Helper()
 	c, _ := l.join(t, "b")
-	c.addresses = []netip.AddrPort{through.door}
+	c.Know(Places{Addresses: []netip.AddrPort{through.door}})
 	ctx, stop := context.WithCancel(t.Context())
 	var mu sync.Mutex
 	n := 0

@@ -9,6 +9,9 @@
 package nodeapi
 
 import (
+	"cmp"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -89,11 +92,46 @@ type Orders struct {
 	Kind string `json:"kind,omitempty"`
 	// Version is of the head's gpulab.
 	Version string `json:"version,omitempty"`
+	// Places are where the head is found now.
+	Places Places `json:"places,omitzero"`
 	// LentAnyway are the UUIDs of GPUs that are lent out although somebody
 	// outside gpulab uses them.
 	LentAnyway []string `json:"lentAnyway,omitempty"`
 	// Leave says that the machine was removed from the pool.
 	Leave bool `json:"leave,omitempty"`
+}
+
+// Places are where a head's door for machines is.
+type Places struct {
+	Addresses []netip.AddrPort `json:"addresses,omitempty"` // the best one first
+	// Names lead to the head where none of the addresses does any more.
+	Names []string `json:"names,omitempty"`
+	URL   string   `json:"url,omitempty"` // of the pages
+}
+
+// mostPlaces bounds what a machine remembers of its head.
+const mostPlaces = 8
+
+// After is what is known of a head that was at other places before: those are
+// tried last.
+func (p Places) After(before Places) Places {
+	out := Places{Addresses: slices.Clone(p.Addresses), Names: slices.Clone(p.Names), URL: cmp.Or(p.URL, before.URL)}
+	for _, a := range before.Addresses {
+		if a.IsValid() && !slices.Contains(out.Addresses, a) {
+			out.Addresses = append(out.Addresses, a)
+		}
+	}
+	if len(out.Names) == 0 {
+		out.Names = slices.Clone(before.Names)
+	}
+	out.Addresses = out.Addresses[:min(len(out.Addresses), mostPlaces)]
+	out.Names = out.Names[:min(len(out.Names), mostPlaces)]
+	return out
+}
+
+// Equal tells whether two are the same.
+func (p Places) Equal(q Places) bool {
+	return slices.Equal(p.Addresses, q.Addresses) && slices.Equal(p.Names, q.Names) && p.URL == q.URL
 }
 
 // Progress is how far a machine's way into the pool is, as the head sees it.

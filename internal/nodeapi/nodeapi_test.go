@@ -151,7 +151,7 @@ func (l *lab) member(t *testing.T, authority *x509.Certificate, key *ecdsa.Priva
 		t.Fatal(err)
 	}
 	pair := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
-	return Member([]netip.AddrPort{l.door}, authority, func() (*tls.Certificate, error) { return pair, nil })
+	return Member(Places{Addresses: []netip.AddrPort{l.door}}, authority, func() (*tls.Certificate, error) { return pair, nil })
 }
 
 func TestForeignHead(t *testing.T) {

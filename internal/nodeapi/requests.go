@@ -102,7 +102,7 @@ func (h *handler) ask(r *http.Request) (out Asked, err error) {
 // Until a person has compared the number of Ask, it may be anybody.
 func Unknown(ctx context.Context, address netip.AddrPort) (c *Client, authority [sha256.Size]byte, hello Hello, err error) {
 	var once sync.Once
-	c = newClient([]netip.AddrPort{address}, &tls.Config{
+	c = newClient(Places{Addresses: []netip.AddrPort{address}}, &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: nodes.HeadName,
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection pins; the number that people compare covers what
 		VerifyConnection: func(s tls.ConnectionState) error {

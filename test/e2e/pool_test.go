@@ -42,6 +42,7 @@ func TestPool(t *testing.T) {
 		{"memory", p.memory, false},
 		{"bad network", p.badNetwork, false},
 		{"agent killed", p.agentKilled, false},
+		{"the machine moves", p.machineMoves, false},
 		{"machine lost", p.lost, true},
 		{"removed", p.removed, false},
 	})
@@ -56,7 +57,9 @@ func TestPoolWithHomesOnTheHead(t *testing.T) {
 		{"join", p.joinLocal, true},
 		{"notebooks stay", p.notebooksStay, false},
 		{"leave", p.leave, true},
-		{"found on the network", p.found, false},
+		{"found on the network", p.found, true},
+		{"the head moves", p.headMoves, false},
+		{"the head is found by its name", p.headFound, false},
 	})
 }
 
@@ -99,6 +102,11 @@ gpus: simulated
 simulatedGPUs: 1
 storage:
   shared: /srv/lab
+network:
+  allow:
+    - name: the wire
+      to: 10.99.0.0/24
+      ports: [9999]
 `
 
 // mountShared stands in for a network file system: both machines have the same
@@ -648,6 +656,52 @@ func (p *pool) agentKilled(t *testing.T, a *appliance) {
 	p.samePod(t, a)
 }
 
+// renumber gives a host another address in place of one, as DHCP does.
+func renumber(a *appliance, on *lab.Lab, from, to string) {
+	on.MustRun(a.ctx, "sh", "-ec", `ip address add `+to+`/24 dev eth0
+		echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries
+		ip address del `+from+`/24 dev eth0
+		ip route replace default via `+lab.VisitorAddress)
+}
+
+// nodeIP is where Kubernetes thinks the second machine is.
+func (p *pool) nodeIP(a *appliance) string {
+	return a.Gpulab(a.ctx, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.status.addresses[?(@.type=='InternalIP')].address}`).Stdout
+}
+
+// machineMoves: the second machine gets another address; its notebook goes on
+// and is reached there, and others may not reach the machine at the new one.
+func (p *pool) machineMoves(t *testing.T, a *appliance) {
+	const there = "10.99.0.22"
+	began := time.Now()
+	renumber(a, p.node, nodeAddress, there)
+	a.within(t, time.Minute, "the head has the machine's new address", func() bool {
+		for _, n := range p.nodes(t, a).Nodes {
+			if n.Name == nodeName {
+				return n.Address == there && n.State == "ready"
+			}
+		}
+		return false
+	})
+	a.within(t, time.Minute, "Kubernetes has it", func() bool { return p.nodeIP(a) == there })
+	t.Logf("followed after %s", time.Since(began).Round(100*time.Millisecond))
+	a.within(t, time.Minute, "notebooks may not reach the new address", func() bool {
+		return strings.Contains(a.MustGpulab(a.ctx, "kubectl", "get", "networkpolicies", "-n", "user-"+adminHandle, "-o", "yaml"), there+"/32")
+	})
+	p.samePod(t, a)
+	a.within(t, time.Minute, "the notebook answers", func() bool {
+		answer, err := p.kernels[nodeName].in(t).try("print(precious)")
+		return err == nil && strings.TrimSpace(answer.Output) == "49"
+	})
+	if out := p.node.MustGpulab(a.ctx, "status"); !strings.Contains(out, "connected for") {
+		t.Errorf("status on the machine:\n%s", out)
+	}
+	renumber(a, p.node, there, nodeAddress)
+	a.within(t, time.Minute, "the machine is back at its first address", func() bool {
+		return p.nodeIP(a) == nodeAddress && p.state(t, a) == "ready"
+	})
+}
+
 func (p *pool) samePod(t *testing.T, a *appliance) {
 	t.Helper()
 	pod := p.pods[nodeName]
@@ -988,4 +1042,62 @@ func (p *pool) asks(t *testing.T, a *appliance) asking {
 			}}
 		}
 	}
+}
+
+// The head's addresses after its first.
+const (
+	secondHome = "10.99.0.31"
+	thirdHome  = "10.99.0.32"
+)
+
+// followed waits until the second machine is in the pool of a head that is elsewhere.
+func (p *pool) followed(t *testing.T, a *appliance, at string) {
+	t.Helper()
+	began := time.Now()
+	a.within(t, 2*time.Minute, "the machine speaks with the head at "+at, func() bool {
+		out := p.node.Gpulab(a.ctx, "status").Stdout
+		return strings.Contains(out, " at "+at+", connected for") && p.state(t, a) == "ready"
+	})
+	a.within(t, time.Minute, "Kubernetes on the machine speaks with the head at "+at, func() bool {
+		return strings.Contains(p.node.MustRun(a.ctx, "cat", "/var/lib/gpulab/k3s.yaml"), "https://"+at+":6443") &&
+			a.Gpulab(a.ctx, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`).Stdout == "True"
+	})
+	t.Logf("followed after %s", time.Since(began).Round(100*time.Millisecond))
+	if out := p.node.MustGpulab(a.ctx, "status"); !strings.Contains(out, "https://"+at) {
+		t.Errorf("status says that the pages are elsewhere:\n%s", out)
+	}
+	if out := p.node.MustGpulab(a.ctx, "join"); !strings.Contains(out, "nothing changed") {
+		t.Errorf("join on a machine whose head has moved:\n%s", out)
+	}
+	if state, seen, _ := p.looks(t, a, "head"); state != "ok" || !strings.Contains(seen, at+":8444") {
+		t.Errorf("%s: %s", state, seen)
+	}
+}
+
+// headMoves: the head gets a second address, of which machines learn, and loses
+// the first.
+func (p *pool) headMoves(t *testing.T, a *appliance) {
+	a.MustRun(a.ctx, "ip", "address", "add", secondHome+"/24", "dev", "eth0")
+	a.within(t, time.Minute, "the machine knows of the head's second address", func() bool {
+		return strings.Contains(p.node.MustRun(a.ctx, "cat", "/etc/gpulab/node.json"), secondHome+":8444")
+	})
+	if i := p.invite(t, a); !slices.Contains(i.Addresses, nodesDoor) || !slices.Contains(i.Addresses, secondHome+":8444") {
+		t.Errorf("a code carries %v", i.Addresses)
+	}
+	a.MustRun(a.ctx, "sh", "-ec", `echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries
+		ip address del `+lab.Address+`/24 dev eth0
+		ip route replace default via `+lab.VisitorAddress)
+	p.followed(t, a, secondHome)
+}
+
+// headFound: while the machine is away, the head gets an address that the machine
+// has never heard of; its name leads there.
+func (p *pool) headFound(t *testing.T, a *appliance) {
+	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "down")
+	renumber(a, a.Lab, secondHome, thirdHome)
+	name := strings.TrimSpace(a.MustRun(a.ctx, "hostname"))
+	p.node.MustRun(a.ctx, "sh", "-ec", "echo "+thirdHome+" "+strings.ToLower(name)+" >>/etc/hosts")
+	a.eventually(t, "the head has another address", func() bool { return strings.Contains(a.Gpulab(a.ctx, "status").Stdout, "https://"+thirdHome) })
+	a.MustRunVisitor(a.ctx, "ip", "link", "set", "to2", "up")
+	p.followed(t, a, thirdHome)
 }

@@ -38,7 +38,7 @@ func report(ctx context.Context, file string) error {
 		if err != nil {
 			return err
 		}
-		client := nodeapi.Member([]netip.AddrPort{cfg.Door}, authority, func() (*tls.Certificate, error) { return &pair, nil })
+		client := nodeapi.Member(nodeapi.Places{Addresses: []netip.AddrPort{cfg.Door}}, authority, func() (*tls.Certificate, error) { return &pair, nil })
 		reports := make(chan nodeapi.Report)
 		tasks.Go(func() { tell(ctx, m.Name, reports) })
 		tasks.Go(func() {
