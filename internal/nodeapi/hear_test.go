@@ -256,7 +256,8 @@ func TestCopies(t *testing.T) {
 	}()
 	<-connected
 	select {
-	case <-ended:
+	case err := <-ended:
+		t.Log("the stream before has ended:", err)
 	case <-time.After(5 * time.Second):
 		t.Error("a machine has two streams")
 	}
@@ -279,8 +280,8 @@ func TestClock(t *testing.T) {
 		{"behind", -2 * time.Hour, -2 * time.Hour},
 	} {
 		k := &clock{}
-		for i, way := range []time.Duration{300, 20, 900, 20, 50, 4000, 20} { // ms
-			way := way * time.Millisecond
+		for i, ms := range []int{300, 20, 900, 20, 50, 4000, 20} {
+			way := time.Duration(ms) * time.Millisecond
 			sampled := now.Add(time.Duration(i) * time.Second)
 			s := gpu.Snapshot{Time: sampled.Add(c.off), Events: []gpu.XIDEvent{{Time: sampled.Add(c.off)}}}
 			ahead := k.set(&s, sampled.Add(way))
