@@ -433,12 +433,12 @@ func (g *agent) await(ctx context.Context, name string, pods bool, done func(nod
 
 // report keeps the stream to the head, as long as ctx lasts.
 func (g *agent) report(ctx context.Context) error {
-	reports := nodeapi.Newest(ctx, g.fleet.Subscribe(ctx), func() map[string]string {
+	reports := nodeapi.Newest(ctx, g.fleet.Subscribe(ctx), func(s gpu.Snapshot) nodeapi.Report {
 		features := map[string]string{}
 		for name, value := range readFeatures(g.featuresDir()) {
 			features[name] = *value
 		}
-		return features
+		return nodeapi.Report{Snapshot: s, Features: features}
 	})
 	for pause := reconnectFirst; ; {
 		began := time.Now()

@@ -130,7 +130,7 @@ func streaming(t *testing.T, l *lab, through *link) (connections func() int) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		reports := Newest(ctx, numbered(ctx, time.Second, 8000), noFeatures)
+		reports := Newest(ctx, numbered(ctx, time.Second, 8000), plain)
 		for ctx.Err() == nil {
 			mu.Lock()
 			n++

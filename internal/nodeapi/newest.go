@@ -7,9 +7,9 @@ import (
 )
 
 // Newest makes reports of snapshots for Stream. While none is taken, newer ones
-// take the place of those that wait, with the events of those. features is
-// asked for each snapshot. The channel is closed when ctx or snapshots end.
-func Newest(ctx context.Context, snapshots <-chan gpu.Snapshot, features func() map[string]string) <-chan Report {
+// take the place of those that wait, with the events of those. report says what
+// else is told with each. The channel is closed when ctx or snapshots end.
+func Newest(ctx context.Context, snapshots <-chan gpu.Snapshot, report func(gpu.Snapshot) Report) <-chan Report {
 	out := make(chan Report)
 	go func() {
 		defer close(out)
@@ -26,7 +26,7 @@ func Newest(ctx context.Context, snapshots <-chan gpu.Snapshot, features func() 
 				if to != nil {
 					s = s.After(pending.Snapshot, mostEvents)
 				}
-				pending, to = Report{Snapshot: s, Features: features()}, out
+				pending, to = report(s), out
 			case to <- pending:
 				pending, to = Report{}, nil
 			}
