@@ -25,6 +25,7 @@ import (
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/podresources"
@@ -59,6 +60,7 @@ type agent struct {
 	cluster     atomic.Pointer[embedk8s.Cluster]
 	plugins     *deviceplugin.Proxy
 	lending     *lending
+	busy        *hostWatch
 	left        chan struct{} // closed when the head says that we are removed
 	leave       sync.Once
 	once        struct{ driver, monitor, kubernetes sync.Once }
@@ -97,6 +99,11 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	g.boot = newBoot(fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), inputs, stages...)
 	g.plugins = deviceplugin.New(deviceplugin.Config{Log: slog.Default()})
 	g.lending = newObedientLending(g.plugins, g.fleet, cfg.GPUSharing)
+	host, err := hoststat.New()
+	if err != nil {
+		return nil, err
+	}
+	g.busy = &hostWatch{host: host, dir: cfg.DataDir}
 	g.images, err = embedk8s.OpenImages(dir, "pause", notebookImage, "nvidia-device-plugin")
 	return g, err
 }
@@ -107,6 +114,7 @@ func (g *agent) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ctl.ServeMachine(ctx, g.app.socket, g) })
 	group.Go(func() error { return g.report(ctx) })
+	group.Go(func() error { return g.busy.run(ctx) })
 	group.Go(func() error { return g.renew(ctx) })
 	group.Go(func() error { return g.start(ctx, group) })
 	group.Go(func() error { return g.watchdog(ctx) })
@@ -423,7 +431,7 @@ func (g *agent) report(ctx context.Context) error {
 				features[name] = *value
 			}
 			select {
-			case reports <- nodeapi.Report{Snapshot: s, Features: features}:
+			case reports <- nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load()}:
 			case <-ctx.Done():
 			}
 		}

@@ -95,6 +95,7 @@ type appliance struct {
 	pool *pool // the machines that have joined
 
 	host  *hoststat.Host
+	busy  *hostWatch
 	disk  *diskspace.Watch
 	power *power.Keeper // keeps this machine awake
 	// asleep is when this machine slept last; nil if that is not known.
@@ -172,6 +173,7 @@ func (l *appliance) run(ctx context.Context) error {
 	l.followLogs(ctx, g)
 	g.Go(func() error { return l.signin.Watch(ctx) })
 	g.Go(func() error { return l.pool.run(ctx, g) })
+	g.Go(func() error { return l.busy.run(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
 		if err := l.start(ctx, g); err != nil {
@@ -254,6 +256,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.host, err = hoststat.New(); err != nil {
 		return err
 	}
+	l.busy = &hostWatch{host: l.host, dir: l.cfg.DataDir}
 	l.power = l.newPower(ctx)
 	dir, err := l.cfg.imagesDir()
 	if err != nil {
@@ -788,7 +791,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels,
+		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
 		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
@@ -807,7 +810,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		CheckGPU:  l.tryGPU, LendGPU: lend, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		CheckGPU:  l.tryGPU, LendGPU: lend, Machines: machines{l}, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

@@ -3,37 +3,44 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/ctl"
-	"github.com/gpulab/gpulab/internal/nodes"
 )
 
 // InviteNode implements ctl.Daemon.
 func (l *appliance) InviteNode(ctx context.Context) (ctl.NodeInvitation, error) {
-	code, expires, addresses, err := l.pool.invite(ctx)
-	if err != nil {
-		return ctl.NodeInvitation{}, err
+	out, err := machines{l}.Invite(ctx)
+	if err == nil {
+		l.audit(ctx, "node.invite", "")
 	}
-	l.audit(ctx, "node.invite", "")
-	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
-	if l.cfg.Storage.Shared == "" {
-		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until homes lie on storage that every machine mounts; see storage.shared in the configuration.", l.id.NodeName)
-	}
-	return out, nil
+	return out, err
 }
 
 // Nodes implements ctl.Daemon.
-func (l *appliance) Nodes(ctx context.Context) (ctl.Machines, error) {
-	s, err := l.Status(ctx)
-	return ctl.Machines{Nodes: s.Nodes, Note: l.stayHomeNote()}, err
+func (l *appliance) Nodes(ctx context.Context) (ctl.Machines, error) { return machines{l}.Nodes(ctx) }
+
+// WithdrawInvitation implements ctl.Daemon.
+func (l *appliance) WithdrawInvitation(ctx context.Context, id string) error {
+	err := machines{l}.Withdraw(ctx, id)
+	if err == nil {
+		l.audit(ctx, "node.withdraw", id)
+	}
+	return err
+}
+
+// RemoveNode implements ctl.Daemon.
+func (l *appliance) RemoveNode(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error) {
+	out, err := machines{l}.Remove(ctx, name, anyway)
+	if err == nil {
+		l.audit(ctx, "node.remove", name)
+	}
+	return out, err
 }
 
 // joinedNodes are the machines of the pool besides the head.
@@ -43,6 +50,10 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 		node := ctl.Node{
 			Name: n.Name, Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			GPUs: len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name),
+		}
+		if n.ahead != nil {
+			node.ClockOffset = new(n.ahead.Seconds())
 		}
 		switch {
 		case n.lost:
@@ -78,41 +89,6 @@ func (l *appliance) machinesComponent(list []ctl.Node) (ctl.Component, bool) {
 		c.Detail += ". " + note
 	}
 	return c, true
-}
-
-// RemoveNode implements ctl.Daemon.
-func (l *appliance) RemoveNode(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error) {
-	parts := l.attached.Load()
-	if parts == nil {
-		return ctl.RemovedNode{}, errStarting
-	}
-	if name == l.id.NodeName {
-		return ctl.RemovedNode{}, fmt.Errorf("%s is the head: without it there is no pool; `gpulab reset` takes gpulab off it", name)
-	}
-	out := ctl.RemovedNode{Name: name}
-	for _, p := range parts.kube.Notebooks() {
-		if p.Node == name && !p.Finished {
-			out.Notebooks = append(out.Notebooks, p.Handle+"/"+p.Server)
-		}
-	}
-	slices.Sort(out.Notebooks)
-	if len(out.Notebooks) > 0 && !anyway {
-		return out, fmt.Errorf("these notebooks run on %s and would end: %s; say --yes to remove it all the same", name, strings.Join(out.Notebooks, ", "))
-	}
-	for _, n := range l.pool.list() {
-		if n.Name == name {
-			_, silent := l.pool.silent(n, time.Now())
-			out.Cleans = !silent
-		}
-	}
-	n, err := l.pool.remove(ctx, name)
-	if errors.Is(err, nodes.ErrUnknown) {
-		return out, fmt.Errorf("there is no machine named %q in the pool; `gpulab nodes` lists them", name)
-	}
-	if err == nil || n.ID != 0 {
-		l.audit(ctx, "node.remove", name)
-	}
-	return out, err
 }
 
 func newInviteNode(a *app) *cobra.Command {
@@ -171,7 +147,7 @@ when it was last heard of. gpulab invite-node adds one.`,
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newNodesRemove(a))
+	c.AddCommand(newNodesRemove(a), newNodesWithdraw(a))
 	return c
 }
 
@@ -198,6 +174,12 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	}
 	if m.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", m.Note)
+	}
+	for i, open := range m.Invitations {
+		if i == 0 {
+			fmt.Fprint(w, "\nOpen invitations (`gpulab nodes withdraw ID` makes one worthless):\n")
+		}
+		fmt.Fprintf(w, "  %s  until %s\n", open.ID, open.Expires.Local().Format("15:04"))
 	}
 	return nil
 }
@@ -237,4 +219,24 @@ that is away does so when it is back, or by gpulab leave.`,
 	}
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, and end notebooks that run there")
 	return c
+}
+
+func newNodesWithdraw(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "withdraw ID", Short: "Make an invitation worthless that nobody has used",
+		Long: `Make an invitation worthless that nobody has used yet, such as one that went to the
+wrong person. gpulab nodes lists those that are open.`,
+		Example: "  sudo gpulab nodes withdraw 4f1a22c09b7d3e58",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			if err := a.client().WithdrawInvitation(c.Context(), args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintln(c.OutOrStdout(), "Its code is worth nothing any more.")
+			return nil
+		},
+	}
 }

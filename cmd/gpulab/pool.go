@@ -53,6 +53,8 @@ type machine struct {
 	snapshot gpu.Snapshot
 	features map[string]string
 	labelled string // what Kubernetes was told last
+	host     *nodeapi.Host
+	ahead    *time.Duration // its clock, of the head's
 	check    poolCheck
 }
 
@@ -327,10 +329,14 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 		}
 	}
 	nameOwners(&s, ownersOn(parts.kube, n.Name))
+	now := time.Now()
 	p.mu.Lock()
 	m := p.heard[n.Name]
 	if m != nil {
-		m.at, m.snapshot, m.features = time.Now(), s, r.Features
+		m.at, m.snapshot, m.features, m.host = now, s, r.Features, r.Host
+		if !r.Sent.IsZero() {
+			m.ahead = new(r.Sent.Sub(now))
+		}
 	}
 	p.mu.Unlock()
 	if m != nil {
@@ -394,7 +400,7 @@ func (p *pool) Left(ctx context.Context, n nodes.Node) error {
 func (p *pool) remove(ctx context.Context, name string) (nodes.Node, error) {
 	n, err := p.registry.Remove(ctx, name)
 	if err != nil {
-		return n, err
+		return nodes.Node{}, err
 	}
 	if err := p.reread(ctx); err != nil {
 		return n, err
@@ -525,7 +531,7 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		s.notReady, s.registered = ready[n.Name]
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
-			s.snapshot, s.reported = m.snapshot, !m.at.IsZero()
+			s.snapshot, s.reported, s.host, s.ahead = m.snapshot, !m.at.IsZero(), m.host, m.ahead
 		}
 		p.mu.Unlock()
 		out = append(out, s)
@@ -542,6 +548,8 @@ type nodeStatus struct {
 	notReady   string // why Kubernetes does not call it ready, "" if it does
 	reported   bool
 	snapshot   gpu.Snapshot
+	host       *nodeapi.Host
+	ahead      *time.Duration
 }
 
 // labelsOf is what Kubernetes is to know of a machine's GPUs.

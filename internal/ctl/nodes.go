@@ -40,6 +40,8 @@ type Pool interface {
 	// RemoveNode takes a machine out of the pool. While notebooks run there it
 	// does so only if anyway is set.
 	RemoveNode(ctx context.Context, name string, anyway bool) (RemovedNode, error)
+	// WithdrawInvitation makes a code worthless that nobody has used.
+	WithdrawInvitation(ctx context.Context, id string) error
 }
 
 // Machines are all of the pool.
@@ -47,7 +49,23 @@ type Machines struct {
 	Nodes []Node `json:"nodes"`
 	// Note says where notebooks run, where that is not everywhere.
 	Note string `json:"note,omitempty"`
+	// Invitations are the codes with which a machine can still join, the newest first.
+	Invitations []OpenInvitation `json:"invitations,omitempty"`
 }
+
+// OpenInvitation is a code that nobody has used yet.
+type OpenInvitation struct {
+	ID      string    `json:"id"`
+	Made    time.Time `json:"made"`
+	Expires time.Time `json:"expires"`
+}
+
+// What an error about machines is about; the text around it is for people.
+var (
+	ErrNodeUnknown  = errors.New("no such machine")
+	ErrNodeRefused  = errors.New("not possible with this machine now")
+	ErrNoInvitation = errors.New("no such invitation")
+)
 
 type removeNode struct {
 	Anyway bool `json:"anyway"`
@@ -55,6 +73,9 @@ type removeNode struct {
 
 func handleNodes(mux *http.ServeMux, d Pool) {
 	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
+	mux.HandleFunc("DELETE /v1/nodes/invitations/{id}", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, d.WithdrawInvitation(r.Context(), r.PathValue("id"))
+	}))
 	mux.HandleFunc("GET /v1/nodes", answer(func(r *http.Request) (any, error) { return d.Nodes(r.Context()) }))
 	mux.HandleFunc("POST /v1/nodes/{name}/remove", answer(withBody(smallBody, func(r *http.Request, in removeNode) (any, error) {
 		return d.RemoveNode(r.Context(), r.PathValue("name"), in.Anyway)
@@ -74,6 +95,12 @@ func (c *Client) Nodes(ctx context.Context) (Machines, error) {
 // RemoveNode implements Daemon.
 func (c *Client) RemoveNode(ctx context.Context, name string, anyway bool) (RemovedNode, error) {
 	return call[RemovedNode](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/remove", removeNode{anyway})
+}
+
+// WithdrawInvitation implements Daemon.
+func (c *Client) WithdrawInvitation(ctx context.Context, id string) error {
+	_, err := call[struct{}](ctx, c, "DELETE", "/v1/nodes/invitations/"+url.PathEscape(id), nil)
+	return err
 }
 
 // Machine is what the socket of a joined machine offers; all else is the head's.

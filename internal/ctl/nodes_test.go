@@ -23,6 +23,13 @@ func (d *daemon) RemoveNode(_ context.Context, name string, anyway bool) (Remove
 	return RemovedNode{Name: name, Cleans: true}, nil
 }
 
+func (d *daemon) WithdrawInvitation(_ context.Context, id string) error {
+	if id != "0a" {
+		return errors.New("it is not open any more")
+	}
+	return nil
+}
+
 func TestNodes(t *testing.T) {
 	_, c := serveDaemon(t, &daemon{})
 	ctx := t.Context()
@@ -33,6 +40,12 @@ func TestNodes(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := c.RemoveNode(ctx, "b", false); err == nil || err.Error() != "a notebook runs there" {
+		t.Errorf("%v", err)
+	}
+	if err := c.WithdrawInvitation(ctx, "0a"); err != nil {
+		t.Error(err)
+	}
+	if err := c.WithdrawInvitation(ctx, "0b"); err == nil || err.Error() != "it is not open any more" {
 		t.Errorf("%v", err)
 	}
 	if got, err := c.RemoveNode(ctx, "b", true); err != nil || got.Name != "b" || !got.Cleans {

@@ -225,6 +225,7 @@ func (c *Client) Stream(ctx context.Context, version string, reports <-chan Repo
 				_ = write.CloseWithError(ctx.Err())
 				return
 			case r, open := <-reports:
+				r.Sent = time.Now()
 				if !open || enc.Encode(r) != nil {
 					_ = write.Close()
 					return

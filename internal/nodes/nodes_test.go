@@ -221,3 +221,42 @@ func TestAuthority(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWithdraw(t *testing.T) {
+	r, authority := newRegistry(t)
+	ctx := t.Context()
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	first, _, err := r.Invite(ctx, authority.Fingerprint(), door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(30 * time.Minute)
+	second, _, err := r.Invite(ctx, authority.Fingerprint(), door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := r.Invitations(ctx)
+	if err != nil || len(open) != 2 || !open[0].Made.After(open[1].Made) || open[1].Expires.Sub(open[1].Made) != CodeLife {
+		t.Fatalf("%+v, %v", open, err)
+	}
+	if err := r.Withdraw(ctx, open[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := application(t, second, "b")
+	if _, _, err := r.Join(ctx, a); !errors.Is(err, ErrCodeUnknown) {
+		t.Errorf("a withdrawn code: %v", err)
+	}
+	a, _ = application(t, first, "b")
+	if _, _, err := r.Join(ctx, a); err != nil {
+		t.Errorf("the other one: %v", err)
+	}
+	for _, id := range []string{open[0].ID, open[1].ID, "no", ""} { // withdrawn, used, none
+		if err := r.Withdraw(ctx, id); !errors.Is(err, ErrNoInvitation) {
+			t.Errorf("withdraw %q: %v", id, err)
+		}
+	}
+	if open, err := r.Invitations(ctx); err != nil || len(open) != 0 {
+		t.Errorf("%+v, %v", open, err)
+	}
+}

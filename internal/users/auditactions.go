@@ -72,6 +72,7 @@ var auditActions = []AuditAction{
 	{"gpu.lend-anyway", "lends a GPU out whoever uses it"},
 	{"gpu.lend-when-free", "lends a GPU out while it is free"},
 	{"node.invite", "made a code with which a machine can join"},
+	{"node.withdraw", "withdrew a code with which a machine could join"},
 	{"node.join", "let a machine into the pool"},
 	{"node.refused", "did not let a machine in, or did not believe it"},
 	{"node.leave", "saw a machine leave the pool"},

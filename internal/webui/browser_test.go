@@ -245,6 +245,8 @@ func TestPagesInABrowser(t *testing.T) {
 		{"group", "/groups/vision", "ada", busy, 200},
 		{"group-lead", "/groups/vision", "lea", busy, 200},
 		{"status", "/status", "ada", busy, 200},
+		{"machines", "/machines", "ada", busy, 200},
+		{"machines-one", "/machines", "ada", empty, 200},
 		{"network", "/network", "ben", busy, 200},
 		{"network-admin", "/network", "ada", busy, 200},
 		{"network-closed", "/network", "ben", empty, 200},

@@ -34,6 +34,7 @@ func TestPool(t *testing.T) {
 		{"join again", p.joinAgain, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
+		{"the page of the machines", p.machinesPage, false},
 		{"a stolen certificate", p.stolen, false},
 		{"agent killed", p.agentKilled, false},
 		{"machine lost", p.lost, true},
@@ -355,6 +356,43 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	b.Pictures("pool-held")
 }
 
+// machinesPage: an admin sees both machines as they are, and makes and withdraws
+// an invitation there that works as one of the command line.
+func (p *pool) machinesPage(t *testing.T, a *appliance) {
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	for _, name := range []string{p.head(), nodeName} {
+		card := "#machine-" + name
+		b.WaitText(card, "ready")
+		b.WaitText(card, "simulated")
+		b.WaitText(card, adminHandle)
+		b.WaitFor(name+" says how busy it is", `document.querySelectorAll("`+card+` .readings .unknown").length === 0`)
+	}
+	b.WaitText("#machine-"+nodeName, "clock right")
+	b.WaitText("#machine-"+nodeName, "heard of now")
+	b.Pictures("pool-machines")
+
+	b.Click("main", "Make the line")
+	b.WaitText("main", "It works once, until")
+	line := b.Text("#join-line")
+	b.ClickOn("details.fold summary")
+	b.Pictures("pool-invitation")
+	third := lab.NewBeside(t, a.Lab, "gpu-four", "10.99.0.4")
+	refused(t, a, third, line, "the lab's storage is not at /srv/lab on this machine") // and let in otherwise
+	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, "Open invitations") {
+		t.Errorf("the command line does not know of it:\n%s", got)
+	}
+	b.Click("#open-invitations tr", "Withdraw")
+	b.WaitFor("the question", `document.getElementById("confirm").open`)
+	b.ClickOn("#confirm [data-yes]")
+	b.WaitFor("the page without that invitation", `!document.querySelector("#join-line")`)
+	refused(t, a, third, line, "this lab has not made that join code")
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--json"); !strings.Contains(got, `"node.withdraw"`) || strings.Contains(got, "gl1") {
+		t.Error("the audit log does not know who withdrew it, or knows the code")
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "withdraw", "0123456789abcdef"), 1, "is not open any more")
+}
+
 // head is the name of the first machine.
 func (p *pool) head() string {
 	for name := range p.pods {
@@ -601,4 +639,15 @@ func (p *pool) leave(t *testing.T, a *appliance) {
 	if got := p.state(t, a); got != "ready" {
 		t.Errorf("after another join the machine is %q", got)
 	}
+	// And be removed on the page.
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	b.Click("#machine-"+nodeName, "Remove "+nodeName)
+	b.WaitText("#confirm", "No notebook runs there. Homes stay.")
+	b.Pictures("pool-remove")
+	b.ClickOn("#confirm [data-yes]")
+	b.WaitText("#pool", "This lab is one machine.")
+	a.within(t, 90*time.Second, "gpulab is off the machine", func() bool {
+		return p.node.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code != 0
+	})
 }
