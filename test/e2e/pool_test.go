@@ -374,7 +374,7 @@ func (p *pool) machinesPage(t *testing.T, a *appliance) {
 
 	b.Click("main", "Make the line")
 	b.WaitText("main", "It works once, until")
-	line := b.Text("#join-line")
+	line := lab.Evaluate[string](b, `async () => document.getElementById("join-line").value`)
 	b.ClickOn("details.fold summary")
 	b.Pictures("pool-invitation")
 	third := lab.NewBeside(t, a.Lab, "gpu-four", "10.99.0.4")
@@ -382,7 +382,7 @@ func (p *pool) machinesPage(t *testing.T, a *appliance) {
 	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, "Open invitations") {
 		t.Errorf("the command line does not know of it:\n%s", got)
 	}
-	b.Click("#open-invitations tr", "Withdraw")
+	b.ClickOn("#open-invitations button")
 	b.WaitFor("the question", `document.getElementById("confirm").open`)
 	b.ClickOn("#confirm [data-yes]")
 	b.WaitFor("the page without that invitation", `!document.querySelector("#join-line")`)
