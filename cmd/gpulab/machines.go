@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/nodeapi"
@@ -49,7 +51,7 @@ func (l *appliance) headNode(ctx context.Context, ready bool) ctl.Node {
 			node.State = ctl.NodeNotReady
 		}
 	}
-	node.Notebooks = l.notebooksOn(node.Name)
+	node.Notebooks, node.Cordon = l.notebooksOn(node.Name), l.cordonOf(node.Name)
 	return node
 }
 
@@ -144,4 +146,87 @@ func (m machines) Remove(ctx context.Context, name string, anyway bool) (ctl.Rem
 		return out, nil
 	}
 	return out, err
+}
+
+// known tells whether there is a machine of the name, the head among them.
+func (l *appliance) known(name string) bool { return name == l.id.NodeName || l.pool.has(name) }
+
+// cordonOf is what is told of a machine that takes no new work, nil for others.
+func (l *appliance) cordonOf(name string) *ctl.Cordon {
+	if l.cordons == nil {
+		return nil
+	}
+	c, ok := l.cordons.of(name)
+	if !ok {
+		return nil
+	}
+	return &ctl.Cordon{Since: c.Since, By: c.By, Reason: c.Reason, EmptyAt: c.EmptyAt}
+}
+
+// longestReason is how many characters a reason may have.
+const longestReason = 120
+
+// checkReason takes what everybody can read in one line.
+func checkReason(reason string) (string, error) {
+	reason = strings.TrimSpace(reason)
+	if utf8.RuneCountInString(reason) > longestReason || strings.ContainsFunc(reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return "", &users.Error{Kind: ctl.ErrNodeReason, Text: fmt.Sprintf("a reason is one line of at most %d characters", longestReason)}
+	}
+	return reason, nil
+}
+
+// longestDrain is how far ahead a machine can be emptied.
+const longestDrain = 14 * 24 * time.Hour
+
+// Cordon lets a machine take no new work; what runs there stays.
+func (m machines) Cordon(ctx context.Context, name, by, reason string) (ctl.Cordon, error) {
+	return m.close(ctx, name, reason, func(reason string) error { return m.lab.pool.registry.Cordon(ctx, name, by, reason) })
+}
+
+// Drain lets a machine take no new work, and ends what is there after a while.
+func (m machines) Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.Cordon, error) {
+	if d.In < 0 || d.In > longestDrain {
+		return ctl.Cordon{}, &users.Error{Kind: ctl.ErrNodeReason, Text: "a machine is emptied now, or within 14 days"}
+	}
+	return m.close(ctx, name, d.Reason, func(reason string) error {
+		return m.lab.pool.registry.Drain(ctx, name, by, reason, time.Now().Add(d.In))
+	})
+}
+
+func (m machines) close(ctx context.Context, name, reason string, note func(reason string) error) (ctl.Cordon, error) {
+	if !m.lab.known(name) {
+		return ctl.Cordon{}, noMachine(name)
+	}
+	reason, err := checkReason(reason)
+	if err != nil {
+		return ctl.Cordon{}, err
+	}
+	if err := errors.Join(note(reason), m.lab.cordons.changed(ctx)); err != nil {
+		return ctl.Cordon{}, err
+	}
+	return *cmp.Or(m.lab.cordonOf(name), &ctl.Cordon{}), nil
+}
+
+// Uncordon lets a machine take work again. One that does is as was wanted.
+func (m machines) Uncordon(ctx context.Context, name string) error {
+	if !m.lab.known(name) {
+		return noMachine(name)
+	}
+	err := m.lab.pool.registry.Uncordon(ctx, name)
+	if errors.Is(err, nodes.ErrNotCordoned) {
+		return nil
+	}
+	return errors.Join(err, m.lab.cordons.changed(ctx))
+}
+
+// Keep lets the notebooks of a machine stay that was being emptied.
+func (m machines) Keep(ctx context.Context, name string) error {
+	if !m.lab.known(name) {
+		return noMachine(name)
+	}
+	err := m.lab.pool.registry.Keep(ctx, name)
+	if errors.Is(err, nodes.ErrNotCordoned) {
+		return refuseMachine("%s is not being emptied", name)
+	}
+	return errors.Join(err, m.lab.cordons.changed(ctx))
 }

@@ -43,6 +43,42 @@ func (l *appliance) RemoveNode(ctx context.Context, name string, anyway bool) (c
 	return out, err
 }
 
+// CordonNode implements ctl.Daemon.
+func (l *appliance) CordonNode(ctx context.Context, name, reason string) (ctl.Cordon, error) {
+	out, err := machines{l}.Cordon(ctx, name, "root", reason)
+	if err == nil {
+		l.auditDetail(ctx, "node.cordon", name, out.Reason)
+	}
+	return out, err
+}
+
+// UncordonNode implements ctl.Daemon.
+func (l *appliance) UncordonNode(ctx context.Context, name string) error {
+	err := machines{l}.Uncordon(ctx, name)
+	if err == nil {
+		l.audit(ctx, "node.uncordon", name)
+	}
+	return err
+}
+
+// DrainNode implements ctl.Daemon.
+func (l *appliance) DrainNode(ctx context.Context, name string, d ctl.Drain) (ctl.Cordon, error) {
+	out, err := machines{l}.Drain(ctx, name, "root", d)
+	if err == nil {
+		l.auditDetail(ctx, "node.drain", name, out.Detail())
+	}
+	return out, err
+}
+
+// KeepNode implements ctl.Daemon.
+func (l *appliance) KeepNode(ctx context.Context, name string) error {
+	err := machines{l}.Keep(ctx, name)
+	if err == nil {
+		l.audit(ctx, "node.keep", name)
+	}
+	return err
+}
+
 // joinedNodes are the machines of the pool besides the head.
 func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 	var out []ctl.Node
@@ -50,7 +86,7 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 		node := ctl.Node{
 			Name: n.Name, Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			GPUs: len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
-			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name),
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name),
 		}
 		if n.ahead != nil {
 			node.ClockOffset = new(n.ahead.Seconds())
@@ -147,7 +183,7 @@ when it was last heard of. gpulab invite-node adds one.`,
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newNodesRemove(a), newNodesWithdraw(a))
+	c.AddCommand(newNodesRemove(a), newNodesWithdraw(a), newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a))
 	return c
 }
 
@@ -170,6 +206,9 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	for _, n := range m.Nodes {
 		if n.State != ctl.NodeReady && n.Detail != "" {
 			fmt.Fprintf(w, "\n%s\n", visibly(n.Detail))
+		}
+		if n.Cordon != nil {
+			fmt.Fprintf(w, "\n%s\n", visibly(cordonLine(n)))
 		}
 	}
 	if m.Note != "" {
@@ -199,10 +238,15 @@ that is away does so when it is back, or by gpulab leave.`,
 			}
 			out := c.OutOrStdout()
 			if !yes && isTerminal(c.InOrStdin()) {
+				m, err := a.client().Nodes(c.Context())
+				if err != nil {
+					return err
+				}
 				q := &asker{in: bufio.NewReader(c.InOrStdin()), out: out}
-				if answer := q.line(fmt.Sprintf("This takes %s out of the pool. Go on? (yes/no)", args[0]), "no"); !strings.EqualFold(answer, "yes") {
+				if answer := q.line(removeQuestion(m, args[0]), "no"); !strings.EqualFold(answer, "yes") {
 					return nil
 				}
+				yes = true // they have read what ends
 			}
 			removed, err := a.client().RemoveNode(c.Context(), args[0], yes)
 			if err != nil {
@@ -219,6 +263,23 @@ that is away does so when it is back, or by gpulab leave.`,
 	}
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, and end notebooks that run there")
 	return c
+}
+
+// removeQuestion says what a removal ends.
+func removeQuestion(m ctl.Machines, name string) string {
+	var ends []string
+	for _, n := range m.Nodes {
+		for _, b := range n.Notebooks {
+			if n.Name == name {
+				ends = append(ends, b.User+"/"+b.Name)
+			}
+		}
+	}
+	text := fmt.Sprintf("This takes %s out of the pool.", name)
+	if len(ends) > 0 {
+		text += fmt.Sprintf(" These notebooks run there and end: %s. (`gpulab nodes drain %s` would give their owners notice.)", strings.Join(ends, ", "), name)
+	}
+	return text + " Go on? (yes/no)"
 }
 
 func newNodesWithdraw(a *app) *cobra.Command {

@@ -139,6 +139,8 @@ type Node struct {
 	// ClockOffset is by how many seconds its clock is ahead of the head's; nil
 	// while that is not known, and for the head.
 	ClockOffset *float64 `json:"clockOffset,omitempty"`
+	// Cordon says that it takes no new work; nil where it does.
+	Cordon *Cordon `json:"cordon,omitempty"`
 	// Notebooks are those there.
 	Notebooks []NodeNotebook `json:"notebooks,omitempty"`
 }
@@ -151,6 +153,27 @@ type Host struct {
 	MemoryUsed  int64   `json:"memoryUsed"`
 	DiskTotal   int64   `json:"diskTotal"` // of the file system with gpulab's data
 	DiskFree    int64   `json:"diskFree"`
+}
+
+// Cordon says of a machine that it takes no new work.
+type Cordon struct {
+	Since  time.Time `json:"since"`
+	By     string    `json:"by"` // a handle, or root
+	Reason string    `json:"reason,omitempty"`
+	// EmptyAt is when notebooks end that are still there; zero where they may stay.
+	EmptyAt time.Time `json:"emptyAt,omitzero"`
+}
+
+// Detail is the reason and the end, for the audit log.
+func (c Cordon) Detail() string {
+	if c.EmptyAt.IsZero() {
+		return c.Reason
+	}
+	text := "until " + c.EmptyAt.UTC().Format(time.RFC3339)
+	if c.Reason != "" {
+		text += ": " + c.Reason
+	}
+	return text
 }
 
 // NodeNotebook is a notebook on a machine.

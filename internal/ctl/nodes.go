@@ -42,6 +42,19 @@ type Pool interface {
 	RemoveNode(ctx context.Context, name string, anyway bool) (RemovedNode, error)
 	// WithdrawInvitation makes a code worthless that nobody has used.
 	WithdrawInvitation(ctx context.Context, id string) error
+	// CordonNode lets a machine take no new work, UncordonNode lets it again.
+	CordonNode(ctx context.Context, name, reason string) (Cordon, error)
+	UncordonNode(ctx context.Context, name string) error
+	// DrainNode does as CordonNode, and ends what is there after some time. KeepNode
+	// takes the end back.
+	DrainNode(ctx context.Context, name string, d Drain) (Cordon, error)
+	KeepNode(ctx context.Context, name string) error
+}
+
+// Drain says how a machine is emptied.
+type Drain struct {
+	Reason string        `json:"reason,omitempty"`
+	In     time.Duration `json:"in"` // until notebooks end that are still there; 0 is now
 }
 
 // Machines are all of the pool.
@@ -65,13 +78,30 @@ var (
 	ErrNodeUnknown  = errors.New("no such machine")
 	ErrNodeRefused  = errors.New("not possible with this machine now")
 	ErrNoInvitation = errors.New("no such invitation")
+	ErrNodeReason   = errors.New("reason not allowed")
 )
 
 type removeNode struct {
 	Anyway bool `json:"anyway"`
 }
 
+type cordonNode struct {
+	Reason string `json:"reason"`
+}
+
 func handleNodes(mux *http.ServeMux, d Pool) {
+	mux.HandleFunc("POST /v1/nodes/{name}/cordon", answer(withBody(smallBody, func(r *http.Request, in cordonNode) (any, error) {
+		return d.CordonNode(r.Context(), r.PathValue("name"), in.Reason)
+	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/uncordon", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, d.UncordonNode(r.Context(), r.PathValue("name"))
+	}))
+	mux.HandleFunc("POST /v1/nodes/{name}/drain", answer(withBody(smallBody, func(r *http.Request, in Drain) (any, error) {
+		return d.DrainNode(r.Context(), r.PathValue("name"), in)
+	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/keep", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, d.KeepNode(r.Context(), r.PathValue("name"))
+	}))
 	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
 	mux.HandleFunc("DELETE /v1/nodes/invitations/{id}", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.WithdrawInvitation(r.Context(), r.PathValue("id"))
@@ -100,6 +130,28 @@ func (c *Client) RemoveNode(ctx context.Context, name string, anyway bool) (Remo
 // WithdrawInvitation implements Daemon.
 func (c *Client) WithdrawInvitation(ctx context.Context, id string) error {
 	_, err := call[struct{}](ctx, c, "DELETE", "/v1/nodes/invitations/"+url.PathEscape(id), nil)
+	return err
+}
+
+// CordonNode implements Daemon.
+func (c *Client) CordonNode(ctx context.Context, name, reason string) (Cordon, error) {
+	return call[Cordon](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/cordon", cordonNode{reason})
+}
+
+// UncordonNode implements Daemon.
+func (c *Client) UncordonNode(ctx context.Context, name string) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/uncordon", nil)
+	return err
+}
+
+// DrainNode implements Daemon.
+func (c *Client) DrainNode(ctx context.Context, name string, d Drain) (Cordon, error) {
+	return call[Cordon](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/drain", d)
+}
+
+// KeepNode implements Daemon.
+func (c *Client) KeepNode(ctx context.Context, name string) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/keep", nil)
 	return err
 }
 

@@ -19,6 +19,7 @@ import (
 type Fleet struct {
 	mu          sync.Mutex
 	nodes       map[string]gpu.Snapshot
+	cordoned    map[string]string // by node, see Cordon
 	subscribers map[*subscriber]struct{}
 }
 
@@ -32,9 +33,28 @@ func New() *Fleet {
 func (f *Fleet) Update(s gpu.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.update(s)
+}
+
+func (f *Fleet) update(s gpu.Snapshot) {
+	s.Cordoned = f.cordoned[s.Node]
 	f.nodes[s.Node] = s
 	for sub := range f.subscribers {
 		sub.offer(s)
+	}
+}
+
+// Cordon says which nodes take no new work, each with the sentence for people;
+// it stands in their snapshots from now on.
+func (f *Fleet) Cordon(why map[string]string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cordoned = why
+	for _, s := range f.sorted() {
+		if s.Cordoned != why[s.Node] {
+			s.Events, s.EventsDropped = nil, 0 // they were told
+			f.update(s)
+		}
 	}
 }
 

@@ -258,4 +258,7 @@ type Snapshot struct {
 	EventsDropped int        `json:"eventsDropped,omitempty"`
 	// Error says, as a sentence for people, why there are no present readings.
 	Error string `json:"error,omitempty"`
+	// Cordoned says, as a sentence for people, that the machine takes no new work
+	// and why; "" where it does.
+	Cordoned string `json:"cordoned,omitempty"`
 }

@@ -260,3 +260,65 @@ func TestWithdraw(t *testing.T) {
 		t.Errorf("%+v, %v", open, err)
 	}
 }
+
+func TestCordons(t *testing.T) {
+	r, authority := newRegistry(t)
+	ctx := t.Context()
+	now := time.Now().Truncate(time.Millisecond)
+	r.now = func() time.Time { return now }
+	one := func() Cordon {
+		t.Helper()
+		list, err := r.Cordons(ctx)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		return list["b"]
+	}
+	for _, err := range []error{r.Uncordon(ctx, "b"), r.Keep(ctx, "b")} {
+		if !errors.Is(err, ErrNotCordoned) {
+			t.Errorf("of one that takes work: %v", err)
+		}
+	}
+	if err := r.Cordon(ctx, "b", "ada", "new disk"); err != nil {
+		t.Fatal(err)
+	}
+	began := now
+	if got, want := one(), (Cordon{Machine: "b", Since: now, By: "ada", Reason: "new disk"}); got != want {
+		t.Errorf("%+v", got)
+	}
+	now = now.Add(time.Minute)
+	end := now.Add(2 * time.Hour)
+	if err := r.Drain(ctx, "b", "root", "", end); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := one(), (Cordon{Machine: "b", Since: began, By: "root", Reason: "new disk", EmptyAt: end}); got != want {
+		t.Errorf("%+v", got)
+	}
+	if err := r.Cordon(ctx, "b", "ada", "a new power supply"); err != nil || one().EmptyAt != end || one().Reason != "a new power supply" {
+		t.Errorf("%+v, %v", one(), err)
+	}
+	if err := r.Keep(ctx, "b"); err != nil || !one().EmptyAt.IsZero() {
+		t.Errorf("%+v, %v", one(), err)
+	}
+	if err := r.Uncordon(ctx, "b"); err != nil {
+		t.Error(err)
+	}
+	// What is removed takes no cordon along for the next of its name.
+	code, _, err := r.Invite(ctx, authority.Fingerprint(), door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, _ := application(t, code, "b")
+	if _, _, err := r.Join(ctx, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Cordon(ctx, "b", "ada", ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Remove(ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := r.Cordons(ctx); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

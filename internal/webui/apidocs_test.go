@@ -107,6 +107,9 @@ var inTheAPI = map[string]string{
 	"GET /machines":                               "listMachines",
 	"POST /machines/invite":                       "inviteMachine",
 	"POST /machines/invitations/{code}/withdraw":  "withdrawMachineInvitation",
+	"POST /machines/cordon":                       "cordonMachine drainMachine",
+	"POST /machines/{machine}/uncordon":           "uncordonMachine",
+	"POST /machines/{machine}/keep":               "keepMachine",
 	"POST /machines/{machine}/remove":             "removeMachine",
 }
 

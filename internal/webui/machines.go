@@ -27,6 +27,13 @@ type Machines interface {
 	Withdraw(ctx context.Context, id string) error
 	// Remove takes a machine out of the pool; with notebooks on it only if anyway is set.
 	Remove(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error)
+	// Cordon lets a machine take no new work, Uncordon lets it again.
+	Cordon(ctx context.Context, name, by, reason string) (ctl.Cordon, error)
+	Uncordon(ctx context.Context, name string) error
+	// Drain lets it take no new work and ends what is there after a while; Keep
+	// takes the end back.
+	Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.Cordon, error)
+	Keep(ctx context.Context, name string) error
 }
 
 // A poolView is what the page about machines shows.
@@ -38,6 +45,8 @@ type poolView struct {
 	Made *madeView
 	// Problem says why something was not done.
 	Problem string
+	// Names are the machines to choose from, Ends the choices of when they are empty.
+	Names, Ends []roleView
 }
 
 // A nodeView is one machine.
@@ -52,6 +61,8 @@ type nodeView struct {
 	Readings       []reading
 	Facts          []string
 	Notebooks      []nodeNotebookView
+	// Cordon says that it takes no new work and why, Emptying when what is there ends.
+	Cordon, CordonBy, Emptying string
 	// Removable tells a machine from the head, and Consequence what a removal does.
 	Removable   bool
 	Consequence string
@@ -90,6 +101,12 @@ func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 	for i := range list.Nodes {
 		view.Machines = append(view.Machines, nodeViewOf(&list.Nodes[i], now))
 	}
+	for _, n := range list.Nodes {
+		view.Names = append(view.Names, roleView{n.Name, n.Name})
+	}
+	for _, e := range emptyIn {
+		view.Ends = append(view.Ends, roleView{e.value, e.words})
+	}
 	for _, o := range list.Invitations {
 		view.Open = append(view.Open, openCodeView{o.ID, "made " + lasting(now.Sub(o.Made)) + " ago", clock(o.Expires)})
 	}
@@ -126,7 +143,24 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 		view.Notebooks = append(view.Notebooks, row)
 	}
 	view.Consequence = removeConsequence(n)
+	if c := n.Cordon; c != nil {
+		view.Cordon = "It takes no new work."
+		if c.Reason != "" {
+			view.Cordon = "It takes no new work: " + c.Reason + "."
+		}
+		view.CordonBy = joined("by "+c.By, "since "+c.Since.Local().Format("2 Jan 2006, 15:04"))
+		if !c.EmptyAt.IsZero() {
+			view.Emptying = "It is being emptied: " + emptyWords(len(n.Notebooks), c.EmptyAt)
+		}
+	}
 	return view
+}
+
+func emptyWords(left int, at time.Time) string {
+	if left == 0 {
+		return "no notebook is left."
+	}
+	return count(left, "notebook", "notebooks") + " left. What is still here " + at.Local().Format("on Mon 2 Jan at 15:04") + " is ended; the owners are told."
 }
 
 // hostReadings are how busy a machine is, in the form of a GPU's.
@@ -249,6 +283,63 @@ func (s *Server) removeMachine(w http.ResponseWriter, r *http.Request, v visitor
 	return seeOther("/machines")
 }
 
+// emptyIn are the choices of how long notebooks go on where no new ones start.
+var emptyIn = []struct {
+	value, words string
+	in           time.Duration
+}{
+	{"", "stay as long as they like", 0},
+	{"15m", "end in 15 minutes", 15 * time.Minute},
+	{"1h", "end in an hour", time.Hour},
+	{"2h", "end in 2 hours", 2 * time.Hour},
+	{"8h", "end in 8 hours", 8 * time.Hour},
+	{"24h", "end in 24 hours", 24 * time.Hour},
+	{"72h", "end in 3 days", 72 * time.Hour},
+}
+
+// cordonMachine lets a machine take no new work, and may begin to empty it.
+func (s *Server) cordonMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
+	name, reason, ends := r.PostForm.Get("machine"), r.PostForm.Get("reason"), r.PostForm.Get("ends")
+	by := v.session.User.Handle
+	var made ctl.Cordon
+	err := error(&problem{status: http.StatusBadRequest, title: errFormUnreadable.title, text: errFormUnreadable.text, linkText: "Back to the machines", link: "/machines"})
+	for _, e := range emptyIn {
+		switch {
+		case e.value != ends:
+		case ends == "":
+			made, err = s.cfg.Machines.Cordon(r.Context(), name, by, reason)
+		default:
+			made, err = s.cfg.Machines.Drain(r.Context(), name, by, ctl.Drain{Reason: reason, In: e.in})
+		}
+	}
+	if done, err := s.machineRefused(w, r, v, err); done {
+		return err
+	}
+	action := "node.cordon"
+	if ends != "" {
+		action = "node.drain"
+	}
+	s.audit(r, v, action, name, made.Detail())
+	return seeOther("/machines")
+}
+
+func (s *Server) uncordonMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return s.reopenMachine(w, r, v, "node.uncordon", s.cfg.Machines.Uncordon)
+}
+
+func (s *Server) keepMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return s.reopenMachine(w, r, v, "node.keep", s.cfg.Machines.Keep)
+}
+
+func (s *Server) reopenMachine(w http.ResponseWriter, r *http.Request, v visitor, action string, do func(context.Context, string) error) error {
+	name := r.PathValue("machine")
+	if done, err := s.machineRefused(w, r, v, do(r.Context(), name)); done {
+		return err
+	}
+	s.audit(r, v, action, name, "")
+	return seeOther("/machines")
+}
+
 // machineRefused shows why something was not done with a machine.
 func (s *Server) machineRefused(w http.ResponseWriter, r *http.Request, v visitor, err error) (done bool, _ error) {
 	switch {
@@ -256,6 +347,8 @@ func (s *Server) machineRefused(w http.ResponseWriter, r *http.Request, v visito
 		return false, nil
 	case errors.Is(err, ctl.ErrNodeUnknown):
 		return true, s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: message(err)})
+	case errors.Is(err, ctl.ErrNodeReason):
+		return true, s.showMachines(w, r, v, http.StatusUnprocessableEntity, poolView{Problem: sentence(message(err))})
 	case errors.Is(err, ctl.ErrNodeRefused):
 		return true, s.showMachines(w, r, v, http.StatusConflict, poolView{Problem: sentence(message(err))})
 	}

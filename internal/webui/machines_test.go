@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/webui"
 )
 
 func TestMachines(t *testing.T) {
@@ -74,4 +75,70 @@ func TestRemoveMachine(t *testing.T) {
 		t.Error("it is still there")
 	}
 	c.get("/audit").want(t, http.StatusOK, "removed a machine from the pool", "gpu-two")
+}
+
+func TestCordonMachine(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	form := func(machine, ends string) url.Values {
+		return url.Values{"machine": {machine}, "reason": {"new memory"}, "ends": {ends}}
+	}
+	c.post("/machines", "/machines/cordon", form("gpu-nine", "")).want(t, http.StatusNotFound)
+	c.post("/machines", "/machines/cordon", form("gpu-two", "soon")).want(t, http.StatusBadRequest)
+	c.post("/machines", "/machines/cordon", url.Values{"machine": {"gpu-two"}, "reason": {"a\x00b"}, "ends": {""}}).want(t, http.StatusUnprocessableEntity, "one line")
+	c.post("/machines", "/machines/cordon", form("gpu-two", "")).want(t, http.StatusSeeOther)
+	got := c.get("/machines")
+	got.want(t, http.StatusOK, "It takes no new work: new memory.", "by ada, since", "Take work again")
+	if strings.Contains(got.body, "Let notebooks stay") {
+		t.Error("it is called one that is being emptied")
+	}
+	c.post("/machines", "/machines/gpu-two/keep", nil).want(t, http.StatusConflict)
+	c.post("/machines", "/machines/cordon", form("gpu-two", "2h")).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "It is being emptied: 1 notebook left", "Let notebooks stay")
+	list, err := l.machines.Nodes(t.Context())
+	if err != nil || time.Until(list.Nodes[1].Cordon.EmptyAt).Round(time.Minute) != 2*time.Hour {
+		t.Errorf("%+v, %v", list.Nodes[1].Cordon, err)
+	}
+	c.post("/machines", "/machines/gpu-two/keep", nil).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "It takes no new work: new memory.")
+	c.post("/machines", "/machines/gpu-two/uncordon", nil).want(t, http.StatusSeeOther)
+	if strings.Contains(c.get("/machines").body, "Take work again") {
+		t.Error("it still takes no work")
+	}
+	audit := c.get("/audit").body
+	for _, want := range []string{"let a machine take no new work", "began to empty a machine", "let the notebooks of a machine stay", "let a machine take work again", "new memory"} {
+		if !strings.Contains(audit, want) {
+			t.Errorf("the audit log lacks %q", want)
+		}
+	}
+}
+
+// Who works on a machine that is being emptied reads it at home; launch cards
+// know which machines take work.
+func TestCordonedMachineAtHome(t *testing.T) {
+	l := newLabWith(t, func(c *webui.Config) {
+		c.Emptying = func(handle string) []string {
+			if handle != "ben" {
+				return nil
+			}
+			return []string{"gpu-two is being emptied. Your notebook “Mine” there ends at 16:30: save your work."}
+		}
+	})
+	l.client(t, "ben").get("/").want(t, http.StatusOK, "ends at 16:30: save your work")
+	if strings.Contains(l.client(t, "lea").get("/").body, "being emptied") {
+		t.Error("somebody else reads it too")
+	}
+	s := snapshotAt(time.Now(), 2)
+	s.Cordoned = "gpu-box takes no new work: new memory."
+	l.fleet.publish(s)
+	got := l.client(t, "lea").get("/")
+	got.want(t, http.StatusOK, "gpu-box takes no new work: new memory.", "would wait: no machine takes new work now")
+	if strings.Contains(got.body, "starts at once") || strings.Contains(got.body, "2 of 2") {
+		t.Errorf("a notebook would start:\n%s", visible(got.body))
+	}
+	other := snapshotAt(time.Now(), 0)
+	other.Node = "cpu-box"
+	l.fleet.publish(other)
+	l.client(t, "lea").get("/").want(t, http.StatusOK, "starts at once", "would wait: its machines take no new work now")
+	l.client(t, "lea").get("/gpus").want(t, http.StatusOK, "gpu-box takes no new work: new memory.")
 }

@@ -131,6 +131,9 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/machines", admin},
 		{"POST", "/machines/invite", admin},
 		{"POST", "/machines/invitations/0000000000000001/withdraw", admin},
+		{"POST", "/machines/cordon", admin},
+		{"POST", "/machines/gpu-two/uncordon", admin},
+		{"POST", "/machines/gpu-two/keep", admin},
 		{"POST", "/machines/gpu-two/remove", admin},
 	}
 	for _, rt := range newLab(t).pages.Routes() {

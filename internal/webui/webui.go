@@ -127,6 +127,9 @@ type Config struct {
 	// Machine returns what everybody should know of the machine, a sentence each:
 	// that it stays awake, that it was asleep. Nil knows nothing.
 	Machine func() []string
+	// Emptying is what somebody (by handle) is told whose notebooks end because
+	// their machine is being emptied, a sentence or more each. Nil knows of none.
+	Emptying func(handle string) []string
 	// Elsewhere says where the lab is, for a visitor who has opened it under a
 	// host (without a port): moved is its address if that has become another, ""
 	// where the host is as good as any, and others are further ways in, for when

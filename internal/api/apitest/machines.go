@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/users"
@@ -90,4 +92,57 @@ func (m *Machines) Remove(_ context.Context, name string, anyway bool) (ctl.Remo
 	}
 	m.list.Nodes = slices.DeleteFunc(m.list.Nodes, func(n ctl.Node) bool { return n.Name == name })
 	return ctl.RemovedNode{Name: name, Cleans: true}, nil
+}
+
+// Cordon implements api.Machines.
+func (m *Machines) Cordon(_ context.Context, name, by, reason string) (ctl.Cordon, error) {
+	return m.close(name, ctl.Cordon{By: by, Reason: reason})
+}
+
+// Drain implements api.Machines.
+func (m *Machines) Drain(_ context.Context, name, by string, d ctl.Drain) (ctl.Cordon, error) {
+	return m.close(name, ctl.Cordon{By: by, Reason: d.Reason, EmptyAt: time.Now().Add(d.In)})
+}
+
+func (m *Machines) close(name string, c ctl.Cordon) (ctl.Cordon, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.find(name)
+	if err != nil {
+		return c, err
+	}
+	if strings.ContainsFunc(c.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return c, &users.Error{Kind: ctl.ErrNodeReason, Text: "a reason is one line"}
+	}
+	c.Since = time.Now()
+	n.Cordon = &c
+	return c, nil
+}
+
+// Uncordon implements api.Machines.
+func (m *Machines) Uncordon(_ context.Context, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.find(name)
+	if err == nil {
+		n.Cordon = nil
+	}
+	return err
+}
+
+// Keep implements api.Machines.
+func (m *Machines) Keep(_ context.Context, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.find(name)
+	if err != nil {
+		return err
+	}
+	if n.Cordon == nil || n.Cordon.EmptyAt.IsZero() {
+		return &users.Error{Kind: ctl.ErrNodeRefused, Text: name + " is not being emptied"}
+	}
+	kept := *n.Cordon
+	kept.EmptyAt = time.Time{}
+	n.Cordon = &kept
+	return nil
 }

@@ -112,6 +112,15 @@ func (idle) Remove(context.Context, string, bool) (ctl.RemovedNode, error) {
 }
 func (idle) Charts(context.Context) ([]ctl.Chart, error) { return nil, nil }
 
+func (idle) Cordon(context.Context, string, string, string) (ctl.Cordon, error) {
+	return ctl.Cordon{}, nil
+}
+func (idle) Uncordon(context.Context, string) error { return nil }
+func (idle) Drain(context.Context, string, string, ctl.Drain) (ctl.Cordon, error) {
+	return ctl.Cordon{}, nil
+}
+func (idle) Keep(context.Context, string) error { return nil }
+
 // serve is the server: what watches the GPUs, and the pages.
 func serve(ctx context.Context, file string) error {
 	cfg, err := readConfig(file)
