@@ -159,7 +159,8 @@ func (c *cordons) empty(ctx context.Context, parts *attached, now time.Time) err
 			errs = append(errs, err)
 			continue
 		}
-		text := fmt.Sprintf("It was interrupted: %s was emptied%s. What is saved is in your home; start it again, and it runs on another machine.", p.Node, inBrackets(cordon.Reason))
+		text := fmt.Sprintf("It was interrupted: %s was emptied%s. What is saved is in your home; %s.", p.Node, inBrackets(cordon.Reason),
+			c.lab.orElsewhere("you can start it again, on another machine", "you can start it again once the machine takes work"))
 		if err := parts.notebooks.StopForMachine(ctx, launch.ID, text); err != nil {
 			errs = append(errs, err)
 			continue
@@ -176,7 +177,11 @@ func cordonSentence(c nodes.Cordon) string {
 		text += ": " + c.Reason
 	}
 	text = strings.TrimRight(text, ".") + "."
-	if !c.EmptyAt.IsZero() {
+	switch {
+	case c.EmptyAt.IsZero():
+	case time.Now().After(c.EmptyAt):
+		text += " It was emptied " + atTime(c.EmptyAt) + "."
+	default:
 		text += " It is being emptied; notebooks there end " + atTime(c.EmptyAt) + "."
 	}
 	return text
@@ -189,6 +194,15 @@ func atTime(t time.Time) string {
 		return "at " + t.Format("15:04")
 	}
 	return "on " + t.Format("Mon 2 Jan at 15:04")
+}
+
+// orElsewhere chooses between what is said where notebooks may run on several
+// machines, and where they have only one.
+func (l *appliance) orElsewhere(several, one string) string {
+	if len(l.pool.list()) > 0 && l.stayHome() == "" {
+		return several
+	}
+	return one
 }
 
 func inBrackets(text string) string {
@@ -215,8 +229,9 @@ func (l *appliance) emptying(handle string) []string {
 		if launch, err := parts.notebooks.Get(context.Background(), p.LaunchID); err == nil && launch.Title != "" {
 			name = launch.Title
 		}
-		list = append(list, fmt.Sprintf("%s is being emptied%s. Your notebook “%s” there ends %s: save your work. You can stop it and start it again before that; it then runs on another machine.",
-			p.Node, inBrackets(cordon.Reason), name, atTime(cordon.EmptyAt)))
+		list = append(list, fmt.Sprintf("%s is being emptied%s. Your notebook “%s” there ends %s: save your work. You can %s.",
+			p.Node, inBrackets(cordon.Reason), name, atTime(cordon.EmptyAt),
+			l.orElsewhere("stop it and start it again before that; it then runs on another machine", "start it again once the machine takes work")))
 	}
 	slices.Sort(list)
 	return list

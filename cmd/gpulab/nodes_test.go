@@ -50,6 +50,9 @@ func TestCordonSentence(t *testing.T) {
 	if got := cordonSentence(nodes.Cordon{Machine: "b", EmptyAt: time.Now().Add(48 * time.Hour)}); !strings.Contains(got, "notebooks there end on ") {
 		t.Error(got)
 	}
+	if got := cordonSentence(nodes.Cordon{Machine: "b", EmptyAt: time.Now().Add(-time.Second)}); !strings.Contains(got, "It was emptied at ") && !strings.Contains(got, "It was emptied on ") {
+		t.Error(got)
+	}
 	for reason, ok := range map[string]bool{"": true, " new memory ": true, "a\nb": false, strings.Repeat("ä", longestReason): true, strings.Repeat("ä", longestReason+1): false} {
 		if got, err := checkReason(reason); (err == nil) != ok || got != strings.TrimSpace(got) {
 			t.Errorf("%.20q: %q, %v", reason, got, err)

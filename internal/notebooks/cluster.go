@@ -556,9 +556,6 @@ func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// openForPods reports whether the scheduler would place a notebook there. A
-// taint that Kubernetes itself sets means trouble; others are the lab's own and
-// notebooks may tolerate them.
 // CordonTaint is on nodes that take no new notebooks. It is gpulab's own rather
 // than Kubernetes' "unschedulable", because what runs the lab has to start on
 // the head all the same.
@@ -583,6 +580,9 @@ func (c *KubeCluster) Marks() map[string]NodeMarks {
 // own cordon, which gpulab never sets.
 type NodeMarks struct{ Cordoned, Unschedulable bool }
 
+// openForPods reports whether the scheduler would place a notebook there. A
+// taint that Kubernetes itself sets means trouble; others are the lab's own and
+// notebooks may tolerate them.
 func openForPods(n *corev1.Node) bool {
 	if n.Spec.Unschedulable {
 		return false

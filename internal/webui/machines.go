@@ -150,7 +150,7 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 		}
 		view.CordonBy = joined("by "+c.By, "since "+c.Since.Local().Format("2 Jan 2006, 15:04"))
 		if !c.EmptyAt.IsZero() {
-			view.Emptying = "It is being emptied: " + emptyWords(len(n.Notebooks), c.EmptyAt)
+			view.Emptying = emptyWords(len(n.Notebooks), c.EmptyAt)
 		}
 	}
 	return view
@@ -158,9 +158,9 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 
 func emptyWords(left int, at time.Time) string {
 	if left == 0 {
-		return "no notebook is left."
+		return "It is empty: no notebook is left."
 	}
-	return count(left, "notebook", "notebooks") + " left. What is still here " + at.Local().Format("on Mon 2 Jan at 15:04") + " is ended; the owners are told."
+	return "It is being emptied: " + count(left, "notebook", "notebooks") + " left. What is still here " + at.Local().Format("on Mon 2 Jan at 15:04") + " is ended; the owners are told."
 }
 
 // hostReadings are how busy a machine is, in the form of a GPU's.
