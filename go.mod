@@ -51,6 +51,7 @@ require (
 	k8s.io/client-go v0.35.2
 	k8s.io/kubelet v0.35.2
 	modernc.org/sqlite v1.61.1
+	rsc.io/qr v0.2.0
 	sigs.k8s.io/yaml v1.6.0
 )
 

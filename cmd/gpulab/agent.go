@@ -26,6 +26,7 @@ import (
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/podresources"
@@ -61,6 +62,7 @@ type agent struct {
 	plugins     *deviceplugin.Proxy
 	lending     *lending
 	moved       chan struct{} // has room for one: this machine has another address
+	busy        *hostWatch
 	left        chan struct{} // closed when the head says that we are removed
 	leave       sync.Once
 	once        struct{ driver, monitor, kubernetes sync.Once }
@@ -104,6 +106,11 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	g.boot = newBoot(fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), inputs, stages...)
 	g.plugins = deviceplugin.New(deviceplugin.Config{Log: slog.Default()})
 	g.lending = newObedientLending(g.plugins, g.fleet, cfg.GPUSharing)
+	host, err := hoststat.New()
+	if err != nil {
+		return nil, err
+	}
+	g.busy = &hostWatch{host: host, dir: cfg.DataDir}
 	g.images, err = embedk8s.OpenImages(dir, "pause", notebookImage, "nvidia-device-plugin")
 	return g, err
 }
@@ -114,6 +121,7 @@ func (g *agent) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ctl.ServeMachine(ctx, g.app.socket, g) })
 	group.Go(func() error { return g.report(ctx) })
+	group.Go(func() error { return g.busy.run(ctx) })
 	group.Go(func() error { return g.renew(ctx) })
 	group.Go(func() error { return g.keepPlace(ctx) })
 	group.Go(func() error { return g.start(ctx, group) })
@@ -438,7 +446,7 @@ func (g *agent) report(ctx context.Context) error {
 		for name, value := range readFeatures(g.featuresDir()) {
 			features[name] = *value
 		}
-		return nodeapi.Report{Snapshot: s, Features: features}
+		return nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load()}
 	})
 	for pause := reconnectFirst; ; {
 		began := time.Now()

@@ -94,9 +94,12 @@ type appliance struct {
 
 	pool *pool // the machines that have joined
 
-	host  *hoststat.Host
-	disk  *diskspace.Watch
-	power *power.Keeper // keeps this machine awake
+	host *hoststat.Host
+	busy *hostWatch
+	// cordons are the machines that take no new work.
+	cordons *cordons
+	disk    *diskspace.Watch
+	power   *power.Keeper // keeps this machine awake
 	// asleep is when this machine slept last; nil if that is not known.
 	asleep atomic.Pointer[power.Sleep]
 
@@ -172,6 +175,8 @@ func (l *appliance) run(ctx context.Context) error {
 	l.followLogs(ctx, g)
 	g.Go(func() error { return l.signin.Watch(ctx) })
 	g.Go(func() error { return l.pool.run(ctx, g) })
+	g.Go(func() error { return l.busy.run(ctx) })
+	g.Go(func() error { return l.cordons.run(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
 		if err := l.start(ctx, g); err != nil {
@@ -231,6 +236,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.pool, err = newPool(ctx, l); err != nil {
 		return err
 	}
+	if l.cordons, err = newCordons(ctx, l); err != nil {
+		return err
+	}
 	if l.id, err = embedk8s.LoadIdentity(l.cfg.DataDir); err != nil {
 		return err
 	}
@@ -257,6 +265,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.host, err = hoststat.New(); err != nil {
 		return err
 	}
+	l.busy = &hostWatch{host: l.host, dir: l.cfg.DataDir}
 	l.power = l.newPower(ctx)
 	dir, err := l.cfg.imagesDir()
 	if err != nil {
@@ -640,7 +649,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
-		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn,
+		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason,
 	})
 	if err != nil {
 		return err
@@ -721,6 +730,9 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 			}
 		}
 	}
+	for _, text := range l.emptying(handle) {
+		list = append(list, notebooks.Notice{Key: "machine " + text, Text: text})
+	}
 	if u, err := l.people.ByHandle(context.Background(), handle); err == nil {
 		if text, err := l.quotas.Notice(context.Background(), u.ID); err == nil && text != "" {
 			list = append(list, notebooks.Notice{Key: "quota " + text, Text: text})
@@ -791,8 +803,8 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels,
-		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Elsewhere: l.elsewhere,
+		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
+		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
@@ -810,7 +822,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		CheckGPU:  l.tryGPU, LendGPU: lend, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		CheckGPU:  l.tryGPU, LendGPU: lend, Machines: machines{l}, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

@@ -51,19 +51,8 @@ func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 		}
 		s.Components = append(s.Components, c)
 	}
-	node := ctl.Node{Name: l.id.NodeName, Role: "head", State: ctl.NodeStarting, Version: version.Version}
-	if own, ok := l.ownSnapshot(); ok {
-		node.GPUs, node.Simulated = len(own.GPUs), own.Simulated
-	}
-	if here := l.where.Load().address; here.IsValid() {
-		node.Address = here.String()
-	}
+	node := l.headNode(ctx, state.Ready)
 	if state.Ready {
-		node.Ready, node.Detail = l.nodeReady(ctx)
-		node.State = ctl.NodeReady
-		if !node.Ready {
-			node.State = ctl.NodeNotReady
-		}
 		s.Components = append(s.Components, l.liveComponents(ctx)...)
 	}
 	s.Nodes = append([]ctl.Node{node}, l.joinedNodes(ctx)...)

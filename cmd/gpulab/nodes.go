@@ -3,10 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,28 +12,73 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/nodeapi"
-	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
 // InviteNode implements ctl.Daemon.
 func (l *appliance) InviteNode(ctx context.Context) (ctl.NodeInvitation, error) {
-	code, expires, addresses, err := l.pool.invite(ctx)
-	if err != nil {
-		return ctl.NodeInvitation{}, err
+	out, err := machines{l}.Invite(ctx)
+	if err == nil {
+		l.audit(ctx, "node.invite", "")
 	}
-	l.audit(ctx, "node.invite", "")
-	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
-	if !l.cfg.Storage.everywhere() {
-		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", l.id.NodeName)
-	}
-	return out, nil
+	return out, err
 }
 
 // Nodes implements ctl.Daemon.
-func (l *appliance) Nodes(ctx context.Context) (ctl.Machines, error) {
-	s, err := l.Status(ctx)
-	return ctl.Machines{Nodes: s.Nodes, Note: l.stayHomeNote()}, err
+func (l *appliance) Nodes(ctx context.Context) (ctl.Machines, error) { return machines{l}.Nodes(ctx) }
+
+// WithdrawInvitation implements ctl.Daemon.
+func (l *appliance) WithdrawInvitation(ctx context.Context, id string) error {
+	err := machines{l}.Withdraw(ctx, id)
+	if err == nil {
+		l.audit(ctx, "node.withdraw", id)
+	}
+	return err
+}
+
+// RemoveNode implements ctl.Daemon.
+func (l *appliance) RemoveNode(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error) {
+	out, err := machines{l}.Remove(ctx, name, anyway)
+	if err == nil {
+		l.audit(ctx, "node.remove", name)
+	}
+	return out, err
+}
+
+// CordonNode implements ctl.Daemon.
+func (l *appliance) CordonNode(ctx context.Context, name, reason string) (ctl.Cordon, error) {
+	out, err := machines{l}.Cordon(ctx, name, "root", reason)
+	if err == nil {
+		l.auditDetail(ctx, "node.cordon", name, out.Reason)
+	}
+	return out, err
+}
+
+// UncordonNode implements ctl.Daemon.
+func (l *appliance) UncordonNode(ctx context.Context, name string) error {
+	err := machines{l}.Uncordon(ctx, name)
+	if err == nil {
+		l.audit(ctx, "node.uncordon", name)
+	}
+	return err
+}
+
+// DrainNode implements ctl.Daemon.
+func (l *appliance) DrainNode(ctx context.Context, name string, d ctl.Drain) (ctl.Cordon, error) {
+	out, err := machines{l}.Drain(ctx, name, "root", d)
+	if err == nil {
+		l.auditDetail(ctx, "node.drain", name, out.Detail())
+	}
+	return out, err
+}
+
+// KeepNode implements ctl.Daemon.
+func (l *appliance) KeepNode(ctx context.Context, name string) error {
+	err := machines{l}.Keep(ctx, name)
+	if err == nil {
+		l.audit(ctx, "node.keep", name)
+	}
+	return err
 }
 
 // joinedNodes are the machines of the pool besides the head.
@@ -46,6 +89,10 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 			Name: n.Name, Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			OtherVersion: n.Version != version.Version,
 			GPUs:         len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name),
+		}
+		if n.reported {
+			node.ClockOffset = new(n.ahead.Seconds())
 		}
 		switch {
 		case n.lost:
@@ -94,41 +141,6 @@ func (l *appliance) machinesComponent(list []ctl.Node) (ctl.Component, bool) {
 		c.Detail += ". " + note
 	}
 	return c, true
-}
-
-// RemoveNode implements ctl.Daemon.
-func (l *appliance) RemoveNode(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error) {
-	parts := l.attached.Load()
-	if parts == nil {
-		return ctl.RemovedNode{}, errStarting
-	}
-	if name == l.id.NodeName {
-		return ctl.RemovedNode{}, fmt.Errorf("%s is the head: without it there is no pool; `gpulab reset` takes gpulab off it", name)
-	}
-	out := ctl.RemovedNode{Name: name}
-	for _, p := range parts.kube.Notebooks() {
-		if p.Node == name && !p.Finished {
-			out.Notebooks = append(out.Notebooks, p.Handle+"/"+p.Server)
-		}
-	}
-	slices.Sort(out.Notebooks)
-	if len(out.Notebooks) > 0 && !anyway {
-		return out, fmt.Errorf("these notebooks run on %s and would end: %s; say --yes to remove it all the same", name, strings.Join(out.Notebooks, ", "))
-	}
-	for _, n := range l.pool.list() {
-		if n.Name == name {
-			_, silent := l.pool.silent(n, time.Now())
-			out.Cleans = !silent
-		}
-	}
-	n, err := l.pool.remove(ctx, name)
-	if errors.Is(err, nodes.ErrUnknown) {
-		return out, fmt.Errorf("there is no machine named %q in the pool; `gpulab nodes` lists them", name)
-	}
-	if err == nil || n.ID != 0 {
-		l.audit(ctx, "node.remove", name)
-	}
-	return out, err
 }
 
 func newInviteNode(a *app) *cobra.Command {
@@ -187,7 +199,8 @@ when it was last heard of. gpulab invite-node adds one.`,
 		},
 	}
 	jsonFlag(c, &asJSON)
-	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false))
+	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false), newNodesWithdraw(a),
+		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a))
 	return c
 }
 
@@ -216,12 +229,21 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		if (n.State != ctl.NodeReady || n.Role == "node") && n.Detail != "" {
 			fmt.Fprintf(w, "\n%s\n", visibly(n.Detail))
 		}
+		if n.Cordon != nil {
+			fmt.Fprintf(w, "\n%s\n", visibly(cordonLine(n)))
+		}
 	}
 	if len(others) > 0 {
 		fmt.Fprintf(w, "\n≠ another version than the head's: %s. That works from one release to the next; upgrade all, the head first.\n", strings.Join(others, ", "))
 	}
 	if m.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", m.Note)
+	}
+	for i, open := range m.Invitations {
+		if i == 0 {
+			fmt.Fprint(w, "\nOpen invitations (`gpulab nodes withdraw ID` makes one worthless):\n")
+		}
+		fmt.Fprintf(w, "  %s  until %s\n", open.ID, open.Expires.Local().Format("15:04"))
 	}
 	return nil
 }
@@ -241,10 +263,15 @@ that is away does so when it is back, or by gpulab leave.`,
 			}
 			out := c.OutOrStdout()
 			if !yes && isTerminal(c.InOrStdin()) {
+				m, err := a.client().Nodes(c.Context())
+				if err != nil {
+					return err
+				}
 				q := &asker{in: bufio.NewReader(c.InOrStdin()), out: out}
-				if answer := q.line(fmt.Sprintf("This takes %s out of the pool. Go on? (yes/no)", args[0]), "no"); !strings.EqualFold(answer, "yes") {
+				if answer := q.line(removeQuestion(m, args[0]), "no"); !strings.EqualFold(answer, "yes") {
 					return nil
 				}
+				yes = true // they have read what ends
 			}
 			removed, err := a.client().RemoveNode(c.Context(), args[0], yes)
 			if err != nil {
@@ -261,4 +288,41 @@ that is away does so when it is back, or by gpulab leave.`,
 	}
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, and end notebooks that run there")
 	return c
+}
+
+// removeQuestion says what a removal ends.
+func removeQuestion(m ctl.Machines, name string) string {
+	var ends []string
+	for _, n := range m.Nodes {
+		for _, b := range n.Notebooks {
+			if n.Name == name {
+				ends = append(ends, b.User+"/"+b.Name)
+			}
+		}
+	}
+	text := fmt.Sprintf("This takes %s out of the pool.", name)
+	if len(ends) > 0 {
+		text += fmt.Sprintf(" These notebooks run there and end: %s. (`gpulab nodes drain %s` would give their owners notice.)", strings.Join(ends, ", "), name)
+	}
+	return text + " Go on? (yes/no)"
+}
+
+func newNodesWithdraw(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "withdraw ID", Short: "Make an invitation worthless that nobody has used",
+		Long: `Make an invitation worthless that nobody has used yet, such as one that went to the
+wrong person. gpulab nodes lists those that are open.`,
+		Example: "  sudo gpulab nodes withdraw 4f1a22c09b7d3e58",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			if err := a.client().WithdrawInvitation(c.Context(), args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintln(c.OutOrStdout(), "Its code is worth nothing any more.")
+			return nil
+		},
+	}
 }

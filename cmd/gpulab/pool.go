@@ -59,6 +59,7 @@ type machine struct {
 	features map[string]string
 	labelled string        // what Kubernetes was told last
 	ahead    time.Duration // its clock, of the head's; 0 where that does not matter
+	host     *nodeapi.Host
 	check    poolCheck
 }
 
@@ -338,7 +339,7 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	p.mu.Lock()
 	m := p.heard[n.Name]
 	if m != nil {
-		m.at, m.snapshot, m.features, m.ahead = time.Now(), s, r.Features, r.ClockOff
+		m.at, m.snapshot, m.features, m.ahead, m.host = time.Now(), s, r.Features, r.ClockOff, r.Host
 	}
 	p.mu.Unlock()
 	if m != nil {
@@ -402,7 +403,7 @@ func (p *pool) Left(ctx context.Context, n nodes.Node) error {
 func (p *pool) remove(ctx context.Context, name string) (nodes.Node, error) {
 	n, err := p.registry.Remove(ctx, name)
 	if err != nil {
-		return n, err
+		return nodes.Node{}, err
 	}
 	if err := p.reread(ctx); err != nil {
 		return n, err
@@ -554,7 +555,7 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		s.notReady, s.registered = ready[n.Name]
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
-			s.snapshot, s.reported, s.ahead = m.snapshot, !m.at.IsZero(), m.ahead
+			s.snapshot, s.reported, s.host, s.ahead = m.snapshot, !m.at.IsZero(), m.host, m.ahead
 		}
 		p.mu.Unlock()
 		out = append(out, s)
@@ -572,6 +573,7 @@ type nodeStatus struct {
 	reported   bool
 	snapshot   gpu.Snapshot
 	ahead      time.Duration // its clock
+	host       *nodeapi.Host
 }
 
 // labelsOf is what Kubernetes is to know of a machine's GPUs.

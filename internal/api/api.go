@@ -147,6 +147,7 @@ type Config struct {
 	History   History
 	Quotas    Quotas
 	Storage   Storage
+	Machines  Machines
 	// Snapshots are the latest readings of each machine.
 	Snapshots func() []gpu.Snapshot
 	// Status tells how gpulab itself is.
@@ -185,9 +186,9 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Snapshots == nil || cfg.Status == nil ||
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Snapshots == nil || cfg.Status == nil ||
 		cfg.MayLaunch == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Snapshots, Status, MayLaunch, CheckGPU and LendGPU are required")
+		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Machines, Snapshots, Status, MayLaunch, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {
 		cfg.LabName = "gpulab"
@@ -233,6 +234,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addGroups()
 	s.addWaysIn()
 	s.addQuotas()
+	s.addMachines()
 	s.addAudit()
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -46,6 +47,10 @@ var kinds = []struct {
 	{users.ErrTokenNotFound, http.StatusNotFound, "There is no such token"},
 	{users.ErrSignUpNotFound, http.StatusNotFound, "There is no such request"},
 	{users.ErrInvitationUnknown, http.StatusNotFound, "There is no such invitation"},
+	{ctl.ErrNodeUnknown, http.StatusNotFound, "There is no such machine"},
+	{ctl.ErrNoInvitation, http.StatusNotFound, "There is no such invitation"},
+	{ctl.ErrNodeReason, http.StatusUnprocessableEntity, "This reason or time is not possible"},
+	{ctl.ErrNodeRefused, http.StatusConflict, "Not possible with this machine now"},
 	{notebooks.ErrNotFound, http.StatusNotFound, "There is no such notebook"},
 	{users.ErrPurged, http.StatusGone, "This account is gone"},
 	{users.ErrNotRemoved, http.StatusConflict, "This account is not removed"},

@@ -127,6 +127,12 @@ func devicePlugin(in Inputs) Release {
 			"gdsEnabled":      false,
 			"mofedEnabled":    false,
 			"securityContext": map[string]any{"privileged": true},
+			// The chart's own, and machines that take no new notebooks.
+			"tolerations": []any{
+				map[string]any{"key": "CriticalAddonsOnly", "operator": "Exists"},
+				map[string]any{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+				map[string]any{"key": "gpulab.dev/cordoned", "operator": "Exists"},
+			},
 			"resources": map[string]any{
 				"requests": map[string]any{"cpu": "10m", "memory": "32Mi"},
 				"limits":   map[string]any{"memory": "256Mi"},

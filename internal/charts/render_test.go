@@ -222,3 +222,25 @@ func TestFeatureDiscoveryKnowsHowGPUsAreShared(t *testing.T) {
 		t.Errorf("without sharing it has a configuration: %v", one)
 	}
 }
+
+// Whatever runs the lab starts on a machine too that takes no new notebooks.
+func TestCordonedMachinesRunTheLab(t *testing.T) {
+	pods := 0
+	for _, r := range Plan(sampleInputs()) {
+		for name, object := range mustRender(t, r) {
+			kind := object["kind"]
+			if kind != "Deployment" && kind != "DaemonSet" {
+				continue
+			}
+			if on, ok := object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)["tolerations"]; !ok {
+				t.Errorf("%s tolerates nothing", name)
+			} else {
+				holds(t, "what "+name+" tolerates", on, "key: gpulab.dev/cordoned")
+			}
+			pods++
+		}
+	}
+	if pods < 5 {
+		t.Errorf("only %d of them", pods)
+	}
+}

@@ -148,6 +148,55 @@ type Node struct {
 	// the pool; both are zero for the head.
 	LastContact time.Time `json:"lastContact,omitzero"`
 	Joined      time.Time `json:"joined,omitzero"`
+	// Host is how busy it is, as last heard; nil while that is not known.
+	Host *Host `json:"host,omitempty"`
+	// ClockOffset is by how many seconds its clock is ahead of the head's; nil
+	// while that is not known, and for the head.
+	ClockOffset *float64 `json:"clockOffset,omitempty"`
+	// Cordon says that it takes no new work; nil where it does.
+	Cordon *Cordon `json:"cordon,omitempty"`
+	// Notebooks are those there.
+	Notebooks []NodeNotebook `json:"notebooks,omitempty"`
+}
+
+// Host is how busy a machine is. Sizes are in bytes; what is not known is 0.
+type Host struct {
+	CPUs        int     `json:"cpus"`
+	Load        float64 `json:"load"` // processes that wanted to run, over the last minute
+	MemoryTotal int64   `json:"memoryTotal"`
+	MemoryUsed  int64   `json:"memoryUsed"`
+	DiskTotal   int64   `json:"diskTotal"` // of the file system with gpulab's data
+	DiskFree    int64   `json:"diskFree"`
+}
+
+// Cordon says of a machine that it takes no new work.
+type Cordon struct {
+	Since  time.Time `json:"since"`
+	By     string    `json:"by"` // a handle, or root
+	Reason string    `json:"reason,omitempty"`
+	// EmptyAt is when notebooks end that are still there; zero where they may stay.
+	EmptyAt time.Time `json:"emptyAt,omitzero"`
+}
+
+// Detail is the reason and the end, for the audit log.
+func (c Cordon) Detail() string {
+	if c.EmptyAt.IsZero() {
+		return c.Reason
+	}
+	text := "until " + c.EmptyAt.UTC().Format(time.RFC3339)
+	if c.Reason != "" {
+		text += ": " + c.Reason
+	}
+	return text
+}
+
+// NodeNotebook is a notebook on a machine.
+type NodeNotebook struct {
+	User   string    `json:"user"`
+	Name   string    `json:"name"`             // as the hub calls it
+	Launch int64     `json:"launch,omitempty"` // 0 where it is not known
+	GPUs   int       `json:"gpus"`
+	Since  time.Time `json:"since,omitzero"`
 }
 
 // The states of a Node.

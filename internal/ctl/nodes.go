@@ -44,6 +44,15 @@ type Pool interface {
 	NodeRequests(ctx context.Context) ([]NodeRequest, error)
 	// AnswerNode lets the machine with a number in, or does not.
 	AnswerNode(ctx context.Context, number string, accept bool) (NodeRequest, error)
+	// WithdrawInvitation makes a code worthless that nobody has used.
+	WithdrawInvitation(ctx context.Context, id string) error
+	// CordonNode lets a machine take no new work, UncordonNode lets it again.
+	CordonNode(ctx context.Context, name, reason string) (Cordon, error)
+	UncordonNode(ctx context.Context, name string) error
+	// DrainNode does as CordonNode, and ends what is there after some time. KeepNode
+	// takes the end back.
+	DrainNode(ctx context.Context, name string, d Drain) (Cordon, error)
+	KeepNode(ctx context.Context, name string) error
 }
 
 // NodeRequest is a machine that asks to be let in. Name and version are what it
@@ -63,23 +72,65 @@ type answerNode struct {
 	Accept bool   `json:"accept"`
 }
 
+// Drain says how a machine is emptied.
+type Drain struct {
+	Reason string        `json:"reason,omitempty"`
+	In     time.Duration `json:"in"` // until notebooks end that are still there; 0 is now
+}
+
 // Machines are all of the pool.
 type Machines struct {
 	Nodes []Node `json:"nodes"`
 	// Note says where notebooks run, where that is not everywhere.
 	Note string `json:"note,omitempty"`
+	// Invitations are the codes with which a machine can still join, the newest first.
+	Invitations []OpenInvitation `json:"invitations,omitempty"`
 }
+
+// OpenInvitation is a code that nobody has used yet.
+type OpenInvitation struct {
+	ID      string    `json:"id"`
+	Made    time.Time `json:"made"`
+	Expires time.Time `json:"expires"`
+}
+
+// What an error about machines is about; the text around it is for people.
+var (
+	ErrNodeUnknown  = errors.New("no such machine")
+	ErrNodeRefused  = errors.New("not possible with this machine now")
+	ErrNoInvitation = errors.New("no such invitation")
+	ErrNodeReason   = errors.New("reason not allowed")
+)
 
 type removeNode struct {
 	Anyway bool `json:"anyway"`
 }
 
+type cordonNode struct {
+	Reason string `json:"reason"`
+}
+
 func handleNodes(mux *http.ServeMux, d Pool) {
+	mux.HandleFunc("POST /v1/nodes/{name}/cordon", answer(withBody(smallBody, func(r *http.Request, in cordonNode) (any, error) {
+		return d.CordonNode(r.Context(), r.PathValue("name"), in.Reason)
+	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/uncordon", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, d.UncordonNode(r.Context(), r.PathValue("name"))
+	}))
+	mux.HandleFunc("POST /v1/nodes/{name}/drain", answer(withBody(smallBody, func(r *http.Request, in Drain) (any, error) {
+		return d.DrainNode(r.Context(), r.PathValue("name"), in)
+	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/keep", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, d.KeepNode(r.Context(), r.PathValue("name"))
+	}))
 	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
 	mux.HandleFunc("GET /v1/nodes/requests", answer(func(r *http.Request) (any, error) { return d.NodeRequests(r.Context()) }))
 	mux.HandleFunc("POST /v1/nodes/requests", answer(withBody(smallBody, func(r *http.Request, in answerNode) (any, error) {
 		return d.AnswerNode(r.Context(), in.Number, in.Accept)
 	})))
+	mux.HandleFunc("DELETE /v1/nodes/invitations/{id}", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, d.WithdrawInvitation(r.Context(), r.PathValue("id"))
+	}))
 	mux.HandleFunc("GET /v1/nodes", answer(func(r *http.Request) (any, error) { return d.Nodes(r.Context()) }))
 	mux.HandleFunc("POST /v1/nodes/{name}/remove", answer(withBody(smallBody, func(r *http.Request, in removeNode) (any, error) {
 		return d.RemoveNode(r.Context(), r.PathValue("name"), in.Anyway)
@@ -109,6 +160,34 @@ func (c *Client) AnswerNode(ctx context.Context, number string, accept bool) (No
 // RemoveNode implements Daemon.
 func (c *Client) RemoveNode(ctx context.Context, name string, anyway bool) (RemovedNode, error) {
 	return call[RemovedNode](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/remove", removeNode{anyway})
+}
+
+// WithdrawInvitation implements Daemon.
+func (c *Client) WithdrawInvitation(ctx context.Context, id string) error {
+	_, err := call[struct{}](ctx, c, "DELETE", "/v1/nodes/invitations/"+url.PathEscape(id), nil)
+	return err
+}
+
+// CordonNode implements Daemon.
+func (c *Client) CordonNode(ctx context.Context, name, reason string) (Cordon, error) {
+	return call[Cordon](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/cordon", cordonNode{reason})
+}
+
+// UncordonNode implements Daemon.
+func (c *Client) UncordonNode(ctx context.Context, name string) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/uncordon", nil)
+	return err
+}
+
+// DrainNode implements Daemon.
+func (c *Client) DrainNode(ctx context.Context, name string, d Drain) (Cordon, error) {
+	return call[Cordon](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/drain", d)
+}
+
+// KeepNode implements Daemon.
+func (c *Client) KeepNode(ctx context.Context, name string) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/keep", nil)
+	return err
 }
 
 // Machine is what the socket of a joined machine offers; all else is the head's.

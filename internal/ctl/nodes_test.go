@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func (d *daemon) InviteNode(context.Context) (NodeInvitation, error) {
@@ -34,6 +35,27 @@ func (d *daemon) AnswerNode(_ context.Context, number string, accept bool) (Node
 	return NodeRequest{Number: number, Name: "b"}, nil
 }
 
+func (d *daemon) WithdrawInvitation(_ context.Context, id string) error {
+	if id != "0a" {
+		return errors.New("it is not open any more")
+	}
+	return nil
+}
+
+func (d *daemon) CordonNode(_ context.Context, name, reason string) (Cordon, error) {
+	return Cordon{By: name, Reason: reason}, nil
+}
+
+func (d *daemon) UncordonNode(context.Context, string) error { return nil }
+
+func (d *daemon) DrainNode(_ context.Context, name string, in Drain) (Cordon, error) {
+	return Cordon{By: name, Reason: in.Reason, EmptyAt: time.Unix(0, 0).Add(in.In)}, nil
+}
+
+func (d *daemon) KeepNode(_ context.Context, name string) error {
+	return errors.New(name + " is not being emptied")
+}
+
 func TestNodes(t *testing.T) {
 	_, c := serveDaemon(t, &daemon{})
 	ctx := t.Context()
@@ -44,6 +66,24 @@ func TestNodes(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := c.RemoveNode(ctx, "b", false); err == nil || err.Error() != "a notebook runs there" {
+		t.Errorf("%v", err)
+	}
+	if err := c.WithdrawInvitation(ctx, "0a"); err != nil {
+		t.Error(err)
+	}
+	if err := c.WithdrawInvitation(ctx, "0b"); err == nil || err.Error() != "it is not open any more" {
+		t.Errorf("%v", err)
+	}
+	if got, err := c.CordonNode(ctx, "b", "new disk"); err != nil || got.By != "b" || got.Reason != "new disk" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := c.DrainNode(ctx, "b", Drain{Reason: "new disk", In: time.Hour}); err != nil || got.Reason != "new disk" || got.EmptyAt.Unix() != 3600 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := c.UncordonNode(ctx, "b"); err != nil {
+		t.Error(err)
+	}
+	if err := c.KeepNode(ctx, "b"); err == nil || err.Error() != "b is not being emptied" {
 		t.Errorf("%v", err)
 	}
 	if got, err := c.RemoveNode(ctx, "b", true); err != nil || got.Name != "b" || !got.Cleans {

@@ -21,6 +21,7 @@ type Fleet struct {
 	mu          sync.Mutex
 	nodes       map[string]gpu.Snapshot
 	owners      map[string]string // of readable GPUs, by UUID
+	cordoned    map[string]string // by node, see Cordon
 	subscribers map[*subscriber]struct{}
 }
 
@@ -34,6 +35,11 @@ func New() *Fleet {
 func (f *Fleet) Update(s gpu.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.update(s)
+}
+
+func (f *Fleet) update(s gpu.Snapshot) {
+	s.Cordoned = f.cordoned[s.Node]
 	f.disown(s.Node)
 	f.nodes[s.Node] = s
 	if s.Error == "" {
@@ -45,6 +51,20 @@ func (f *Fleet) Update(s gpu.Snapshot) {
 	}
 	for sub := range f.subscribers {
 		sub.offer(s)
+	}
+}
+
+// Cordon says which nodes take no new work, each with the sentence for people;
+// it stands in their snapshots from now on.
+func (f *Fleet) Cordon(why map[string]string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cordoned = why
+	for _, s := range f.sorted() {
+		if s.Cordoned != why[s.Node] {
+			s.Events, s.EventsDropped = nil, 0 // they were told
+			f.update(s)
+		}
 	}
 }
 

@@ -194,3 +194,27 @@ func TestClaim(t *testing.T) {
 		t.Errorf("from a machine that was removed: %v", err)
 	}
 }
+
+func TestCordon(t *testing.T) {
+	f := New()
+	f.Update(snapshot("a", 1))
+	f.Update(snapshot("b", 1))
+	c := f.Subscribe(t.Context())
+	next(t, c)
+	next(t, c)
+	f.Cordon(map[string]string{"b": "b takes no new work."})
+	if s := next(t, c); s.Node != "b" || s.Cordoned != "b takes no new work." {
+		t.Errorf("%+v", s)
+	}
+	lie := snapshot("a", 2)
+	lie.Cordoned = "what a machine says of itself"
+	f.Update(lie)
+	f.Update(snapshot("b", 2))
+	if got := f.Snapshots(); got[0].Cordoned != "" || got[1].Cordoned == "" || got[1].Time.Unix() != 2 {
+		t.Errorf("%+v", got)
+	}
+	f.Cordon(nil)
+	if got := f.Snapshots(); got[1].Cordoned != "" {
+		t.Errorf("%+v", got)
+	}
+}

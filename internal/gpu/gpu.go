@@ -259,6 +259,9 @@ type Snapshot struct {
 	EventsDropped int        `json:"eventsDropped,omitempty"`
 	// Error says, as a sentence for people, why there are no present readings.
 	Error string `json:"error,omitempty"`
+	// Cordoned says, as a sentence for people, that the machine takes no new work
+	// and why; "" where it does.
+	Cordoned string `json:"cordoned,omitempty"`
 }
 
 // After is a snapshot with the events of one before it that nobody got to see;

@@ -80,9 +80,21 @@ type Report struct {
 	Snapshot gpu.Snapshot `json:"snapshot"`
 	// Features are labels about the GPUs, as NVIDIA's feature discovery made them.
 	Features map[string]string `json:"features,omitempty"`
+	// Host is how busy the machine is; nil from one that does not tell.
+	Host *Host `json:"host,omitempty"`
 	// ClockOff is how far the machine's clock is ahead of the head's, which has
 	// put the snapshot on its own; 0 where that does not matter.
 	ClockOff time.Duration `json:"-"`
+}
+
+// Host is how busy a machine is. Sizes are in bytes; what is not known is 0.
+type Host struct {
+	CPUs        int     `json:"cpus"`
+	Load        float64 `json:"load"` // processes that wanted to run, over the last minute
+	MemoryTotal int64   `json:"memoryTotal"`
+	MemoryUsed  int64   `json:"memoryUsed"`
+	DiskTotal   int64   `json:"diskTotal"` // of the file system with gpulab's data
+	DiskFree    int64   `json:"diskFree"`
 }
 
 // Orders are what the head wants of a machine. They are sent every few seconds,

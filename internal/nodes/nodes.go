@@ -1,6 +1,6 @@
 // Package nodes knows the machines of the pool besides its head: the authority
-// that signs their certificates, the codes with which new ones join, and the
-// list of those that belong to it.
+// that signs their certificates, the codes with which new ones join, the
+// list of those that belong to it, and which take no new work.
 //
 // A machine speaks by a certificate of the authority's, whose key must be the
 // one that the list has for it: so one that was removed, or has joined anew,
@@ -284,6 +284,9 @@ func (r *Registry) Remove(ctx context.Context, name string) (Node, error) {
 	}
 	if err == nil {
 		_, err = r.db.ExecContext(ctx, `UPDATE nodes SET removed_at = ? WHERE id = ?`, r.now().UnixMilli(), n.ID)
+	}
+	if err == nil {
+		_, err = r.db.ExecContext(ctx, `DELETE FROM cordons WHERE machine = ?`, name)
 	}
 	return n, err
 }

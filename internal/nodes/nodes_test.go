@@ -229,3 +229,104 @@ func TestAuthority(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWithdraw(t *testing.T) {
+	r, authority := newRegistry(t)
+	ctx := t.Context()
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	first, _, err := r.Invite(ctx, authority.Fingerprint(), door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(30 * time.Minute)
+	second, _, err := r.Invite(ctx, authority.Fingerprint(), door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := r.Invitations(ctx)
+	if err != nil || len(open) != 2 || !open[0].Made.After(open[1].Made) || open[1].Expires.Sub(open[1].Made) != CodeLife {
+		t.Fatalf("%+v, %v", open, err)
+	}
+	if err := r.Withdraw(ctx, open[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := application(t, second, "b")
+	if _, _, err := r.Join(ctx, a); !errors.Is(err, ErrCodeUnknown) {
+		t.Errorf("a withdrawn code: %v", err)
+	}
+	a, _ = application(t, first, "b")
+	if _, _, err := r.Join(ctx, a); err != nil {
+		t.Errorf("the other one: %v", err)
+	}
+	for _, id := range []string{open[0].ID, open[1].ID, "no", ""} { // withdrawn, used, none
+		if err := r.Withdraw(ctx, id); !errors.Is(err, ErrNoInvitation) {
+			t.Errorf("withdraw %q: %v", id, err)
+		}
+	}
+	if open, err := r.Invitations(ctx); err != nil || len(open) != 0 {
+		t.Errorf("%+v, %v", open, err)
+	}
+}
+
+func TestCordons(t *testing.T) {
+	r, authority := newRegistry(t)
+	ctx := t.Context()
+	now := time.Now().Truncate(time.Millisecond)
+	r.now = func() time.Time { return now }
+	one := func() Cordon {
+		t.Helper()
+		list, err := r.Cordons(ctx)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		return list["b"]
+	}
+	for _, err := range []error{r.Uncordon(ctx, "b"), r.Keep(ctx, "b")} {
+		if !errors.Is(err, ErrNotCordoned) {
+			t.Errorf("of one that takes work: %v", err)
+		}
+	}
+	if err := r.Cordon(ctx, "b", "ada", "new disk"); err != nil {
+		t.Fatal(err)
+	}
+	began := now
+	if got, want := one(), (Cordon{Machine: "b", Since: now, By: "ada", Reason: "new disk"}); got != want {
+		t.Errorf("%+v", got)
+	}
+	now = now.Add(time.Minute)
+	end := now.Add(2 * time.Hour)
+	if err := r.Drain(ctx, "b", "root", "", end); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := one(), (Cordon{Machine: "b", Since: began, By: "root", Reason: "new disk", EmptyAt: end}); got != want {
+		t.Errorf("%+v", got)
+	}
+	if err := r.Cordon(ctx, "b", "ada", "a new power supply"); err != nil || one().EmptyAt != end || one().Reason != "a new power supply" {
+		t.Errorf("%+v, %v", one(), err)
+	}
+	if err := r.Keep(ctx, "b"); err != nil || !one().EmptyAt.IsZero() {
+		t.Errorf("%+v, %v", one(), err)
+	}
+	if err := r.Uncordon(ctx, "b"); err != nil {
+		t.Error(err)
+	}
+	// What is removed takes no cordon along for the next of its name.
+	code, _, err := r.Invite(ctx, authority.Fingerprint(), door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, _ := application(t, code, "b")
+	if _, _, err := r.Join(ctx, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Cordon(ctx, "b", "ada", ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Remove(ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := r.Cordons(ctx); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

@@ -16,6 +16,8 @@ type verdict struct {
 	admit bool
 	never bool   // no ready machine is large enough, even empty
 	short string // what it waits for
+	// cordoned are machines that would do for it, and take no new work.
+	cordoned []NodeRoom
 }
 
 // admit decides who of the queue may start. reserved are launches already
@@ -34,9 +36,14 @@ func admit(room Room, reserved, queue []Need) []verdict {
 	held, allHeld := make([]bool, len(free)), false
 	for i, need := range queue {
 		v := verdict{need: need}
+		for _, n := range room.Cordoned {
+			if n.fits(need) {
+				v.cordoned = append(v.cordoned, n)
+			}
+		}
 		switch {
 		case len(room.Nodes) == 0:
-		case room.Waiting == 0 && !fitsEver(room, need):
+		case room.Waiting == 0 && len(v.cordoned) == 0 && !fitsEver(room, need):
 			v.never = true
 		case !allHeld && place(free, held, need):
 			v.admit = true

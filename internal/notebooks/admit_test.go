@@ -146,3 +146,23 @@ func TestProfileOfAKind(t *testing.T) {
 		}
 	}
 }
+
+// A launch that only machines could take that take no new work waits for them;
+// it is not told that it never starts.
+func TestAdmitWithCordonedMachines(t *testing.T) {
+	open := NodeRoom{Name: "a", Total: Amount{MilliCPU: 4000, Memory: 1 << 30}, Free: Amount{MilliCPU: 4000, Memory: 1 << 30}}
+	closed := NodeRoom{Name: "b", Total: Amount{GPUs: 2, MilliCPU: 4000, Memory: 1 << 30}, Free: Amount{GPUs: 2, MilliCPU: 4000, Memory: 1 << 30}}
+	got := admit(Room{Nodes: []NodeRoom{open}, Cordoned: []NodeRoom{closed}}, nil, []Need{{Amount: Amount{GPUs: 1}}, {Amount: Amount{MilliCPU: 500}}, {Amount: Amount{GPUs: 4}}})
+	if v := got[0]; v.admit || v.never || len(v.cordoned) != 1 || v.cordoned[0].Name != "b" {
+		t.Errorf("one that needs the machine: %+v", v)
+	}
+	if !got[1].admit {
+		t.Errorf("one that does not: %+v", got[1])
+	}
+	if v := got[2]; !v.never || len(v.cordoned) != 0 {
+		t.Errorf("one that is too large for it as well: %+v", v)
+	}
+	if v := admit(Room{Cordoned: []NodeRoom{closed}}, nil, []Need{{Amount: Amount{MilliCPU: 500}}})[0]; v.admit || v.never || len(v.cordoned) != 1 {
+		t.Errorf("where all are closed: %+v", v)
+	}
+}

@@ -137,6 +137,8 @@ type NodeRoom struct {
 	// GPUs are of one kind.
 	GPUModel  string
 	GPUMemory int64
+	// Why says of one in Room.Cordoned why it takes no new work, "" for no reason.
+	Why string
 }
 
 // fits reports whether the machine, empty, could hold it.
@@ -151,8 +153,11 @@ func (n NodeRoom) fits(need Need) bool {
 type Room struct {
 	Nodes   []NodeRoom // ready and open for new pods
 	Waiting int        // nodes that are not ready or closed
-	Holders []Holder   // pods with GPUs, longest holder first
-	Shared  bool       // GPUs are counted in shares that notebooks take turns on
+	// Cordoned are nodes that are ready, and take no new work because somebody
+	// wants it so.
+	Cordoned []NodeRoom
+	Holders  []Holder // pods with GPUs, longest holder first
+	Shared   bool     // GPUs are counted in shares that notebooks take turns on
 }
 
 // GPUs is the number of GPUs that are free, and of all on ready nodes.
@@ -325,8 +330,8 @@ func (c *KubeCluster) Room() Room {
 			room.Waiting++
 			continue
 		}
+		closed := cordoned(n)
 		total := amountOf(n.Status.Allocatable)
-		at[n.Name] = len(room.Nodes)
 		node := NodeRoom{Name: n.Name, Total: total, Free: total}
 		node.Total.GPUs = max(total.GPUs, amountOf(n.Status.Capacity).GPUs)
 		node.Withheld = node.Total.GPUs - total.GPUs
@@ -334,6 +339,11 @@ func (c *KubeCluster) Room() Room {
 		if mebibytes, err := strconv.ParseInt(n.Labels[labelGPUMemory], 10, 64); err == nil {
 			node.GPUMemory = mebibytes << 20
 		}
+		if closed {
+			room.Cordoned = append(room.Cordoned, node)
+			continue
+		}
+		at[n.Name] = len(room.Nodes)
 		room.Nodes = append(room.Nodes, node)
 	}
 	for _, o := range c.pods.GetStore().List() {
@@ -350,6 +360,7 @@ func (c *KubeCluster) Room() Room {
 		}
 	}
 	sort.Slice(room.Nodes, func(i, j int) bool { return room.Nodes[i].Name < room.Nodes[j].Name })
+	sort.Slice(room.Cordoned, func(i, j int) bool { return room.Cordoned[i].Name < room.Cordoned[j].Name })
 	sort.Slice(room.Holders, func(i, j int) bool { return room.Holders[i].Since.Before(room.Holders[j].Since) })
 	return room
 }
@@ -544,6 +555,30 @@ func isReady(p *corev1.Pod) bool {
 func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
+
+// CordonTaint is on nodes that take no new notebooks. It is gpulab's own rather
+// than Kubernetes' "unschedulable", because what runs the lab has to start on
+// the head all the same.
+const CordonTaint = "gpulab.dev/cordoned"
+
+func cordoned(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == CordonTaint })
+}
+
+// Marks says of each node what keeps new pods off it.
+func (c *KubeCluster) Marks() map[string]NodeMarks {
+	marks := map[string]NodeMarks{}
+	for _, o := range c.nodes.GetStore().List() {
+		if n, ok := o.(*corev1.Node); ok {
+			marks[n.Name] = NodeMarks{Cordoned: cordoned(n), Unschedulable: n.Spec.Unschedulable}
+		}
+	}
+	return marks
+}
+
+// NodeMarks is what keeps new pods off a node: gpulab's taint, and Kubernetes'
+// own cordon, which gpulab never sets.
+type NodeMarks struct{ Cordoned, Unschedulable bool }
 
 // openForPods reports whether the scheduler would place a notebook there. A
 // taint that Kubernetes itself sets means trouble; others are the lab's own and

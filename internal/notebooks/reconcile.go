@@ -241,6 +241,11 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
 	room := s.cfg.Cluster.Room()
 	room.Shared = s.cfg.SharedGPUs
+	if s.cfg.CordonReason != nil {
+		for i := range room.Cordoned {
+			room.Cordoned[i].Why = s.cfg.CordonReason(room.Cordoned[i].Name)
+		}
+	}
 	queue := make([]Need, len(waiting))
 	for i, l := range waiting {
 		queue[i] = s.need(l)

@@ -103,7 +103,10 @@ type Config struct {
 	// OnlyOn names the machine that a profile's notebooks have to run on, "" for
 	// any. Nil keeps none to one.
 	OnlyOn func(profile string) string
-	Log    *slog.Logger
+	// CordonReason says why a machine takes no new work, in a few words, "" for
+	// no reason. Nil knows none.
+	CordonReason func(machine string) string
+	Log          *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the
@@ -249,6 +252,12 @@ func (s *Service) StopOverQuota(ctx context.Context, id int64, reason string) er
 // it has open.
 func (s *Service) StopForFolder(ctx context.Context, id int64, reason string) error {
 	return s.end(ctx, id, EndFolder, reason)
+}
+
+// StopForMachine ends a launch because its machine is emptied; its owner may
+// start it again elsewhere.
+func (s *Service) StopForMachine(ctx context.Context, id int64, reason string) error {
+	return s.end(ctx, id, EndInterrupted, reason)
 }
 
 // Cancel ends a launch that does not run yet. It is Stop with other words.

@@ -101,6 +101,8 @@ func warningWords(warning string) string {
 func waitWords(v verdict, room Room, position int) string {
 	_, total := room.GPUs()
 	switch {
+	case len(v.cordoned) > 0 && !fitsEver(room, v.need):
+		return cordonWords(v.cordoned) + " It starts when that has changed. " + placeWords(position)
 	case len(room.Nodes) == 0:
 		return "No machine of the lab is ready. It starts when one is."
 	case v.never && v.need.Only != "":
@@ -114,7 +116,27 @@ func waitWords(v verdict, room Room, position int) string {
 		return fmt.Sprintf("It asks for %s, but no machine of this lab has more than %d. It can never start like this: cancel it, or launch a CPU notebook.",
 			gpuCount(v.need.GPUs), largest(room))
 	}
-	return shortWords(v, room) + " " + placeWords(position)
+	words := shortWords(v, room)
+	if len(v.cordoned) > 0 {
+		words += " " + cordonWords(v.cordoned)
+	}
+	return words + " " + placeWords(position)
+}
+
+// cordonWords says of machines that they take no new work, and why.
+func cordonWords(list []NodeRoom) string {
+	var names []string
+	for _, n := range list {
+		name := n.Name
+		if n.Why != "" {
+			name += " (" + n.Why + ")"
+		}
+		names = append(names, name)
+	}
+	if len(names) == 1 {
+		return names[0] + " takes no new work now."
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1] + " take no new work now."
 }
 
 func shortWords(v verdict, room Room) string {

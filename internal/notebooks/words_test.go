@@ -92,6 +92,11 @@ func TestWaitWords(t *testing.T) {
 		{"shares", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}}, Room{Shared: true, Nodes: []NodeRoom{{Total: Amount{GPUs: 2}}}}, 1, "All 2 shares of GPUs are in use. It is next in line."},
 		{"all withheld", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}}, Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 2}, Withheld: 2}}}, 1, "No GPU is lent out now; the GPU page says why. It starts when one is. It is next in line."},
 		{"memory", verdict{short: shortMemory, need: Need{Amount: Amount{Memory: 3 << 29}}}, room, 2, "Not enough memory is free: it needs 1.5 GiB on one machine. One launch is ahead of it."},
+		{"cordoned, and full elsewhere", verdict{short: shortGPU, need: Need{Amount: Amount{GPUs: 1}}, cordoned: []NodeRoom{{Name: "b", Why: "new memory"}}},
+			Room{Nodes: []NodeRoom{{Total: Amount{GPUs: 1}}}}, 1, "The lab's GPU is in use. b (new memory) takes no new work now. It is next in line."},
+		{"all that would do are cordoned", verdict{need: Need{Amount: Amount{GPUs: 1}}, cordoned: []NodeRoom{{Name: "a"}, {Name: "b", Why: "new memory"}}},
+			Room{Nodes: []NodeRoom{{}}}, 2, "a and b (new memory) take no new work now. It starts when that has changed. One launch is ahead of it."},
+		{"all machines are cordoned", verdict{cordoned: []NodeRoom{{Name: "a"}}}, Room{}, 1, "a takes no new work now. It starts when that has changed. It is next in line."},
 		{"processor", verdict{short: shortCPU, need: Need{Amount: Amount{MilliCPU: 500}}}, room, 4, "Not enough processor time is free: it needs 0.5 cores on one machine. 3 launches are ahead of it."},
 	} {
 		if got := waitWords(c.v, c.room, c.position); got != c.want {

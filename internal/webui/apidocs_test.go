@@ -104,6 +104,13 @@ var inTheAPI = map[string]string{
 	"GET /audit":                                  "listAudit",
 	"POST /audit/export":                          "exportAudit",
 	"GET /status":                                 "getStatus",
+	"GET /machines":                               "listMachines",
+	"POST /machines/invite":                       "inviteMachine",
+	"POST /machines/invitations/{code}/withdraw":  "withdrawMachineInvitation",
+	"POST /machines/cordon":                       "cordonMachine drainMachine",
+	"POST /machines/{machine}/uncordon":           "uncordonMachine",
+	"POST /machines/{machine}/keep":               "keepMachine",
+	"POST /machines/{machine}/remove":             "removeMachine",
 }
 
 func TestEverythingOnPagesIsInTheAPI(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -44,6 +45,7 @@ type tick struct {
 
 	machines  memo[machinesKey, []machineView]
 	gpus      memo[gpuKey, gpuPageView]
+	pool      memo[struct{}, ctl.Machines]
 	fragments memo[fragmentKey, *fragment]
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -149,6 +150,7 @@ func TestPagesInABrowser(t *testing.T) {
 	ctx := browser(t)
 	busy, empty, many, none, cpuOnly := newLab(t, "ada", "ben"), newLab(t), newLab(t), newLab(t), newLab(t)
 	cpuOnly.fleet.publish(gpu.Snapshot{Node: "gpu-box", Time: time.Now()})
+	empty.machines.Edit(func(m *ctl.Machines) { m.Nodes = m.Nodes[:1] })
 	for n, node := range []string{"gpu-box", "gpu-box-2"} {
 		s := snapshotAt(time.Now(), 8, "ada", "ben", "lea", "somebody-with-a-long-name-of-30", "ada")
 		s.Node = node
@@ -165,7 +167,16 @@ func TestPagesInABrowser(t *testing.T) {
 	busy.status.status.Network = someNetwork()
 	busy.history.usage = someUse()
 	busy.traces(t)
-	trouble := newLab(t)
+	trouble := newLabWith(t, func(c *webui.Config) {
+		c.Emptying = func(string) []string {
+			return []string{"gpu-two is being emptied (new memory). Your notebook “Mine” there ends at 16:30: save your work."}
+		}
+	})
+	trouble.machines.Edit(func(m *ctl.Machines) {
+		m.Nodes[0].Cordon = &ctl.Cordon{Since: time.Now(), By: "ada", Reason: "new memory on Friday, and a larger power supply"}
+		m.Nodes[1].Cordon = &ctl.Cordon{Since: time.Now(), By: "root", EmptyAt: time.Now().Add(time.Hour)}
+		m.Invitations = []ctl.OpenInvitation{{ID: "0000000000000001", Made: time.Now(), Expires: time.Now().Add(time.Hour)}}
+	})
 	trouble.fleet.publish(troubled(time.Now()))
 	trouble.history.events = someEvents(time.Now())
 	busy.vision(t)
@@ -245,6 +256,10 @@ func TestPagesInABrowser(t *testing.T) {
 		{"group", "/groups/vision", "ada", busy, 200},
 		{"group-lead", "/groups/vision", "lea", busy, 200},
 		{"status", "/status", "ada", busy, 200},
+		{"machines", "/machines", "ada", busy, 200},
+		{"machines-emptied", "/machines", "ada", trouble, 200},
+		{"home-emptied", "/", "ada", trouble, 200},
+		{"machines-one", "/machines", "ada", empty, 200},
 		{"network", "/network", "ben", busy, 200},
 		{"network-admin", "/network", "ada", busy, 200},
 		{"network-closed", "/network", "ben", empty, 200},

@@ -109,6 +109,11 @@ func (s *Server) liveView(r *http.Request, v visitor) (parts, error) {
 			return nil, errNotAllowed
 		}
 		return s.statusParts(), nil
+	case "pool":
+		if !v.may(users.ActionManageLab) {
+			return nil, errNotAllowed
+		}
+		return s.poolParts(p), nil
 	case "launch":
 		if _, err := s.launchFor(r.Context(), v, query.Get("id")); err != nil {
 			return nil, err

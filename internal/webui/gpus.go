@@ -34,6 +34,7 @@ type machineView struct {
 	Driver    string
 	Problem   string // why there are no readings, for people
 	LastSeen  string // set where the readings are stale
+	Cordoned  string // why the machine takes no new work
 	GPUs      []gpuView
 }
 
@@ -52,6 +53,7 @@ type gpuView struct {
 	Crowded        string // for one of several people on it: its memory is nearly full
 	LastSeen       string
 	memory         uint64 // bytes, 0 = not known
+	cordoned       bool   // its machine takes no new work
 	slots          int    // how many pods may hold it at a time
 }
 
@@ -82,7 +84,7 @@ func (g gpuView) names(v visitor) bool {
 
 // free is how many new notebooks could get the GPU.
 func (g gpuView) free() int {
-	if g.Withheld != "" || g.Problem != "" {
+	if g.Withheld != "" || g.Problem != "" || g.cordoned {
 		return 0
 	}
 	return max(0, g.slots-len(g.Holders))
@@ -122,7 +124,7 @@ func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []
 func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machineView {
 	now := s.now()
 	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Node, Simulated: snapshot.Simulated,
-		Problem: snapshot.Error}
+		Problem: snapshot.Error, Cordoned: snapshot.Cordoned}
 	if snapshot.DriverVersion != "" {
 		m.Driver = "driver " + snapshot.DriverVersion
 		if snapshot.CUDAVersion != "" {
@@ -137,6 +139,7 @@ func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machi
 		g.ID = elementID("gpu", orElse(g.UUID, snapshot.Node+"-"+strconv.Itoa(g.Index)))
 		g.LastSeen = m.LastSeen
 		g.Simulated = g.Simulated || snapshot.Simulated
+		g.cordoned = m.Cordoned != ""
 		if drawings {
 			for measure := range g.Readings {
 				drawn := s.trends.draw(g.UUID, measureOf(measure), now)
@@ -255,6 +258,8 @@ func since(t, now time.Time) string {
 type gpuRoom struct {
 	total, free, largest, mostFree int
 	simulated                      bool // all of them
+	cordoned                       int  // those of machines that take no new work
+	closed                         bool // no machine takes new work
 	shared                         bool // several notebooks take turns on some
 }
 
@@ -267,8 +272,9 @@ func (r gpuRoom) noun() string {
 }
 
 func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
-	room := gpuRoom{simulated: true}
+	room := gpuRoom{simulated: true, closed: len(machines) > 0}
 	for _, m := range machines {
+		room.closed = room.closed && m.Cordoned != ""
 		all, free := 0, 0
 		for _, g := range m.GPUs {
 			if !g.fits(kind) {
@@ -280,6 +286,9 @@ func roomIn(machines []machineView, kind notebooks.GPUKind) gpuRoom {
 		}
 		room.simulated = room.simulated && (m.Simulated || all == 0)
 		room.total += all
+		if m.Cordoned != "" {
+			room.cordoned += all
+		}
 		room.free += free
 		room.largest = max(room.largest, all)
 		room.mostFree = max(room.mostFree, free)

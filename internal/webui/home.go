@@ -37,6 +37,8 @@ type homeView struct {
 	// is shared with them.
 	Home    string
 	Folders []folderRow
+	// Emptying is what ends because its machine is being emptied.
+	Emptying []string
 	// Disk is what an administrator is to know of the lab's disks.
 	Disk string
 	// Backup and BackupNext are for whoever looks after the lab: when it was saved
@@ -129,6 +131,9 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	if s.cfg.DiskNotice != nil && v.may(users.ActionManageLab) {
 		view.Disk = s.cfg.DiskNotice()
 	}
+	if s.cfg.Emptying != nil {
+		view.Emptying = s.cfg.Emptying(v.session.User.Handle)
+	}
 	waiting := 0
 	for i := range active {
 		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
@@ -180,6 +185,8 @@ func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int, obstacle stri
 	switch {
 	case obstacle != "":
 		view.Now, view.NowTone = "cannot start here", "bad"
+	case room.closed:
+		view.Now, view.NowTone = "would wait: no machine takes new work now", "warn"
 	case p.GPUs == 0:
 		view.Now, view.NowTone = "starts at once", "ok"
 	case room.total == 0 && p.GPUKind() != (notebooks.GPUKind{}):
@@ -200,6 +207,8 @@ func profileViewOf(p notebooks.Profile, room gpuRoom, waiting int, obstacle stri
 
 func usedUp(room gpuRoom) string {
 	switch {
+	case room.cordoned == room.total:
+		return "its machines take no new work now"
 	case room.free > 0:
 		return fmt.Sprintf("only %d of %d %s free", room.free, room.total, room.noun())
 	case room.total == 1:
@@ -352,6 +361,9 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		}
 		if v.may(users.ActionManageLab) {
 			list = append(list, part{id: "disk", body: diskNotice(view)})
+		}
+		if s.cfg.Emptying != nil {
+			list = append(list, part{id: "emptying", body: emptyingNotices(view.Emptying)})
 		}
 		if s.cfg.Machine != nil {
 			list = append(list, part{id: "machine-notes", body: machineNotes(s.machineNotes()), same: everybody})

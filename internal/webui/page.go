@@ -104,7 +104,7 @@ func navFor(v visitor) []navLink {
 		nav = append(nav, navLink{"/audit", "Audit", "shield-check"})
 	}
 	if v.may(users.ActionManageLab) {
-		nav = append(nav, navLink{"/status", "Status", "server"})
+		nav = append(nav, navLink{"/machines", "Machines", "cpu"}, navLink{"/status", "Status", "server"})
 	}
 	return nav
 }

@@ -127,6 +127,13 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/audit", need: users.ActionSeeAudit, handler: s.auditPage},
 		{method: "POST", path: "/audit/export", need: users.ActionSeeAudit, handler: s.exportAudit},
 		{method: "GET", path: "/status", need: users.ActionManageLab, handler: s.statusPage},
+		{method: "GET", path: "/machines", need: users.ActionManageLab, handler: s.machinesPage},
+		{method: "POST", path: "/machines/invite", need: users.ActionManageLab, handler: s.inviteMachine},
+		{method: "POST", path: "/machines/invitations/{code}/withdraw", need: users.ActionManageLab, handler: s.withdrawMachine},
+		{method: "POST", path: "/machines/cordon", need: users.ActionManageLab, handler: s.cordonMachine},
+		{method: "POST", path: "/machines/{machine}/uncordon", need: users.ActionManageLab, handler: s.uncordonMachine},
+		{method: "POST", path: "/machines/{machine}/keep", need: users.ActionManageLab, handler: s.keepMachine},
+		{method: "POST", path: "/machines/{machine}/remove", need: users.ActionManageLab, handler: s.removeMachine},
 	}
 }
 

@@ -128,6 +128,13 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/invitations/1/revoke", lead | admin},
 		{"GET", "/network", signedIn},
 		{"GET", "/status", admin},
+		{"GET", "/machines", admin},
+		{"POST", "/machines/invite", admin},
+		{"POST", "/machines/invitations/0000000000000001/withdraw", admin},
+		{"POST", "/machines/cordon", admin},
+		{"POST", "/machines/gpu-two/uncordon", admin},
+		{"POST", "/machines/gpu-two/keep", admin},
+		{"POST", "/machines/gpu-two/remove", admin},
 	}
 	for _, rt := range newLab(t).pages.Routes() {
 		path := samplePath(rt[1])
@@ -189,7 +196,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
+	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

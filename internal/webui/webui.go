@@ -101,13 +101,14 @@ type StatusSource interface {
 	Charts(ctx context.Context) ([]ctl.Chart, error)
 }
 
-// Config is what the pages need. Users, Notebooks, Fleet, Status, History,
+// Config is what the pages need. Users, Notebooks, Fleet, Status, Machines, History,
 // Quotas, Storage, CheckGPU and LendGPU are required; every other zero value works.
 type Config struct {
 	Users     Users
 	Notebooks Notebooks
 	Fleet     Fleet
 	Status    StatusSource
+	Machines  Machines
 	History   History
 	Quotas    Quotas
 	Storage   Storage
@@ -126,6 +127,9 @@ type Config struct {
 	// Machine returns what everybody should know of the machine, a sentence each:
 	// that it stays awake, that it was asleep. Nil knows nothing.
 	Machine func() []string
+	// Emptying is what somebody (by handle) is told whose notebooks end because
+	// their machine is being emptied, a sentence or more each. Nil knows of none.
+	Emptying func(handle string) []string
 	// Elsewhere says where the lab is, for a visitor who has opened it under a
 	// host (without a port): moved is its address if that has become another, ""
 	// where the host is as good as any, and others are further ways in, for when
@@ -175,8 +179,8 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, History, Quotas, Storage, CheckGPU and LendGPU are required")
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, CheckGPU and LendGPU are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443

@@ -37,6 +37,8 @@ func TestPool(t *testing.T) {
 		{"doctor of a machine", p.doctor, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
+		{"the page of the machines", p.machinesPage, false},
+		{"no new work", p.noNewWork, false},
 		{"a stolen certificate", p.stolen, false},
 		{"another version", p.anotherVersion, false},
 		{"memory", p.memory, false},
@@ -44,6 +46,7 @@ func TestPool(t *testing.T) {
 		{"agent killed", p.agentKilled, false},
 		{"the machine moves", p.machineMoves, false},
 		{"machine lost", p.lost, true},
+		{"emptied", p.emptied, true},
 		{"removed", p.removed, false},
 	})
 }
@@ -442,6 +445,160 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	b.Open(pages + "/gpus")
 	b.WaitFor("both GPUs with their holder", `[...document.querySelectorAll("#machines .gpu")].filter(g => g.innerText.includes("`+adminHandle+`")).length === 2`)
 	b.Pictures("pool-held")
+}
+
+// machinesPage: an admin sees both machines as they are, and makes and withdraws
+// an invitation there that works as one of the command line.
+func (p *pool) machinesPage(t *testing.T, a *appliance) {
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	for _, name := range []string{p.head(), nodeName} {
+		card := "#machine-" + name
+		b.WaitText(card, "ready")
+		b.WaitText(card, "simulated")
+		b.WaitText(card, adminHandle)
+		b.WaitFor(name+" says how busy it is", `document.querySelectorAll("`+card+` .readings .unknown").length === 0`)
+	}
+	b.WaitText("#machine-"+nodeName, "clock right")
+	b.WaitText("#machine-"+nodeName, "heard of now")
+	b.Pictures("pool-machines")
+
+	b.Click("main", "Make the line")
+	b.WaitText("main", "It works once, until")
+	line := lab.Evaluate[string](b, `async () => document.getElementById("join-line").value`)
+	b.ClickOn("details.fold summary")
+	b.Pictures("pool-invitation")
+	third := lab.NewBeside(t, a.Lab, "gpu-four", "10.99.0.4")
+	refused(t, a, third, line, "the lab's storage is not at /srv/lab on this machine") // and let in otherwise
+	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, "Open invitations") {
+		t.Errorf("the command line does not know of it:\n%s", got)
+	}
+	b.ClickOn("#open-invitations button")
+	b.WaitFor("the question", `document.getElementById("confirm").open`)
+	b.ClickOn("#confirm [data-yes]")
+	b.WaitFor("the page without that invitation", `!document.querySelector("#join-line")`)
+	refused(t, a, third, line, "this lab has not made that join code")
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--json"); !strings.Contains(got, `"node.withdraw"`) || strings.Contains(got, "gl1") {
+		t.Error("the audit log does not know who withdrew it, or knows the code")
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "withdraw", "0123456789abcdef"), 1, "is not open any more")
+}
+
+// taint is what Kubernetes has of a machine that takes no new work.
+func (p *pool) taint(a *appliance, node string) string {
+	return a.MustGpulab(a.ctx, "kubectl", "get", "node", node, "-o", `jsonpath={.spec.taints[?(@.key=="gpulab.dev/cordoned")].effect}{.spec.unschedulable}`)
+}
+
+// closeOnPage fills in the form with which a machine takes no new work.
+func closeOnPage(b *lab.Browser, machine, reason, ends string) {
+	for id, value := range map[string]string{"cordon-machine": machine, "cordon-ends": ends} {
+		b.WaitFor("the choice of "+value, fmt.Sprintf(`(() => { const s = document.getElementById(%q); s.value = %q; return s.value === %[2]q })()`, id, value))
+	}
+	b.Fill("Reason", reason)
+	b.Click("form", "Take no new work")
+}
+
+// noNewWork: a machine that takes none keeps what it has and gets nothing new,
+// says why to those who wait, and stays so whatever is done by hand.
+func (p *pool) noNewWork(t *testing.T, a *appliance) {
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "cordon", "nobody"), 1, `no machine named "nobody"`)
+	a.MustGpulab(a.ctx, "nodes", "cordon", nodeName, "--reason", "new memory")
+	a.within(t, 10*time.Second, "Kubernetes knows it", func() bool { return p.taint(a, nodeName) == "NoSchedule" })
+	a.MustGpulab(a.ctx, "kubectl", "taint", "node", nodeName, "gpulab.dev/cordoned-")
+	a.within(t, 10*time.Second, "what was taken away by hand is back", func() bool { return p.taint(a, nodeName) == "NoSchedule" })
+	a.MustGpulab(a.ctx, "kubectl", "cordon", p.head())
+	a.within(t, 10*time.Second, "what was closed by hand is open again", func() bool { return p.taint(a, p.head()) == "" })
+	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, nodeName+" takes no new work: new memory.") || !strings.Contains(got, "Still there: "+adminHandle+"/") {
+		t.Errorf("nodes says\n%s", got)
+	}
+
+	b := a.browser.For(t).Tab()
+	launch(b, "gpu", "Third")
+	b.WaitText("#launch-state", "The lab's GPU is in use. "+nodeName+" (new memory) takes no new work now.")
+	third := b.Location()
+	guest := a.guest.For(t).Tab()
+	guest.Open(pages + "/gpus")
+	guest.WaitText("#machines", nodeName+" takes no new work: new memory.")
+
+	// The head too, on the page.
+	b.Open(pages + "/machines")
+	closeOnPage(b, p.head(), "the disk is full", "")
+	b.WaitText("#machine-"+p.head(), "It takes no new work: the disk is full.")
+	b.WaitText("#machine-"+nodeName, "by root")
+	b.Pictures("pool-cordoned")
+	a.within(t, 10*time.Second, "Kubernetes knows it of the head", func() bool { return p.taint(a, p.head()) == "NoSchedule" })
+	guest.Open(pages + "/")
+	guest.WaitText("main", "would wait: no machine takes new work now")
+	guest.Pictures("pool-cordoned-home")
+	launch(guest, "cpu", "Fourth")
+	guest.WaitText("#launch-state", "(the disk is full)")
+	guest.WaitText("#launch-state", "It starts when that has changed.")
+	// What runs the lab has a place there all the same.
+	a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "delete", "pod", "-l", "k8s-app=kube-dns", "--wait=false")
+	a.eventually(t, "the cluster's DNS starts on a head that takes no new work", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", `jsonpath={.items[*].status.containerStatuses[0].ready}`) == "true"
+	})
+
+	b.Click("#machine-"+p.head(), "Take work again on "+p.head())
+	b.WaitFor("the head without it", `!document.querySelector("#machine-`+p.head()+` .banner")`)
+	waitJupyterLab(guest, guestHandle) // it starts by itself
+	b.Open(third)
+	b.Click("main", "Cancel")
+	a.MustGpulab(a.ctx, "nodes", "uncordon", nodeName)
+	a.within(t, 10*time.Second, "Kubernetes lets work in again", func() bool { return p.taint(a, nodeName) == "" })
+	p.samePod(t, a)
+}
+
+// emptied: those who work on a machine are told when their notebooks end there;
+// it can be taken back, outlasts a restart of gpulab, and ends what is left.
+func (p *pool) emptied(t *testing.T, a *appliance) {
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	closeOnPage(b, nodeName, "new memory", "1h")
+	b.WaitText("#machine-"+nodeName, "It is being emptied: 1 notebook left")
+	b.Pictures("pool-emptied")
+	home := a.browser.For(t).Tab()
+	home.Open(pages + "/")
+	home.WaitText("#emptying", nodeName+" is being emptied (new memory). Your notebook")
+	home.Pictures("pool-emptied-home")
+	guest := a.guest.For(t).Tab()
+	guest.Open(pages + "/")
+	guest.WaitText("main", nodeName+" takes no new work: new memory. It is being emptied")
+	if got := guest.Text("#emptying"); got != "" {
+		t.Errorf("who has nothing there is told %q", got)
+	}
+
+	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
+	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, "It is being emptied; notebooks there end") {
+		t.Errorf("after a restart:\n%s", got)
+	}
+	a.MustGpulab(a.ctx, "nodes", "drain", nodeName, "--cancel")
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "drain", nodeName, "--cancel"), 1, "is not being emptied")
+	home.Open(pages + "/")
+	home.WaitFor("a home page without the notice", `document.querySelector("#emptying.hidden")`)
+	p.samePod(t, a)
+
+	t.Log(a.MustGpulab(a.ctx, "nodes", "drain", nodeName, "--in", "5s"))
+	a.within(t, 60*time.Second, "no notebook is left", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+adminHandle, "--field-selector", "spec.nodeName="+nodeName, "-o", "name") == ""
+	})
+	home.WaitText("#mine", "interrupted")
+	home.WaitText("#mine", nodeName+" was emptied (new memory)")
+	home.Pictures("pool-emptied-after")
+	if got := p.kernels[p.head()].in(t).run(t, "print(precious)"); got != "42" {
+		t.Errorf("the notebook on the head says %q", got)
+	}
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--json"); !strings.Contains(got, `"node.stop"`) || !strings.Contains(got, `"node.drain"`) || !strings.Contains(got, `"node.keep"`) {
+		t.Error("the audit log does not know of it")
+	}
+	a.MustGpulab(a.ctx, "nodes", "uncordon", nodeName)
+	launch(home, "gpu", "Five") // the head's GPU is taken
+	waitJupyterLab(home, adminHandle)
 }
 
 // head is the name of the first machine.
@@ -849,6 +1006,17 @@ func (p *pool) leave(t *testing.T, a *appliance) {
 	if got := p.state(t, a); got != "ready" {
 		t.Errorf("after another join the machine is %q", got)
 	}
+	// And be removed on the page.
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	b.Click("#machine-"+nodeName, "Remove "+nodeName)
+	b.WaitText("#confirm", "No notebook runs there. Homes stay.")
+	b.Pictures("pool-remove")
+	b.ClickOn("#confirm [data-yes]")
+	b.WaitText("#pool", "This lab is one machine.")
+	a.within(t, 90*time.Second, "gpulab is off the machine", func() bool {
+		return p.node.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code != 0
+	})
 }
 
 const exportConfig = `

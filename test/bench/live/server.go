@@ -103,8 +103,23 @@ func owned(s gpu.Snapshot) gpu.Snapshot {
 // idle is a gpulab of which nothing is to be told.
 type idle struct{}
 
-func (idle) Status(context.Context) (ctl.Status, error)  { return ctl.Status{}, nil }
+func (idle) Status(context.Context) (ctl.Status, error)         { return ctl.Status{}, nil }
+func (idle) Nodes(context.Context) (ctl.Machines, error)        { return ctl.Machines{}, nil }
+func (idle) Invite(context.Context) (ctl.NodeInvitation, error) { return ctl.NodeInvitation{}, nil }
+func (idle) Withdraw(context.Context, string) error             { return nil }
+func (idle) Remove(context.Context, string, bool) (ctl.RemovedNode, error) {
+	return ctl.RemovedNode{}, nil
+}
 func (idle) Charts(context.Context) ([]ctl.Chart, error) { return nil, nil }
+
+func (idle) Cordon(context.Context, string, string, string) (ctl.Cordon, error) {
+	return ctl.Cordon{}, nil
+}
+func (idle) Uncordon(context.Context, string) error { return nil }
+func (idle) Drain(context.Context, string, string, ctl.Drain) (ctl.Cordon, error) {
+	return ctl.Cordon{}, nil
+}
+func (idle) Keep(context.Context, string) error { return nil }
 
 // serve is the server: what watches the GPUs, and the pages.
 func serve(ctx context.Context, file string) error {
@@ -154,7 +169,7 @@ func serve(ctx context.Context, file string) error {
 		return errors.New("the probe has not told of all GPUs and processes within 30 s")
 	}
 	pages, err := webui.New(webui.Config{
-		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, History: recorder, Quotas: unlimited{},
+		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{}, History: recorder, Quotas: unlimited{},
 		Storage:  storage.New(storage.Config{DB: databases.DB(), People: people, HomesDir: filepath.Join(cfg.Dir, "homes"), FoldersDir: filepath.Join(cfg.Dir, "folders")}),
 		CheckGPU: func(context.Context) (string, error) { return "", nil },
 		LendGPU:  func(context.Context, string, bool) error { return nil },

@@ -1,0 +1,136 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Machines are those of the pool. Errors are sentences for people around the sentinel errors of package ctl.
+type Machines interface {
+	Nodes(ctx context.Context) (ctl.Machines, error)
+	Invite(ctx context.Context) (ctl.NodeInvitation, error)
+	Withdraw(ctx context.Context, id string) error
+	Remove(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error)
+	Cordon(ctx context.Context, name, by, reason string) (ctl.Cordon, error)
+	Uncordon(ctx context.Context, name string) error
+	Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.Cordon, error)
+	Keep(ctx context.Context, name string) error
+}
+
+type machineInput struct {
+	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
+}
+
+type cordonInput struct {
+	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
+	Body    struct {
+		Reason string `json:"reason,omitempty" maxLength:"120" doc:"For everybody to read"`
+	}
+}
+
+type drainInput struct {
+	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
+	Body    struct {
+		Reason  string `json:"reason,omitempty" maxLength:"120" doc:"For everybody to read"`
+		Seconds int64  `json:"seconds" minimum:"0" maximum:"1209600" doc:"Until notebooks end that are still there; 0 is now"`
+	}
+}
+
+type codeInput struct {
+	Code string `path:"code" minLength:"16" maxLength:"16" pattern:"^[0-9a-f]*$" doc:"Of the invitation, as listMachines has it"`
+}
+
+type removeMachineInput struct {
+	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
+	Anyway  bool   `query:"anyway" doc:"End the notebooks that run there"`
+}
+
+func (s *Server) addMachines() {
+	add(s, Operation{Method: "GET", Path: "/machines", ID: "listMachines", Need: users.ActionManageLab, tag: "lab", summary: "The machines of the pool, and open invitations",
+		description: "What `gpulab nodes --json` prints on the head machine."}, s.listMachines)
+	add(s, Operation{Method: "POST", Path: "/machine-invitations", ID: "inviteMachine", Need: users.ActionManageLab, tag: "lab", summary: "Make the line with which another machine joins",
+		description: "The code in it is a secret. It works once, for an hour, and is answered only now.", status: http.StatusCreated, also: []int{http.StatusServiceUnavailable}}, s.inviteMachine)
+	add(s, Operation{Method: "DELETE", Path: "/machine-invitations/{code}", ID: "withdrawMachineInvitation", Need: users.ActionManageLab, tag: "lab", summary: "Make an invitation worthless that nobody has used"}, s.withdrawMachine)
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}", ID: "removeMachine", Need: users.ActionManageLab, tag: "lab", summary: "Take a machine out of the pool, and gpulab off it",
+		also: []int{conflict}, status: http.StatusOK}, s.removeMachine)
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/cordon", ID: "cordonMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let a machine take no new work",
+		description: "What runs there goes on."}, s.cordonMachine)
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/cordon", ID: "uncordonMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let a machine take work again",
+		description: "One that takes work is as was wanted."}, s.uncordonMachine)
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/drain", ID: "drainMachine", Need: users.ActionManageLab, tag: "lab", summary: "Empty a machine, with notice to those who work there",
+		description: "It takes no new work from now on; notebooks that are left there end after a while."}, s.drainMachine)
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/drain", ID: "keepMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let notebooks stay on a machine that was being emptied",
+		description: "It still takes no new work.", also: []int{conflict}}, s.keepMachine)
+}
+
+func (s *Server) listMachines(ctx context.Context, _ *call, _ *noInput) (*body[ctl.Machines], error) {
+	list, err := s.cfg.Machines.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return answerWith(list)
+}
+
+func (s *Server) inviteMachine(ctx context.Context, c *call, _ *noInput) (*body[ctl.NodeInvitation], error) {
+	made, err := s.cfg.Machines.Invite(ctx)
+	if err != nil {
+		return nil, problem(http.StatusServiceUnavailable, "No machine can join now", sentence(err.Error()))
+	}
+	s.audit(ctx, c, "node.invite", "", "")
+	return answerWith(made)
+}
+
+func (s *Server) withdrawMachine(ctx context.Context, c *call, in *codeInput) (*nothing, error) {
+	if err := s.cfg.Machines.Withdraw(ctx, in.Code); err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.withdraw", in.Code, "")
+	return done(nil)
+}
+
+func (s *Server) removeMachine(ctx context.Context, c *call, in *removeMachineInput) (*body[ctl.RemovedNode], error) {
+	out, err := s.cfg.Machines.Remove(ctx, in.Machine, in.Anyway)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.remove", in.Machine, "")
+	return answerWith(out)
+}
+
+func (s *Server) cordonMachine(ctx context.Context, c *call, in *cordonInput) (*body[ctl.Cordon], error) {
+	out, err := s.cfg.Machines.Cordon(ctx, in.Machine, c.user.Handle, in.Body.Reason)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.cordon", in.Machine, out.Reason)
+	return answerWith(out)
+}
+
+func (s *Server) uncordonMachine(ctx context.Context, c *call, in *machineInput) (*nothing, error) {
+	if err := s.cfg.Machines.Uncordon(ctx, in.Machine); err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.uncordon", in.Machine, "")
+	return done(nil)
+}
+
+func (s *Server) drainMachine(ctx context.Context, c *call, in *drainInput) (*body[ctl.Cordon], error) {
+	out, err := s.cfg.Machines.Drain(ctx, in.Machine, c.user.Handle, ctl.Drain{Reason: in.Body.Reason, In: time.Duration(in.Body.Seconds) * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.drain", in.Machine, out.Detail())
+	return answerWith(out)
+}
+
+func (s *Server) keepMachine(ctx context.Context, c *call, in *machineInput) (*nothing, error) {
+	if err := s.cfg.Machines.Keep(ctx, in.Machine); err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.keep", in.Machine, "")
+	return done(nil)
+}

@@ -1,0 +1,45 @@
+package api_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/api/apitest"
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+func TestMachines(t *testing.T) {
+	l := apitest.New(t)
+	ada, ben := l.Token(t, "ada", users.ScopeFull), l.Token(t, "ben", users.ScopeFull)
+	ask(t, l, ben, "GET", "/machines", "").want(t, http.StatusForbidden)
+	ask(t, l, ben, "POST", "/machine-invitations", "{}").want(t, http.StatusForbidden)
+	if got := read[ctl.Machines](t, ask(t, l, ada, "GET", "/machines", "").want(t, http.StatusOK)); len(got.Nodes) != 2 || got.Nodes[1].Notebooks[0].User != "ben" || got.Nodes[1].Host.CPUs != 16 {
+		t.Errorf("%+v", got)
+	}
+	made := read[ctl.NodeInvitation](t, ask(t, l, ada, "POST", "/machine-invitations", "").want(t, http.StatusCreated))
+	if !strings.HasPrefix(made.Command, "gpulab join gl1") {
+		t.Errorf("%+v", made)
+	}
+	open := read[ctl.Machines](t, ask(t, l, ada, "GET", "/machines", "")).Invitations
+	if len(open) != 1 {
+		t.Fatalf("%+v", open)
+	}
+	ask(t, l, ada, "DELETE", "/machine-invitations/"+open[0].ID, "").want(t, http.StatusNoContent)
+	ask(t, l, ada, "DELETE", "/machine-invitations/"+open[0].ID, "").want(t, http.StatusNotFound)
+	ask(t, l, ada, "PUT", "/machines/gpu-nine/cordon", "{}").want(t, http.StatusNotFound)
+	ask(t, l, ada, "PUT", "/machines/gpu-two/cordon", `{"reason": "a\nb"}`).want(t, http.StatusUnprocessableEntity, "one line")
+	ask(t, l, ada, "PUT", "/machines/gpu-two/cordon", `{"reason": "new disk"}`).want(t, http.StatusOK, `"by":"ada"`, "new disk")
+	ask(t, l, ada, "DELETE", "/machines/gpu-two/drain", "").want(t, http.StatusConflict, "not being emptied")
+	ask(t, l, ada, "PUT", "/machines/gpu-two/drain", `{"seconds": -1}`).want(t, http.StatusUnprocessableEntity)
+	ask(t, l, ada, "PUT", "/machines/gpu-two/drain", `{"seconds": 3600, "reason": "new disk"}`).want(t, http.StatusOK, "emptyAt")
+	ask(t, l, ada, "DELETE", "/machines/gpu-two/drain", "").want(t, http.StatusNoContent)
+	ask(t, l, ada, "DELETE", "/machines/gpu-two/cordon", "").want(t, http.StatusNoContent)
+	if got := read[ctl.Machines](t, ask(t, l, ada, "GET", "/machines", "")); got.Nodes[1].Cordon != nil {
+		t.Errorf("%+v", got.Nodes[1].Cordon)
+	}
+	ask(t, l, ada, "DELETE", "/machines/gpu-nine", "").want(t, http.StatusNotFound)
+	ask(t, l, ada, "DELETE", "/machines/gpu-two", "").want(t, http.StatusConflict)
+	ask(t, l, ada, "DELETE", "/machines/gpu-two?anyway=true", "").want(t, http.StatusOK, "gpu-two")
+}

@@ -1,0 +1,144 @@
+package webui_test
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/webui"
+)
+
+func TestMachines(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.get("/machines").want(t, http.StatusOK, "gpu-box", "head", "gpu-two", "ready", "simulated", "of 16 cores", "clock right", "heard of now", "10.0.0.2",
+		"/launches/2", "ben’s gpu", "/events?view=pool", "Make the line")
+	if body := c.get("/machines").body; strings.Contains(body, "/machines/gpu-box/remove") || strings.Contains(body, "This lab is one machine") {
+		t.Error("the head can be removed, or the lab is called one machine")
+	}
+	l.machines.Edit(func(m *ctl.Machines) {
+		n, behind := &m.Nodes[1], -75.0
+		n.State, n.Detail, n.LastContact, n.ClockOffset, n.Host = ctl.NodeLost, "gpu-two has not been heard since 10:00", time.Now().Add(-2*time.Minute), &behind, nil
+	})
+	c.get("/machines").want(t, http.StatusOK, "lost", "has not been heard since 10:00", "last heard of 2 min ago", "clock 1 min 15 s behind the head’s", "when it is back")
+
+	// An empty pool says what others would bring.
+	l.machines.Edit(func(m *ctl.Machines) { m.Nodes = m.Nodes[:1] })
+	c.get("/machines").want(t, http.StatusOK, "This lab is one machine.")
+}
+
+var joinLine = regexp.MustCompile(`value="(sudo gpulab join gl1[a-z0-9]+)"`)
+
+func TestInviteMachine(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	got := c.post("/machines", "/machines/invite", nil)
+	got.want(t, http.StatusOK, "It works once, until", "10.0.0.1:8444", `data-copy="join-line"`, `class="qr"`, "Open invitations")
+	line := joinLine.FindStringSubmatch(got.body)
+	if line == nil {
+		t.Fatalf("no line on the page:\n%s", visible(got.body))
+	}
+	again := c.get("/machines")
+	again.want(t, http.StatusOK, "Open invitations")
+	if strings.Contains(again.body, line[1]) || strings.Contains(again.body, "gl1") {
+		t.Error("the code is shown a second time")
+	}
+	c.post("/machines", "/machines/invitations/0000000000000001/withdraw", nil).want(t, http.StatusSeeOther)
+	c.post("/machines", "/machines/invitations/0000000000000001/withdraw", nil).want(t, http.StatusNotFound, "is not open any more")
+	if strings.Contains(c.get("/machines").body, "Withdraw") {
+		t.Error("a withdrawn invitation is on the page")
+	}
+	audit := c.get("/audit").body
+	for _, want := range []string{"made a code with which a machine can join", "withdrew a code"} {
+		if !strings.Contains(audit, want) {
+			t.Errorf("the audit log lacks %q", want)
+		}
+	}
+	if strings.Contains(audit, "gl1") {
+		t.Error("a code is in the audit log")
+	}
+}
+
+func TestRemoveMachine(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.get("/machines").want(t, http.StatusOK, "Take gpu-two out of the pool?", "These notebooks end")
+	c.post("/machines", "/machines/gpu-two/remove", nil).want(t, http.StatusConflict, "notebooks run there")
+	c.post("/machines", "/machines/gpu-box/remove", url.Values{"anyway": {"yes"}}).want(t, http.StatusConflict)
+	c.post("/machines", "/machines/nobody/remove", url.Values{"anyway": {"yes"}}).want(t, http.StatusNotFound)
+	c.post("/machines", "/machines/gpu-two/remove", url.Values{"anyway": {"yes"}}).want(t, http.StatusSeeOther)
+	if strings.Contains(c.get("/machines").body, "gpu-two") {
+		t.Error("it is still there")
+	}
+	c.get("/audit").want(t, http.StatusOK, "removed a machine from the pool", "gpu-two")
+}
+
+func TestCordonMachine(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	form := func(machine, ends string) url.Values {
+		return url.Values{"machine": {machine}, "reason": {"new memory"}, "ends": {ends}}
+	}
+	c.post("/machines", "/machines/cordon", form("gpu-nine", "")).want(t, http.StatusNotFound)
+	c.post("/machines", "/machines/cordon", form("gpu-two", "soon")).want(t, http.StatusBadRequest)
+	c.post("/machines", "/machines/cordon", url.Values{"machine": {"gpu-two"}, "reason": {"a\x00b"}, "ends": {""}}).want(t, http.StatusUnprocessableEntity, "one line")
+	c.post("/machines", "/machines/cordon", form("gpu-two", "")).want(t, http.StatusSeeOther)
+	got := c.get("/machines")
+	got.want(t, http.StatusOK, "It takes no new work: new memory.", "by ada, since", "Take work again")
+	if strings.Contains(got.body, "Let notebooks stay") {
+		t.Error("it is called one that is being emptied")
+	}
+	c.post("/machines", "/machines/gpu-two/keep", nil).want(t, http.StatusConflict)
+	c.post("/machines", "/machines/cordon", form("gpu-two", "2h")).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "It is being emptied: 1 notebook left", "Let notebooks stay")
+	list, err := l.machines.Nodes(t.Context())
+	if err != nil || time.Until(list.Nodes[1].Cordon.EmptyAt).Round(time.Minute) != 2*time.Hour {
+		t.Errorf("%+v, %v", list.Nodes[1].Cordon, err)
+	}
+	c.post("/machines", "/machines/gpu-two/keep", nil).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "It takes no new work: new memory.")
+	c.post("/machines", "/machines/gpu-two/uncordon", nil).want(t, http.StatusSeeOther)
+	if strings.Contains(c.get("/machines").body, "Take work again") {
+		t.Error("it still takes no work")
+	}
+	audit := c.get("/audit").body
+	for _, want := range []string{"let a machine take no new work", "began to empty a machine", "let the notebooks of a machine stay", "let a machine take work again", "new memory"} {
+		if !strings.Contains(audit, want) {
+			t.Errorf("the audit log lacks %q", want)
+		}
+	}
+}
+
+// Who works on a machine that is being emptied reads it at home; launch cards
+// know which machines take work.
+func TestCordonedMachineAtHome(t *testing.T) {
+	l := newLabWith(t, func(c *webui.Config) {
+		c.Emptying = func(handle string) []string {
+			if handle != "ben" {
+				return nil
+			}
+			return []string{"gpu-two is being emptied. Your notebook “Mine” there ends at 16:30: save your work."}
+		}
+	})
+	l.client(t, "ben").get("/").want(t, http.StatusOK, "ends at 16:30: save your work")
+	if strings.Contains(l.client(t, "lea").get("/").body, "being emptied") {
+		t.Error("somebody else reads it too")
+	}
+	s := snapshotAt(time.Now(), 2)
+	s.Cordoned = "gpu-box takes no new work: new memory."
+	l.fleet.publish(s)
+	got := l.client(t, "lea").get("/")
+	got.want(t, http.StatusOK, "gpu-box takes no new work: new memory.", "would wait: no machine takes new work now")
+	if strings.Contains(got.body, "starts at once") || strings.Contains(got.body, "2 of 2") {
+		t.Errorf("a notebook would start:\n%s", visible(got.body))
+	}
+	other := snapshotAt(time.Now(), 0)
+	other.Node = "cpu-box"
+	l.fleet.publish(other)
+	l.client(t, "lea").get("/").want(t, http.StatusOK, "starts at once", "would wait: its machines take no new work now")
+	l.client(t, "lea").get("/gpus").want(t, http.StatusOK, "gpu-box takes no new work: new memory.")
+}
