@@ -172,6 +172,7 @@ func pagesConfig(p *people) webui.Config {
 		History:  struct{ webui.History }{},
 		Quotas:   struct{ webui.Quotas }{},
 		Storage:  struct{ webui.Storage }{},
+		Machines: struct{ webui.Machines }{},
 		CheckGPU: func(context.Context) (string, error) { return "", errStarting },
 		LendGPU:  func(context.Context, string, bool) error { return errStarting },
 	}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/api/apitest"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -72,7 +73,7 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 		prepare(s)
 	}
 	quotas, files := newQuotas(t, s.users, s.notebooks)
-	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Fleet: s.fleet, Status: &fakeStatus{},
+	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Machines: apitest.NewMachines(), Fleet: s.fleet, Status: &fakeStatus{},
 		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
 	if err != nil {
 		t.Fatal(err)
