@@ -123,7 +123,7 @@ func raw(t *testing.T, c *Client, body io.Reader) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	resp, err := c.do(ctx, http.MethodPost, "/v1/stream", body, nil)
+	resp, err := c.do(ctx, http.MethodPost, "/v1/stream", body, http.Header{"Gpulab-Version": {"1"}})
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func TestNonsense(t *testing.T) {
 		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 16<<20 {
 			t.Errorf("%s: the head has %d MB more", lie.says, grown>>20)
 		}
-		eventually(t, lie.says, 5*time.Second, func() bool {
+		eventually(t, lie.says, 20*time.Second, func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return len(l.refused) > 0 && strings.HasPrefix(l.refused[len(l.refused)-1], "b: ") && strings.Contains(l.refused[len(l.refused)-1], lie.says)

