@@ -1133,7 +1133,6 @@ func (p *pool) leaveExport(t *testing.T, a *appliance) {
 // found: the machine finds the head by itself, and is let in by a number that
 // both show.
 func (p *pool) found(t *testing.T, a *appliance) {
-	p.node.MustGpulab(a.ctx, "leave", "--yes")
 	result := p.node.Gpulab(a.ctx, "join")
 	checkFailure(t, result, exitUsage, "--head NAME")
 	if !strings.Contains(result.Stdout, "Pool lab") || !strings.Contains(result.Stdout, nodesDoor) {
