@@ -38,6 +38,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/packaging/simdriver"
+	"github.com/gpulab/gpulab/test/bench/part"
 )
 
 const (
@@ -115,7 +116,7 @@ type Row struct {
 	PublishP99    float64 // of it until the monitor has published the sample
 	CPU           float64 // processor seconds per second of the server
 	ReadersCPU    float64 // the same of all pages' readers
-	Memory        float64 // MiB resident of the server
+	Memory        float64 // MB (10⁶ bytes) resident of the server
 	Bytes         float64 // per page and second, before encryption
 	Missed        float64 // share of new values that a page did not get before the next
 	Values        int     // that were waited for
@@ -147,14 +148,14 @@ func (b bench) measure(ctx context.Context) (f *Figures, err error) {
 	if err := occupy(ctx, root); err != nil {
 		return nil, err
 	}
-	server, err := startPart(ctx, dir, "server", config{
+	server, err := part.Start[ready](ctx, dir, "server", config{
 		Dir: filepath.Join(dir, "data"), Probe: probe, Library: simdriver.Library(root), People: slices.Max(b.pages), Profile: b.profile,
 	})
 	if err != nil {
 		return nil, err
 	}
-	defer server.kill()
-	idle, err := cpuWhile(ctx, 5*time.Second, server)
+	defer server.Kill()
+	idle, err := part.CPUWhile(ctx, 5*time.Second, server.PID())
 	if err != nil {
 		return nil, err
 	}
@@ -215,24 +216,24 @@ func occupy(ctx context.Context, root string) error {
 }
 
 // watch opens the pages and measures.
-func (b bench) watch(ctx context.Context, dir string, server *part, pages int) (Row, error) {
-	readers, err := startPart(ctx, dir, "readers", config{Address: server.ready.Address, CA: server.ready.CA, UUIDs: server.ready.UUIDs, Cookies: server.ready.Cookies[:pages]})
+func (b bench) watch(ctx context.Context, dir string, server *part.Part[ready], pages int) (Row, error) {
+	readers, err := part.Start[ready](ctx, dir, "readers", config{Address: server.Ready.Address, CA: server.Ready.CA, UUIDs: server.Ready.UUIDs, Cookies: server.Ready.Cookies[:pages]})
 	if err != nil {
 		return Row{}, err
 	}
-	defer readers.kill()
+	defer readers.Kill()
 	select { // until nothing of connecting is left
 	case <-ctx.Done():
 		return Row{}, ctx.Err()
 	case <-time.After(3 * time.Second):
 	}
 	if pages == b.pages[len(b.pages)-1] {
-		if err := server.tell("profile"); err != nil {
+		if err := server.Tell("profile"); err != nil {
 			return Row{}, err
 		}
 	}
 	begin := time.Now()
-	cpu, err := cpuWhile(ctx, b.duration, server, readers)
+	cpu, err := part.CPUWhile(ctx, b.duration, server.PID(), readers.PID())
 	if err != nil {
 		return Row{}, err
 	}
@@ -242,13 +243,13 @@ func (b bench) watch(ctx context.Context, dir string, server *part, pages int) (
 		return Row{}, ctx.Err()
 	case <-time.After(2 * time.Second):
 	}
-	memory := resident(server.cmd.Process.Pid)
+	memory := part.Resident(server.PID())
 	var seen arrivals
-	if err := readers.ask("", &seen); err != nil {
+	if err := readers.Ask("", &seen); err != nil {
 		return Row{}, fmt.Errorf("the readers: %w", err)
 	}
 	var samples []sample
-	if err := server.ask("samples", &samples); err != nil {
+	if err := server.Ask("samples", &samples); err != nil {
 		return Row{}, fmt.Errorf("the server: %w", err)
 	}
 	row := Row{Pages: pages, CPU: cpu[0], ReadersCPU: cpu[1], Memory: memory}
@@ -300,6 +301,6 @@ func (f *Figures) print() {
 			(r.CPU-f.IdleCPU)/float64(r.Pages)*1000, r.Bytes, r.Missed*100)
 	}
 	last := f.Rows[len(f.Rows)-1]
-	fmt.Printf("\nWithout pages the server takes %.3f s of processor time per second; with %d it has %.0f MiB.\n", f.IdleCPU, last.Pages, last.Memory)
+	fmt.Printf("\nWithout pages the server takes %.3f s of processor time per second; with %d it has %.0f MB.\n", f.IdleCPU, last.Pages, last.Memory)
 	fmt.Println("A change in the driver waits up to a second for its sample, half a second in the mean; that comes on top.")
 }

@@ -14,6 +14,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/test/bench/part"
 )
 
 // arrivals are what the pages have got.
@@ -51,7 +53,7 @@ func pageOf(cfg config, i int) *page {
 
 // read opens every page and reads until it is told to stop.
 func read(ctx context.Context, file string) error {
-	cfg, err := readConfig(file)
+	cfg, err := part.Config[config](file)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webca"
 	"github.com/gpulab/gpulab/internal/webui"
+	"github.com/gpulab/gpulab/test/bench/part"
 )
 
 // waiting is how many launches wait for a GPU.
@@ -123,7 +124,7 @@ func (idle) Keep(context.Context, string) error { return nil }
 
 // serve is the server: what watches the GPUs, and the pages.
 func serve(ctx context.Context, file string) error {
-	cfg, err := readConfig(file)
+	cfg, err := part.Config[config](file)
 	if err != nil {
 		return err
 	}
@@ -224,14 +225,7 @@ func obey(out *json.Encoder, published *samples, profile string) error {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		switch lines.Text() {
 		case "profile":
-			if profile == "" {
-				continue
-			}
-			file, err := os.Create(filepath.Clean(profile))
-			if err != nil {
-				return err
-			}
-			if err := pprof.StartCPUProfile(file); err != nil {
+			if err := part.Profile(profile); err != nil {
 				return err
 			}
 		case "samples":

@@ -20,6 +20,7 @@ import (
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/test/bench/part"
 )
 
 // heard is what a head has heard so far.
@@ -99,7 +100,7 @@ func (c countingConn) Write(p []byte) (int, error) {
 
 // serve is the head.
 func serve(ctx context.Context, file string) error {
-	cfg, err := readConfig(file)
+	cfg, err := part.Config[config](file)
 	if err != nil {
 		return err
 	}
@@ -186,14 +187,7 @@ func (h *head) obey(out *json.Encoder, profile string) error {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		switch lines.Text() {
 		case "begin":
-			if profile == "" {
-				break
-			}
-			file, err := os.Create(filepath.Clean(profile))
-			if err != nil {
-				return err
-			}
-			if err := pprof.StartCPUProfile(file); err != nil {
+			if err := part.Profile(profile); err != nil {
 				return err
 			}
 		case "end":

@@ -17,11 +17,12 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/test/bench/part"
 )
 
 // report is the machines, which tell until they are told to stop.
 func report(ctx context.Context, file string) error {
-	cfg, err := readConfig(file)
+	cfg, err := part.Config[config](file)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpulab/gpulab/test/bench/part"
 )
 
 const (
@@ -126,32 +128,32 @@ func (b bench) hear(ctx context.Context, machines int, profile string) (Row, err
 		return r, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	head, err := startPart(ctx, dir, "head", config{Dir: filepath.Join(dir, "data"), Machines: machines, Profile: profile})
+	head, err := part.Start[ready](ctx, dir, "head", config{Dir: filepath.Join(dir, "data"), Machines: machines, Profile: profile})
 	if err != nil {
 		return r, err
 	}
-	defer head.kill()
-	others, err := startPart(ctx, dir, "machines", config{Door: head.ready.Door, Lab: head.ready.Lab, Members: head.ready.Members})
+	defer head.Kill()
+	others, err := part.Start[ready](ctx, dir, "machines", config{Door: head.Ready.Door, Lab: head.Ready.Lab, Members: head.Ready.Members})
 	if err != nil {
 		return r, err
 	}
-	defer others.kill()
+	defer others.Kill()
 	select { // until nothing of connecting is left
 	case <-ctx.Done():
 		return r, ctx.Err()
 	case <-time.After(5 * time.Second):
 	}
 	var before, after heard
-	if err := head.ask("begin", &before); err != nil {
+	if err := head.Ask("begin", &before); err != nil {
 		return r, err
 	}
 	began := time.Now()
-	cpu, err := cpuWhile(ctx, b.duration, head, others)
+	cpu, err := part.CPUWhile(ctx, b.duration, head.PID(), others.PID())
 	if err != nil {
 		return r, err
 	}
-	r.Memory = resident(head.cmd.Process.Pid)
-	if err := head.ask("end", &after); err != nil {
+	r.Memory = part.Resident(head.PID())
+	if err := head.Ask("end", &after); err != nil {
 		return r, err
 	}
 	took := time.Since(began).Seconds() * float64(machines)
