@@ -3,12 +3,12 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/template"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // configTemplate documents every key where people meet it.
@@ -176,15 +176,8 @@ func saveConfig(path string, c Config) (changed bool, err error) {
 	if err := configTemplate.Execute(&buf, c); err != nil {
 		return false, err
 	}
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, buf.Bytes()) {
-		return false, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return false, fmt.Errorf("the configuration's folder: %w", err)
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, buf.Bytes(), 0o644); err != nil {
+	if changed, err = atomicfile.Update(path, buf.Bytes(), 0o644, 0o755); err != nil {
 		return false, fmt.Errorf("the configuration: %w", err)
 	}
-	return true, os.Rename(tmp, path)
+	return changed, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/nvidiadriver"
 )
 
@@ -310,28 +311,7 @@ func (c *Config) changeDriverState(change func(*driverState)) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(c.driverStatePath(), append(data, '\n'), 0o600)
-}
-
-// replaceFile writes a file in one step that survives a power cut.
-func replaceFile(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	return folder.Sync()
+	return atomicfile.Write(c.driverStatePath(), append(data, '\n'), 0o600)
 }
 
 // aptEnv leads apt over the lab's proxy, unless the environment names one.

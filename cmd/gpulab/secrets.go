@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/charts"
 )
 
@@ -35,10 +36,7 @@ func loadHubSecrets(dataDir string) (charts.HubSecrets, error) {
 	if data, err = json.Marshal(s); err != nil {
 		return s, err
 	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return s, err
-	}
-	return s, os.Rename(path+".new", path)
+	return s, atomicfile.Write(path, data, 0o600)
 }
 
 func metricsTokenPath(dataDir string) string { return filepath.Join(dataDir, "metrics-token") }
@@ -49,10 +47,9 @@ func loadMetricsToken(dataDir string) (string, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		token := randomHex()
-		if err := os.WriteFile(path+".new", []byte(token+"\n"), 0o600); err != nil {
-			return "", fmt.Errorf("the token of the metrics: %w", err)
+		if err = atomicfile.Write(path, []byte(token+"\n"), 0o600); err == nil {
+			return token, nil
 		}
-		return token, os.Rename(path+".new", path)
 	}
 	if err != nil {
 		return "", fmt.Errorf("the token of the metrics: %w", err)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/beneath"
 )
 
@@ -85,7 +86,7 @@ func (s *Stage) Place(ctx context.Context, p Placing) (Placed, error) {
 	if err != nil {
 		return Placed{}, err
 	}
-	if err := writeWhole(p.Journal, data, 0o600); err != nil {
+	if err := atomicfile.Write(p.Journal, data, 0o600); err != nil {
 		return Placed{}, fmt.Errorf("the journal of the restore: %w", err)
 	}
 	if err := s.lock.Close(); err != nil {
@@ -222,7 +223,7 @@ func (s *Stage) planConfig(p Placing, aside string, j *journal) error {
 		}
 		j.Moves = append(j.Moves, move{From: to + ".restored", To: to})
 	}
-	return syncFolder(dir)
+	return atomicfile.Sync(dir)
 }
 
 // checkMoves makes sure, before anything is moved, that all of it can be, and makes the folders for it.
@@ -284,7 +285,7 @@ func Finish(ctx context.Context, path string) (Placed, bool, error) {
 		folders[filepath.Dir(m.From)], folders[filepath.Dir(m.To)] = true, true
 	}
 	for dir := range folders {
-		if err := syncFolder(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := atomicfile.Sync(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return j.Placed, true, err
 		}
 	}
@@ -296,7 +297,7 @@ func Finish(ctx context.Context, path string) (Placed, bool, error) {
 	if err := os.Remove(path); err != nil {
 		return j.Placed, true, err
 	}
-	return j.Placed, true, syncFolder(filepath.Dir(path))
+	return j.Placed, true, atomicfile.Sync(filepath.Dir(path))
 }
 
 func (m move) do() error {
@@ -330,24 +331,7 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(to, data, info.Mode().Perm())
-}
-
-// writeWhole writes a file that appears complete, safe against a power cut.
-func writeWhole(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".gpulab-restore-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already where all went well
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
+	return atomicfile.Write(to, data, info.Mode().Perm())
 }
 
 // number reads the name of a home or shared folder.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // Target is a file that gets its name only once it is complete. Until then, on most file systems, it has none: whatever
@@ -72,7 +74,7 @@ func (t *Target) Commit(replace bool) error {
 			}
 			return err
 		}
-		return syncFolder(dir)
+		return atomicfile.Sync(dir)
 	}
 	if t.named == "" {
 		named := filepath.Join(dir, ".gpulab-backup-"+strconv.Itoa(os.Getpid()))
@@ -85,7 +87,7 @@ func (t *Target) Commit(replace bool) error {
 		return err
 	}
 	t.named = ""
-	return syncFolder(dir)
+	return atomicfile.Sync(dir)
 }
 
 // link gives the open file a name that nothing has yet.
@@ -106,13 +108,4 @@ func (t *Target) Close() error {
 		_ = os.Remove(t.named)
 	}
 	return t.File.Close()
-}
-
-// syncFolder makes names in a folder safe against a power cut.
-func syncFolder(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // Login is what this computer keeps of a lab it is signed in to.
@@ -72,19 +74,7 @@ func writeLogin(path string, l Login) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("keep the login: %w", err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".login-*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("keep the login: %w", err)
-	}
-	defer func() { _ = os.Remove(file.Name()) }() // gone already where all went well
-	_, err = file.Write(append(text, '\n'))
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
+	if err := atomicfile.Write(path, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keep the login: %w", err)
 	}
 	return nil

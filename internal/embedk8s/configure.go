@@ -1,9 +1,7 @@
 package embedk8s
 
 import (
-	"bytes"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -14,6 +12,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // rbac is what k3s expects in the cluster and a build from its module does not
@@ -93,7 +93,7 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 		files = append(files, file{filepath.Join(c.k3sDir(), "server", "manifests", "gpulab-rbac.yaml"), rbac, 0o600})
 	}
 	for _, f := range files {
-		did, err := writeChanged(f.path, f.data, f.mode)
+		did, err := atomicfile.Update(f.path, f.data, f.mode, 0o700)
 		if err != nil {
 			return false, err
 		}
@@ -167,7 +167,7 @@ func (c *Cluster) resolvConf() (string, error) {
 		}
 	}
 	path := filepath.Join(c.cfg.DataDir, "resolv.conf")
-	_, err := writeChanged(path, []byte("# This machine has no resolver that pods could reach.\n"), 0o644)
+	_, err := atomicfile.Update(path, []byte("# This machine has no resolver that pods could reach.\n"), 0o644, 0o700)
 	return path, err
 }
 
@@ -224,43 +224,4 @@ func hasCapability(n uint) bool {
 		}
 	}
 	return true
-}
-
-// writeChanged writes the file only if its content differs.
-func writeChanged(path string, data []byte, mode fs.FileMode) (bool, error) {
-	old, err := os.ReadFile(path)
-	if err == nil && bytes.Equal(old, data) {
-		return false, nil
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, err
-	}
-	return true, writeAtomic(path, data, mode)
-}
-
-// writeAtomic replaces the file in one step: a reader, or a crash, meets the
-// old content or the new one.
-func writeAtomic(path string, data []byte, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Chmod(mode)
-	}
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return os.Rename(tmp.Name(), path)
 }

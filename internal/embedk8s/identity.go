@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // Identity is chosen once per machine and never recomputed: k3s compares it
@@ -54,7 +56,8 @@ func LoadIdentity(dataDir string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	return id, writeAtomic(path, append(data, '\n'), 0o600)
+	_, err = atomicfile.Update(path, append(data, '\n'), 0o600, 0o700)
+	return id, err
 }
 
 func chooseIdentity() (Identity, error) {
@@ -95,7 +98,7 @@ func JoinedIdentity(dataDir, name string, cluster, service netip.Prefix) (Identi
 	if err != nil {
 		return Identity{}, err
 	}
-	_, err = writeChanged(path, append(data, '\n'), 0o600)
+	_, err = atomicfile.Update(path, append(data, '\n'), 0o600, 0o700)
 	return id, err
 }
 

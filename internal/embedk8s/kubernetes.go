@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // KubernetesMinor is the Kubernetes that this gpulab brings. Within it any two releases of gpulab may follow one
@@ -37,7 +39,7 @@ func checkMinor(k3sDir, minor string) (changed bool, err error) {
 			return false, fmt.Errorf("the lab on this machine runs Kubernetes %s, and this gpulab brings %s: install a gpulab with Kubernetes 1.%d first", had, minor, was+1)
 		}
 	}
-	return writeChanged(path, []byte(minor+"\n"), 0o644)
+	return atomicfile.Update(path, []byte(minor+"\n"), 0o644, 0o700)
 }
 
 // minorNumbers are the numbers behind "1.".

@@ -21,6 +21,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/packaging/runtime/manifest"
 )
 
@@ -321,7 +322,7 @@ func (s *stager) unpackAll(wanted map[string]bool) error {
 	if err := os.Rename(partial, s.dir()); err != nil {
 		return err
 	}
-	return syncPath(s.bin)
+	return atomicfile.Sync(s.bin)
 }
 
 // mend replaces single files under programs that may be running: each by a
@@ -347,7 +348,7 @@ func (s *stager) mend(wanted map[string]bool) error {
 		if err := os.Rename(filepath.Join(partial, name), place); err != nil {
 			return err
 		}
-		if err := syncPath(filepath.Dir(place)); err != nil {
+		if err := atomicfile.Sync(filepath.Dir(place)); err != nil {
 			return err
 		}
 	}
@@ -447,7 +448,7 @@ func isWriteError(err error) bool {
 
 func (u *unpacker) syncFolders() error {
 	for folder := range maps.Keys(u.folders) {
-		if err := syncPath(folder); err != nil {
+		if err := atomicfile.Sync(folder); err != nil {
 			return err
 		}
 	}
@@ -471,7 +472,7 @@ func (s *stager) makeCurrent() (switched bool, err error) {
 	if err := os.Rename(next, link); err != nil {
 		return false, err
 	}
-	return true, syncPath(s.bin)
+	return true, atomicfile.Sync(s.bin)
 }
 
 // checkDisk refuses to begin what cannot end well.
@@ -593,14 +594,4 @@ func mentions(environ []byte, dir string) bool {
 			return true
 		}
 	}
-}
-
-// syncPath brings a folder's entries, or a file, onto the disk.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

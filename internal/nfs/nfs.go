@@ -20,6 +20,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // Port is where an NFS server listens, TCP.
@@ -174,7 +176,7 @@ func (m Machine) Export(ctx context.Context, list []byte) (changed bool, err err
 	if len(list) == 0 {
 		err = os.Remove(path)
 	} else {
-		err = replace(path, list)
+		_, err = atomicfile.Update(path, list, 0o644, 0o755)
 	}
 	if err != nil {
 		return false, fmt.Errorf("what is exported over NFS: %w", err)
@@ -189,29 +191,6 @@ func (m Machine) Export(ctx context.Context, list []byte) (changed bool, err err
 		return true, err
 	}
 	return true, nil
-}
-
-// replace writes a file in one step.
-func replace(path string, data []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".gpulab-*") // exportfs reads *.exports only
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // Mount has a folder of the head's at the same path here. Nothing may be mounted

@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -19,6 +18,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // HeadName is the name in the head's certificate: machines ask for it whatever
@@ -253,23 +254,6 @@ func ParseCertificate(text []byte) (*x509.Certificate, error) {
 
 // WriteSecret writes a file for root alone in one step.
 func WriteSecret(path string, data []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	_, err := atomicfile.Update(path, data, 0o600, 0o700)
+	return err
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // HoldFile keeps the driver's packages at their versions. It is a file of preferences rather than dpkg's own hold, because
@@ -46,10 +48,7 @@ func Hold(root string) ([]Package, error) {
 		fmt.Fprintf(&text, "%sPackage: %s\nPin: version %s\nPin-Priority: 995\n\n", holdText, strings.Join(byVersion[v], " "), v)
 	}
 	path := filepath.Join(root, HoldFile)
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text.Bytes()) {
-		return packages, nil
-	}
-	if err := writeFile(path, text.Bytes()); err != nil {
+	if _, err := atomicfile.Update(path, text.Bytes(), 0o644, 0o755); err != nil {
 		return nil, fmt.Errorf("the driver's packages could not be held: %w", err)
 	}
 	return packages, nil
@@ -74,30 +73,4 @@ func Held(root string) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// writeFile writes a file in one step that survives a power cut.
-func writeFile(path string, data []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	tmp := path + ".new" // apt reads no such name
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return err
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	return folder.Sync()
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // LoadHostKey reads the lab's SSH host key from a file, making it the first time: clients remember it.
@@ -47,19 +49,7 @@ func makeHostKey(path string) ([]byte, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".ssh-host-key-*") // mode 0600
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already where all went well
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	return text, os.Rename(f.Name(), path)
+	return text, atomicfile.Write(path, text, 0o600)
 }
 
 // Identity is a host key as people and programs compare it.

@@ -28,6 +28,7 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/diskspace"
 )
 
@@ -214,21 +215,13 @@ func publish(part, path string) error {
 	if err := os.Chmod(part, 0o600); err != nil {
 		return err
 	}
-	if err := syncPath(part); err != nil {
+	if err := atomicfile.Sync(part); err != nil {
 		return err
 	}
 	if err := os.Link(part, path); err != nil {
 		return err
 	}
-	return syncPath(filepath.Dir(path))
-}
-
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return atomicfile.Sync(filepath.Dir(path))
 }
 
 func openOne(ctx context.Context, path, synchronous string, migrations fs.FS, folder string) (*sql.DB, error) {

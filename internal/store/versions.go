@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
@@ -232,7 +233,7 @@ func fold(ctx context.Context, db *sql.DB) error {
 // replace gives a complete database the name of another, which nobody has open, safe against a power cut. That one's
 // write-ahead log, empty by now, must not meet the new file.
 func replace(next, path string) error {
-	if err := errors.Join(os.Chmod(next, 0o600), syncPath(next)); err != nil {
+	if err := errors.Join(os.Chmod(next, 0o600), atomicfile.Sync(next)); err != nil {
 		return err
 	}
 	for _, suffix := range []string{"-wal", "-shm"} {
@@ -243,7 +244,7 @@ func replace(next, path string) error {
 	if err := os.Rename(next, path); err != nil {
 		return err
 	}
-	return syncPath(filepath.Dir(path))
+	return atomicfile.Sync(filepath.Dir(path))
 }
 
 // removeDatabase removes a database and what lies beside it, if there is one.
@@ -380,7 +381,7 @@ func Stage(ctx context.Context, dir string, from KeptCopy) error {
 	if err := carryNumbers(ctx, path, next); err != nil {
 		return fmt.Errorf("carry over which numbers have been given: %w", err)
 	}
-	return errors.Join(syncPath(next), syncPath(dir))
+	return errors.Join(atomicfile.Sync(next), atomicfile.Sync(dir))
 }
 
 // CarryNumbers notes in the database at path, which takes the place of the one in dir, what that one has given and must

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -104,5 +105,5 @@ func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return errors.Join(syncPath(filepath.Dir(to)), syncPath(filepath.Dir(from)))
+	return errors.Join(atomicfile.Sync(filepath.Dir(to)), atomicfile.Sync(filepath.Dir(from)))
 }

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -177,7 +178,7 @@ func keep(dataDir string, v Version, program, images string) error {
 	if err := os.Rename(partial, dir); err != nil {
 		return err
 	}
-	return syncPath(filepath.Dir(dir))
+	return atomicfile.Sync(filepath.Dir(dir))
 }
 
 // keepImages keeps a folder of images. Its lists are copied, since a build writes them anew; a blob never changes, and
@@ -264,26 +265,5 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	next := path + ".new"
-	out, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(append(data, '\n'))
-	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		return err
-	}
-	return syncPath(filepath.Dir(path))
-}
-
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
+	return atomicfile.Write(path, append(data, '\n'), 0o600)
 }

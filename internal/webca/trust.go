@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 // Where programs on Debian and Ubuntu look.
@@ -140,7 +142,7 @@ func (h host) trustSystem(m mark) string {
 	}
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
-		err = writeFile(path, m.pem, 0o644)
+		err = atomicfile.Write(path, m.pem, 0o644)
 	}
 	if err == nil {
 		err = h.updateSystem()
@@ -358,7 +360,7 @@ func savePolicies(path string, top object) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return writeFile(path, append(data, '\n'), 0o644)
+	return atomicfile.Write(path, append(data, '\n'), 0o644)
 }
 
 // object is a JSON object whose other values stay as they are written.

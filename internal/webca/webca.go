@@ -9,7 +9,6 @@
 package webca
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -32,6 +31,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
 const (
@@ -196,7 +197,7 @@ func (c *Certs) loadCA(names []string) error {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if data, err = newCA(key, names, c.now()); err == nil {
-			err = writeFile(path, data, 0o644)
+			err = atomicfile.Write(path, data, 0o644)
 		}
 	}
 	if err != nil {
@@ -227,7 +228,7 @@ func (c *Certs) loadCAKey() (*ecdsa.PrivateKey, error) {
 		}
 		var key *ecdsa.PrivateKey
 		if key, data, err = newKey(); err == nil {
-			err = writeFile(path, data, 0o600)
+			err = atomicfile.Write(path, data, 0o600)
 		}
 		return key, err
 	}
@@ -341,7 +342,7 @@ func (c *Certs) issue(names []string) (*tls.Certificate, error) {
 		return nil, err
 	}
 	data := append(keyPEM, encodeCert(der)...)
-	if err := writeFile(filepath.Join(c.dir, webFile), data, 0o600); err != nil {
+	if err := atomicfile.Write(filepath.Join(c.dir, webFile), data, 0o600); err != nil {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(data, data)
@@ -422,28 +423,4 @@ func parseKey(data []byte) (*ecdsa.PrivateKey, error) {
 		return nil, errors.New("not an ECDSA key")
 	}
 	return key, nil
-}
-
-// writeFile replaces a file at once, safe against a power cut, and never shows it with a wider mode.
-func writeFile(path string, data []byte, mode fs.FileMode) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
-		return os.Chmod(path, mode)
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".gpulab-") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }
