@@ -84,6 +84,8 @@ type Config struct {
 	// Quotas says what quotas count from and how long they wait; the quotas
 	// themselves are set while the lab runs.
 	Quotas QuotaConfig `json:"quotas,omitzero"`
+	// Idle says what becomes of GPUs that nobody uses, and how old notebooks get.
+	Idle IdleConfig `json:"idle,omitzero"`
 	// Storage says how homes and shared folders are looked after.
 	Storage StorageConfig `json:"storage,omitzero"`
 	// Files says where people bring files in and out.
@@ -195,6 +197,7 @@ func (c *Config) setDefaults() {
 	if c.Quotas.Grace == "" {
 		c.Quotas.Grace = "1h"
 	}
+	c.Idle.setDefaults()
 	if c.Storage.MeasureEvery == "" {
 		c.Storage.MeasureEvery = "10m"
 	}
@@ -239,6 +242,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Quotas.grace(); err != nil {
+		return err
+	}
+	if _, err := c.Idle.policies(c.usualProfiles()); err != nil {
 		return err
 	}
 	if _, err := c.Storage.measureEvery(); err != nil {

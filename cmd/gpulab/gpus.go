@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/units"
 )
 
@@ -56,6 +58,9 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 					held += ", "
 				}
 				held += strings.Trim(h.User+"/"+h.Notebook, "/")
+				if !h.IdleSince.IsZero() {
+					held += ", idle for " + idle.Span(time.Since(h.IdleSince))
+				}
 				if in := g.Instance(h.Instance); in != nil {
 					held += " (" + in.Profile + ")"
 				}

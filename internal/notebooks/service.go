@@ -106,7 +106,11 @@ type Config struct {
 	// CordonReason says why a machine takes no new work, in a few words, "" for
 	// no reason. Nil knows none.
 	CordonReason func(machine string) string
-	Log          *slog.Logger
+	// Note is what else the owner of a launch should know of it now, in a sentence
+	// or two, "" for nothing. It must not call the service, and stands behind the
+	// launch's reason until the launch has ended. Nil knows nothing.
+	Note func(launch int64) string
+	Log  *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the
@@ -246,6 +250,12 @@ func (s *Service) Stop(ctx context.Context, id int64) error {
 // StopOverQuota ends a launch because its owner's quota is used up.
 func (s *Service) StopOverQuota(ctx context.Context, id int64, reason string) error {
 	return s.end(ctx, id, EndQuota, reason)
+}
+
+// StopIdle ends a launch whose GPUs nobody used, or that ran as long as one may:
+// code is EndIdle or EndAge.
+func (s *Service) StopIdle(ctx context.Context, id int64, code, reason string) error {
+	return s.end(ctx, id, code, reason)
 }
 
 // StopForFolder ends a launch because its owner may no longer use a folder that
@@ -392,6 +402,9 @@ func (s *Service) decorate(l Launch) Launch {
 	defer s.mu.Unlock()
 	if t, ok := s.tracks[l.ID]; ok && l.Active() {
 		t.show(&l, s.now())
+	}
+	if s.cfg.Note != nil && l.Active() && l.State != Stopping {
+		l.Reason = strings.TrimSpace(l.Reason + " " + s.cfg.Note(l.ID))
 	}
 	return l
 }

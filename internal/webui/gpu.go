@@ -32,6 +32,7 @@ type gpuPageView struct {
 	NotKept    string // why readings are not written down at the moment
 	MayLend    bool
 	LentAnyway bool
+	Idle       []idleHolder
 }
 
 // A shareView is what one person takes of a GPU.
@@ -248,6 +249,7 @@ func (s *Server) gpuNow(snapshot *gpu.Snapshot, g *gpu.GPU, v visitor) gpuPageVi
 	machine := s.machine(&only, v, false)
 	view := gpuPageView{Machine: machine, GPU: machine.GPUs[0], Facts: factsOf(g), LentAnyway: g.LentAnyway}
 	view.Shares, view.ShareNote = sharesOf(g, v)
+	view.Idle = s.idleHolders(g)
 	return view
 }
 

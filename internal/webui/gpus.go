@@ -61,6 +61,8 @@ type holderView struct {
 	User, Notebook, For string
 	// Instance says which part of a GPU in MIG mode they have.
 	Instance string
+	// Idle is for how long nobody has used their notebook, "" while somebody does.
+	Idle string
 }
 
 // instanceWords describes a part of a GPU in MIG mode; "" for none.
@@ -166,6 +168,7 @@ func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	for _, h := range g.Holders {
 		view.Holders = append(view.Holders, holderView{
 			User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, Instance: instanceWords(g.Instance(h.Instance)), For: since(h.Since, now),
+			Idle: since(h.IdleSince, now),
 		})
 	}
 	for _, p := range g.Processes {

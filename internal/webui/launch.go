@@ -32,6 +32,10 @@ type launchView struct {
 	Instead *notebooks.Profile
 	// Again is set when it ended: the profile to start once more.
 	Again string
+	// Idle is set while it is about to be stopped, Activity while it holds GPUs: when
+	// each kind of activity was seen last.
+	Idle     *warnedView
+	Activity []activityView
 }
 
 type launchHolder struct{ User, What, For string }
@@ -153,6 +157,7 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 		State: string(l.State), Own: l.UserID == v.session.User.ID,
 		Simulated: simulated(l, s.machines(s.cfg.Fleet.Snapshots(), v, false))}
 	_, view.Tone = stateWords(l)
+	view.Idle, view.Activity = s.activity(l)
 	for _, step := range l.Detail {
 		if strings.TrimSuffix(step.Text, ".") == strings.TrimSuffix(l.Reason, ".") {
 			step.Text = "" // the headline says it
@@ -231,6 +236,10 @@ func describeEnded(view *launchView, l *notebooks.Launch) {
 		view.Headline = "It could not be started"
 	case notebooks.EndQuota:
 		view.Headline = "Stopped: the quota is used up"
+	case notebooks.EndIdle:
+		view.Headline = "Stopped: nobody used its GPU"
+	case notebooks.EndAge:
+		view.Headline = "Stopped: it ran as long as one may"
 	case notebooks.EndOutOfMemory:
 		view.Headline = "It ran out of memory"
 	case notebooks.EndInterrupted:
@@ -267,6 +276,7 @@ func (s *Server) launchParts(r *http.Request, v visitor, p page, id string) part
 		return []part{
 			{id: "launch-state", body: launchState(view)},
 			{id: "launch-clock", body: launchClock(view)},
+			{id: "launch-idle", body: launchIdle(p, view)},
 			{id: "launch-detail", body: launchDetail(view)},
 			{id: "launch-actions", body: launchActions(p, view)},
 		}, nil
