@@ -32,6 +32,9 @@ func (m machines) Nodes(ctx context.Context) (ctl.Machines, error) {
 	for _, i := range open {
 		out.Invitations = append(out.Invitations, ctl.OpenInvitation{ID: i.ID, Made: i.Made, Expires: i.Expires})
 	}
+	for _, r := range l.pool.requests.List() {
+		out.Requests = append(out.Requests, asked(r))
+	}
 	return out, err
 }
 
@@ -110,6 +113,21 @@ func (m machines) Withdraw(ctx context.Context, id string) error {
 		err = &users.Error{Kind: ctl.ErrNoInvitation, Text: err.Error()}
 	}
 	return err
+}
+
+// Answer lets the machine that asks with a number in, or does not. Whoever asks
+// for it has seen the number on that machine's screen.
+func (m machines) Answer(ctx context.Context, number string, accept bool) (ctl.NodeRequest, error) {
+	r, err := m.lab.pool.answer(ctx, number, accept)
+	switch {
+	case errors.Is(err, nodes.ErrRequestUnknown):
+		return ctl.NodeRequest{}, &users.Error{Kind: ctl.ErrNoRequest, Text: err.Error()}
+	case errors.Is(err, nodes.ErrRequestTwice):
+		return ctl.NodeRequest{}, refuseMachine("%s", err)
+	case err != nil:
+		return ctl.NodeRequest{}, err
+	}
+	return asked(r), nil
 }
 
 // Remove takes a machine out of the pool. While notebooks run there it does so

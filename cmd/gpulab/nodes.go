@@ -239,6 +239,9 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	if m.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", m.Note)
 	}
+	if len(m.Requests) > 0 {
+		fmt.Fprintf(w, "\nWithout a code, %s to be let in: `gpulab nodes requests` shows the numbers to compare.\n", askers(m.Requests))
+	}
 	for i, open := range m.Invitations {
 		if i == 0 {
 			fmt.Fprint(w, "\nOpen invitations (`gpulab nodes withdraw ID` makes one worthless):\n")
@@ -246,6 +249,18 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		fmt.Fprintf(w, "  %s  until %s\n", open.ID, open.Expires.Local().Format("15:04"))
 	}
 	return nil
+}
+
+// askers are machines that ask to be let in: "b asks", "b and c ask".
+func askers(list []ctl.NodeRequest) string {
+	var names []string
+	for _, r := range list {
+		names = append(names, r.Name)
+	}
+	if len(names) == 1 {
+		return names[0] + " asks"
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1] + " ask"
 }
 
 func newNodesRemove(a *app) *cobra.Command {

@@ -214,6 +214,8 @@ var operations = map[string]struct {
 	"listMachines":              {"/machines", "", admin, ""},
 	"inviteMachine":             {"/machine-invitations", "", admin, users.ScopeFull},
 	"withdrawMachineInvitation": {"/machine-invitations/0000000000000001", "", admin, users.ScopeFull},
+	"acceptMachine":             {"/machine-requests/012345/accept", "", admin, users.ScopeFull},
+	"refuseMachine":             {"/machine-requests/012345/refuse", "", admin, users.ScopeFull},
 	"cordonMachine":             {"/machines/gpu-two/cordon", `{"reason": "new disk"}`, admin, users.ScopeFull},
 	"uncordonMachine":           {"/machines/gpu-two/cordon", "", admin, users.ScopeFull},
 	"drainMachine":              {"/machines/gpu-two/drain", `{"seconds": 3600}`, admin, users.ScopeFull},

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -14,6 +15,7 @@ type Machines interface {
 	Nodes(ctx context.Context) (ctl.Machines, error)
 	Invite(ctx context.Context) (ctl.NodeInvitation, error)
 	Withdraw(ctx context.Context, id string) error
+	Answer(ctx context.Context, number string, accept bool) (ctl.NodeRequest, error)
 	Remove(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error)
 	Cordon(ctx context.Context, name, by, reason string) (ctl.Cordon, error)
 	Uncordon(ctx context.Context, name string) error
@@ -44,17 +46,26 @@ type codeInput struct {
 	Code string `path:"code" minLength:"16" maxLength:"16" pattern:"^[0-9a-f]*$" doc:"Of the invitation, as listMachines has it"`
 }
 
+type requestInput struct {
+	Number string `path:"number" minLength:"6" maxLength:"6" pattern:"^[0-9]*$" doc:"On the screen of the machine, as listMachines has it"`
+}
+
 type removeMachineInput struct {
 	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
 	Anyway  bool   `query:"anyway" doc:"End the notebooks that run there"`
 }
 
 func (s *Server) addMachines() {
-	add(s, Operation{Method: "GET", Path: "/machines", ID: "listMachines", Need: users.ActionManageLab, tag: "lab", summary: "The machines of the pool, and open invitations",
+	add(s, Operation{Method: "GET", Path: "/machines", ID: "listMachines", Need: users.ActionManageLab, tag: "lab", summary: "The machines of the pool, open invitations, and who asks to be let in",
 		description: "What `gpulab nodes --json` prints on the head machine."}, s.listMachines)
 	add(s, Operation{Method: "POST", Path: "/machine-invitations", ID: "inviteMachine", Need: users.ActionManageLab, tag: "lab", summary: "Make the line with which another machine joins",
 		description: "The code in it is a secret. It works once, for an hour, and is answered only now.", status: http.StatusCreated, also: []int{http.StatusServiceUnavailable}}, s.inviteMachine)
 	add(s, Operation{Method: "DELETE", Path: "/machine-invitations/{code}", ID: "withdrawMachineInvitation", Need: users.ActionManageLab, tag: "lab", summary: "Make an invitation worthless that nobody has used"}, s.withdrawMachine)
+	add(s, Operation{Method: "POST", Path: "/machine-requests/{number}/accept", ID: "acceptMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let a machine in that asks without a code",
+		description: "Only if the number is on the machine's own screen: it covers what both sides are known by, while name and address prove nothing. The machine then goes on by itself.",
+		also:        []int{conflict, http.StatusServiceUnavailable}, status: http.StatusOK}, s.acceptMachine)
+	add(s, Operation{Method: "POST", Path: "/machine-requests/{number}/refuse", ID: "refuseMachine", Need: users.ActionManageLab, tag: "lab", summary: "Do not let a machine in that asks",
+		status: http.StatusOK}, s.refuseMachine)
 	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}", ID: "removeMachine", Need: users.ActionManageLab, tag: "lab", summary: "Take a machine out of the pool, and gpulab off it",
 		also: []int{conflict}, status: http.StatusOK}, s.removeMachine)
 	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/cordon", ID: "cordonMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let a machine take no new work",
@@ -90,6 +101,31 @@ func (s *Server) withdrawMachine(ctx context.Context, c *call, in *codeInput) (*
 	}
 	s.audit(ctx, c, "node.withdraw", in.Code, "")
 	return done(nil)
+}
+
+func (s *Server) acceptMachine(ctx context.Context, c *call, in *requestInput) (*body[ctl.NodeRequest], error) {
+	return s.answerMachine(ctx, c, in.Number, true)
+}
+
+func (s *Server) refuseMachine(ctx context.Context, c *call, in *requestInput) (*body[ctl.NodeRequest], error) {
+	return s.answerMachine(ctx, c, in.Number, false)
+}
+
+func (s *Server) answerMachine(ctx context.Context, c *call, number string, accept bool) (*body[ctl.NodeRequest], error) {
+	answered, err := s.cfg.Machines.Answer(ctx, number, accept)
+	var known *users.Error
+	if err != nil && !errors.As(err, &known) {
+		return nil, problem(http.StatusServiceUnavailable, "No machine can join now", sentence(err.Error()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	action := "node.decline"
+	if accept {
+		action = "node.accept"
+	}
+	s.audit(ctx, c, action, answered.Target(), "")
+	return answerWith(answered)
 }
 
 func (s *Server) removeMachine(ctx context.Context, c *call, in *removeMachineInput) (*body[ctl.RemovedNode], error) {

@@ -49,6 +49,7 @@ var kinds = []struct {
 	{users.ErrInvitationUnknown, http.StatusNotFound, "There is no such invitation"},
 	{ctl.ErrNodeUnknown, http.StatusNotFound, "There is no such machine"},
 	{ctl.ErrNoInvitation, http.StatusNotFound, "There is no such invitation"},
+	{ctl.ErrNoRequest, http.StatusNotFound, "There is no such request"},
 	{ctl.ErrNodeReason, http.StatusUnprocessableEntity, "This reason or time is not possible"},
 	{ctl.ErrNodeRefused, http.StatusConflict, "Not possible with this machine now"},
 	{notebooks.ErrNotFound, http.StatusNotFound, "There is no such notebook"},

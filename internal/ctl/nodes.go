@@ -67,6 +67,9 @@ type NodeRequest struct {
 	Expires time.Time `json:"expires"`
 }
 
+// Target is how the audit log calls the machine.
+func (r NodeRequest) Target() string { return r.Name + " at " + r.Address }
+
 type answerNode struct {
 	Number string `json:"number"`
 	Accept bool   `json:"accept"`
@@ -85,6 +88,9 @@ type Machines struct {
 	Note string `json:"note,omitempty"`
 	// Invitations are the codes with which a machine can still join, the newest first.
 	Invitations []OpenInvitation `json:"invitations,omitempty"`
+	// Requests are machines without a code that ask to be let in, who has waited
+	// longest first.
+	Requests []NodeRequest `json:"requests,omitempty"`
 }
 
 // OpenInvitation is a code that nobody has used yet.
@@ -99,6 +105,7 @@ var (
 	ErrNodeUnknown  = errors.New("no such machine")
 	ErrNodeRefused  = errors.New("not possible with this machine now")
 	ErrNoInvitation = errors.New("no such invitation")
+	ErrNoRequest    = errors.New("no such request")
 	ErrNodeReason   = errors.New("reason not allowed")
 )
 

@@ -107,6 +107,8 @@ var inTheAPI = map[string]string{
 	"GET /machines":                               "listMachines",
 	"POST /machines/invite":                       "inviteMachine",
 	"POST /machines/invitations/{code}/withdraw":  "withdrawMachineInvitation",
+	"POST /machines/requests/{number}/accept":     "acceptMachine",
+	"POST /machines/requests/{number}/refuse":     "refuseMachine",
 	"POST /machines/cordon":                       "cordonMachine drainMachine",
 	"POST /machines/{machine}/uncordon":           "uncordonMachine",
 	"POST /machines/{machine}/keep":               "keepMachine",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/units"
+	"github.com/gpulab/gpulab/internal/users"
 )
 
 // Machines are those of the pool. Errors are sentences for people around the
@@ -25,6 +26,8 @@ type Machines interface {
 	Invite(ctx context.Context) (ctl.NodeInvitation, error)
 	// Withdraw makes a code worthless that nobody has used.
 	Withdraw(ctx context.Context, id string) error
+	// Answer lets the machine that asks with a number in, or does not.
+	Answer(ctx context.Context, number string, accept bool) (ctl.NodeRequest, error)
 	// Remove takes a machine out of the pool; with notebooks on it only if anyway is set.
 	Remove(ctx context.Context, name string, anyway bool) (ctl.RemovedNode, error)
 	// Cordon lets a machine take no new work, Uncordon lets it again.
@@ -41,6 +44,7 @@ type poolView struct {
 	Machines []nodeView
 	Note     string
 	Open     []openCodeView
+	Requests []askingView
 	// Made is an invitation that was just made.
 	Made *madeView
 	// Problem says why something was not done.
@@ -63,6 +67,10 @@ type nodeView struct {
 	Notebooks      []nodeNotebookView
 	// Cordon says that it takes no new work and why, Emptying when what is there ends.
 	Cordon, CordonBy, Emptying string
+	// Keepable says that what is there can stay after all, EndNow what ends with the
+	// notebooks there, "" where there are none.
+	Keepable bool
+	EndNow   string
 	// Removable tells a machine from the head, and Consequence what a removal does.
 	Removable   bool
 	Consequence string
@@ -71,6 +79,14 @@ type nodeView struct {
 type nodeNotebookView struct{ User, Name, Link, GPUs, For string }
 
 type openCodeView struct{ ID, Made, Until string }
+
+// A askingView is a machine that asks to be let in.
+type askingView struct {
+	ID, Number   string
+	Digits       string // the number as it is on the other screen
+	Name, Detail string
+	Until        string
+}
 
 // A madeView is an invitation with its secret, which is shown once.
 type madeView struct {
@@ -110,10 +126,22 @@ func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 	for _, o := range list.Invitations {
 		view.Open = append(view.Open, openCodeView{o.ID, "made " + lasting(now.Sub(o.Made)) + " ago", clock(o.Expires)})
 	}
+	for _, r := range list.Requests {
+		view.Requests = append(view.Requests, askingView{ID: elementID("request", r.Number), Number: r.Number, Digits: spaced(r.Number), Name: r.Name,
+			Detail: joined("at "+r.Address, "asked "+lasting(now.Sub(r.Asked))+" ago"), Until: clock(r.Expires)})
+	}
 }
 
 // clock is a time of today.
 func clock(t time.Time) string { return t.Local().Format("15:04") }
+
+// spaced is a number of six digits as gpulab join shows it.
+func spaced(number string) string {
+	if len(number) != 6 {
+		return number
+	}
+	return number[:3] + " " + number[3:]
+}
 
 // soonHeard is the age of a word from a machine up to which it counts as now.
 const soonHeard = 4 * time.Second
@@ -150,15 +178,21 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 		}
 		view.CordonBy = joined("by "+c.By, "since "+c.Since.Local().Format("2 Jan 2006, 15:04"))
 		if !c.EmptyAt.IsZero() {
-			view.Emptying = emptyWords(len(n.Notebooks), c.EmptyAt)
+			view.Emptying, view.Keepable = emptyWords(len(n.Notebooks), c.EmptyAt, now), true
+		}
+		if len(n.Notebooks) > 0 {
+			view.EndNow = endWords(n)
 		}
 	}
 	return view
 }
 
-func emptyWords(left int, at time.Time) string {
-	if left == 0 {
+func emptyWords(left int, at, now time.Time) string {
+	switch {
+	case left == 0:
 		return "It is empty: no notebook is left."
+	case !now.Before(at):
+		return "It is being emptied now: " + count(left, "notebook", "notebooks") + " left."
 	}
 	return "It is being emptied: " + count(left, "notebook", "notebooks") + " left. What is still here " + at.Local().Format("on Mon 2 Jan at 15:04") + " is ended; the owners are told."
 }
@@ -238,11 +272,16 @@ func removeConsequence(n *ctl.Node) string {
 	if len(n.Notebooks) == 0 {
 		return "No notebook runs there. Homes stay. " + text
 	}
+	return endWords(n) + " Homes stay. " + text
+}
+
+// endWords says what is lost when the notebooks on a machine end now.
+func endWords(n *ctl.Node) string {
 	var names []string
 	for _, b := range n.Notebooks {
 		names = append(names, b.User+"’s "+b.Name)
 	}
-	return "These notebooks end, and what is not saved in them is lost: " + strings.Join(names, ", ") + ". Homes stay. " + text
+	return "These notebooks end, and what is not saved in them is lost: " + strings.Join(names, ", ") + "."
 }
 
 func (s *Server) inviteMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -273,6 +312,36 @@ func (s *Server) withdrawMachine(w http.ResponseWriter, r *http.Request, v visit
 	return seeOther("/machines")
 }
 
+func (s *Server) acceptMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return s.answerMachine(w, r, v, true)
+}
+
+func (s *Server) refuseMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
+	return s.answerMachine(w, r, v, false)
+}
+
+// answerMachine lets a machine in that asks, or does not. The page has asked
+// whether its number is on the machine's own screen.
+func (s *Server) answerMachine(w http.ResponseWriter, r *http.Request, v visitor, accept bool) error {
+	answered, err := s.cfg.Machines.Answer(r.Context(), r.PathValue("number"), accept)
+	var known *users.Error
+	switch {
+	case errors.Is(err, ctl.ErrNoRequest):
+		return s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: "No machine asks with this number any more: requests end after ten minutes. Run “gpulab join” there again."})
+	case err != nil && !errors.As(err, &known):
+		return s.showMachines(w, r, v, http.StatusServiceUnavailable, poolView{Problem: sentence(err.Error())})
+	}
+	if done, err := s.machineRefused(w, r, v, err); done {
+		return err
+	}
+	action := "node.decline"
+	if accept {
+		action = "node.accept"
+	}
+	s.audit(r, v, action, answered.Target(), "")
+	return seeOther("/machines")
+}
+
 func (s *Server) removeMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
 	name := r.PathValue("machine")
 	_, err := s.cfg.Machines.Remove(r.Context(), name, r.PostForm.Get("anyway") == "yes")
@@ -297,12 +366,19 @@ var emptyIn = []struct {
 	{"72h", "end in 3 days", 72 * time.Hour},
 }
 
+// endsNow stands in their place on the button for what is still there. The page
+// has said what is lost.
+const endsNow = "now"
+
 // cordonMachine lets a machine take no new work, and may begin to empty it.
 func (s *Server) cordonMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
 	name, reason, ends := r.PostForm.Get("machine"), r.PostForm.Get("reason"), r.PostForm.Get("ends")
 	by := v.session.User.Handle
 	var made ctl.Cordon
 	err := error(&problem{status: http.StatusBadRequest, title: errFormUnreadable.title, text: errFormUnreadable.text, linkText: "Back to the machines", link: "/machines"})
+	if ends == endsNow {
+		made, err = s.cfg.Machines.Drain(r.Context(), name, by, ctl.Drain{})
+	}
 	for _, e := range emptyIn {
 		switch {
 		case e.value != ends:
@@ -364,7 +440,7 @@ func (s *Server) poolParts(p page) parts {
 		}
 		var view poolView
 		s.fillPool(&view, list)
-		return []part{{id: "pool", body: poolList(p, view)}, {id: "open-invitations", body: openInvitations(p, view)}}, nil
+		return []part{{id: "pool", body: poolList(p, view)}, {id: "open-invitations", body: openInvitations(p, view)}, {id: "machine-requests", body: machineRequests(p, view)}}, nil
 	}
 }
 

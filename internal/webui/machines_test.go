@@ -63,6 +63,24 @@ func TestInviteMachine(t *testing.T) {
 	}
 }
 
+func TestMachineAsksToBeLetIn(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.get("/machines").want(t, http.StatusOK, "Asking to be let in", "012 345", "gpu-new", "at 10.0.0.9, asked 1 min ago", "Is 012 345 on the screen of gpu-new?")
+	c.post("/machines", "/machines/requests/012346/accept", nil).want(t, http.StatusNotFound, "No machine asks with this number any more")
+	c.post("/machines", "/machines/requests/012345/refuse", nil).want(t, http.StatusSeeOther)
+	if body := c.get("/machines").body; strings.Contains(body, "Asking to be let in") || strings.Contains(body, "gpu-new") {
+		t.Error("one that was refused is still there")
+	}
+	l.machines.Edit(func(m *ctl.Machines) {
+		m.Requests = []ctl.NodeRequest{{Number: "777000", Name: "gpu-late", Address: "10.0.0.8"}}
+	})
+	c.post("/machines", "/machines/requests/777000/accept", nil).want(t, http.StatusSeeOther)
+	c.post("/machines", "/machines/requests/777000/accept", nil).want(t, http.StatusNotFound)
+	c.get("/machines").want(t, http.StatusOK, "gpu-late", "starting")
+	c.get("/audit").want(t, http.StatusOK, "let a machine in that asked without a code", "gpu-late at 10.0.0.8", "did not let a machine in that asked without a code", "gpu-new at 10.0.0.9")
+}
+
 func TestRemoveMachine(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ada")
@@ -99,6 +117,10 @@ func TestCordonMachine(t *testing.T) {
 	if err != nil || time.Until(list.Nodes[1].Cordon.EmptyAt).Round(time.Minute) != 2*time.Hour {
 		t.Errorf("%+v, %v", list.Nodes[1].Cordon, err)
 	}
+	// Or at once, which the page asks about first.
+	c.get("/machines").want(t, http.StatusOK, "End the notebooks on gpu-two now?", "what is not saved in them is lost: ben’s gpu. Their owners can start them again.")
+	c.post("/machines", "/machines/cordon", url.Values{"machine": {"gpu-two"}, "ends": {"now"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "It is being emptied now: 1 notebook left", "new memory")
 	c.post("/machines", "/machines/gpu-two/keep", nil).want(t, http.StatusSeeOther)
 	c.get("/machines").want(t, http.StatusOK, "It takes no new work: new memory.")
 	c.post("/machines", "/machines/gpu-two/uncordon", nil).want(t, http.StatusSeeOther)

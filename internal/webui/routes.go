@@ -130,6 +130,8 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/machines", need: users.ActionManageLab, handler: s.machinesPage},
 		{method: "POST", path: "/machines/invite", need: users.ActionManageLab, handler: s.inviteMachine},
 		{method: "POST", path: "/machines/invitations/{code}/withdraw", need: users.ActionManageLab, handler: s.withdrawMachine},
+		{method: "POST", path: "/machines/requests/{number}/accept", need: users.ActionManageLab, handler: s.acceptMachine},
+		{method: "POST", path: "/machines/requests/{number}/refuse", need: users.ActionManageLab, handler: s.refuseMachine},
 		{method: "POST", path: "/machines/cordon", need: users.ActionManageLab, handler: s.cordonMachine},
 		{method: "POST", path: "/machines/{machine}/uncordon", need: users.ActionManageLab, handler: s.uncordonMachine},
 		{method: "POST", path: "/machines/{machine}/keep", need: users.ActionManageLab, handler: s.keepMachine},

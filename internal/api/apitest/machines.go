@@ -13,7 +13,8 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// Machines is a pool of a head and gpu-two, on which ben has a notebook.
+// Machines is a pool of a head and gpu-two, on which ben has a notebook; gpu-new
+// asks to be let in.
 type Machines struct {
 	mu   sync.Mutex
 	list ctl.Machines
@@ -28,7 +29,7 @@ func NewMachines() *Machines {
 			LastContact: time.Now(), Joined: time.Now().Add(-time.Hour), ClockOffset: &ahead,
 			Host:      &ctl.Host{CPUs: 16, Load: 3.5, MemoryTotal: 64 << 30, MemoryUsed: 20 << 30, DiskTotal: 900 << 30, DiskFree: 300 << 30},
 			Notebooks: []ctl.NodeNotebook{{User: "ben", Name: "gpu", Launch: 2, GPUs: 1, Since: time.Now().Add(-time.Hour)}}},
-	}}}
+	}, Requests: []ctl.NodeRequest{{Number: "012345", Name: "gpu-new", Address: "10.0.0.9", Version: "0.1.0", Asked: time.Now().Add(-time.Minute), Expires: time.Now().Add(9 * time.Minute)}}}}
 }
 
 // Nodes implements api.Machines.
@@ -36,7 +37,7 @@ func (m *Machines) Nodes(context.Context) (ctl.Machines, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := m.list
-	out.Nodes, out.Invitations = slices.Clone(out.Nodes), slices.Clone(out.Invitations)
+	out.Nodes, out.Invitations, out.Requests = slices.Clone(out.Nodes), slices.Clone(out.Invitations), slices.Clone(out.Requests)
 	return out, nil
 }
 
@@ -67,6 +68,22 @@ func (m *Machines) Withdraw(_ context.Context, id string) error {
 		return &users.Error{Kind: ctl.ErrNoInvitation, Text: "this invitation is not open any more"}
 	}
 	return nil
+}
+
+// Answer implements api.Machines. A machine that is let in is among the others.
+func (m *Machines) Answer(_ context.Context, number string, accept bool) (ctl.NodeRequest, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.list.Requests, func(r ctl.NodeRequest) bool { return r.Number == number })
+	if i < 0 {
+		return ctl.NodeRequest{}, &users.Error{Kind: ctl.ErrNoRequest, Text: "no machine asks with that number"}
+	}
+	asks := m.list.Requests[i]
+	m.list.Requests = slices.Delete(slices.Clone(m.list.Requests), i, i+1)
+	if accept {
+		m.list.Nodes = append(m.list.Nodes, ctl.Node{Name: asks.Name, Address: asks.Address, Role: "node", State: ctl.NodeStarting, Version: asks.Version})
+	}
+	return asks, nil
 }
 
 // find finds a machine; the caller holds mu.
@@ -113,6 +130,9 @@ func (m *Machines) close(name string, c ctl.Cordon) (ctl.Cordon, error) {
 	}
 	if strings.ContainsFunc(c.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return c, &users.Error{Kind: ctl.ErrNodeReason, Text: "a reason is one line"}
+	}
+	if n.Cordon != nil && c.Reason == "" && !c.EmptyAt.IsZero() {
+		c.Reason = n.Cordon.Reason // as the real one
 	}
 	c.Since = time.Now()
 	n.Cordon = &c
