@@ -94,8 +94,9 @@ type appliance struct {
 
 	pool *pool // the machines that have joined
 
-	host *hoststat.Host
-	busy *hostWatch
+	host   *hoststat.Host
+	busy   *hostWatch
+	titles titles // of machines
 	// cordons are the machines that take no new work.
 	cordons *cordons
 	disk    *diskspace.Watch
@@ -234,6 +235,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	if l.pool, err = newPool(ctx, l); err != nil {
+		return err
+	}
+	if err := l.rereadTitles(ctx); err != nil {
 		return err
 	}
 	if l.cordons, err = newCordons(ctx, l); err != nil {
@@ -649,7 +653,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
-		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason,
+		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called,
 	})
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func (l *appliance) headNode(ctx context.Context, ready bool) ctl.Node {
 			node.State = ctl.NodeNotReady
 		}
 	}
-	node.Notebooks, node.Cordon = l.notebooksOn(node.Name), l.cordonOf(node.Name)
+	node.Title, node.Notebooks, node.Cordon = l.titleOf(node.Name), l.notebooksOn(node.Name), l.cordonOf(node.Name)
 	return node
 }
 
@@ -85,7 +85,14 @@ func (l *appliance) notebooksOn(name string) []ctl.NodeNotebook {
 }
 
 // noMachine says that there is no machine of the name.
-func noMachine(name string) error {
+func (l *appliance) noMachine(name string) error {
+	l.titles.mu.Lock()
+	defer l.titles.mu.Unlock()
+	for machine, title := range l.titles.list {
+		if strings.EqualFold(title, name) {
+			return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; %s is shown as that, so say %[2]s", name, machine)}
+		}
+	}
 	return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; `gpulab nodes` lists them", name)}
 }
 
@@ -101,7 +108,7 @@ func (m machines) Invite(ctx context.Context) (ctl.NodeInvitation, error) {
 	}
 	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
 	if !m.lab.cfg.Storage.everywhere() {
-		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", m.lab.id.NodeName)
+		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", m.lab.called(m.lab.id.NodeName))
 	}
 	return out, nil
 }
@@ -157,7 +164,7 @@ func (m machines) Remove(ctx context.Context, name string, anyway bool) (ctl.Rem
 	n, err := l.pool.remove(ctx, name)
 	switch {
 	case errors.Is(err, nodes.ErrUnknown):
-		return out, noMachine(name)
+		return out, m.lab.noMachine(name)
 	case err != nil && n.ID != 0:
 		// It is out of the pool, and the head sees to the rest as it goes on.
 		slog.Warn("a machine is out of the pool, and Kubernetes has something of it still; that goes later", "machine", name, "err", err)
@@ -213,7 +220,7 @@ func (m machines) Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.
 
 func (m machines) close(ctx context.Context, name, reason string, note func(reason string) error) (ctl.Cordon, error) {
 	if !m.lab.known(name) {
-		return ctl.Cordon{}, noMachine(name)
+		return ctl.Cordon{}, m.lab.noMachine(name)
 	}
 	reason, err := checkReason(reason)
 	if err != nil {
@@ -228,7 +235,7 @@ func (m machines) close(ctx context.Context, name, reason string, note func(reas
 // Uncordon lets a machine take work again. One that does is as was wanted.
 func (m machines) Uncordon(ctx context.Context, name string) error {
 	if !m.lab.known(name) {
-		return noMachine(name)
+		return m.lab.noMachine(name)
 	}
 	err := m.lab.pool.registry.Uncordon(ctx, name)
 	if errors.Is(err, nodes.ErrNotCordoned) {
@@ -240,7 +247,7 @@ func (m machines) Uncordon(ctx context.Context, name string) error {
 // Keep lets the notebooks of a machine stay that was being emptied.
 func (m machines) Keep(ctx context.Context, name string) error {
 	if !m.lab.known(name) {
-		return noMachine(name)
+		return m.lab.noMachine(name)
 	}
 	err := m.lab.pool.registry.Keep(ctx, name)
 	if errors.Is(err, nodes.ErrNotCordoned) {

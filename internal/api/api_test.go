@@ -220,6 +220,7 @@ var operations = map[string]struct {
 	"uncordonMachine":           {"/machines/gpu-two/cordon", "", admin, users.ScopeFull},
 	"drainMachine":              {"/machines/gpu-two/drain", `{"seconds": 3600}`, admin, users.ScopeFull},
 	"keepMachine":               {"/machines/gpu-two/drain", "", admin, users.ScopeFull},
+	"renameMachine":             {"/machines/gpu-two/title", `{"title": "By the door"}`, admin, users.ScopeFull},
 	"removeMachine":             {"/machines/gpu-two", "", admin, users.ScopeFull},
 	"checkGPU":                  {"/gpu-check", "", admin, users.ScopeFull},
 	"listUse":                   {"/use?by=user", "", signedIn, ""},

@@ -21,6 +21,7 @@ type Machines interface {
 	Uncordon(ctx context.Context, name string) error
 	Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.Cordon, error)
 	Keep(ctx context.Context, name string) error
+	Rename(ctx context.Context, name, title string) (ctl.RenamedNode, error)
 }
 
 type machineInput struct {
@@ -39,6 +40,13 @@ type drainInput struct {
 	Body    struct {
 		Reason  string `json:"reason,omitempty" maxLength:"120" doc:"For everybody to read"`
 		Seconds int64  `json:"seconds" minimum:"0" maximum:"1209600" doc:"Until notebooks end that are still there; 0 is now"`
+	}
+}
+
+type titleInput struct {
+	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
+	Body    struct {
+		Title string `json:"title" maxLength:"40" doc:"What it is shown as; its name, or nothing, takes the title back" example:"Under the window"`
 	}
 }
 
@@ -76,6 +84,8 @@ func (s *Server) addMachines() {
 		description: "It takes no new work from now on; notebooks that are left there end after a while."}, s.drainMachine)
 	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/drain", ID: "keepMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let notebooks stay on a machine that was being emptied",
 		description: "It still takes no new work.", also: []int{conflict}}, s.keepMachine)
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/title", ID: "renameMachine", Need: users.ActionManageLab, tag: "lab", summary: "Show a machine under a title",
+		description: "On pages, and where people read where something runs. Its name stays in operations, in Kubernetes and in the metrics."}, s.renameMachine)
 }
 
 func (s *Server) listMachines(ctx context.Context, _ *call, _ *noInput) (*body[ctl.Machines], error) {
@@ -169,4 +179,13 @@ func (s *Server) keepMachine(ctx context.Context, c *call, in *machineInput) (*n
 	}
 	s.audit(ctx, c, "node.keep", in.Machine, "")
 	return done(nil)
+}
+
+func (s *Server) renameMachine(ctx context.Context, c *call, in *titleInput) (*body[ctl.RenamedNode], error) {
+	out, err := s.cfg.Machines.Rename(ctx, in.Machine, in.Body.Title)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.rename", in.Machine, out.Title)
+	return answerWith(out)
 }

@@ -47,6 +47,11 @@ func TestMachines(t *testing.T) {
 	if got := read[ctl.Machines](t, ask(t, l, ada, "GET", "/machines", "")); got.Nodes[1].Cordon != nil {
 		t.Errorf("%+v", got.Nodes[1].Cordon)
 	}
+	ask(t, l, ada, "PUT", "/machines/gpu-two/title", `{"title": "GPU-box"}`).want(t, http.StatusUnprocessableEntity, "another machine is called that")
+	ask(t, l, ada, "PUT", "/machines/gpu-nine/title", `{"title": "Nine"}`).want(t, http.StatusNotFound)
+	ask(t, l, ada, "PUT", "/machines/gpu-two/title", `{"title": "By the door"}`).want(t, http.StatusOK, `"before":"gpu-two"`)
+	ask(t, l, ada, "GET", "/machines", "").want(t, http.StatusOK, `"title":"By the door"`)
+	ask(t, l, ada, "PUT", "/machines/gpu-two/title", `{"title": ""}`).want(t, http.StatusOK, `"title":"gpu-two"`)
 	ask(t, l, ada, "DELETE", "/machines/gpu-nine", "").want(t, http.StatusNotFound)
 	ask(t, l, ada, "DELETE", "/machines/gpu-two", "").want(t, http.StatusConflict)
 	ask(t, l, ada, "DELETE", "/machines/gpu-two?anyway=true", "").want(t, http.StatusOK, "gpu-two")

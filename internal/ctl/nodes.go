@@ -31,6 +31,13 @@ type RemovedNode struct {
 	Notebooks []string `json:"notebooks,omitempty"`
 }
 
+// RenamedNode is what a machine is shown as, and was before.
+type RenamedNode struct {
+	Name   string `json:"name"`
+	Title  string `json:"title"`
+	Before string `json:"before"`
+}
+
 // Pool is what the socket offers about the machines of the pool.
 type Pool interface {
 	// InviteNode makes a code for one machine.
@@ -53,6 +60,8 @@ type Pool interface {
 	// takes the end back.
 	DrainNode(ctx context.Context, name string, d Drain) (Cordon, error)
 	KeepNode(ctx context.Context, name string) error
+	// RenameNode shows a machine under a title; its own name takes that back.
+	RenameNode(ctx context.Context, name, title string) (RenamedNode, error)
 }
 
 // NodeRequest is a machine that asks to be let in. Name and version are what it
@@ -107,10 +116,15 @@ var (
 	ErrNoInvitation = errors.New("no such invitation")
 	ErrNoRequest    = errors.New("no such request")
 	ErrNodeReason   = errors.New("reason not allowed")
+	ErrNodeTitle    = errors.New("title not allowed")
 )
 
 type removeNode struct {
 	Anyway bool `json:"anyway"`
+}
+
+type renameNode struct {
+	Title string `json:"title"`
 }
 
 type cordonNode struct {
@@ -130,6 +144,9 @@ func handleNodes(mux *http.ServeMux, d Pool) {
 	mux.HandleFunc("POST /v1/nodes/{name}/keep", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.KeepNode(r.Context(), r.PathValue("name"))
 	}))
+	mux.HandleFunc("POST /v1/nodes/{name}/rename", answer(withBody(smallBody, func(r *http.Request, in renameNode) (any, error) {
+		return d.RenameNode(r.Context(), r.PathValue("name"), in.Title)
+	})))
 	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
 	mux.HandleFunc("GET /v1/nodes/requests", answer(func(r *http.Request) (any, error) { return d.NodeRequests(r.Context()) }))
 	mux.HandleFunc("POST /v1/nodes/requests", answer(withBody(smallBody, func(r *http.Request, in answerNode) (any, error) {
@@ -195,6 +212,11 @@ func (c *Client) DrainNode(ctx context.Context, name string, d Drain) (Cordon, e
 func (c *Client) KeepNode(ctx context.Context, name string) error {
 	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/keep", nil)
 	return err
+}
+
+// RenameNode implements Daemon.
+func (c *Client) RenameNode(ctx context.Context, name, title string) (RenamedNode, error) {
+	return call[RenamedNode](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/rename", renameNode{title})
 }
 
 // Machine is what the socket of a joined machine offers; all else is the head's.

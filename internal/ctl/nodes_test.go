@@ -52,6 +52,10 @@ func (d *daemon) DrainNode(_ context.Context, name string, in Drain) (Cordon, er
 	return Cordon{By: name, Reason: in.Reason, EmptyAt: time.Unix(0, 0).Add(in.In)}, nil
 }
 
+func (d *daemon) RenameNode(_ context.Context, name, title string) (RenamedNode, error) {
+	return RenamedNode{Name: name, Title: title, Before: name}, nil
+}
+
 func (d *daemon) KeepNode(_ context.Context, name string) error {
 	return errors.New(name + " is not being emptied")
 }
@@ -73,6 +77,9 @@ func TestNodes(t *testing.T) {
 	}
 	if err := c.WithdrawInvitation(ctx, "0b"); err == nil || err.Error() != "it is not open any more" {
 		t.Errorf("%v", err)
+	}
+	if got, err := c.RenameNode(ctx, "b", "By the door"); err != nil || got != (RenamedNode{"b", "By the door", "b"}) {
+		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := c.CordonNode(ctx, "b", "new disk"); err != nil || got.By != "b" || got.Reason != "new disk" {
 		t.Errorf("%+v, %v", got, err)

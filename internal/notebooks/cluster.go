@@ -137,6 +137,8 @@ type NodeRoom struct {
 	// GPUs are of one kind.
 	GPUModel  string
 	GPUMemory int64
+	// Title is what it is shown as, "" for its name.
+	Title string
 	// Why says of one in Room.Cordoned why it takes no new work, "" for no reason.
 	Why string
 }

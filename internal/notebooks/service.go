@@ -106,7 +106,9 @@ type Config struct {
 	// CordonReason says why a machine takes no new work, in a few words, "" for
 	// no reason. Nil knows none.
 	CordonReason func(machine string) string
-	Log          *slog.Logger
+	// Called is what a machine is shown as. Nil shows names.
+	Called func(machine string) string
+	Log    *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the

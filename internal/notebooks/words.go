@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -106,7 +107,7 @@ func waitWords(v verdict, room Room, position int) string {
 	case len(room.Nodes) == 0:
 		return "No machine of the lab is ready. It starts when one is."
 	case v.never && v.need.Only != "":
-		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs. Cancel it, or launch a CPU notebook.", v.need.Only)
+		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs. Cancel it, or launch a CPU notebook.", room.called(v.need.Only))
 	case v.never && total == 0:
 		return "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."
 	case v.never && v.need.GPUKind != (GPUKind{}):
@@ -123,11 +124,23 @@ func waitWords(v verdict, room Room, position int) string {
 	return words + " " + placeWords(position)
 }
 
+// called is what a machine is shown as.
+func (r Room) called(machine string) string {
+	for _, list := range [][]NodeRoom{r.Nodes, r.Cordoned} {
+		for _, n := range list {
+			if n.Name == machine {
+				return cmp.Or(n.Title, n.Name)
+			}
+		}
+	}
+	return machine
+}
+
 // cordonWords says of machines that they take no new work, and why.
 func cordonWords(list []NodeRoom) string {
 	var names []string
 	for _, n := range list {
-		name := n.Name
+		name := cmp.Or(n.Title, n.Name)
 		if n.Why != "" {
 			name += " (" + n.Why + ")"
 		}
@@ -147,7 +160,7 @@ func shortWords(v verdict, room Room) string {
 	}
 	switch {
 	case v.short == shortGPU && v.need.Only != "" && len(room.Nodes) > 1:
-		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and no GPU is free there.", v.need.Only)
+		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and no GPU is free there.", room.called(v.need.Only))
 	case v.short == shortGPU && withheld == total:
 		return "No GPU is lent out now; the GPU page says why. It starts when one is."
 	case v.short == shortGPU && withheld > 0:

@@ -110,6 +110,16 @@ func (g gpuView) short() gpuView {
 	return g
 }
 
+// called is what a machine is shown as.
+func (s *Server) called(node string) string {
+	for _, snapshot := range s.cfg.Fleet.Snapshots() {
+		if snapshot.Node == node {
+			return snapshot.Machine()
+		}
+	}
+	return node
+}
+
 // machines is the state of every node, in the order of their names. With
 // drawings, readings carry their last two minutes.
 func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []machineView {
@@ -123,7 +133,7 @@ func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []
 
 func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machineView {
 	now := s.now()
-	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Node, Simulated: snapshot.Simulated,
+	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Machine(), Simulated: snapshot.Simulated,
 		Problem: snapshot.Error, Cordoned: snapshot.Cordoned}
 	if snapshot.DriverVersion != "" {
 		m.Driver = "driver " + snapshot.DriverVersion

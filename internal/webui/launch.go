@@ -202,7 +202,7 @@ func (s *Server) describeWaiting(view *launchView, v visitor, l *notebooks.Launc
 	for _, h := range l.Holders {
 		what := count(h.GPUs, "GPU", "GPUs")
 		if h.Node != "" && len(s.cfg.Fleet.Snapshots()) > 1 {
-			what += " on " + h.Node
+			what += " on " + s.called(h.Node)
 		}
 		view.Holders = append(view.Holders, launchHolder{User: personName(h.Handle, h.Pod, v), What: what, For: since(h.Since, s.now())})
 	}

@@ -37,6 +37,8 @@ type Machines interface {
 	// takes the end back.
 	Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.Cordon, error)
 	Keep(ctx context.Context, name string) error
+	// Rename shows a machine under a title; its own name takes that back.
+	Rename(ctx context.Context, name, title string) (ctl.RenamedNode, error)
 }
 
 // A poolView is what the page about machines shows.
@@ -56,6 +58,7 @@ type poolView struct {
 // A nodeView is one machine.
 type nodeView struct {
 	ID, Name, Role string
+	Shown          string // what it is shown as
 	State          string
 	StateTone      tone
 	Detail         string
@@ -118,7 +121,11 @@ func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 		view.Machines = append(view.Machines, nodeViewOf(&list.Nodes[i], now))
 	}
 	for _, n := range list.Nodes {
-		view.Names = append(view.Names, roleView{n.Name, n.Name})
+		words := n.Name
+		if n.Title != "" {
+			words = n.Title + " (" + n.Name + ")"
+		}
+		view.Names = append(view.Names, roleView{n.Name, words})
 	}
 	for _, e := range emptyIn {
 		view.Ends = append(view.Ends, roleView{e.value, e.words})
@@ -147,7 +154,7 @@ func spaced(number string) string {
 const soonHeard = 4 * time.Second
 
 func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
-	view := nodeView{ID: elementID("machine", n.Name), Name: n.Name, State: n.State, StateTone: nodeTones[n.State], Simulated: n.Simulated,
+	view := nodeView{ID: elementID("machine", n.Name), Name: n.Name, Shown: n.Shown(), State: n.State, StateTone: nodeTones[n.State], Simulated: n.Simulated,
 		Removable: n.Role != "head", Stale: n.State == ctl.NodeLost}
 	view.Role = "head"
 	if view.Removable {
@@ -231,6 +238,9 @@ const offClock = 2 // seconds
 
 func nodeFacts(n *ctl.Node, now time.Time) []string {
 	var facts []string
+	if n.Title != "" {
+		facts = append(facts, "named "+n.Name)
+	}
 	if n.Version != "" {
 		facts = append(facts, "gpulab "+n.Version)
 	}
@@ -407,6 +417,17 @@ func (s *Server) keepMachine(w http.ResponseWriter, r *http.Request, v visitor) 
 	return s.reopenMachine(w, r, v, "node.keep", s.cfg.Machines.Keep)
 }
 
+// renameMachine shows a machine under a title.
+func (s *Server) renameMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
+	name := r.PostForm.Get("machine")
+	renamed, err := s.cfg.Machines.Rename(r.Context(), name, r.PostForm.Get("title"))
+	if done, err := s.machineRefused(w, r, v, err); done {
+		return err
+	}
+	s.audit(r, v, "node.rename", name, renamed.Title)
+	return seeOther("/machines")
+}
+
 func (s *Server) reopenMachine(w http.ResponseWriter, r *http.Request, v visitor, action string, do func(context.Context, string) error) error {
 	name := r.PathValue("machine")
 	if done, err := s.machineRefused(w, r, v, do(r.Context(), name)); done {
@@ -423,7 +444,7 @@ func (s *Server) machineRefused(w http.ResponseWriter, r *http.Request, v visito
 		return false, nil
 	case errors.Is(err, ctl.ErrNodeUnknown):
 		return true, s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: message(err)})
-	case errors.Is(err, ctl.ErrNodeReason):
+	case errors.Is(err, ctl.ErrNodeReason), errors.Is(err, ctl.ErrNodeTitle):
 		return true, s.showMachines(w, r, v, http.StatusUnprocessableEntity, poolView{Problem: sentence(message(err))})
 	case errors.Is(err, ctl.ErrNodeRefused):
 		return true, s.showMachines(w, r, v, http.StatusConflict, poolView{Problem: sentence(message(err))})

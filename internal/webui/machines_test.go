@@ -81,6 +81,28 @@ func TestMachineAsksToBeLetIn(t *testing.T) {
 	c.get("/audit").want(t, http.StatusOK, "let a machine in that asked without a code", "gpu-late at 10.0.0.8", "did not let a machine in that asked without a code", "gpu-new at 10.0.0.9")
 }
 
+func TestRenameMachine(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-nine"}, "title": {"x"}}).want(t, http.StatusNotFound)
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-two"}, "title": {"gpu-box"}}).want(t, http.StatusUnprocessableEntity, "Another machine is called that.")
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-two"}, "title": {"By the <door>"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "By the &lt;door&gt;</h2>", "named gpu-two", "By the &lt;door&gt; (gpu-two)", "Take By the &lt;door&gt; out of the pool?", "/machines/gpu-two/remove")
+	c.get("/audit").want(t, http.StatusOK, "changed what a machine is shown as", "By the &lt;door&gt;")
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-two"}, "title": {""}}).want(t, http.StatusSeeOther)
+	if strings.Contains(c.get("/machines").body, "door") {
+		t.Error("the title is still there")
+	}
+
+	// Where others read of machines, too.
+	s := snapshotAt(time.Now(), 2)
+	s.Title = "By the door"
+	l.fleet.publish(s)
+	ben := l.client(t, "ben")
+	ben.get("/gpus").want(t, http.StatusOK, "By the door</h2>")
+	ben.get("/gpus/"+testGPU).want(t, http.StatusOK, "of By the door")
+}
+
 func TestRemoveMachine(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ada")

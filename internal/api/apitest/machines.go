@@ -166,3 +166,25 @@ func (m *Machines) Keep(_ context.Context, name string) error {
 	n.Cordon = &kept
 	return nil
 }
+
+// Rename implements api.Machines.
+func (m *Machines) Rename(_ context.Context, name, title string) (ctl.RenamedNode, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.find(name)
+	if err != nil {
+		return ctl.RenamedNode{}, err
+	}
+	for i := range m.list.Nodes {
+		if other := &m.list.Nodes[i]; other != n && (strings.EqualFold(other.Name, title) || strings.EqualFold(other.Title, title)) && title != "" {
+			return ctl.RenamedNode{}, &users.Error{Kind: ctl.ErrNodeTitle, Text: "another machine is called that"}
+		}
+	}
+	out := ctl.RenamedNode{Name: name, Before: n.Shown()}
+	n.Title = title
+	if title == name {
+		n.Title = ""
+	}
+	out.Title = n.Shown()
+	return out, nil
+}
