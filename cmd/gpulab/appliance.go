@@ -94,9 +94,10 @@ type appliance struct {
 
 	pool *pool // the machines that have joined
 
-	host   *hoststat.Host
-	busy   *hostWatch
-	titles titles // of machines
+	host    *hoststat.Host
+	busy    *hostWatch
+	titles  titles // of machines
+	placing placing
 	// cordons are the machines that take no new work.
 	cordons *cordons
 	disk    *diskspace.Watch
@@ -237,7 +238,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.pool, err = newPool(ctx, l); err != nil {
 		return err
 	}
-	if err := l.rereadTitles(ctx); err != nil {
+	if err := errors.Join(l.rereadTitles(ctx), l.rereadPlacing(ctx)); err != nil {
 		return err
 	}
 	if l.cordons, err = newCordons(ctx, l); err != nil {
@@ -653,7 +654,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
-		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called,
+		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now,
 	})
 	if err != nil {
 		return err

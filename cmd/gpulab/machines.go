@@ -28,6 +28,8 @@ func (m machines) Nodes(ctx context.Context) (ctl.Machines, error) {
 	l := m.lab
 	state, _ := l.boot.now()
 	out := ctl.Machines{Nodes: append([]ctl.Node{l.headNode(ctx, state.Ready)}, l.joinedNodes(ctx)...), Note: l.stayHomeNote()}
+	out.Placing = l.placed()
+	out.Note = strings.TrimSpace(out.Note + " " + placingNote(out.Placing, out.Nodes))
 	open, err := l.pool.registry.Invitations(ctx)
 	for _, i := range open {
 		out.Invitations = append(out.Invitations, ctl.OpenInvitation{ID: i.ID, Made: i.Made, Expires: i.Expires})

@@ -202,7 +202,7 @@ when it was last heard of. gpulab invite-node adds one.`,
 	}
 	jsonFlag(c, &asJSON)
 	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false), newNodesWithdraw(a),
-		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a), newNodesRename(a))
+		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a), newNodesRename(a), newNodesPlacing(a))
 	return c
 }
 

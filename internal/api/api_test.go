@@ -221,6 +221,7 @@ var operations = map[string]struct {
 	"drainMachine":              {"/machines/gpu-two/drain", `{"seconds": 3600}`, admin, users.ScopeFull},
 	"keepMachine":               {"/machines/gpu-two/drain", "", admin, users.ScopeFull},
 	"renameMachine":             {"/machines/gpu-two/title", `{"title": "By the door"}`, admin, users.ScopeFull},
+	"placeNotebooks":            {"/placing", `{"cpu": "prefer"}`, admin, users.ScopeFull},
 	"removeMachine":             {"/machines/gpu-two", "", admin, users.ScopeFull},
 	"checkGPU":                  {"/gpu-check", "", admin, users.ScopeFull},
 	"listUse":                   {"/use?by=user", "", signedIn, ""},

@@ -22,6 +22,7 @@ type Machines interface {
 	Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.Cordon, error)
 	Keep(ctx context.Context, name string) error
 	Rename(ctx context.Context, name, title string) (ctl.RenamedNode, error)
+	Place(ctx context.Context, wanted ctl.Placing) (ctl.Placing, error)
 }
 
 type machineInput struct {
@@ -47,6 +48,13 @@ type titleInput struct {
 	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
 	Body    struct {
 		Title string `json:"title" maxLength:"40" doc:"What it is shown as; its name, or nothing, takes the title back" example:"Under the window"`
+	}
+}
+
+type placingInput struct {
+	Body struct {
+		CPU  string `json:"cpu,omitempty" enum:"any,prefer,require" doc:"Where CPU notebooks run: on any machine, on machines without GPUs where one has room, or there only"`
+		GPUs string `json:"gpus,omitempty" enum:"pack,spread" doc:"Where notebooks with GPUs run, of the machines with room: where the fewest are free, or the most"`
 	}
 }
 
@@ -86,6 +94,20 @@ func (s *Server) addMachines() {
 		description: "It still takes no new work.", also: []int{conflict}}, s.keepMachine)
 	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/title", ID: "renameMachine", Need: users.ActionManageLab, tag: "lab", summary: "Show a machine under a title",
 		description: "On pages, and where people read where something runs. Its name stays in operations, in Kubernetes and in the metrics."}, s.renameMachine)
+	add(s, Operation{Method: "PUT", Path: "/placing", ID: "placeNotebooks", Need: users.ActionManageLab, tag: "lab", summary: "Change how machines are chosen for notebooks",
+		description: "What is left out stays; it holds for notebooks that start from now on. listMachines tells how they are chosen, and each notebook why it runs where it does."}, s.placeNotebooks)
+}
+
+func (s *Server) placeNotebooks(ctx context.Context, c *call, in *placingInput) (*body[ctl.Placing], error) {
+	wanted := ctl.Placing{CPU: in.Body.CPU, GPUs: in.Body.GPUs}
+	out, err := s.cfg.Machines.Place(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	if wanted != (ctl.Placing{}) {
+		s.audit(ctx, c, "node.placing", "", out.Detail())
+	}
+	return answerWith(out)
 }
 
 func (s *Server) listMachines(ctx context.Context, _ *call, _ *noInput) (*body[ctl.Machines], error) {

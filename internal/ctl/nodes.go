@@ -62,6 +62,8 @@ type Pool interface {
 	KeepNode(ctx context.Context, name string) error
 	// RenameNode shows a machine under a title; its own name takes that back.
 	RenameNode(ctx context.Context, name, title string) (RenamedNode, error)
+	// PlaceNotebooks changes how machines are chosen, and returns how they are.
+	PlaceNotebooks(ctx context.Context, wanted Placing) (Placing, error)
 }
 
 // NodeRequest is a machine that asks to be let in. Name and version are what it
@@ -100,7 +102,27 @@ type Machines struct {
 	// Requests are machines without a code that ask to be let in, who has waited
 	// longest first.
 	Requests []NodeRequest `json:"requests,omitempty"`
+	Placing  Placing       `json:"placing,omitzero"`
 }
+
+// Placing is how machines are chosen for notebooks. In a change, what is left out
+// stays.
+type Placing struct {
+	CPU  string `json:"cpu,omitempty"`  // one of the PlaceCPU constants
+	GPUs string `json:"gpus,omitempty"` // one of the PlaceGPUs constants
+}
+
+// Detail is the rules for the audit log.
+func (p Placing) Detail() string { return "CPU notebooks: " + p.CPU + ", GPUs: " + p.GPUs }
+
+// Where notebooks run, of the machines that have room for them.
+const (
+	PlaceCPUAny     = "any"
+	PlaceCPUPrefer  = "prefer"  // on machines without GPUs where one has room
+	PlaceCPURequire = "require" // on machines without GPUs, or not at all
+	PlaceGPUsPack   = "pack"    // where the fewest GPUs are free
+	PlaceGPUsSpread = "spread"  // where the most GPUs are free
+)
 
 // OpenInvitation is a code that nobody has used yet.
 type OpenInvitation struct {
@@ -116,6 +138,7 @@ var (
 	ErrNoInvitation = errors.New("no such invitation")
 	ErrNoRequest    = errors.New("no such request")
 	ErrNodeReason   = errors.New("reason not allowed")
+	ErrPlacing      = errors.New("no such rule")
 	ErrNodeTitle    = errors.New("title not allowed")
 )
 
@@ -146,6 +169,9 @@ func handleNodes(mux *http.ServeMux, d Pool) {
 	}))
 	mux.HandleFunc("POST /v1/nodes/{name}/rename", answer(withBody(smallBody, func(r *http.Request, in renameNode) (any, error) {
 		return d.RenameNode(r.Context(), r.PathValue("name"), in.Title)
+	})))
+	mux.HandleFunc("POST /v1/placing", answer(withBody(smallBody, func(r *http.Request, in Placing) (any, error) {
+		return d.PlaceNotebooks(r.Context(), in)
 	})))
 	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
 	mux.HandleFunc("GET /v1/nodes/requests", answer(func(r *http.Request) (any, error) { return d.NodeRequests(r.Context()) }))
@@ -217,6 +243,11 @@ func (c *Client) KeepNode(ctx context.Context, name string) error {
 // RenameNode implements Daemon.
 func (c *Client) RenameNode(ctx context.Context, name, title string) (RenamedNode, error) {
 	return call[RenamedNode](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/rename", renameNode{title})
+}
+
+// PlaceNotebooks implements Daemon.
+func (c *Client) PlaceNotebooks(ctx context.Context, wanted Placing) (Placing, error) {
+	return call[Placing](ctx, c, "POST", "/v1/placing", wanted)
 }
 
 // Machine is what the socket of a joined machine offers; all else is the head's.

@@ -56,6 +56,11 @@ func (d *daemon) RenameNode(_ context.Context, name, title string) (RenamedNode,
 	return RenamedNode{Name: name, Title: title, Before: name}, nil
 }
 
+func (d *daemon) PlaceNotebooks(_ context.Context, wanted Placing) (Placing, error) {
+	wanted.GPUs = PlaceGPUsPack
+	return wanted, nil
+}
+
 func (d *daemon) KeepNode(_ context.Context, name string) error {
 	return errors.New(name + " is not being emptied")
 }
@@ -77,6 +82,9 @@ func TestNodes(t *testing.T) {
 	}
 	if err := c.WithdrawInvitation(ctx, "0b"); err == nil || err.Error() != "it is not open any more" {
 		t.Errorf("%v", err)
+	}
+	if got, err := c.PlaceNotebooks(ctx, Placing{CPU: PlaceCPUPrefer}); err != nil || got != (Placing{PlaceCPUPrefer, PlaceGPUsPack}) {
+		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := c.RenameNode(ctx, "b", "By the door"); err != nil || got != (RenamedNode{"b", "By the door", "b"}) {
 		t.Errorf("%+v, %v", got, err)

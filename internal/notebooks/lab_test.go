@@ -41,7 +41,7 @@ func newSmallLab(gpus ...int) *smallLab {
 	c := &smallLab{pods: map[string]*PodInfo{}, changes: make(chan struct{}, 1)}
 	for i, n := range gpus {
 		total := Amount{GPUs: n, MilliCPU: 8000, Memory: 32 << 30}
-		c.nodes = append(c.nodes, NodeRoom{Name: fmt.Sprintf("node%d", i+1), Total: total})
+		c.nodes = append(c.nodes, NodeRoom{Name: fmt.Sprintf("node%d", i+1), Total: total, HasGPUs: n > 0})
 	}
 	return c
 }
@@ -284,6 +284,12 @@ func (h *smallHub) start(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
+// optionsOf is what gpulab sent with the start of a launch.
+func (h *smallHub) optionsOf(l Launch) (options map[string]any) {
+	h.set(func() { options = h.servers[podKey{l.Handle, l.Name}].options })
+	return options
+}
+
 // spawn is what happens between asking for a server and its being ready.
 func (h *smallHub) spawn(k podKey, e *hubEntry, outcome string) {
 	if outcome == "refused" {
@@ -414,6 +420,7 @@ type house struct {
 	end     func()
 
 	obstacles atomic.Pointer[map[string]string] // why profiles cannot work
+	placing   atomic.Pointer[Placing]
 
 	booted    time.Time    // when the machine was started
 	simulated bool         // the lab's GPUs are
@@ -501,6 +508,12 @@ func (h *house) open(tune func(*patience)) {
 				return *why
 			}
 			return ""
+		},
+		Placing: func() Placing {
+			if rules := h.placing.Load(); rules != nil {
+				return *rules
+			}
+			return Placing{}
 		},
 		Obstacle: func(_ context.Context, p Profile) string {
 			if all := h.obstacles.Load(); all != nil {

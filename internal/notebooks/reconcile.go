@@ -345,6 +345,7 @@ func (s *Service) need(l Launch) Need {
 	if s.cfg.OnlyOn != nil {
 		n.Only = s.cfg.OnlyOn(l.Profile)
 	}
+	n.NoGPUs = n.GPUs == 0 && s.placing().CPU == CPURequire
 	return n
 }
 
@@ -538,6 +539,9 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 			return fmt.Errorf("prepare the folders of %s: %w", l.Handle, err)
 		}
 		maps.Copy(options, more)
+	}
+	if err := s.place(ctx, l, options); err != nil {
+		return err
 	}
 	if err := s.cfg.Servers.StartServer(ctx, l.Handle, l.Name, l.Title, options); err != nil {
 		return err

@@ -23,6 +23,7 @@ type launchView struct {
 	Tone                    tone
 	Steps                   []stepView
 	Holders                 []launchHolder
+	Where                   string // the machine, and why that one; "" in a lab of one
 	Own                     bool
 	Simulated               bool
 	Open                    string // address of the notebook while it runs
@@ -158,6 +159,9 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 			step.Text = "" // the headline says it
 		}
 		view.Steps = append(view.Steps, stepViewOf(step))
+	}
+	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
+		view.Where = strings.TrimSpace("It runs on " + s.called(l.Node) + ". " + l.WhyHere())
 	}
 	view.MayCancel = l.State == notebooks.Waiting
 	view.MayStop = l.State == notebooks.Starting || l.State == notebooks.Running

@@ -39,6 +39,8 @@ type Machines interface {
 	Keep(ctx context.Context, name string) error
 	// Rename shows a machine under a title; its own name takes that back.
 	Rename(ctx context.Context, name, title string) (ctl.RenamedNode, error)
+	// Place changes how machines are chosen for notebooks.
+	Place(ctx context.Context, wanted ctl.Placing) (ctl.Placing, error)
 }
 
 // A poolView is what the page about machines shows.
@@ -53,6 +55,7 @@ type poolView struct {
 	Problem string
 	// Names are the machines to choose from, Ends the choices of when they are empty.
 	Names, Ends []roleView
+	Placing     ctl.Placing
 }
 
 // A nodeView is one machine.
@@ -116,7 +119,7 @@ func (s *Server) showMachines(w http.ResponseWriter, r *http.Request, v visitor,
 
 func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 	now := s.now()
-	view.Note = list.Note
+	view.Note, view.Placing = list.Note, list.Placing
 	for i := range list.Nodes {
 		view.Machines = append(view.Machines, nodeViewOf(&list.Nodes[i], now))
 	}
@@ -428,6 +431,32 @@ func (s *Server) renameMachine(w http.ResponseWriter, r *http.Request, v visitor
 	return seeOther("/machines")
 }
 
+// The choices of how machines are chosen.
+var (
+	cpuPlaces = []roleView{
+		{ctl.PlaceCPUAny, "on any machine"},
+		{ctl.PlaceCPUPrefer, "off machines with GPUs, where others have room"},
+		{ctl.PlaceCPURequire, "off machines with GPUs, always"},
+	}
+	gpuPlaces = []roleView{
+		{ctl.PlaceGPUsPack, "packed: where the fewest GPUs are free"},
+		{ctl.PlaceGPUsSpread, "spread: where the most GPUs are free"},
+	}
+)
+
+// placeNotebooks changes how machines are chosen.
+func (s *Server) placeNotebooks(w http.ResponseWriter, r *http.Request, v visitor) error {
+	wanted := ctl.Placing{CPU: r.PostForm.Get("cpu"), GPUs: r.PostForm.Get("gpus")}
+	now, err := s.cfg.Machines.Place(r.Context(), wanted)
+	if done, err := s.machineRefused(w, r, v, err); done {
+		return err
+	}
+	if wanted != (ctl.Placing{}) {
+		s.audit(r, v, "node.placing", "", now.Detail())
+	}
+	return seeOther("/machines")
+}
+
 func (s *Server) reopenMachine(w http.ResponseWriter, r *http.Request, v visitor, action string, do func(context.Context, string) error) error {
 	name := r.PathValue("machine")
 	if done, err := s.machineRefused(w, r, v, do(r.Context(), name)); done {
@@ -444,7 +473,7 @@ func (s *Server) machineRefused(w http.ResponseWriter, r *http.Request, v visito
 		return false, nil
 	case errors.Is(err, ctl.ErrNodeUnknown):
 		return true, s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: message(err)})
-	case errors.Is(err, ctl.ErrNodeReason), errors.Is(err, ctl.ErrNodeTitle):
+	case errors.Is(err, ctl.ErrNodeReason), errors.Is(err, ctl.ErrNodeTitle), errors.Is(err, ctl.ErrPlacing):
 		return true, s.showMachines(w, r, v, http.StatusUnprocessableEntity, poolView{Problem: sentence(message(err))})
 	case errors.Is(err, ctl.ErrNodeRefused):
 		return true, s.showMachines(w, r, v, http.StatusConflict, poolView{Problem: sentence(message(err))})

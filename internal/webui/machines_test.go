@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/webui"
 )
 
@@ -101,6 +102,34 @@ func TestRenameMachine(t *testing.T) {
 	ben := l.client(t, "ben")
 	ben.get("/gpus").want(t, http.StatusOK, "By the door</h2>")
 	ben.get("/gpus/"+testGPU).want(t, http.StatusOK, "of By the door")
+}
+
+func TestPlacing(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.post("/machines", "/machines/placing", url.Values{"cpu": {"sideways"}}).want(t, http.StatusUnprocessableEntity, "CPU notebooks run anywhere")
+	c.post("/machines", "/machines/placing", url.Values{"cpu": {"require"}, "gpus": {"spread"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, `<option value="require" selected`, `<option value="spread" selected`)
+	c.get("/audit").want(t, http.StatusOK, "changed how machines are chosen for notebooks", "CPU notebooks: require, GPUs: spread")
+}
+
+// A notebook's page says where it runs, and why there, where there is a choice.
+func TestWhereANotebookRuns(t *testing.T) {
+	l := newLab(t)
+	const why = "Of the machines with room for it, it had the most free GPUs."
+	l.notebooks.change(func(list *[]notebooks.Launch) {
+		*list = []notebooks.Launch{{ID: 1, UserID: 2, Handle: "ben", Profile: "gpu", GPUs: 1, State: notebooks.Running, Ready: time.Now(), Node: "gpu-two",
+			Placement: notebooks.Placement{Prefer: []string{"gpu-two"}, Why: why}}}
+	})
+	s := snapshotAt(time.Now(), 1)
+	l.fleet.publish(s)
+	ben := l.client(t, "ben")
+	if body := ben.get("/launches/1").body; strings.Contains(body, "It runs on") {
+		t.Error("a lab of one machine says where a notebook runs")
+	}
+	s.Node, s.Title = "gpu-two", "By the door"
+	l.fleet.publish(s)
+	ben.get("/launches/1").want(t, http.StatusOK, "It runs on By the door. "+why)
 }
 
 func TestRemoveMachine(t *testing.T) {

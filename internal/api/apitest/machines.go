@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -187,4 +188,16 @@ func (m *Machines) Rename(_ context.Context, name, title string) (ctl.RenamedNod
 	}
 	out.Title = n.Shown()
 	return out, nil
+}
+
+// Place implements api.Machines.
+func (m *Machines) Place(_ context.Context, wanted ctl.Placing) (ctl.Placing, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := &m.list.Placing
+	p.CPU, p.GPUs = cmp.Or(wanted.CPU, p.CPU, ctl.PlaceCPUAny), cmp.Or(wanted.GPUs, p.GPUs, ctl.PlaceGPUsPack)
+	if !slices.Contains([]string{ctl.PlaceCPUAny, ctl.PlaceCPUPrefer, ctl.PlaceCPURequire}, p.CPU) {
+		return ctl.Placing{}, &users.Error{Kind: ctl.ErrPlacing, Text: "CPU notebooks run anywhere (any), or on machines without GPUs (prefer, require)"}
+	}
+	return *p, nil
 }

@@ -7,3 +7,6 @@ CREATE TABLE machine_titles (
     machine TEXT PRIMARY KEY,      -- its name
     title   TEXT NOT NULL UNIQUE
 ) STRICT;
+
+-- Why a launch runs on its machine: a JSON object, see notebooks.Placement.
+ALTER TABLE launches ADD COLUMN placement TEXT NOT NULL DEFAULT '{}';
