@@ -55,7 +55,7 @@ func (c *cordons) reason(machine string) string {
 // reread takes them from the database, and tells the pages.
 func (c *cordons) reread(ctx context.Context) error {
 	list, err := c.lab.pool.registry.Cordons(ctx)
-	if err != nil {
+	if err := errors.Join(err, c.lab.rereadLimits(ctx)); err != nil { // groups come and go
 		return err
 	}
 	c.mu.Lock()

@@ -56,7 +56,8 @@ func (l *appliance) headNode(ctx context.Context, ready bool) ctl.Node {
 			node.State = ctl.NodeNotReady
 		}
 	}
-	node.Title, node.Notebooks, node.Cordon = l.titleOf(node.Name), l.notebooksOn(node.Name), l.cordonOf(node.Name)
+	node.Title, node.Limit = l.titleOf(node.Name), l.limitOf(node.Name)
+	node.Notebooks, node.Cordon = l.notebooksOn(node.Name), l.cordonOf(node.Name)
 	return node
 }
 

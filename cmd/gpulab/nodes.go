@@ -91,7 +91,7 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 			Name: n.Name, Title: l.titleOf(n.Name), Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			OtherVersion: n.Version != version.Version,
 			GPUs:         len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
-			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name),
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name),
 		}
 		if n.reported {
 			node.ClockOffset = new(n.ahead.Seconds())
@@ -202,7 +202,7 @@ when it was last heard of. gpulab invite-node adds one.`,
 	}
 	jsonFlag(c, &asJSON)
 	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false), newNodesWithdraw(a),
-		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a), newNodesRename(a), newNodesPlacing(a))
+		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a), newNodesRename(a), newNodesPlacing(a), newNodesFor(a))
 	return c
 }
 
@@ -238,6 +238,9 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	for _, n := range m.Nodes {
 		if (n.State != ctl.NodeReady || n.Role == "node") && n.Detail != "" {
 			fmt.Fprintf(w, "\n%s\n", visibly(n.Detail))
+		}
+		if n.Limit != nil {
+			fmt.Fprintf(w, "\n%s is for %s only.\n", visibly(n.Shown()), n.Limit.Words())
 		}
 		if n.Cordon != nil {
 			fmt.Fprintf(w, "\n%s\n", visibly(cordonLine(n)))

@@ -222,6 +222,8 @@ var operations = map[string]struct {
 	"keepMachine":               {"/machines/gpu-two/drain", "", admin, users.ScopeFull},
 	"renameMachine":             {"/machines/gpu-two/title", `{"title": "By the door"}`, admin, users.ScopeFull},
 	"placeNotebooks":            {"/placing", `{"cpu": "prefer"}`, admin, users.ScopeFull},
+	"limitMachine":              {"/machines/gpu-two/limit", `{"for": ["role:member"]}`, admin, users.ScopeFull},
+	"unlimitMachine":            {"/machines/gpu-two/limit", "", admin, users.ScopeFull},
 	"removeMachine":             {"/machines/gpu-two", "", admin, users.ScopeFull},
 	"checkGPU":                  {"/gpu-check", "", admin, users.ScopeFull},
 	"listUse":                   {"/use?by=user", "", signedIn, ""},

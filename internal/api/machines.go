@@ -23,6 +23,7 @@ type Machines interface {
 	Keep(ctx context.Context, name string) error
 	Rename(ctx context.Context, name, title string) (ctl.RenamedNode, error)
 	Place(ctx context.Context, wanted ctl.Placing) (ctl.Placing, error)
+	Limit(ctx context.Context, name string, limit *ctl.NodeLimit) (*ctl.NodeLimit, error)
 }
 
 type machineInput struct {
@@ -48,6 +49,13 @@ type titleInput struct {
 	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
 	Body    struct {
 		Title string `json:"title" maxLength:"40" doc:"What it is shown as; its name, or nothing, takes the title back" example:"Under the window"`
+	}
+}
+
+type limitInput struct {
+	Machine string `path:"machine" minLength:"1" maxLength:"63" doc:"Its name"`
+	Body    struct {
+		For []string `json:"for" nullable:"false" maxItems:"50" doc:"Roles and groups, as role:guest and group:vision; none is nobody"`
 	}
 }
 
@@ -94,6 +102,9 @@ func (s *Server) addMachines() {
 		description: "It still takes no new work.", also: []int{conflict}}, s.keepMachine)
 	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/title", ID: "renameMachine", Need: users.ActionManageLab, tag: "lab", summary: "Show a machine under a title",
 		description: "On pages, and where people read where something runs. Its name stays in operations, in Kubernetes and in the metrics."}, s.renameMachine)
+	add(s, Operation{Method: "PUT", Path: "/machines/{machine}/limit", ID: "limitMachine", Need: users.ActionManageLab, tag: "lab", summary: "Say whom a machine is for",
+		description: "Others' notebooks never start there. What runs there goes on."}, s.limitMachine)
+	add(s, Operation{Method: "DELETE", Path: "/machines/{machine}/limit", ID: "unlimitMachine", Need: users.ActionManageLab, tag: "lab", summary: "Let everybody use a machine"}, s.unlimitMachine)
 	add(s, Operation{Method: "PUT", Path: "/placing", ID: "placeNotebooks", Need: users.ActionManageLab, tag: "lab", summary: "Change how machines are chosen for notebooks",
 		description: "What is left out stays; it holds for notebooks that start from now on. listMachines tells how they are chosen, and each notebook why it runs where it does."}, s.placeNotebooks)
 }
@@ -210,4 +221,22 @@ func (s *Server) renameMachine(ctx context.Context, c *call, in *titleInput) (*b
 	}
 	s.audit(ctx, c, "node.rename", in.Machine, out.Title)
 	return answerWith(out)
+}
+
+func (s *Server) limitMachine(ctx context.Context, c *call, in *limitInput) (*body[ctl.NodeLimit], error) {
+	made, err := s.cfg.Machines.Limit(ctx, in.Machine, &ctl.NodeLimit{For: in.Body.For})
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.limit", in.Machine, "for "+made.Words())
+	return answerWith(*made)
+}
+
+func (s *Server) unlimitMachine(ctx context.Context, c *call, in *machineInput) (*nothing, error) {
+	made, err := s.cfg.Machines.Limit(ctx, in.Machine, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "node.limit", in.Machine, "for "+made.Words())
+	return done(nil)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,6 +134,10 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 	}
 	list := ProfileList{Profiles: []Profile{}}
 	snapshots := s.cfg.Snapshots()
+	if s.cfg.Barred != nil {
+		barred := s.cfg.Barred(c.user.ID)
+		snapshots = slices.DeleteFunc(slices.Clone(snapshots), func(n gpu.Snapshot) bool { return slices.Contains(barred, n.Node) })
+	}
 	for _, p := range s.cfg.Notebooks.Profiles() {
 		out := Profile{Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs, GPUModel: p.GPUModel, GPUMemory: p.GPUMemory}
 		room := roomFor(snapshots, p.GPUKind())

@@ -51,6 +51,7 @@ var kinds = []struct {
 	{ctl.ErrNoInvitation, http.StatusNotFound, "There is no such invitation"},
 	{ctl.ErrNoRequest, http.StatusNotFound, "There is no such request"},
 	{ctl.ErrNodeReason, http.StatusUnprocessableEntity, "This reason or time is not possible"},
+	{ctl.ErrNodeLimit, http.StatusUnprocessableEntity, "Nobody a machine can be for"},
 	{ctl.ErrPlacing, http.StatusUnprocessableEntity, "There is no such rule"},
 	{ctl.ErrNodeTitle, http.StatusUnprocessableEntity, "This title is not possible"},
 	{ctl.ErrNodeRefused, http.StatusConflict, "Not possible with this machine now"},

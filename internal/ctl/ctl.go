@@ -156,6 +156,8 @@ type Node struct {
 	// ClockOffset is by how many seconds its clock is ahead of the head's; nil
 	// while that is not known, and for the head.
 	ClockOffset *float64 `json:"clockOffset,omitempty"`
+	// Limit says whom it is for; nil where that is everybody.
+	Limit *NodeLimit `json:"limit,omitempty"`
 	// Cordon says that it takes no new work; nil where it does.
 	Cordon *Cordon `json:"cordon,omitempty"`
 	// Notebooks are those there.

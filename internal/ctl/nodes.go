@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -38,6 +39,34 @@ type RenamedNode struct {
 	Before string `json:"before"`
 }
 
+// NodeLimit says whom a machine is for: "role:guest", "group:vision". None is
+// nobody.
+type NodeLimit struct {
+	For []string `json:"for"`
+}
+
+// Words says it for people: "guests and the group vision".
+func (l *NodeLimit) Words() string {
+	if l == nil {
+		return "everybody"
+	}
+	var words []string
+	for _, who := range l.For {
+		if role, is := strings.CutPrefix(who, "role:"); is {
+			words = append(words, role+"s")
+		} else {
+			words = append(words, "the group "+strings.TrimPrefix(who, "group:"))
+		}
+	}
+	switch len(words) {
+	case 0:
+		return "nobody"
+	case 1:
+		return words[0]
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
 // Pool is what the socket offers about the machines of the pool.
 type Pool interface {
 	// InviteNode makes a code for one machine.
@@ -64,6 +93,8 @@ type Pool interface {
 	RenameNode(ctx context.Context, name, title string) (RenamedNode, error)
 	// PlaceNotebooks changes how machines are chosen, and returns how they are.
 	PlaceNotebooks(ctx context.Context, wanted Placing) (Placing, error)
+	// LimitNode says whom a machine is for; nil is everybody.
+	LimitNode(ctx context.Context, name string, limit *NodeLimit) error
 }
 
 // NodeRequest is a machine that asks to be let in. Name and version are what it
@@ -138,12 +169,17 @@ var (
 	ErrNoInvitation = errors.New("no such invitation")
 	ErrNoRequest    = errors.New("no such request")
 	ErrNodeReason   = errors.New("reason not allowed")
+	ErrNodeLimit    = errors.New("nobody a machine can be for")
 	ErrPlacing      = errors.New("no such rule")
 	ErrNodeTitle    = errors.New("title not allowed")
 )
 
 type removeNode struct {
 	Anyway bool `json:"anyway"`
+}
+
+type limitNode struct {
+	Limit *NodeLimit `json:"limit"`
 }
 
 type renameNode struct {
@@ -169,6 +205,9 @@ func handleNodes(mux *http.ServeMux, d Pool) {
 	}))
 	mux.HandleFunc("POST /v1/nodes/{name}/rename", answer(withBody(smallBody, func(r *http.Request, in renameNode) (any, error) {
 		return d.RenameNode(r.Context(), r.PathValue("name"), in.Title)
+	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/limit", answer(withBody(smallBody, func(r *http.Request, in limitNode) (any, error) {
+		return struct{}{}, d.LimitNode(r.Context(), r.PathValue("name"), in.Limit)
 	})))
 	mux.HandleFunc("POST /v1/placing", answer(withBody(smallBody, func(r *http.Request, in Placing) (any, error) {
 		return d.PlaceNotebooks(r.Context(), in)
@@ -248,6 +287,12 @@ func (c *Client) RenameNode(ctx context.Context, name, title string) (RenamedNod
 // PlaceNotebooks implements Daemon.
 func (c *Client) PlaceNotebooks(ctx context.Context, wanted Placing) (Placing, error) {
 	return call[Placing](ctx, c, "POST", "/v1/placing", wanted)
+}
+
+// LimitNode implements Daemon.
+func (c *Client) LimitNode(ctx context.Context, name string, limit *NodeLimit) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/limit", limitNode{limit})
+	return err
 }
 
 // Machine is what the socket of a joined machine offers; all else is the head's.

@@ -56,6 +56,10 @@ func (d *daemon) RenameNode(_ context.Context, name, title string) (RenamedNode,
 	return RenamedNode{Name: name, Title: title, Before: name}, nil
 }
 
+func (d *daemon) LimitNode(_ context.Context, name string, limit *NodeLimit) error {
+	return errors.New(name + " is for " + limit.Words())
+}
+
 func (d *daemon) PlaceNotebooks(_ context.Context, wanted Placing) (Placing, error) {
 	wanted.GPUs = PlaceGPUsPack
 	return wanted, nil
@@ -85,6 +89,11 @@ func TestNodes(t *testing.T) {
 	}
 	if got, err := c.PlaceNotebooks(ctx, Placing{CPU: PlaceCPUPrefer}); err != nil || got != (Placing{PlaceCPUPrefer, PlaceGPUsPack}) {
 		t.Errorf("%+v, %v", got, err)
+	}
+	for want, limit := range map[string]*NodeLimit{"everybody": nil, "nobody": {}, "guests, members and the group vision": {For: []string{"role:guest", "role:member", "group:vision"}}} {
+		if err := c.LimitNode(ctx, "b", limit); err == nil || err.Error() != "b is for "+want {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 	if got, err := c.RenameNode(ctx, "b", "By the door"); err != nil || got != (RenamedNode{"b", "By the door", "b"}) {
 		t.Errorf("%+v, %v", got, err)

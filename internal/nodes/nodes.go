@@ -1,7 +1,7 @@
 // Package nodes knows the machines of the pool besides its head: the authority
 // that signs their certificates, the codes with which new ones join, the
-// list of those that belong to it, what they are shown as, and which take no new
-// work.
+// list of those that belong to it, what they are shown as, whom they are for, and
+// which take no new work.
 //
 // A machine speaks by a certificate of the authority's, whose key must be the
 // one that the list has for it: so one that was removed, or has joined anew,
@@ -301,6 +301,9 @@ func (r *Registry) Remove(ctx context.Context, name string) (Node, error) {
 	}
 	if err == nil {
 		_, err = r.db.ExecContext(ctx, `DELETE FROM machine_titles WHERE machine = ?`, name)
+	}
+	if err == nil {
+		_, err = r.db.ExecContext(ctx, `DELETE FROM machine_limits WHERE machine = ?`, name)
 	}
 	return n, err
 }

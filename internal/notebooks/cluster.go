@@ -91,6 +91,8 @@ type Need struct {
 	Only string // the machine it has to run on, "" = any
 	// NoGPUs keeps it off machines with GPUs.
 	NoGPUs bool
+	// Barred are machines that it may not run on, because they are for others.
+	Barred []string
 }
 
 // GPUKind says which GPUs will do; the zero value takes any.
@@ -149,7 +151,7 @@ type NodeRoom struct {
 
 // fits reports whether the machine, empty, could hold it.
 func (n NodeRoom) fits(need Need) bool {
-	if need.Only != "" && need.Only != n.Name || need.NoGPUs && n.HasGPUs {
+	if need.Only != "" && need.Only != n.Name || need.NoGPUs && n.HasGPUs || slices.Contains(need.Barred, n.Name) {
 		return false
 	}
 	return need.GPUs == 0 || n.Total.GPUs >= need.GPUs && need.Fits(n)

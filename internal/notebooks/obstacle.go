@@ -90,7 +90,7 @@ func (s *Service) lookForObstacles(ctx context.Context) {
 func (s *Service) blocked(l Launch) bool {
 	why, never := s.unable(l.Profile), true
 	if why == "" {
-		why, never = s.away(l), false
+		why, never = s.away(l)
 	}
 	if why == "" {
 		return false

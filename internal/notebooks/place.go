@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Placing is how a lab chooses between machines; the zero value packs GPUs and
@@ -54,10 +55,13 @@ func (s *Service) placing() Placing {
 	return s.cfg.Placing()
 }
 
+// ruled tells whether the lab's rules keep it off some machines.
+func (n Need) ruled() bool { return n.NoGPUs || len(n.Barred) > 0 }
+
 // choose decides between the machines of a pool.
 func choose(room Room, need Need, rules Placing) Placement {
 	var p Placement
-	if need.NoGPUs {
+	if need.ruled() {
 		for _, n := range slices.Concat(room.Nodes, room.Cordoned) {
 			if n.fits(need) {
 				p.Machines = append(p.Machines, n.Name)
@@ -129,8 +133,8 @@ func (p *Placement) preferWithoutGPUs(room Room, open []NodeRoom) {
 func (s *Service) place(ctx context.Context, l Launch, options map[string]any) error {
 	need := s.need(l)
 	p := choose(s.cfg.Cluster.Room(), need, s.placing())
-	if need.NoGPUs && p.Machines == nil {
-		return errors.New("no machine without GPUs is ready")
+	if need.ruled() && p.Machines == nil {
+		return errors.New("none of the machines that it may run on is ready")
 	}
 	if p.Machines != nil {
 		options["machines"] = p.Machines
@@ -158,19 +162,45 @@ func (s *Service) nowhere(p Profile) string {
 	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and this lab has no such machine. An admin can change the rule on the page of the machines."
 }
 
-// away says why a launch waits for a machine that the lab's rules want, and that
-// is not ready; "" where that is not so.
-func (s *Service) away(l Launch) string {
+// away says why a launch waits for a machine that the lab's rules want, "" where
+// that is not so; never says that there is none.
+func (s *Service) away(l Launch) (why string, never bool) {
 	need := s.need(l)
-	if !need.NoGPUs {
-		return ""
+	if !need.ruled() {
+		return "", false
 	}
 	room := s.cfg.Cluster.Room()
 	if len(room.Nodes) == 0 || room.open(need) {
+		return "", false
+	}
+	if others := s.closedTo(need, room); others != "" {
+		return "No machine that could take it is for you. " + others + " Ask an admin, or launch another notebook.", room.Waiting == 0
+	}
+	if !need.NoGPUs {
+		return "", false
+	}
+	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and none of these is ready. It starts when one is.", false
+}
+
+// closedTo names machines that would do for a launch, and are for others; "" where
+// there are none.
+func (s *Service) closedTo(need Need, room Room) string {
+	anywhere := need
+	anywhere.Barred = nil
+	var list []string
+	for _, n := range room.Nodes {
+		if !n.fits(need) && n.fits(anywhere) {
+			list = append(list, s.called(n.Name)+" is for "+s.cfg.ForWhom(n.Name)+" only")
+		}
+	}
+	if len(list) == 0 {
 		return ""
 	}
-	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and none of these is ready. It starts when one is."
+	return strings.Join(list, ", ") + "."
 }
+
+// join puts a space between sentences where there are two.
+func join(a, b string) string { return strings.TrimSpace(a + " " + b) }
 
 // open tells whether a machine that is ready would, empty, do for it, be it one
 // that takes no new work.

@@ -89,3 +89,26 @@ func TestCPUNotebooksApart(t *testing.T) {
 		t.Errorf("%q, the hub was told %v", why, h.hub.optionsOf(l))
 	}
 }
+
+// Who may not use a machine never lands there, and reads why they wait.
+func TestMachinesForSome(t *testing.T) {
+	h := newHouse(t, 1, 1)
+	h.barred.Store(&map[int64][]string{h.bob.ID: {"node1"}})
+	l := h.running(h.bob, "gpu", "")
+	if got := fmt.Sprint(h.hub.optionsOf(l)["machines"]); got != "[node2]" {
+		t.Errorf("the hub was told of %s", got)
+	}
+	second := h.launch(h.bob, "gpu", "second")
+	h.until(second.ID, "told who has the other", func(l Launch) bool {
+		return l.State == Waiting && !l.Never && strings.HasSuffix(l.Reason, "node1 is for guests only.")
+	})
+	if got := h.hub.optionsOf(h.running(h.alice, "gpu", ""))["machines"]; got != nil {
+		t.Errorf("somebody else is kept to %v", got)
+	}
+	h.barred.Store(&map[int64][]string{h.bob.ID: {"node1", "node2"}})
+	h.service.Wake()
+	h.until(second.ID, "told that none is theirs", func(l Launch) bool {
+		return l.Never && strings.HasPrefix(l.Reason, "No machine that could take it is for you. node1 is for guests only, node2 is for guests only.")
+	})
+	h.is(l.ID, Running) // what runs goes on
+}

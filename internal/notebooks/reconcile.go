@@ -268,7 +268,7 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 		s.with(l.ID, func(t *track) {
 			t.begin(StepQueue, l.Requested)
 			t.never, t.holders, t.position = v.never, room.Holders, position
-			t.reason = waitWords(v, room, position)
+			t.reason = join(waitWords(v, room, position), s.closedTo(v.need, room))
 			if v.admit {
 				t.reason = "Several notebooks are starting at this moment; this one is among the next."
 			}
@@ -344,6 +344,9 @@ func (s *Service) need(l Launch) Need {
 	n.GPUs = l.GPUs
 	if s.cfg.OnlyOn != nil {
 		n.Only = s.cfg.OnlyOn(l.Profile)
+	}
+	if s.cfg.Barred != nil && l.UserID != 0 {
+		n.Barred = s.cfg.Barred(l.UserID)
 	}
 	n.NoGPUs = n.GPUs == 0 && s.placing().CPU == CPURequire
 	return n

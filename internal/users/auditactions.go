@@ -84,6 +84,7 @@ var auditActions = []AuditAction{
 	{"node.drain", "began to empty a machine"},
 	{"node.keep", "let the notebooks of a machine stay that was being emptied"},
 	{"node.rename", "changed what a machine is shown as"},
+	{"node.limit", "changed whom a machine is for"},
 	{"node.placing", "changed how machines are chosen for notebooks"},
 	{"node.stop", "stopped a notebook on a machine that was emptied"},
 	{"gpulab.upgrade", "began to use another version of gpulab"},

@@ -110,6 +110,7 @@ var inTheAPI = map[string]string{
 	"POST /machines/requests/{number}/accept":     "acceptMachine",
 	"POST /machines/requests/{number}/refuse":     "refuseMachine",
 	"POST /machines/cordon":                       "cordonMachine drainMachine",
+	"POST /machines/limit":                        "limitMachine unlimitMachine",
 	"POST /machines/placing":                      "placeNotebooks",
 	"POST /machines/rename":                       "renameMachine",
 	"POST /machines/{machine}/uncordon":           "uncordonMachine",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +42,8 @@ type Machines interface {
 	Rename(ctx context.Context, name, title string) (ctl.RenamedNode, error)
 	// Place changes how machines are chosen for notebooks.
 	Place(ctx context.Context, wanted ctl.Placing) (ctl.Placing, error)
+	// Limit says whom a machine is for, nil for everybody.
+	Limit(ctx context.Context, name string, limit *ctl.NodeLimit) (*ctl.NodeLimit, error)
 }
 
 // A poolView is what the page about machines shows.
@@ -62,6 +65,7 @@ type poolView struct {
 type nodeView struct {
 	ID, Name, Role string
 	Shown          string // what it is shown as
+	For            string // whom it is for, "" for everybody
 	State          string
 	StateTone      tone
 	Detail         string
@@ -169,6 +173,9 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 	view.GPUs = count(n.GPUs, "GPU", "GPUs")
 	view.Readings = hostReadings(n)
 	view.Facts = nodeFacts(n, now)
+	if n.Limit != nil {
+		view.For = "for " + n.Limit.Words()
+	}
 	for i := range n.Notebooks {
 		b := &n.Notebooks[i]
 		row := nodeNotebookView{User: b.User, Name: b.Name, For: since(b.Since, now)}
@@ -431,6 +438,21 @@ func (s *Server) renameMachine(w http.ResponseWriter, r *http.Request, v visitor
 	return seeOther("/machines")
 }
 
+// limitMachine says whom a machine is for.
+func (s *Server) limitMachine(w http.ResponseWriter, r *http.Request, v visitor) error {
+	name := r.PostForm.Get("machine")
+	var limit *ctl.NodeLimit
+	if list := strings.Fields(strings.ReplaceAll(r.PostForm.Get("for"), ",", " ")); len(list) > 0 && !slices.Equal(list, []string{"everybody"}) {
+		limit = &ctl.NodeLimit{For: list}
+	}
+	made, err := s.cfg.Machines.Limit(r.Context(), name, limit)
+	if done, err := s.machineRefused(w, r, v, err); done {
+		return err
+	}
+	s.audit(r, v, "node.limit", name, "for "+made.Words())
+	return seeOther("/machines")
+}
+
 // The choices of how machines are chosen.
 var (
 	cpuPlaces = []roleView{
@@ -473,7 +495,7 @@ func (s *Server) machineRefused(w http.ResponseWriter, r *http.Request, v visito
 		return false, nil
 	case errors.Is(err, ctl.ErrNodeUnknown):
 		return true, s.showMachines(w, r, v, http.StatusNotFound, poolView{Problem: message(err)})
-	case errors.Is(err, ctl.ErrNodeReason), errors.Is(err, ctl.ErrNodeTitle), errors.Is(err, ctl.ErrPlacing):
+	case errors.Is(err, ctl.ErrNodeReason), errors.Is(err, ctl.ErrNodeTitle), errors.Is(err, ctl.ErrPlacing), errors.Is(err, ctl.ErrNodeLimit), errors.Is(err, users.ErrGroupNotFound):
 		return true, s.showMachines(w, r, v, http.StatusUnprocessableEntity, poolView{Problem: sentence(message(err))})
 	case errors.Is(err, ctl.ErrNodeRefused):
 		return true, s.showMachines(w, r, v, http.StatusConflict, poolView{Problem: sentence(message(err))})

@@ -104,6 +104,35 @@ func TestRenameMachine(t *testing.T) {
 	ben.get("/gpus/"+testGPU).want(t, http.StatusOK, "of By the door")
 }
 
+func TestLimitMachine(t *testing.T) {
+	barred := []string{}
+	l := newLabWith(t, func(c *webui.Config) {
+		c.Barred = func(userID int64) []string {
+			if userID == 2 { // ben
+				return barred
+			}
+			return nil
+		}
+	})
+	c := l.client(t, "ada")
+	c.post("/machines", "/machines/limit", url.Values{"machine": {"gpu-two"}, "for": {"guests"}}).want(t, http.StatusUnprocessableEntity, "nobody a machine can be for")
+	c.post("/machines", "/machines/limit", url.Values{"machine": {"gpu-two"}, "for": {"group:vision, role:guest"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "for the group vision and guests")
+	c.post("/machines", "/machines/limit", url.Values{"machine": {"gpu-two"}, "for": {" "}}).want(t, http.StatusSeeOther)
+	if strings.Contains(c.get("/machines").body, "for the group vision") {
+		t.Error("it is still for some only")
+	}
+	c.get("/audit").want(t, http.StatusOK, "changed whom a machine is for", "for everybody")
+
+	// The cards of who may not use a machine do not count it.
+	l.fleet.publish(snapshotAt(time.Now(), 2))
+	l.client(t, "ben").get("/").want(t, http.StatusOK, "2 of 2")
+	barred = []string{"gpu-box"}
+	if body := l.client(t, "ben").get("/").body; strings.Contains(body, "2 of 2 GPUs free") {
+		t.Errorf("a card counts them:\n%s", visible(body))
+	}
+}
+
 func TestPlacing(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ada")

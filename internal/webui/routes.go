@@ -133,6 +133,7 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/machines/requests/{number}/accept", need: users.ActionManageLab, handler: s.acceptMachine},
 		{method: "POST", path: "/machines/requests/{number}/refuse", need: users.ActionManageLab, handler: s.refuseMachine},
 		{method: "POST", path: "/machines/cordon", need: users.ActionManageLab, handler: s.cordonMachine},
+		{method: "POST", path: "/machines/limit", need: users.ActionManageLab, handler: s.limitMachine},
 		{method: "POST", path: "/machines/placing", need: users.ActionManageLab, handler: s.placeNotebooks},
 		{method: "POST", path: "/machines/rename", need: users.ActionManageLab, handler: s.renameMachine},
 		{method: "POST", path: "/machines/{machine}/uncordon", need: users.ActionManageLab, handler: s.uncordonMachine},

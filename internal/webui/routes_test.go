@@ -134,6 +134,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/machines/requests/012345/accept", admin},
 		{"POST", "/machines/requests/012345/refuse", admin},
 		{"POST", "/machines/cordon", admin},
+		{"POST", "/machines/limit", admin},
 		{"POST", "/machines/placing", admin},
 		{"POST", "/machines/rename", admin},
 		{"POST", "/machines/gpu-two/uncordon", admin},

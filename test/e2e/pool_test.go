@@ -727,8 +727,14 @@ func (p *pool) withoutGPUs(t *testing.T, a *appliance) {
 		t.Fatal(got)
 	}
 	guest.WaitFor("a card that can be launched", `!document.querySelector("main").innerText.includes("this lab has no such machine")`)
+	// It is for others at first, whom the guest is not among.
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "for", "quiet", "group:nobody"), 1, "There is no group")
+	t.Log(a.MustGpulab(a.ctx, "nodes", "for", "quiet", "role:admin"))
 	launch(guest, "cpu", "Apart")
-	waitJupyterLab(guest, guestHandle)
+	guest.WaitText("#launch-state", "No machine that could take it is for you. quiet is for admins only.")
+	guest.Pictures("pool-not-for-you")
+	p.api(t, a, "DELETE", "/machines/quiet/limit", "", http.StatusNoContent)
+	waitJupyterLab(guest, guestHandle) // it starts by itself
 	if machine, why := p.whereIs(t, a, "Apart"); machine != "quiet" || !strings.Contains(why, "machines without GPUs only") {
 		t.Errorf("it runs on %s: %s", machine, why)
 	}

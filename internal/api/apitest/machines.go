@@ -201,3 +201,22 @@ func (m *Machines) Place(_ context.Context, wanted ctl.Placing) (ctl.Placing, er
 	}
 	return *p, nil
 }
+
+// Limit implements api.Machines.
+func (m *Machines) Limit(_ context.Context, name string, limit *ctl.NodeLimit) (*ctl.NodeLimit, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if limit != nil {
+		for _, who := range limit.For {
+			if kind, what, _ := strings.Cut(who, ":"); kind != "role" && kind != "group" || what == "" {
+				return nil, &users.Error{Kind: ctl.ErrNodeLimit, Text: fmt.Sprintf("%q is nobody a machine can be for", who)}
+			}
+		}
+	}
+	n.Limit = limit
+	return limit, nil
+}
