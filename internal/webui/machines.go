@@ -49,6 +49,9 @@ type Machines interface {
 // A poolView is what the page about machines shows.
 type poolView struct {
 	Machines []nodeView
+	// Index are the machines in a few words, where there are many.
+	Index    []indexView
+	Summary  string
 	Note     string
 	Open     []openCodeView
 	Requests []askingView
@@ -127,6 +130,9 @@ func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 	for i := range list.Nodes {
 		view.Machines = append(view.Machines, nodeViewOf(&list.Nodes[i], now))
 	}
+	if len(list.Nodes) > fewMachines {
+		view.indexOf(list.Nodes)
+	}
 	for _, n := range list.Nodes {
 		words := n.Name
 		if n.Title != "" {
@@ -144,6 +150,51 @@ func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 		view.Requests = append(view.Requests, askingView{ID: elementID("request", r.Number), Number: r.Number, Digits: spaced(r.Number), Name: r.Name,
 			Detail: joined("at "+r.Address, "asked "+lasting(now.Sub(r.Asked))+" ago"), Until: clock(r.Expires)})
 	}
+}
+
+// fewMachines are seen at a glance without an index.
+const fewMachines = 3
+
+// An indexView is a machine in the index.
+type indexView struct {
+	ID, Name, Use string
+	Tone          tone
+}
+
+// indexOf says how all are, in one line, and leads to each.
+func (view *poolView) indexOf(list []ctl.Node) {
+	gpus, held := 0, 0
+	states, closed := map[string]int{}, 0
+	for i := range list {
+		n := &list[i]
+		used := 0
+		for _, b := range n.Notebooks {
+			used += b.GPUs
+		}
+		row := indexView{ID: elementID("machine", n.Name), Name: n.Shown(), Tone: nodeTones[n.State]}
+		if n.GPUs > 0 {
+			row.Use = strconv.Itoa(min(used, n.GPUs)) + " of " + strconv.Itoa(n.GPUs)
+		}
+		if n.Cordon != nil {
+			closed++
+			if n.State == ctl.NodeReady {
+				row.Tone = "warn"
+			}
+		}
+		view.Index = append(view.Index, row)
+		gpus, held = gpus+n.GPUs, held+min(used, n.GPUs)
+		states[n.State]++
+	}
+	parts := []string{strconv.Itoa(len(list)) + " machines", strconv.Itoa(held) + " of " + count(gpus, "GPU", "GPUs") + " in use"}
+	for _, state := range []string{ctl.NodeLost, ctl.NodeNotReady, ctl.NodeStarting} {
+		if states[state] > 0 {
+			parts = append(parts, strconv.Itoa(states[state])+" "+state)
+		}
+	}
+	if closed > 0 {
+		parts = append(parts, strconv.Itoa(closed)+" without new work")
+	}
+	view.Summary = strings.Join(parts, ", ") + "."
 }
 
 // clock is a time of today.
@@ -168,7 +219,10 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 		view.Role = ""
 	}
 	if n.State != ctl.NodeReady {
-		view.Detail = sentence(n.Detail)
+		view.Detail = n.Detail
+		if !strings.HasPrefix(n.Detail, n.Shown()) { // a name stays as it is
+			view.Detail = sentence(n.Detail)
+		}
 	}
 	view.GPUs = count(n.GPUs, "GPU", "GPUs")
 	view.Readings = hostReadings(n)
@@ -457,12 +511,12 @@ func (s *Server) limitMachine(w http.ResponseWriter, r *http.Request, v visitor)
 var (
 	cpuPlaces = []roleView{
 		{ctl.PlaceCPUAny, "on any machine"},
-		{ctl.PlaceCPUPrefer, "off machines with GPUs, where others have room"},
-		{ctl.PlaceCPURequire, "off machines with GPUs, always"},
+		{ctl.PlaceCPUPrefer, "off GPU machines if possible"},
+		{ctl.PlaceCPURequire, "off GPU machines always"},
 	}
 	gpuPlaces = []roleView{
-		{ctl.PlaceGPUsPack, "packed: where the fewest GPUs are free"},
-		{ctl.PlaceGPUsSpread, "spread: where the most GPUs are free"},
+		{ctl.PlaceGPUsPack, "packed on few machines"},
+		{ctl.PlaceGPUsSpread, "spread over machines"},
 	}
 )
 

@@ -104,6 +104,17 @@ func TestRenameMachine(t *testing.T) {
 	ben.get("/gpus/"+testGPU).want(t, http.StatusOK, "of By the door")
 }
 
+// Many machines have an index, with the sum of them.
+func TestManyMachines(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	if strings.Contains(c.get("/machines").body, "machine-index") {
+		t.Error("two machines have an index")
+	}
+	l.machines.Edit(func(m *ctl.Machines) { m.Nodes = tenMachines(time.Now()) })
+	c.get("/machines").want(t, http.StatusOK, "10 machines, 20 of 36 GPUs in use, 1 lost, 2 without new work.", `href="#machine-gpu-04"`, "gpu-06 has not been heard since")
+}
+
 func TestLimitMachine(t *testing.T) {
 	barred := []string{}
 	l := newLabWith(t, func(c *webui.Config) {

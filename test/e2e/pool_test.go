@@ -637,12 +637,12 @@ func (p *pool) api(t *testing.T, a *appliance, method, path, body string, want i
 		return string(text)
 	}
 	if p.token == "" {
-		var made struct{ Token string }
+		var made struct{ Secret string }
 		text := ask("POST", "/tokens", fmt.Sprintf(`{"handle": %q, "password": %q, "name": "pool", "scope": "full"}`, adminHandle, adminPassword), http.StatusCreated)
-		if err := json.Unmarshal([]byte(text), &made); err != nil || made.Token == "" {
+		if err := json.Unmarshal([]byte(text), &made); err != nil || made.Secret == "" {
 			t.Fatalf("no token: %v", err)
 		}
-		p.token = made.Token
+		p.token = made.Secret
 	}
 	return ask(method, path, body, want)
 }
