@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/gpulab/gpulab/internal/units"
 )
@@ -54,12 +55,36 @@ func endWords(p PodInfo) (code, words string) {
 	case p.Exited && p.ExitCode == 0:
 		return EndExited, "It was shut down from inside."
 	case p.Exited:
-		return EndExited, fmt.Sprintf("Its program ended with exit code %d.", p.ExitCode)
+		return EndExited, fmt.Sprintf("Its program ended with exit code %d.", p.ExitCode) + lastLine(p.ExitMessage)
 	case p.StatusMessage != "":
 		return EndInterrupted, "It was interrupted: " + p.StatusMessage
 	default:
 		return EndInterrupted, "It was interrupted: its pod ended without saying why."
 	}
+}
+
+// escapeSequence is what a program colours its lines with for a terminal.
+var escapeSequence = regexp.MustCompile("\x1b\\[[0-9;?]*[ -/]*[@-~]")
+
+// lastLine quotes the last line of what a program said, as a sentence of its
+// own, "" if it said nothing. The program is a user's: it may say anything.
+func lastLine(said string) string {
+	said = strings.TrimSpace(escapeSequence.ReplaceAllString(said, ""))
+	line := strings.TrimSpace(said[strings.LastIndexAny(said, "\r\n")+1:])
+	line = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(line, "\ufffd"))
+	if line == "" {
+		return ""
+	}
+	const longest = 300
+	if runes := []rune(line); len(runes) > longest {
+		line = string(runes[:longest]) + "…"
+	}
+	return " Its last line was: " + line
 }
 
 func outOfMemory(limit int64) string {

@@ -141,7 +141,7 @@ func (p *pool) setUp(t *testing.T, a *appliance) {
 	if a.Run(a.ctx, "sh", "-c", "ss -ltn | grep -q :8444").Code == 0 {
 		t.Error("the door for machines is open, and nobody was invited")
 	}
-	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	p.mountShared(a, p.node)
 	p.before = p.node.Snapshot(a.ctx)
 }
@@ -275,7 +275,7 @@ func (p *pool) memory(t *testing.T, a *appliance) {
 // usedCode: a third machine finds the code used up, is told that it lacks the
 // lab's storage, and, as a copy of the second's disk, that it is one.
 func (p *pool) usedCode(t *testing.T, a *appliance) {
-	third := lab.NewBeside(t, a.Lab, "gpu-three", "10.99.0.3")
+	third := a.beside(t, "gpu-three", "10.99.0.3")
 	refused(t, a, third, p.code, "has been used")
 	fresh := p.invite(t, a).Code
 	refused(t, a, third, fresh, "the lab's storage is not at /srv/lab on this machine")
@@ -471,7 +471,7 @@ func (p *pool) machinesPage(t *testing.T, a *appliance) {
 	line := lab.Evaluate[string](b, `async () => document.getElementById("join-line").value`)
 	b.ClickOn("details.fold summary")
 	b.Pictures("pool-invitation")
-	third := lab.NewBeside(t, a.Lab, "gpu-four", "10.99.0.4")
+	third := a.beside(t, "gpu-four", "10.99.0.4")
 	refused(t, a, third, line, "the lab's storage is not at /srv/lab on this machine") // and let in otherwise
 	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, "Open invitations") {
 		t.Errorf("the command line does not know of it:\n%s", got)
@@ -721,7 +721,7 @@ func (p *pool) withoutGPUs(t *testing.T, a *appliance) {
 	guest.WaitText("main", "this lab has no such machine")
 	guest.Pictures("pool-cpu-nowhere")
 
-	quiet := lab.NewBeside(t, a.Lab, "quiet", "10.99.0.5")
+	quiet := a.beside(t, "quiet", "10.99.0.5")
 	p.mountShared(a, quiet)
 	if got := quiet.MustGpulab(a.ctx, "join", p.invite(t, a).Code, "--gpus", "none"); !strings.Contains(got, "quiet is in the pool of Pool lab after") {
 		t.Fatal(got)
@@ -1113,7 +1113,7 @@ simulatedGPUs: 1
 func (p *pool) setUpLocal(t *testing.T, a *appliance) {
 	a.WriteFile("/etc/gpulab/config.yaml", localConfig)
 	testSetUp(t, a)
-	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	p.before = p.node.Snapshot(a.ctx)
 }
 
@@ -1228,7 +1228,7 @@ func (p *pool) setUpExport(t *testing.T, a *appliance) {
 	if a.Run(a.ctx, "test", "-e", exportsFile).Code == 0 {
 		t.Error("homes are exported to nobody")
 	}
-	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	p.before = p.node.Snapshot(a.ctx)
 }
 

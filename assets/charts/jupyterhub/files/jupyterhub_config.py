@@ -461,3 +461,5 @@ c.KubeSpawner.extra_pod_config = {
     # One that died is ended with its reason, rather than back without its state.
     "restartPolicy": "Never",
 }
+# Its last lines are that reason; its log goes with its pod.
+c.KubeSpawner.extra_container_config = {"terminationMessagePolicy": "FallbackToLogsOnError"}
