@@ -159,6 +159,8 @@ type Config struct {
 	Machines  Machines
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
+	// Barred are the machines that somebody may not use, by name. Nil bars nobody.
+	Barred func(userID int64) []string
 	// Snapshots are the latest readings of each machine.
 	Snapshots func() []gpu.Snapshot
 	// Status tells how gpulab itself is.

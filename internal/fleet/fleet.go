@@ -24,6 +24,7 @@ type Fleet struct {
 	owners      map[string]string    // of readable GPUs, by UUID
 	cordoned    map[string]string    // by node, see Cordon
 	idle        map[string]time.Time // by pod, see Idle
+	titles      map[string]string    // by node, see Titles
 	subscribers map[*subscriber]struct{}
 }
 
@@ -41,7 +42,7 @@ func (f *Fleet) Update(s gpu.Snapshot) {
 }
 
 func (f *Fleet) update(s gpu.Snapshot) {
-	s.Cordoned = f.cordoned[s.Node]
+	s.Cordoned, s.Title = f.cordoned[s.Node], f.titles[s.Node]
 	s.GPUs = f.withIdle(s.GPUs)
 	f.disown(s.Node)
 	f.nodes[s.Node] = s
@@ -98,6 +99,20 @@ func (f *Fleet) withIdle(list []gpu.GPU) []gpu.GPU {
 		}
 	}
 	return list
+}
+
+// Titles says what nodes are shown as that are not shown under their names; it
+// stands in their snapshots from now on.
+func (f *Fleet) Titles(titles map[string]string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.titles = titles
+	for _, s := range f.sorted() {
+		if s.Title != titles[s.Node] {
+			s.Events, s.EventsDropped = nil, 0 // they were told
+			f.update(s)
+		}
+	}
 }
 
 // Forget removes a node that has left the pool.

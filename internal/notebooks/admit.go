@@ -52,7 +52,7 @@ func admit(room Room, reserved, queue []Need) []verdict {
 			if v.short == shortNothing && need.GPUs > 0 {
 				v.short = shortGPU // it is held for somebody before
 			}
-			allHeld = allHeld || v.short != shortGPU
+			allHeld = allHeld || v.short != shortGPU && !need.ruled() // these wait for machines that others do not need
 			hold(held, free, need)
 		}
 		verdicts[i] = v

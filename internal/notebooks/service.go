@@ -110,7 +110,15 @@ type Config struct {
 	// or two, "" for nothing. It must not call the service, and stands behind the
 	// launch's reason until the launch has ended. Nil knows nothing.
 	Note func(launch int64) string
-	Log  *slog.Logger
+	// Barred are machines that somebody may not use, ForWhom says whom one is for.
+	// Nil bars nobody.
+	Barred  func(userID int64) []string
+	ForWhom func(machine string) string
+	// Placing is how machines are chosen. Nil is the zero value.
+	Placing func() Placing
+	// Called is what a machine is shown as. Nil shows names.
+	Called func(machine string) string
+	Log    *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the
