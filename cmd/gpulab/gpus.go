@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/gpu"
-	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/units"
 )
 
@@ -59,7 +58,7 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 				}
 				held += strings.Trim(h.User+"/"+h.Notebook, "/")
 				if !h.IdleSince.IsZero() {
-					held += ", idle for " + idle.Span(time.Since(h.IdleSince))
+					held += ", idle for " + units.Lasting(time.Since(h.IdleSince))
 				}
 				if in := g.Instance(h.Instance); in != nil {
 					held += " (" + in.Profile + ")"

@@ -183,23 +183,6 @@ var (
 	ErrNotIdle   = errors.New("its GPU is in use. Stop the notebook if it has to end all the same")
 )
 
-// Span writes a time for people: "41 min", "1 h 20 min", "50 s".
-func Span(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d/time.Second))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d/time.Minute))
-	case d < 48*time.Hour:
-		h, m := int(d/time.Hour), int(d%time.Hour/time.Minute)
-		if m == 0 {
-			return fmt.Sprintf("%d h", h)
-		}
-		return fmt.Sprintf("%d h %d min", h, m)
-	}
-	return fmt.Sprintf("%d days", int(d/(24*time.Hour)))
-}
-
 // Left writes what is left of a countdown: "9:41".
 func Left(d time.Duration) string {
 	s := int((max(d, 0) + time.Second - 1) / time.Second)

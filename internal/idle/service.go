@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -482,7 +483,7 @@ func (s *Service) Free(ctx context.Context, launch int64, by string) (Holding, e
 	if h = r.holding(h.Notebook); !h.Idly() {
 		return h, ErrNotIdle
 	}
-	reason := fmt.Sprintf("It was stopped by %s: nobody had used its GPU for %s. %s", by, Span(h.Idle), homeStays)
+	reason := fmt.Sprintf("It was stopped by %s: nobody had used its GPU for %s. %s", by, units.Lasting(h.Idle), homeStays)
 	done, err := decide(ctx, tx, &r, h, CauseFreed, reason, by, s.now())
 	if err != nil {
 		return h, err
@@ -509,7 +510,7 @@ func (s *Service) servedNow(ctx context.Context) (map[int64]string, error) {
 	}
 	served := map[int64]string{}
 	for _, r := range list {
-		served[r.ForLaunch] = fmt.Sprintf("It got the GPU of a notebook of %s that was stopped for it: nobody had used it for %s.", r.User, Span(r.Idle))
+		served[r.ForLaunch] = fmt.Sprintf("It got the GPU of a notebook of %s that was stopped for it: nobody had used it for %s.", r.User, units.Lasting(r.Idle))
 	}
 	return served, nil
 }

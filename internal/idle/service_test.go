@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -140,8 +141,8 @@ func TestNobodyIsAskedWhileNobodyWaits(t *testing.T) {
 	if w.state(ada) != Free || len(w.stopped) != 0 {
 		t.Fatalf("%s, %v", w.state(ada), w.stopped)
 	}
-	if h, _ := w.Of(ada.Launch); !h.Idly() || Span(h.Idle) != "5 h" {
-		t.Errorf("people see that it is idle: %v, %s", h.Idly(), Span(h.Idle))
+	if h, _ := w.Of(ada.Launch); !h.Idly() || units.Lasting(h.Idle) != "5 h" {
+		t.Errorf("people see that it is idle: %v, %s", h.Idly(), units.Lasting(h.Idle))
 	}
 	if pods := w.IdlePods(); len(pods) != 1 {
 		t.Errorf("idle pods: %v", pods)

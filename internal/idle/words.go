@@ -3,6 +3,8 @@ package idle
 import (
 	"fmt"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 const homeStays = "Files in the home folder are still there; start it again whenever you need it."
@@ -14,7 +16,7 @@ func audited(h Holding) string {
 	case CauseAge:
 		text += ", as old as one may get"
 	default:
-		text += ", idle for " + Span(h.Idle)
+		text += ", idle for " + units.Lasting(h.Idle)
 	}
 	if h.WantedBy != "" {
 		text += fmt.Sprintf(", for %s (launch %d)", h.WantedBy, h.WantedLaunch)
@@ -25,12 +27,12 @@ func audited(h Holding) string {
 // stopWords is what the owner of a notebook reads that was stopped.
 func stopWords(h Holding) string {
 	if h.Cause == CauseAge {
-		return fmt.Sprintf("It was stopped: it had run for %s, which is as long as a notebook may run here. %s", Span(h.Policy.MaxAge), homeStays)
+		return fmt.Sprintf("It was stopped: it had run for %s, which is as long as a notebook may run here. %s", units.Lasting(h.Policy.MaxAge), homeStays)
 	}
 	if h.WantedBy == "" {
-		return fmt.Sprintf("It was stopped: nobody had used its GPU for %s. %s", Span(h.Idle), homeStays)
+		return fmt.Sprintf("It was stopped: nobody had used its GPU for %s. %s", units.Lasting(h.Idle), homeStays)
 	}
-	return fmt.Sprintf("It was stopped: nobody had used its GPU for %s, and %s was waiting for one. %s", Span(h.Idle), h.WantedBy, homeStays)
+	return fmt.Sprintf("It was stopped: nobody had used its GPU for %s, and %s was waiting for one. %s", units.Lasting(h.Idle), h.WantedBy, homeStays)
 }
 
 // Notice is what the owner of a warned notebook reads, "" for one that is not. The end stands in it as a time of the day;
@@ -46,7 +48,7 @@ func (h Holding) Notice() string {
 	}
 	const stays = "Files in the home folder stay."
 	if h.Cause == CauseAge {
-		text := fmt.Sprintf("Your notebook “%s” has run for %s, which is as long as one may run here. Save your work: it is stopped at %s", h.Title, Span(h.Policy.MaxAge), end)
+		text := fmt.Sprintf("Your notebook “%s” has run for %s, which is as long as one may run here. Save your work: it is stopped at %s", h.Title, units.Lasting(h.Policy.MaxAge), end)
 		if h.MayExtend() {
 			text += " unless you say that you still need it"
 		}
@@ -56,7 +58,7 @@ func (h Holding) Notice() string {
 	if h.WantedBy != "" {
 		waits = fmt.Sprintf(", and %s waits for one", h.WantedBy)
 	}
-	return fmt.Sprintf("Nobody has used the GPU of your notebook “%s” for %s%s. It is stopped at %s %s. %s", h.Title, Span(h.Idle), waits, end, unless, stays)
+	return fmt.Sprintf("Nobody has used the GPU of your notebook “%s” for %s%s. It is stopped at %s %s. %s", h.Title, units.Lasting(h.Idle), waits, end, unless, stays)
 }
 
 // Kept says what an extension has done.
@@ -79,7 +81,7 @@ func (s *Service) Note(launch int64) string {
 	defer s.mu.Unlock()
 	for _, h := range s.holdings {
 		if h.State == Warned && h.WantedLaunch == launch {
-			return fmt.Sprintf("%s has not used a GPU for %s and was asked: unless it is still needed, it is yours soon after %s.", h.Handle, Span(h.Idle), h.Ends.Local().Format("15:04:05"))
+			return fmt.Sprintf("%s has not used a GPU for %s and was asked: unless it is still needed, it is yours soon after %s.", h.Handle, units.Lasting(h.Idle), h.Ends.Local().Format("15:04:05"))
 		}
 	}
 	return s.served[launch]

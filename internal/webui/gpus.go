@@ -145,7 +145,7 @@ func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machi
 		}
 	}
 	if age := now.Sub(snapshot.Time); !snapshot.Time.IsZero() && age > staleAfter {
-		m.LastSeen = "last seen " + duration(age) + " ago"
+		m.LastSeen = "last seen " + units.Duration(age) + " ago"
 	}
 	for i := range snapshot.GPUs {
 		g := gpuViewOf(&snapshot.GPUs[i], v, now)
@@ -263,7 +263,7 @@ func since(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return lasting(now.Sub(t))
+	return units.Lasting(now.Sub(t))
 }
 
 // gpuRoom counts GPUs of a kind, or where several notebooks take turns on one,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -279,7 +280,7 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 		begin = l.Ready
 	}
 	if l.Active() {
-		row.For = lasting(s.now().Sub(begin))
+		row.For = units.Lasting(s.now().Sub(begin))
 	}
 	row.MayStop = manages && (l.State == notebooks.Running || l.State == notebooks.Starting)
 	row.MayCancel = manages && l.State == notebooks.Waiting

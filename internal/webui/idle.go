@@ -11,6 +11,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -59,7 +60,7 @@ func (s *Server) warned(v visitor) []warnedView {
 func (s *Server) warnedView(h idle.Holding) warnedView {
 	view := warnedView{ID: strconv.FormatInt(h.Launch, 10), Title: h.Title, Text: h.Notice(), Left: idle.Left(h.Ends.Sub(s.now())), MayKeep: h.MayExtend()}
 	if view.MayKeep {
-		view.Times = "It then stays for " + idle.Span(h.Policy.Extend) + " at least."
+		view.Times = "It then stays for " + units.Lasting(h.Policy.Extend) + " at least."
 		if h.Extensions+1 == h.Policy.Extensions {
 			view.Times += " This can be done once more."
 		}
@@ -98,7 +99,7 @@ func (s *Server) seen(h idle.Holding, k idle.Kind) string {
 	case ago < time.Minute:
 		return "at work"
 	default:
-		return idle.Span(ago) + " ago"
+		return units.Lasting(ago) + " ago"
 	}
 }
 
@@ -111,7 +112,7 @@ func (s *Server) idleHolders(g *gpu.GPU) []idleHolder {
 	for _, h := range s.cfg.Idle.Holdings() {
 		for i := range g.Holders {
 			if g.Holders[i].UID == h.PodUID && !g.Holders[i].IdleSince.IsZero() && h.State != idle.Stopped {
-				list = append(list, idleHolder{ID: strconv.FormatInt(h.Launch, 10), User: h.Handle, For: idle.Span(h.Idle)})
+				list = append(list, idleHolder{ID: strconv.FormatInt(h.Launch, 10), User: h.Handle, For: units.Lasting(h.Idle)})
 			}
 		}
 	}
@@ -181,10 +182,10 @@ func (s *Server) reclaimed(ctx context.Context, v visitor, from time.Time) ([]re
 	}
 	var out []reclaimedView
 	for _, r := range list {
-		view := reclaimedView{When: r.At.Local().Format("Mon 2 Jan 15:04"), User: r.User, Why: "nobody used it", Idle: idle.Span(r.Idle), For: r.For, By: r.By}
+		view := reclaimedView{When: r.At.Local().Format("Mon 2 Jan 15:04"), User: r.User, Why: "nobody used it", Idle: units.Lasting(r.Idle), For: r.For, By: r.By}
 		switch r.Cause {
 		case idle.CauseAge:
-			view.Why = "it ran for " + idle.Span(r.Ran)
+			view.Why = "it ran for " + units.Lasting(r.Ran)
 		case idle.CauseFreed:
 			view.Why = "freed by " + r.By
 		}

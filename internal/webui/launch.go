@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -174,16 +175,16 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 	switch l.State {
 	case notebooks.Waiting:
 		if !l.Never {
-			view.Elapsed = duration(now.Sub(l.Requested))
+			view.Elapsed = units.Duration(now.Sub(l.Requested))
 		}
 		s.describeWaiting(&view, v, l)
 	case notebooks.Starting:
-		view.Elapsed = duration(now.Sub(l.Started))
+		view.Elapsed = units.Duration(now.Sub(l.Started))
 		// What it does at the moment stands beside its step.
 		view.Headline, view.Text = "Starting", "It opens here by itself as soon as it is ready."
 	case notebooks.Running:
 		view.Headline = "Running"
-		view.Text = strings.TrimSpace("It has been ready for " + lasting(now.Sub(l.Ready)) + ". " + sentence(l.Reason))
+		view.Text = strings.TrimSpace("It has been ready for " + units.Lasting(now.Sub(l.Ready)) + ". " + sentence(l.Reason))
 		if view.Own {
 			view.Open = s.notebookURL(r, l)
 			view.AutoOpen = now.Sub(l.Ready) < autoOpenFor
@@ -263,7 +264,7 @@ func stepViewOf(step notebooks.Step) stepView {
 	}
 	view := stepView{State: step.State, Name: name}
 	if step.State != "waiting" { // what it will do is in its name
-		view.Text, view.Took = step.Text, duration(step.Elapsed)
+		view.Text, view.Took = step.Text, units.Duration(step.Elapsed)
 	}
 	return view
 }
