@@ -241,6 +241,9 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 		return false
 	}
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
+	// Before the room: a pod that gets its place between the two looks counts
+	// twice then, for a moment, rather than not at all.
+	reserved := s.reserved(all)
 	room := s.cfg.Cluster.Room()
 	room.Shared = s.cfg.SharedGPUs
 	for i := range room.Nodes {
@@ -257,7 +260,7 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 		queue[i] = s.need(l)
 	}
 	position, admitted, starting := 0, false, s.starting(all)
-	for i, v := range admit(room, s.reserved(all), queue) {
+	for i, v := range admit(room, reserved, queue) {
 		l := waiting[i]
 		if v.admit && (s.cfg.StartsAtOnce == 0 || starting < s.cfg.StartsAtOnce) {
 			admitted = s.start(ctx, l) || admitted
