@@ -24,6 +24,7 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 	if err != nil {
 		return nil, nil, err
 	}
+	reserved := s.reserved(active) // before the room, as when launches are admitted
 	room := s.cfg.Cluster.Room()
 	for _, n := range room.Nodes {
 		free[n.Name] = n.Free.GPUs
@@ -35,7 +36,7 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 			}
 		}
 	}
-	for _, n := range s.reserved(active) {
+	for _, n := range reserved {
 		if at := roomiest(room, free, n); at != "" {
 			free[at] -= n.GPUs
 		}
