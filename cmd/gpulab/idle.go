@@ -284,7 +284,7 @@ func (l *appliance) keepIdle(ctx context.Context, u users.User, launch int64, re
 func (l *appliance) idleNotices(userID int64) []notebooks.Notice {
 	var list []notebooks.Notice
 	for _, h := range l.idle.Warned(userID) {
-		n := notebooks.Notice{Key: fmt.Sprintf("idle %d %d", h.Launch, h.Extensions), Text: h.Notice(), Left: max(1, int(time.Until(h.Ends).Round(time.Second)/time.Second))}
+		n := notebooks.Notice{Key: fmt.Sprintf("idle %d %d", h.Launch, h.Extensions), Text: h.Brief(), Left: max(1, int(time.Until(h.Ends).Round(time.Second)/time.Second))}
 		if h.MayExtend() {
 			n.Keep = h.Launch
 		}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/store"
@@ -164,6 +165,9 @@ func TestTheIdleOneGoesForTheOneWhoWaits(t *testing.T) {
 			t.Errorf("the notice has no %q: %s", want, h.Notice())
 		}
 	}
+	if got := "Stops in 10:00. " + h.Brief(); !strings.Contains(got, "“Work”") || !strings.Contains(got, "eve waits for one") || utf8.RuneCountInString(got) > 140 {
+		t.Errorf("JupyterLab says %q", got)
+	}
 	if got := w.Note(77); !strings.Contains(got, "ada has not used a GPU for") {
 		t.Errorf("who waits reads %q", got)
 	}
@@ -247,7 +251,7 @@ func TestExtend(t *testing.T) {
 		w.pass(time.Minute + 15*time.Second)
 	}
 	h, err := w.Extend(t.Context(), ada.Launch)
-	if !errors.Is(err, ErrNoMore) || h.MayExtend() || strings.Contains(h.Notice(), "say that") {
+	if !errors.Is(err, ErrNoMore) || h.MayExtend() || strings.Contains(h.Notice(), "say that") || !strings.Contains(h.Brief(), "Use it, and it stays.") {
 		t.Errorf("the fourth time: %v, %q", err, h.Notice())
 	}
 	w.pass(11 * time.Minute)

@@ -61,6 +61,25 @@ func (h Holding) Notice() string {
 	return fmt.Sprintf("Nobody has used the GPU of your notebook “%s” for %s%s. It is stopped at %s %s. %s", h.Title, units.Lasting(h.Idle), waits, end, unless, stays)
 }
 
+// Brief is Notice in JupyterLab, which cuts messages off after 140 characters. A
+// countdown and a button stand beside it.
+func (h Holding) Brief() string {
+	if h.State != Warned {
+		return ""
+	}
+	if h.Cause == CauseAge {
+		return fmt.Sprintf("Your notebook “%s” has run for %s, as long as one may here. Save your work.", h.Title, units.Lasting(h.Policy.MaxAge))
+	}
+	text := fmt.Sprintf("Nobody has used the GPU of “%s” for %s", h.Title, units.Lasting(h.Idle))
+	if h.WantedBy != "" {
+		text += fmt.Sprintf(", and %s waits for one", h.WantedBy)
+	}
+	if !h.MayExtend() {
+		text += ". Use it, and it stays"
+	}
+	return text + "."
+}
+
 // Kept says what an extension has done.
 func (h Holding) Kept() string {
 	left := h.Policy.Extensions - h.Extensions

@@ -105,7 +105,7 @@ func testReclaim(t *testing.T, a *appliance) {
 	waiting.WaitText("#launch-state", "Waiting for 1 GPU")
 	jupyter := a.browser.For(t).Patient(idlePatience)
 	jupyter.WaitFor("JupyterLab to warn", fmt.Sprintf(toast, "eve waits for one"))
-	jupyter.WaitFor("a countdown", `[...document.querySelectorAll(".Toastify__toast")].some(e => /\d:\d\d left\./.test(e.innerText))`)
+	jupyter.WaitFor("a countdown", `[...document.querySelectorAll(".Toastify__toast")].some(e => /Stops in \d:\d\d\. /.test(e.innerText))`)
 	jupyter.Pictures("jupyterlab-idle")
 	waiting.WaitText("#launch-state", adminHandle+" has not used a GPU for")
 	page := a.browser.For(t).Tab()

@@ -15,8 +15,9 @@
   function activate(app) {
     const shown = new Map(); // key of a notice → { id of its notification, the notice, when its countdown ends }
 
+    // The countdown comes first: JupyterLab cuts long messages off.
     const message = ({ notice, ends }) =>
-      ends ? `${notice.text} ${left(Math.max(0, Math.ceil((ends - Date.now()) / 1000)))} left.` : notice.text;
+      ends ? `Stops in ${left(Math.max(0, Math.ceil((ends - Date.now()) / 1000)))}. ${notice.text}` : notice.text;
 
     const update = (entry) =>
       app.commands.execute("apputils:update-notification", { id: entry.id, message: message(entry), type: "warning", autoClose: false });
