@@ -1,0 +1,542 @@
+package environments
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/atomicfile"
+)
+
+// program builds; it runs in a pod.
+//
+//go:embed program/build.py
+var program string
+
+// ownKernel is what people make kernels of their own with; it is part of every environment.
+//
+//go:embed program/own-kernel
+var ownKernel string
+
+// Wanted is an environment that somebody wants.
+type Wanted struct {
+	Name string `json:"name"`
+	// Version is empty for the date.
+	Version string `json:"version,omitempty"`
+	// Title is empty for the name.
+	Title string `json:"title,omitempty"`
+	// Requirements is what is to be in it, as a requirements file of pip.
+	Requirements string `json:"requirements"`
+	// CUDA is the lowest version that the driver has to offer; empty is found out from the packages.
+	CUDA string `json:"cuda,omitempty"`
+	// Index is where packages come from instead of PyPI, ExtraIndexes where else they may come from: addresses.
+	Index        string   `json:"index,omitempty"`
+	ExtraIndexes []string `json:"extraIndexes,omitempty"`
+}
+
+// Job is what has to be done in a pod.
+type Job struct {
+	// Environment, Work and Cache are folders of the head that BuildUID may write to, for Target, WorkPath and
+	// CachePath in the pod.
+	Environment, Work, Cache string
+	Target                   string
+	Image                    string
+	// Command is what runs there.
+	Command []string
+	// Say is told each line of its output.
+	Say func(line string)
+}
+
+// Where a pod that builds has its folders.
+const (
+	WorkPath  = "/work"
+	CachePath = "/cache"
+)
+
+// Build is a build that is under way, or the last one.
+type Build struct {
+	Name    string    `json:"name"`
+	Version string    `json:"version"`
+	Title   string    `json:"title"`
+	Began   time.Time `json:"began"`
+	Running bool      `json:"running"`
+	// Step is what it does, Line the last of what pip said.
+	Step string `json:"step,omitempty"`
+	Line string `json:"line,omitempty"`
+	// Failed says why there is no environment, in a sentence.
+	Failed string `json:"failed,omitempty"`
+
+	ending bool // it cleans up
+}
+
+// ID is its name and version.
+func (b *Build) ID() string { return b.Name + "/" + b.Version }
+
+// Building is the build that is under way or was the last, nil where there was none.
+func (s *Service) Building() *Build {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.build == nil {
+		return nil
+	}
+	b := *s.build
+	return &b
+}
+
+// update changes what is told of the build.
+func (s *Service) update(change func(b *Build)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s.build)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Watch calls fn with the build's state whenever that changes, until the build has ended, ctx has, or fn fails.
+func (s *Service) Watch(ctx context.Context, fn func(Build) error) error {
+	for {
+		s.mu.Lock()
+		changed, b := s.changed, s.build
+		if b == nil {
+			s.mu.Unlock()
+			return nil
+		}
+		now := *b
+		s.mu.Unlock()
+		if err := fn(now); err != nil || !now.Running {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Cancel ends the build that is under way, and tells whether there was one.
+func (s *Service) Cancel() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.build == nil || !s.build.Running || s.cancel == nil {
+		return false
+	}
+	s.cancel()
+	return true
+}
+
+// Limits of what somebody asks for, in bytes.
+const (
+	maxRequirements = 1 << 20
+	maxLock         = 4 << 20
+)
+
+// complete checks what is wanted, and fills in what was left out.
+func (s *Service) complete(n *Wanted) error {
+	if err := checkName(n.Name); err != nil {
+		return err
+	}
+	n.Title = strings.TrimSpace(n.Title)
+	if n.Title == "" {
+		n.Title = n.Name
+	}
+	if len(n.Title) > 60 || strings.ContainsFunc(n.Title, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return sentence(ErrInvalid, "a title takes up to 60 characters, on one line")
+	}
+	switch {
+	case strings.TrimSpace(n.Requirements) == "":
+		return sentence(ErrInvalid, "nothing is asked for: name at least one package, such as numpy")
+	case len(n.Requirements) > maxRequirements:
+		return sentence(ErrInvalid, "the requirements are larger than 1 MiB")
+	case n.CUDA != "" && !cudaForm.MatchString(n.CUDA):
+		return sentence(ErrInvalid, "%q is no version of CUDA; write it as 12.4", n.CUDA)
+	}
+	for _, index := range append([]string{n.Index}, n.ExtraIndexes...) {
+		if err := checkIndex(index); err != nil {
+			return err
+		}
+	}
+	if n.Version == "" {
+		n.Version = s.freeVersion(n.Name, time.Now().Format("2006-01-02"))
+	}
+	if err := checkVersion(n.Version); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(filepath.Join(s.ready(), n.Name, n.Version)); err == nil {
+		return sentence(ErrExists, "there is an environment %s/%s already; choose another version, or remove it first", n.Name, n.Version)
+	}
+	return nil
+}
+
+// freeVersion is a date, or one with a number after it.
+func (s *Service) freeVersion(name, date string) string {
+	for n, version := 2, date; ; n++ {
+		if _, err := os.Lstat(filepath.Join(s.ready(), name, version)); err != nil {
+			return version
+		}
+		version = date + "." + strconv.Itoa(n)
+	}
+}
+
+func checkIndex(index string) error {
+	if index == "" {
+		return nil
+	}
+	// First of all: what follows shows the address.
+	if strings.Contains(index, "@") {
+		return sentence(ErrInvalid, "an index's address may not hold a name or a password: it would be in logs")
+	}
+	if u, err := url.Parse(index); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		return sentence(ErrInvalid, "%q is no address of an index; write it like https://pypi.org/simple", index)
+	}
+	return nil
+}
+
+// options are what pip is told of indexes.
+func (n *Wanted) options() []string {
+	var list []string
+	trust := func(index string) {
+		// Somebody wrote http on purpose. What was downloaded is held against the lock all the same.
+		if u, err := url.Parse(index); err == nil && u.Scheme == "http" {
+			list = append(list, "--trusted-host", u.Host)
+		}
+	}
+	if n.Index != "" {
+		list = append(list, "--index-url", n.Index)
+		trust(n.Index)
+	}
+	for _, index := range n.ExtraIndexes {
+		list = append(list, "--extra-index-url", index)
+		trust(index)
+	}
+	return list
+}
+
+// Start begins a build that goes on when who asked has gone; Watch tells of it.
+func (s *Service) Start(ctx context.Context, n Wanted) (Build, error) {
+	begun := make(chan error, 1)
+	go func() {
+		_, err := s.create(s.ctx, ctx, n, begun)
+		if err != nil {
+			s.cfg.Log.Warn("an environment was not built", "environment", n.Name, "err", err)
+		}
+	}()
+	if err := <-begun; err != nil {
+		return Build{}, err
+	}
+	return *s.Building(), nil
+}
+
+// Create builds an environment, until ctx ends. Watch tells how far it is.
+func (s *Service) Create(ctx context.Context, n Wanted) (Environment, error) {
+	return s.create(ctx, ctx, n, make(chan error, 1))
+}
+
+// create builds while ctx lasts; asking is of who waits for its beginning.
+func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- error) (e Environment, err error) {
+	done, err := s.begin(asking, &n)
+	if err != nil {
+		begun <- err
+		return e, err
+	}
+	defer done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	s.build = &Build{Name: n.Name, Version: n.Version, Title: n.Title, Began: time.Now(), Running: true, Step: "starting a pod"}
+	s.cancel = cancel
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
+	begun <- nil
+	context.AfterFunc(ctx, func() { s.update(func(b *Build) { b.ending = b.Running }) })
+	e, err = s.make(ctx, n)
+	if err != nil && ctx.Err() != nil {
+		err = errors.New("it was ended before it was done; nothing of it is left")
+	}
+	// Whoever gave up must not keep what is half done.
+	err = errors.Join(err, s.empty(context.WithoutCancel(ctx)), s.trimCache())
+	s.update(func(b *Build) {
+		b.Running, b.ending, b.Step, b.Line = false, false, "", ""
+		if err != nil {
+			b.Failed = err.Error()
+		}
+	})
+	return e, err
+}
+
+func (s *Service) begin(ctx context.Context, n *Wanted) (func(), error) {
+	if err := s.complete(n); err != nil {
+		return nil, err
+	}
+	if s.cfg.Refusal != nil {
+		if why := s.cfg.Refusal(); why != "" {
+			return nil, errors.New(why)
+		}
+	}
+	done, err := s.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.complete(n); err != nil { // again: it may have come meanwhile
+		done()
+		return nil, err
+	}
+	return done, nil
+}
+
+// make does the work: a pod fills a folder, which then becomes the environment in one step.
+func (s *Service) make(ctx context.Context, n Wanted) (e Environment, err error) {
+	place := filepath.Join(s.building(), n.Name+"."+n.Version)
+	env, work := filepath.Join(place, "environment"), filepath.Join(place, "work")
+	for _, dir := range []string{place, env, work} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return e, err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(work, "requirements.txt"), []byte(n.Requirements), 0o644); err != nil {
+		return e, err
+	}
+	for _, dir := range []string{env, work, s.cache()} {
+		if err := os.Chown(dir, BuildUID, BuildUID); err != nil {
+			return e, err
+		}
+	}
+	e = Environment{Name: n.Name, Version: n.Version, Title: n.Title, Asked: n.Requirements, CUDA: n.CUDA, Image: s.cfg.Image()}
+	reason := ""
+	job := Job{
+		Environment: env, Work: work, Cache: s.cache(), Target: e.Path(), Image: e.Image,
+		Command: append([]string{"/usr/bin/python3", "-I", "-c", program, e.Path(), WorkPath}, n.options()...),
+		Say: func(line string) {
+			step, isStep := strings.CutPrefix(line, "@ ")
+			if why, failed := strings.CutPrefix(line, "! "); failed {
+				reason = why
+			}
+			s.update(func(b *Build) {
+				if isStep {
+					b.Step, b.Line = step, ""
+				} else {
+					b.Line = line
+				}
+			})
+		},
+	}
+	if err := s.cfg.Run(ctx, job); err != nil {
+		if reason != "" {
+			return e, fmt.Errorf("%s was not built: %s", e.ID(), strings.TrimSuffix(reason, "."))
+		}
+		return e, fmt.Errorf("%s was not built: %w", e.ID(), err)
+	}
+	if err := ctx.Err(); err != nil {
+		return e, err
+	}
+	s.update(func(b *Build) { b.Step, b.Line = "putting it in place", "" })
+	if err := e.describe(work, env); err != nil {
+		return e, err
+	}
+	return e, s.publish(&e, env)
+}
+
+// describe takes over what the pod says of what it has built, and completes the environment. Whatever it left is
+// looked at as if it were an enemy's.
+func (e *Environment) describe(work, env string) error {
+	from, err := os.OpenRoot(work)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	lock, err := readFile(from, "lock.txt", maxLock)
+	if err != nil {
+		return fmt.Errorf("the lock: %w", err)
+	}
+	found, err := readFile(from, "packages.json", maxManifest)
+	if err != nil {
+		return fmt.Errorf("the list of packages: %w", err)
+	}
+	var list struct {
+		Python   string
+		Packages []Package
+	}
+	if err := json.Unmarshal(found, &list); err != nil {
+		return fmt.Errorf("the list of packages: %w", err)
+	}
+	sum := sha256.Sum256(lock)
+	e.Python, e.Packages, e.LockSHA256, e.Built = list.Python, list.Packages, hex.EncodeToString(sum[:]), time.Now().UTC().Truncate(time.Second)
+	if e.CUDA == "" {
+		e.CUDA = leastCUDA(e.Packages)
+	}
+	to, err := os.OpenRoot(env)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	for _, f := range []struct {
+		name, content string
+		mode          fs.FileMode
+	}{{lockName, string(lock), 0o644}, {"bin/own-kernel", ownKernel, 0o755}} {
+		// What was there under the name, a link perhaps, is not written through.
+		if err := to.RemoveAll(f.name); err != nil {
+			return err
+		}
+		if err := to.WriteFile(f.name, []byte(f.content), f.mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lockName is the file in an environment that says what it was built from.
+const lockName = "requirements.lock"
+
+// leastCUDA is what the driver has to offer for the CUDA libraries among the packages: from CUDA 11 on those of one
+// major version work with all drivers for it, see "CUDA Compatibility", chapter "Minor Version Compatibility",
+// https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+func leastCUDA(packages []Package) string {
+	for _, p := range packages {
+		if p.Name != "nvidia-cuda-runtime" && !strings.HasPrefix(p.Name, "nvidia-cuda-runtime-cu") {
+			continue
+		}
+		major, rest, _ := strings.Cut(p.Version, ".")
+		minor, _, _ := strings.Cut(rest, ".")
+		if n, err := strconv.Atoi(major); err == nil && n >= 11 {
+			return major + ".0"
+		} else if err == nil && cudaForm.MatchString(major+"."+minor) {
+			return major + "." + minor
+		}
+	}
+	return ""
+}
+
+// publish gives a folder that is complete its place: first nobody may change it any more, then it has its name, then
+// its kernel appears. Cut off in between, Run finishes it or takes it away.
+func (s *Service) publish(e *Environment, dir string) error {
+	size, err := seal(dir)
+	if err != nil {
+		return err
+	}
+	e.Size, e.Default = size, false
+	data, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(filepath.Join(dir, manifestName), data, 0o644); err != nil {
+		return err
+	}
+	// All that was written survives a power cut before it has its name.
+	syscall.Sync()
+	if err := os.MkdirAll(filepath.Dir(s.folder(e)), 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, s.folder(e)); err != nil {
+		return err
+	}
+	return s.addKernel(e)
+}
+
+// seal makes everything in a folder root's, for all to read and none to write, and counts its bytes on disk.
+func seal(dir string) (size int64, err error) {
+	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if err := os.Lchown(name, 0, 0); err != nil {
+			return err
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			size += stat.Blocks * 512
+		}
+		switch mode := info.Mode(); {
+		case mode&fs.ModeSymlink != 0:
+			return nil
+		case mode.IsDir():
+			return os.Chmod(name, 0o755)
+		case mode.IsRegular():
+			return os.Chmod(name, 0o444|mode.Perm()&0o111|0o200)
+		}
+		return fmt.Errorf("%s is neither a file nor a folder", d.Name())
+	})
+	return size, err
+}
+
+func (s *Service) kernels() string { return filepath.Join(s.ready(), "kernels") }
+
+// EnvironmentVariable tells of a process, by NAME/VERSION, of which environment it is.
+const EnvironmentVariable = "GPULAB_ENVIRONMENT"
+
+// addKernel makes Jupyter find the environment. What is there already is left.
+func (s *Service) addKernel(e *Environment) error {
+	spec, err := json.MarshalIndent(map[string]any{
+		"argv":         []string{path.Join(e.Path(), "bin/python3"), "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"},
+		"display_name": e.Words(),
+		"language":     "python",
+		// What cells call finds the environment's programs first.
+		"env": map[string]string{
+			"PATH": path.Join(e.Path(), "bin") + ":${PATH}", "VIRTUAL_ENV": e.Path(), EnvironmentVariable: e.ID(),
+		},
+		"metadata": map[string]any{"debugger": true},
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = atomicfile.Update(filepath.Join(s.kernels(), e.Kernel(), "kernel.json"), spec, 0o644, 0o755)
+	return err
+}
+
+// trimCache deletes what was downloaded longest ago, until the rest is small enough.
+func (s *Service) trimCache() error {
+	root, err := os.OpenRoot(s.cache())
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	type file struct {
+		name string
+		size int64
+		at   time.Time
+	}
+	var files []file
+	var sum int64
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		files, sum = append(files, file{name, info.Size(), info.ModTime()}), sum+info.Size()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(files, func(a, b file) int { return a.at.Compare(b.at) })
+	for _, f := range files {
+		if sum <= s.cfg.CacheBytes {
+			break
+		}
+		if err := root.Remove(f.name); err != nil {
+			return err
+		}
+		sum -= f.size
+	}
+	return nil
+}
