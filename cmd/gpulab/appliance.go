@@ -28,6 +28,7 @@ import (
 	"github.com/gpulab/gpulab/internal/deviceplugin"
 	"github.com/gpulab/gpulab/internal/diskspace"
 	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/fleet"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
@@ -141,6 +142,8 @@ type attached struct {
 	people    *people
 	lending   *lending
 	images    *embedk8s.LabImages
+
+	environments *environments.Service
 }
 
 func newAppliance(cfg Config, a *app) (*appliance, error) {
@@ -668,6 +671,9 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if l.idle, err = l.newIdle(parts, hub); err != nil {
 		return err
 	}
+	if parts.environments, err = l.newEnvironments(ctx, client, kube); err != nil {
+		return err
+	}
 	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy, now: time.Now}
 	l.people.SuspendWith(parts.people.Suspend)
 	l.attached.Store(parts)
@@ -690,6 +696,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return l.idle.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error { return parts.tenancy.Run(ctx) })
 	g.Go(func() error { return l.storage.Run(ctx) })
+	g.Go(func() error { return parts.environments.Run(ctx) })
 	g.Go(func() error { return l.keepClaims(ctx, parts.tenancy) })
 	if l.cfg.GPUs != gpusNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })

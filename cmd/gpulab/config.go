@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/signin"
@@ -88,6 +89,8 @@ type Config struct {
 	Idle IdleConfig `json:"idle,omitzero"`
 	// Storage says how homes and shared folders are looked after.
 	Storage StorageConfig `json:"storage,omitzero"`
+	// Environments says where their packages come from.
+	Environments EnvironmentsConfig `json:"environments,omitzero"`
 	// Files says where people bring files in and out.
 	Files FilesConfig `json:"files,omitzero"`
 	// Network says what notebooks may reach besides the internet.
@@ -201,6 +204,9 @@ func (c *Config) setDefaults() {
 	if c.Storage.MeasureEvery == "" {
 		c.Storage.MeasureEvery = "10m"
 	}
+	if c.Environments.Cache == "" {
+		c.Environments.Cache = "10Gi"
+	}
 }
 
 func (c *Config) check() error {
@@ -249,6 +255,12 @@ func (c *Config) check() error {
 	}
 	if _, err := c.Storage.measureEvery(); err != nil {
 		return err
+	}
+	if _, err := c.Environments.cacheBytes(); err != nil {
+		return err
+	}
+	if err := environments.CheckIndex(c.Environments.Index); err != nil {
+		return fmt.Errorf("environments.index: %w", err)
 	}
 	if err := c.Storage.checkExport(); err != nil {
 		return err

@@ -164,6 +164,13 @@ storage:
   # pool alone, which mount them by themselves. Needs nfs-kernel-server on the head.
   export: {{printf "%q" .Storage.Export}}
 
+# Environments ("gpulab env") are built from packages of PyPI, or of an index of your
+# own, such as https://pypi.example.org/simple. So much of what was downloaded is kept
+# for the next one.
+environments:
+  index: {{printf "%q" .Environments.Index}}
+  cache: {{printf "%q" .Environments.Cache}}
+
 # Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their
 # account: ":2022" on every address of this machine, "10.1.2.3:2022" on that one, or off.
 files:

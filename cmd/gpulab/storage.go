@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -117,10 +118,11 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		for _, m := range opened.Mounts {
 			shared = append(shared, tenancy.SharedFolder{Claim: m.Claim, Path: m.Path})
 		}
+		shared = append(shared, tenancy.SharedFolder{Claim: environmentsClaim, Path: environments.Ready(l.environmentsDir()), Make: true})
 		if err := places.EnsureFolders(ctx, u, shared); err != nil {
 			return nil, err
 		}
-		options := map[string]any{"folders": opened.Mounts}
+		options := map[string]any{"folders": opened.Mounts, "environments": true}
 		if opened.HomeReadOnly {
 			options["homeReadOnly"] = true
 		}
@@ -154,7 +156,7 @@ func (l *appliance) keepClaims(ctx context.Context, places *tenancy.Tenancy) err
 				return nil, err
 			}
 			mounts, err := l.storage.Claims(ctx, u)
-			var claims []string
+			claims := []string{environmentsClaim}
 			for _, m := range mounts {
 				claims = append(claims, m.Claim)
 			}

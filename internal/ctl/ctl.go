@@ -276,6 +276,7 @@ type Daemon interface {
 	Quotas
 	WaysIn
 	Folders
+	Environments
 	SSHKeys
 	Disks
 	Pool

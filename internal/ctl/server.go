@@ -105,6 +105,7 @@ func handler(d Daemon) http.Handler {
 	handleQuotas(mux, d)
 	handleWaysIn(mux, d)
 	handleFolders(mux, d)
+	handleEnvironments(mux, d)
 	handleSSHKeys(mux, d)
 	handleDisks(mux, d)
 	handleNodes(mux, d)

@@ -166,7 +166,7 @@ func (s *Service) complete(n *Wanted) error {
 		return sentence(ErrInvalid, "%q is no version of CUDA; write it as 12.4", n.CUDA)
 	}
 	for _, index := range append([]string{n.Index}, n.ExtraIndexes...) {
-		if err := checkIndex(index); err != nil {
+		if err := CheckIndex(index); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,8 @@ func (s *Service) freeVersion(name, date string) string {
 	}
 }
 
-func checkIndex(index string) error {
+// CheckIndex says what is wrong with an index's address; "" is PyPI's.
+func CheckIndex(index string) error {
 	if index == "" {
 		return nil
 	}

@@ -399,3 +399,19 @@ func TestLeastCUDA(t *testing.T) {
 		}
 	}
 }
+
+func TestCatalogue(t *testing.T) {
+	list, err := Catalogue()
+	if err != nil || len(list) == 0 {
+		t.Fatal(list, err)
+	}
+	for _, o := range list {
+		var w Wanted
+		if err := o.Take(&w); err != nil || checkName(w.Name) != nil || w.Title == "" || o.Note == "" || strings.TrimSpace(w.Requirements) == "" || strings.Contains(w.Requirements, "#") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := Offered("matlab"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "data-science, pytorch") {
+		t.Errorf("what is not offered: %v", err)
+	}
+}

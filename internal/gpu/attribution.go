@@ -35,6 +35,9 @@ func (noPods) ByName(string, string) (PodRef, time.Time, bool) { return PodRef{}
 // (cgroupfs), below a group "kubepods" that may itself lie below others. Mirror pods have a hash of 32 digits for a UID.
 var podUID = regexp.MustCompile(`/kubepods[./-].*?pod([0-9a-f]{8}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{4}[_-][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
 
+// PodUIDs is podUIDs for those who know processes by other ways than a GPU.
+func PodUIDs(cgroup []byte) []string { return podUIDs(cgroup) }
+
 // podUIDs returns the UIDs in the content of /proc/PID/cgroup, outermost
 // first, each once. A cluster inside a pod has more than one.
 func podUIDs(cgroup []byte) []string {

@@ -280,6 +280,11 @@ func (r Requirement) judgeMachine(s Snapshot, driver, cuda string) answer {
 // machine, "" where it can or where that cannot be told. image is its name as
 // people know it.
 func (r Requirement) Obstacle(image string, s Snapshot) string {
+	return r.ObstacleTo("The image "+image, s)
+}
+
+// ObstacleTo is Obstacle for anything else; what begins a sentence.
+func (r Requirement) ObstacleTo(what string, s Snapshot) string {
 	if r.judgeMachine(s, s.DriverVersion, s.CUDAVersion) != no {
 		return ""
 	}
@@ -298,7 +303,7 @@ func (r Requirement) Obstacle(image string, s Snapshot) string {
 	if r.judgeMachine(s, newest, newest) != no {
 		next = "Ask an administrator to update the NVIDIA driver, or choose another notebook."
 	}
-	return fmt.Sprintf("The image %s needs %s; %s. %s", image, r, has, next)
+	return fmt.Sprintf("%s needs %s; %s. %s", what, r, has, next)
 }
 
 // String says what is asked for, "" for nothing.

@@ -26,6 +26,9 @@ type SharedFolder struct {
 	// of one path.
 	Claim string
 	Path  string
+	// Make says that a machine without the folder gets an empty one; otherwise a
+	// pod waits there until it is mounted.
+	Make bool
 }
 
 // errGoing says that a volume has to go before it can come back.
@@ -80,6 +83,10 @@ func (t *Tenancy) ensureFolder(ctx context.Context, u users.User, f SharedFolder
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
+	kind := corev1.HostPathDirectory
+	if f.Make {
+		kind = corev1.HostPathDirectoryOrCreate
+	}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")}
 	volume := corev1ac.PersistentVolume(name).WithLabels(labels).
 		WithSpec(corev1ac.PersistentVolumeSpec().
@@ -88,7 +95,7 @@ func (t *Tenancy) ensureFolder(ctx context.Context, u users.User, f SharedFolder
 			WithPersistentVolumeReclaimPolicy(corev1.PersistentVolumeReclaimRetain).
 			WithStorageClassName("").
 			WithClaimRef(corev1ac.ObjectReference().WithKind("PersistentVolumeClaim").WithAPIVersion("v1").WithNamespace(ns).WithName(f.Claim)).
-			WithHostPath(corev1ac.HostPathVolumeSource().WithPath(f.Path).WithType(corev1.HostPathDirectory)))
+			WithHostPath(corev1ac.HostPathVolumeSource().WithPath(f.Path).WithType(kind)))
 	if _, err := t.client.CoreV1().PersistentVolumes().Apply(ctx, volume, applyOptions); err != nil {
 		return err
 	}

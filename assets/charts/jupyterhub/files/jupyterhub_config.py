@@ -319,6 +319,35 @@ def add_folders(spawner, pod):
         pod.spec.host_users = True
 
 
+# Where notebooks see the lab's environments; virtual environments name the path in their files.
+ENVIRONMENTS = "/opt/gpulab/environments"
+
+
+def add_environments(spawner, pod):
+    """Mount the lab's environments, for all to read; Jupyter finds their kernels by its search path.
+
+    What is added later appears by itself. The claim is of the person's own
+    namespace and made by gpulab alone.
+    """
+    if spawner.user_options.get("environments") is not True:
+        return
+    pod.spec.volumes.append(V1Volume(
+        name="environments",
+        persistent_volume_claim=V1PersistentVolumeClaimVolumeSource(claim_name="environments", read_only=True),
+    ))
+    container = pod.spec.containers[0]
+    container.volume_mounts.append(V1VolumeMount(name="environments", mount_path=ENVIRONMENTS, read_only=True))
+    theirs = {variable.name for variable in container.env or []}
+    container.env = [
+        *(container.env or []),
+        *(
+            V1EnvVar(name=name, value=value)
+            for name, value in {"JUPYTER_PATH": ENVIRONMENTS, "JUPYTER_CONFIG_PATH": f"{ENVIRONMENTS}/config"}.items()
+            if name not in theirs
+        ),
+    ]
+
+
 def bind_to_node(spawner, pod):
     """Keep the pod to the machine that gpulab names, where its home is for example."""
     node = spawner.user_options.get("node")
@@ -401,6 +430,7 @@ def finish_pod(spawner, pod):
     if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
         pod.spec.host_users = True
     add_folders(spawner, pod)
+    add_environments(spawner, pod)
     bind_to_node(spawner, pod)
     choose_machine(spawner, pod)
     if spawner.user_options.get("homeReadOnly") is True:
