@@ -67,13 +67,24 @@ const NotebookBase = `location.pathname.match(/^\/user\/[^/]+\/[^/]+\//)[0]`
 // NewKernel starts a kernel in the notebook that the browser shows.
 func NewKernel(b *Browser) *Kernel {
 	b.t.Helper()
-	id := Evaluate[string](b, `async () => {
+	return newKernel(b, "{}")
+}
+
+// NewKernelOf is NewKernel for another kernel than the default one, by its name.
+func NewKernelOf(b *Browser, name string) *Kernel {
+	b.t.Helper()
+	return newKernel(b, fmt.Sprintf(`{"name": %q}`, name))
+}
+
+func newKernel(b *Browser, body string) *Kernel {
+	b.t.Helper()
+	id := Evaluate[string](b, `async body => {
 		const base = `+NotebookBase+`;
 		const token = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1] ?? "";
-		const r = await fetch(base + "api/kernels", {method: "POST", headers: {"X-XSRFToken": token}, body: "{}"});
+		const r = await fetch(base + "api/kernels", {method: "POST", headers: {"X-XSRFToken": token}, body});
 		if (!r.ok) throw new Error("POST api/kernels: " + r.status + " " + await r.text());
 		return (await r.json()).id;
-	}`)
+	}`, body)
 	return &Kernel{browser: b, id: id}
 }
 
@@ -132,7 +143,18 @@ func (k *Kernel) Try(code string) (Answer, error) {
 // and returns what is shown below it.
 func TypeCell(b *Browser, code string) string {
 	b.t.Helper()
-	b.ClickOn(`.jp-LauncherCard[data-category="Notebook"]`)
+	return typeCell(b, `.jp-LauncherCard[data-category="Notebook"]`, code)
+}
+
+// TypeCellIn is TypeCell for the kernel of that title.
+func TypeCellIn(b *Browser, kernel, code string) string {
+	b.t.Helper()
+	return typeCell(b, fmt.Sprintf(`.jp-LauncherCard[data-category="Notebook"][title=%q]`, kernel), code)
+}
+
+func typeCell(b *Browser, card, code string) string {
+	b.t.Helper()
+	b.ClickOn(card)
 	b.WaitFor("an idle kernel", `document.querySelector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')`)
 	return runCell(b, 0, code)
 }

@@ -1,0 +1,312 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// TestEnvironments is a lab whose notebooks share environments: built from an index of packages, exported, removed,
+// and brought back without one.
+func TestEnvironments(t *testing.T) {
+	t.Parallel()
+	var index packageIndex
+	live(t, []chapter{
+		{"set up", func(t *testing.T, a *appliance) { testSetUpEnvironments(t, a, &index) }, true},
+		{"an environment", func(t *testing.T, a *appliance) { testEnvironment(t, a, &index) }, true},
+		{"a build that is cut off", func(t *testing.T, a *appliance) { testCutEnvironment(t, a, &index) }, false},
+		{"from a file", func(t *testing.T, a *appliance) { testEnvironmentFile(t, a, &index) }, false},
+	})
+}
+
+// indexURL is where the internet of the test hosts has packages.
+const indexURL = "http://203.0.113.7:8090/simple"
+
+const environmentsConfig = `
+lab: Environments lab
+gpus: simulated
+simulatedGPUs: 1
+environments:
+  index: ` + indexURL + `
+`
+
+func testSetUpEnvironments(t *testing.T, a *appliance, index *packageIndex) {
+	index.open(t, a)
+	a.WriteFile("/etc/gpulab/config.yaml", environmentsConfig)
+	a.WriteFile("/root/small.txt", "humanize==4.9.0\n")
+	testSetUp(t, a)
+}
+
+// packageIndex is a small PyPI: the real files, with their real hashes.
+type packageIndex struct {
+	server *exec.Cmd
+}
+
+// open starts it on the visitor's computer, which stands for the internet. It ends with the lab's life.
+func (x *packageIndex) open(t *testing.T, a *appliance) {
+	wheels, root := testWheels(t), a.lifeOf.TempDir()
+	files, err := filepath.Glob(filepath.Join(wheels, "*.whl"))
+	if err != nil || len(files) < 20 {
+		t.Fatalf("the packages for the test: %d, %v", len(files), err)
+	}
+	for _, file := range files {
+		base := filepath.Base(file)
+		project, _, _ := strings.Cut(base, "-")
+		dir := filepath.Join(root, "simple", strings.ReplaceAll(strings.ToLower(project), "_", "-"))
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(data)
+		page := fmt.Sprintf("<!DOCTYPE html><html><body><a href=\"%s#sha256=%s\">%s</a></body></html>", html.EscapeString(base), hex.EncodeToString(sum[:]), html.EscapeString(base))
+		for _, err := range []error{os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, base), data, 0o644), os.WriteFile(filepath.Join(dir, "index.html"), []byte(page), 0o644)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	x.server = a.VisitorCommand(a.ctx, "python3", "-m", "http.server", "--directory", root, "--bind", "203.0.113.7", "8090")
+	if err := x.server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	a.lifeOf.Cleanup(x.close)
+}
+
+func (x *packageIndex) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := x.server.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (x *packageIndex) close() {
+	if x.server != nil && x.server.ProcessState == nil {
+		_ = x.server.Process.Kill()
+		_ = x.server.Wait()
+	}
+}
+
+// testWheels are the packages of testdata/environment.lock, from PyPI once and then from the user's cache.
+func testWheels(t *testing.T) string {
+	t.Helper()
+	lock, err := os.ReadFile("testdata/environment.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(lock)
+	dir := filepath.Join(cache, "gpulab", "test-wheels-"+hex.EncodeToString(sum[:6]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	part := dir + ".part"
+	args := []string{"-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp",
+		"--abi", "cp311", "--abi", "abi3", "--abi", "none", "--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64"}
+	for glibc := 5; glibc <= 36; glibc++ {
+		args = append(args, "--platform", fmt.Sprintf("manylinux_2_%d_x86_64", glibc))
+	}
+	args = append(args, "--requirement", "testdata/environment.lock", "--dest", part)
+	if out, err := exec.CommandContext(t.Context(), "python3", args...).CombinedOutput(); err != nil {
+		t.Fatalf("the packages for this test come from PyPI, once, with python3 and pip: %v\n%s", err, out)
+	}
+	if err := os.Rename(part, dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// inEnvironment prints what a kernel runs on.
+const inEnvironment = "import humanize, sys; print(humanize.__version__, sys.prefix)"
+
+const smallPlace = "/opt/gpulab/environments/small/1"
+
+// kernels are the kernels that the notebook in a browser offers, the default one first.
+func kernels(b *lab.Browser) []string {
+	return lab.Evaluate[[]string](b, `async () => {
+		const specs = await (await fetch(`+notebookBase+` + "api/kernelspecs")).json();
+		return [specs.default, ...Object.values(specs.kernelspecs).map(k => k.spec.display_name).sort()];
+	}`)
+}
+
+// testEnvironment: an admin builds one while a notebook runs; its owner gets the kernel without a restart, uses it,
+// cannot change it, and makes a kernel of their own on top of it.
+func testEnvironment(t *testing.T, a *appliance, _ *packageIndex) {
+	b := a.guest.For(t)
+	launch(b, "cpu", "Ben's")
+	waitJupyterLab(b, guestHandle)
+
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "small"), exitUsage, "say what is to be in it")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "../small", "-r", "/root/small.txt"), exitFailure, "cannot be an environment's name")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "small", "-r", "/root/small.txt", "--cuda", "99.0"), exitFailure, "small needs CUDA 99.0 or newer", "--anyway")
+	a.WriteFile("/root/nothing.txt", "there-is-no-such-package==1.0\n")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "nothing", "-r", "/root/nothing.txt"), exitFailure, "nothing/", "was not built: ", "there-is-no-such-package")
+	if got := a.MustGpulab(a.ctx, "env", "list"); !strings.Contains(got, "No environments yet.") {
+		t.Errorf("after builds that failed: %s", got)
+	}
+
+	began := time.Now()
+	got := a.MustGpulab(a.ctx, "env", "create", "small", "--title", "Small", "--version", "1", "-r", "/root/small.txt")
+	t.Logf("built in %s: %s", time.Since(began).Round(time.Second), got)
+	if !strings.Contains(got, "small/1 is built:") || !strings.Contains(got, `"Small (1)"`) {
+		t.Errorf("env create: %s", got)
+	}
+	if lock := a.MustGpulab(a.ctx, "env", "show", "--lock", "small"); !strings.Contains(lock, "humanize==4.9.0 --hash=sha256:ce284a76d5b1377fd8836733b983bfb0b76f1aa1c090de2566fcf008d7f6ab16\n") {
+		t.Errorf("the lock:\n%s", lock)
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "small", "--version", "1", "-r", "/root/small.txt"), exitFailure, "there is an environment small/1 already")
+
+	a.eventually(t, "the kernel is there without a restart", func() bool { return strings.Contains(strings.Join(kernels(b), "\n"), "Small (1)") })
+	b.Open(hub + "/user/" + guestHandle + "/ben-s/lab")
+	b.WaitFor("its card", `document.querySelector('.jp-LauncherCard[data-category="Notebook"][title="Small (1)"]')`)
+	b.Pictures("environment-launcher")
+	if got := lab.TypeCellIn(b, "Small (1)", inEnvironment); got != "4.9.0 "+smallPlace {
+		t.Errorf("the cell printed %q", got)
+	}
+	b.Pictures("environment-notebook")
+
+	k := &kernel{lab.NewKernelOf(b, "small.1"), b}
+	expect(t, "ben", k,
+		"P('"+smallPlace+"/x').write_text('x')", "EROFS",
+		"P('/opt/gpulab/environments/kernels/mine').mkdir()", "EROFS",
+		"os.access('"+smallPlace+"/lib/python3.11/site-packages/humanize/__init__.py', os.W_OK)", "False",
+		"P('"+smallPlace+"/bin/own-kernel').owner()", "root",
+		"sorted(os.listdir('/opt/gpulab/environments'))", "['config', 'kernels', 'small']",
+	)
+	ownKernel(t, b, k)
+
+	var list []struct {
+		Name, LockSHA256 string
+		Packages         []struct{ Name string }
+		Users            []string
+		Size             int64
+	}
+	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "env", "list", "--json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 1 || len(list[0].Packages) < 20 || len(list[0].LockSHA256) != 64 || list[0].Size < 1<<20 || strings.Join(list[0].Users, " ") != "ben/ben-s" {
+		t.Errorf("env list --json: %+v", list)
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "env", "remove", "small/1"), exitFailure, "small/1 is in use: ben/ben-s")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "remove", "small"), exitUsage, "name the version too")
+	if got := a.MustGpulab(a.ctx, "disk"); !strings.Contains(got, "/var/lib/gpulab/environments") {
+		t.Errorf("gpulab disk does not tell of it:\n%s", got)
+	}
+	if log := a.MustGpulab(a.ctx, "audit", "export", "--json"); !strings.Contains(log, `"environment.create"`) {
+		t.Error("the audit log does not tell of it")
+	}
+}
+
+// ownKernel: what somebody adds is in their home, in a kernel of its own, and is there in the next one.
+func ownKernel(t *testing.T, b *lab.Browser, k *kernel) {
+	t.Helper()
+	if got := k.run(t, "!own-kernel mine"); !strings.Contains(got, "The kernel mine is yours") {
+		t.Errorf("own-kernel: %s", got)
+	}
+	mine := &kernel{lab.NewKernelOf(b, "mine"), b}
+	got := mine.run(t, "%pip install --index-url "+indexURL+" --trusted-host 203.0.113.7:8090 inflection\nimport inflection, humanize\nprint(humanize.__version__, inflection.__file__)")
+	if !strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.11/site-packages/inflection.py") &&
+		!strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.11/site-packages/inflection/__init__.py") {
+		t.Errorf("in a kernel of one's own: %s", got)
+	}
+	again := &kernel{lab.NewKernelOf(b, "mine"), b}
+	if got := again.run(t, "import inflection; print(inflection.pluralize('kernel'))"); got != "kernels" {
+		t.Errorf("in the next kernel: %s", got)
+	}
+	if a, err := k.try("import inflection"); err != nil || !strings.HasPrefix(a.Error, "ModuleNotFoundError") {
+		t.Errorf("in the environment itself: %+v, %v", a, err)
+	}
+}
+
+// testCutEnvironment: a build whose command is killed ends; one whose gpulab is killed leaves nothing that anybody
+// sees, and runs to its end the next time.
+func testCutEnvironment(t *testing.T, a *appliance, index *packageIndex) {
+	building := func() bool {
+		return strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "pods", "-o", "name"), "pod/environment-build")
+	}
+	begin := func() context.CancelFunc {
+		ctx, cancel := context.WithCancel(a.ctx)
+		command := a.Command(ctx, a.Binary(), "env", "create", "other", "--version", "1", "-r", "/root/small.txt")
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = command.Wait() }()
+		a.eventually(t, "it builds", building)
+		return cancel
+	}
+	empty := func() bool { return a.MustRun(a.ctx, "ls", "-A", "/var/lib/gpulab/environments/building") == "" }
+
+	index.signal(t, syscall.SIGSTOP) // the internet is slow
+	cancel := begin()
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "third", "-r", "/root/small.txt"), exitFailure, "other/1 is being built")
+	cancel()
+	a.eventually(t, "the build ends with its command", func() bool { return !building() && empty() })
+
+	cancel = begin()
+	defer cancel()
+	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
+	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
+		t.Fatalf("init after kill -9: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	a.eventually(t, "what was half done is cleaned away", func() bool { return !building() && empty() })
+	if got := a.MustGpulab(a.ctx, "env", "list"); strings.Contains(got, "other") || !strings.Contains(got, "small/1") {
+		t.Errorf("after gpulab was killed: %s", got)
+	}
+	index.signal(t, syscall.SIGCONT)
+	a.MustGpulab(a.ctx, "env", "create", "other", "--version", "1", "-r", "/root/small.txt")
+	if got := a.MustGpulab(a.ctx, "env", "remove", "other/1"); !strings.Contains(got, "other/1 is removed") {
+		t.Errorf("env remove: %s", got)
+	}
+}
+
+// testEnvironmentFile: out of the lab and in again, without any index; the default one is what a new notebook has.
+func testEnvironmentFile(t *testing.T, a *appliance, index *packageIndex) {
+	stopAll(t, a, guestHandle)
+	a.eventually(t, "the notebook is stopped", func() bool {
+		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+guestHandle, "get", "pods", "-o", "name"), "pod/")
+	})
+	a.MustGpulab(a.ctx, "env", "export", "small/1", "/root/small.env")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "export", "small/1", "/root/small.env"), exitFailure, "--force")
+	a.MustGpulab(a.ctx, "env", "remove", "small/1")
+	index.close()
+	a.MustRun(a.ctx, "sh", "-c", "head -c 100000 /root/small.env >/root/cut.env")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "import", "/root/cut.env"), exitFailure, "cut short or damaged")
+	if got := a.MustGpulab(a.ctx, "env", "list"); strings.Contains(got, "small/1") {
+		t.Errorf("after a broken import: %s", got)
+	}
+	began := time.Now()
+	got := a.MustGpulab(a.ctx, "env", "import", "/root/small.env")
+	t.Logf("brought in after %s: %s", time.Since(began).Round(100*time.Millisecond), got)
+	a.MustGpulab(a.ctx, "env", "default", "small")
+
+	b := a.guest.For(t)
+	k := work(b, guestHandle, "Again")
+	if got := kernels(b); got[0] != "small.1" {
+		t.Errorf("the default kernel is %s of %v", got[0], got)
+	}
+	if got := k.run(t, inEnvironment); got != "4.9.0 "+smallPlace {
+		t.Errorf("the default kernel runs on %q", got)
+	}
+	mine := &kernel{lab.NewKernelOf(b, "mine"), b}
+	if got := mine.run(t, "import inflection; print(inflection.pluralize('home'))"); got != "homes" {
+		t.Errorf("the kernel of one's own: %s", got)
+	}
+}
