@@ -271,7 +271,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "metrics-server", "nvidia-device-plugin", "hub", "notebook")
+	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "metrics-server", "nvidia-device-plugin", "kueue", "hub", "notebook")
 	return err
 }
 
@@ -541,7 +541,16 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		return nil, err
 	}
 	gpus := l.poolGPUs()
+	halfLife, err := l.cfg.Queue.halfLife()
+	if err != nil {
+		return nil, err
+	}
+	sampling, err := l.cfg.Queue.sampling()
+	if err != nil {
+		return nil, err
+	}
 	return charts.Plan(charts.Inputs{
+		PastUse: halfLife, UseMeasuring: sampling,
 		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
 		HTTPSPort: l.cfg.HTTPSPort,
 		HasGPU:    gpus != gpusNone, Simulated: gpus == gpusSimulated, Sharing: l.cfg.GPUSharing,
@@ -643,8 +652,16 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	l.people.OnSessionsEnded(parts.proxy.EndSessions)
+	access, err := l.cluster.Load().RESTConfig()
+	if err != nil {
+		return err
+	}
+	line, err := newLine(access)
+	if err != nil {
+		return err
+	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: line, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
@@ -670,6 +687,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return nil
 	})
 	g.Go(func() error { return parts.proxy.Run(ctx) })
+	g.Go(func() error { return line.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
 	g.Go(func() error { return l.quotas.Keep(ctx, l) })

@@ -128,6 +128,12 @@ quotas:
   termBegins: {{printf "%q" .Quotas.TermBegins}}
   grace: {{printf "%q" .Quotas.Grace}}
 
+# When GPUs are short, who used fewer of them in the past gets one first. Past use
+# counts half after halfLife (168h is a week), and is booked every sampling.
+queue:
+  halfLife: {{printf "%q" .Queue.HalfLife}}
+  sampling: {{printf "%q" .Queue.Sampling}}
+
 # Homes and shared folders are measured again while they are in use, and after a
 # notebook has ended: at most this often each, with what the disk has left over.
 storage:

@@ -226,6 +226,8 @@ func kueue(in Inputs) Release {
 		Namespace: systemNamespace,
 		Chart:     "kueue",
 		After:     []string{"gpulab-base"},
+		// Launches that want a GPU wait for it and say so; nothing else needs it.
+		Background: true,
 		Values: map[string]any{
 			"fullnameOverride": "kueue",
 			"enablePrometheus": false,

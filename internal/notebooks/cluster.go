@@ -151,8 +151,8 @@ func (n NodeRoom) fits(need Need) bool {
 
 // Room is the pool as admission sees it.
 type Room struct {
-	Nodes   []NodeRoom // ready and open for new pods
-	Waiting int        // nodes that are not ready or closed
+	Nodes []NodeRoom // ready and open for new pods
+	Away  []NodeRoom // not ready or closed to new pods
 	// Cordoned are nodes that are ready, and take no new work because somebody
 	// wants it so.
 	Cordoned []NodeRoom
@@ -326,11 +326,7 @@ func (c *KubeCluster) Room() Room {
 		if !ok {
 			continue
 		}
-		if !openForPods(n) {
-			room.Waiting++
-			continue
-		}
-		closed := cordoned(n)
+		open, closed := openForPods(n), cordoned(n)
 		total := amountOf(n.Status.Allocatable)
 		node := NodeRoom{Name: n.Name, Total: total, Free: total}
 		node.Total.GPUs = max(total.GPUs, amountOf(n.Status.Capacity).GPUs)
@@ -338,6 +334,10 @@ func (c *KubeCluster) Room() Room {
 		node.GPUModel = strings.TrimSuffix(n.Labels[labelGPUModel], sharedSuffix)
 		if mebibytes, err := strconv.ParseInt(n.Labels[labelGPUMemory], 10, 64); err == nil {
 			node.GPUMemory = mebibytes << 20
+		}
+		if !open {
+			room.Away = append(room.Away, node)
+			continue
 		}
 		if closed {
 			room.Cordoned = append(room.Cordoned, node)
@@ -360,6 +360,7 @@ func (c *KubeCluster) Room() Room {
 		}
 	}
 	sort.Slice(room.Nodes, func(i, j int) bool { return room.Nodes[i].Name < room.Nodes[j].Name })
+	sort.Slice(room.Away, func(i, j int) bool { return room.Away[i].Name < room.Away[j].Name })
 	sort.Slice(room.Cordoned, func(i, j int) bool { return room.Cordoned[i].Name < room.Cordoned[j].Name })
 	sort.Slice(room.Holders, func(i, j int) bool { return room.Holders[i].Since.Before(room.Holders[j].Since) })
 	return room

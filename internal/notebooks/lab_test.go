@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/queue"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -72,7 +73,7 @@ func (c *smallLab) edit(f func()) {
 func (c *smallLab) Room() Room {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	room := Room{Waiting: c.closed}
+	room := Room{Away: slices.Repeat([]NodeRoom{{Name: "away", Total: Amount{GPUs: 9, MilliCPU: 8000, Memory: 1 << 40}}}, c.closed)}
 	for _, n := range c.nodes {
 		n.Free = n.Total
 		for _, p := range c.pods {
@@ -397,8 +398,110 @@ func (h *smallHub) checkProxy(http.ResponseWriter, *http.Request) {
 	}
 }
 
+// smallLine is a line that behaves: strict order among those whom the same
+// models will do, and as many GPUs as there are.
+type smallLine struct {
+	mu       sync.Mutex
+	state    queue.State
+	admitted map[int64]string // the model by launch
+	trouble  string
+	changes  chan struct{}
+}
+
+func newSmallLine() *smallLine {
+	return &smallLine{admitted: map[int64]string{}, changes: make(chan struct{}, 1)}
+}
+
+func (l *smallLine) Keep(s queue.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = s
+	l.decide()
+}
+
+// decide lets in whoever is next and fits.
+func (l *smallLine) decide() {
+	left, there := map[string]int{}, map[int64]bool{}
+	for _, s := range l.state.Stock {
+		left[s.Model] = s.GPUs
+	}
+	for _, c := range l.state.Claims {
+		there[c.Launch] = true
+		if _, in := l.admitted[c.Launch]; c.Held && !in {
+			l.admitted[c.Launch] = c.On
+		}
+		if model, in := l.admitted[c.Launch]; in {
+			left[model] -= c.GPUs
+		}
+	}
+	for id := range l.admitted {
+		if !there[id] {
+			delete(l.admitted, id)
+		}
+	}
+	changed, blocked := false, map[string]bool{}
+	for _, c := range l.state.Claims {
+		if _, in := l.admitted[c.Launch]; in || l.trouble != "" {
+			continue
+		}
+		line := fmt.Sprint(c.Models)
+		for _, s := range l.state.Stock {
+			if !blocked[line] && (c.Models == nil || slices.Contains(c.Models, s.Model)) && left[s.Model] >= c.GPUs {
+				l.admitted[c.Launch], changed = s.Model, true
+				left[s.Model] -= c.GPUs
+				break
+			}
+		}
+		if _, in := l.admitted[c.Launch]; !in {
+			blocked[line] = true
+		}
+	}
+	if changed {
+		select {
+		case l.changes <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *smallLine) Standing(launch int64) queue.Standing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if model, in := l.admitted[launch]; in {
+		return queue.Standing{Admitted: true, Model: model}
+	}
+	before := map[string]int{}
+	for _, c := range l.state.Claims {
+		if _, in := l.admitted[c.Launch]; in {
+			continue
+		}
+		line := fmt.Sprint(c.Models)
+		before[line]++
+		if c.Launch == launch {
+			return queue.Standing{Position: before[line]}
+		}
+	}
+	return queue.Standing{}
+}
+
+func (l *smallLine) Trouble() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trouble
+}
+
+func (l *smallLine) setTrouble(words string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trouble = words
+	l.decide()
+}
+
+func (l *smallLine) Changes() <-chan struct{} { return l.changes }
+
 // house is gpulab's launch service in a small lab.
 type house struct {
+	line    *smallLine
 	t       *testing.T
 	db      *sql.DB
 	people  *users.Service
@@ -454,7 +557,7 @@ func newHouse(t *testing.T, gpus ...int) *house {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), tenants: &tenants{}}
+	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), line: newSmallLine(), tenants: &tenants{}}
 	h.alice, h.bob = h.person("alice"), h.person("bob")
 	h.proxy, err = NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken})
 	if err != nil {
@@ -486,7 +589,7 @@ func (h *house) open(tune func(*patience)) {
 	h.t.Helper()
 	client := NewHub(HubConfig{Address: func() (string, bool) { return h.hub.server.Listener.Addr().String(), true }, Token: "service-token", Timeout: 2 * time.Second})
 	service, err := New(Config{
-		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Profiles: testProfiles,
+		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
 		Booted:      h.booted,
 		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },

@@ -67,6 +67,7 @@ func (s *Service) Run(ctx context.Context) error {
 		case <-s.wake:
 		case <-s.cfg.Cluster.Changes():
 		case <-s.cfg.Routes.Changes():
+		case <-s.cfg.Line.Changes():
 		case <-timer.C:
 		}
 		timer.Reset(s.pass(ctx))
@@ -127,6 +128,8 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 		s.tell(list)
 		return s.patience.busy
 	}
+	room := s.cfg.Cluster.Room()
+	s.keepLine(ctx, list, room)
 	next := s.patience.idle
 	var waiting []Launch
 	for _, l := range list {
@@ -143,7 +146,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	}
 	if reason := s.hold(); reason != "" {
 		s.explainWait(waiting, reason)
-	} else if s.admitWaiting(ctx, list, waiting) {
+	} else if s.admitWaiting(ctx, room, list, waiting) {
 		next = 0
 	}
 	s.removeOrphans(ctx, list)
@@ -232,25 +235,31 @@ func (s *Service) look(id int64) track {
 	return t
 }
 
-// admitWaiting lets waiting launches start in order, as far as there is room,
-// and tells the others why they wait. It reports whether any was admitted.
-func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool {
+// admitWaiting lets waiting launches start whose turn it is, as far as there is
+// room, and tells the others why they wait. It reports whether any was admitted.
+func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []Launch) bool {
 	if len(waiting) == 0 {
 		return false
 	}
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
-	room := s.cfg.Cluster.Room()
 	room.Shared = s.cfg.SharedGPUs
 	if s.cfg.CordonReason != nil {
 		for i := range room.Cordoned {
 			room.Cordoned[i].Why = s.cfg.CordonReason(room.Cordoned[i].Name)
 		}
 	}
-	queue := make([]Need, len(waiting))
+	queue := make([]candidate, len(waiting))
 	for i, l := range waiting {
-		queue[i] = s.need(l)
+		queue[i].need = s.need(l)
+		if l.GPUs > 0 {
+			standing := s.cfg.Line.Standing(l.ID)
+			queue[i].granted = standing.Admitted
+			if standing.Model != "" {
+				queue[i].need.Model = standing.Model
+			}
+		}
 	}
-	position, admitted, starting := 0, false, s.starting(all)
+	behind, admitted, starting := 0, false, s.starting(all)
 	for i, v := range admit(room, s.reserved(all), queue) {
 		l := waiting[i]
 		if v.admit && (s.cfg.StartsAtOnce == 0 || starting < s.cfg.StartsAtOnce) {
@@ -258,15 +267,27 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 			starting++
 			continue
 		}
-		if !v.never {
-			position++
+		var position int
+		switch {
+		case v.never:
+		case v.inLine():
+			position = s.cfg.Line.Standing(l.ID).Position
+		case l.GPUs == 0:
+			behind++
+			position = behind
 		}
 		s.with(l.ID, func(t *track) {
 			t.begin(StepQueue, l.Requested)
 			t.never, t.holders, t.position = v.never, room.Holders, position
+			if v.inLine() && !t.housed && t.tries > 0 {
+				return // what keeps it from the line is said already
+			}
 			t.reason = waitWords(v, room, position)
-			if v.admit {
+			switch {
+			case v.admit:
 				t.reason = "Several notebooks are starting at this moment; this one is among the next."
+			case v.inLine() && !v.never && room.opens(v.need) && s.cfg.Line.Trouble() != "":
+				t.reason = s.cfg.Line.Trouble()
 			}
 		})
 	}
@@ -326,12 +347,17 @@ func (s *Service) start(ctx context.Context, l Launch) bool {
 func (s *Service) need(l Launch) Need {
 	p, ok := s.profile(l.Profile)
 	if !ok {
-		p = Profile{}
+		p = Profile{Slug: l.Profile}
 	}
+	p.GPUs = l.GPUs
+	return s.needOf(p)
+}
+
+// needOf is what a notebook of a profile takes, and where.
+func (s *Service) needOf(p Profile) Need {
 	n := p.need()
-	n.GPUs = l.GPUs
 	if s.cfg.OnlyOn != nil {
-		n.Only = s.cfg.OnlyOn(l.Profile)
+		n.Only = s.cfg.OnlyOn(p.Slug)
 	}
 	return n
 }
@@ -408,13 +434,15 @@ func (s *Service) step(ctx context.Context, l Launch) {
 
 func (s *Service) fingerprint(id int64) string {
 	t := s.look(id)
-	return t.reason + t.active() + fmt.Sprint(t.prepared, t.asked.IsZero())
+	return t.reason + t.active() + fmt.Sprint(t.housed, t.prepared, t.asked.IsZero())
 }
 
 // advance takes one step and reports whether the row changed.
 func (s *Service) advance(ctx context.Context, l Launch) bool {
 	next, err := l, error(nil)
 	switch l.State {
+	case Waiting:
+		err = s.house(ctx, l)
 	case Starting:
 		next, err = s.advanceStart(ctx, l)
 	case Running:
@@ -490,6 +518,18 @@ func (s *Service) clearEarlier(ctx context.Context, l Launch, p PodInfo) error {
 
 func (s *Service) prepare(ctx context.Context, l Launch) error {
 	s.with(l.ID, func(t *track) { t.begin(StepNamespace, s.now()) })
+	if err := s.ensurePlace(ctx, l); err != nil {
+		return err
+	}
+	s.with(l.ID, func(t *track) {
+		t.prepared = true
+		t.clear()
+	})
+	return nil
+}
+
+// ensurePlace makes sure of the owner's namespace and home.
+func (s *Service) ensurePlace(ctx context.Context, l Launch) error {
 	u, err := s.cfg.People.ByID(ctx, l.UserID)
 	if err != nil {
 		return fmt.Errorf("find the owner: %w", err)
@@ -500,14 +540,13 @@ func (s *Service) prepare(ctx context.Context, l Launch) error {
 	if err := s.cfg.Tenancy.Ensure(ctx, u); err != nil {
 		return fmt.Errorf("prepare the space of %s: %w", l.Handle, err)
 	}
-	s.with(l.ID, func(t *track) {
-		t.prepared = true
-		t.clear()
-	})
 	return nil
 }
 
-var errSuspended = errors.New("the account is suspended")
+var (
+	errSuspended = errors.New("the account is suspended")
+	errNoGrant   = errors.New("the line has not said yet which GPU it gets")
+)
 
 func (s *Service) ask(ctx context.Context, l Launch) error {
 	s.with(l.ID, func(t *track) { t.begin(StepImage, s.now()) })
@@ -520,6 +559,13 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 	}
 	// The hub takes nothing but these: what a notebook gets is its profile's matter.
 	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID}
+	model, known := s.grantedModel(l)
+	if !known {
+		return errNoGrant
+	}
+	if model != "" {
+		options["gpuModel"] = model
+	}
 	if s.cfg.Options != nil {
 		more, err := s.cfg.Options(ctx, u, l.ID)
 		if err != nil {

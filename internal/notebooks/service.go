@@ -51,7 +51,7 @@ type Routes interface {
 	Changes() <-chan struct{}
 }
 
-// Config wires a Service. DB, People, Tenancy, Servers, Cluster and Routes are required.
+// Config wires a Service. DB, People, Tenancy, Servers, Cluster, Routes and Line are required.
 type Config struct {
 	DB       *sql.DB
 	People   People
@@ -59,6 +59,7 @@ type Config struct {
 	Servers  Servers
 	Cluster  Cluster
 	Routes   Routes
+	Line     Line
 	Profiles []Profile // none = DefaultProfiles
 	// Simulated says that the lab's GPUs are. Launches that get one are marked,
 	// and end when the lab simulates none any more.
@@ -174,6 +175,9 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 		return Launch{}, &ObstacleError{why}
 	}
 	if why := s.obstacle(ctx, profile); why != "" {
+		return Launch{}, &ObstacleError{why}
+	}
+	if why := s.impossible(profile); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
 	s.launching.Lock()

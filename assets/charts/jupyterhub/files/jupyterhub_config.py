@@ -320,6 +320,16 @@ def bind_to_node(spawner, pod):
     pod.spec.node_selector = {**(pod.spec.node_selector or {}), "kubernetes.io/hostname": node}
 
 
+def bind_to_model(spawner, pod):
+    """Keep the pod to machines with the model of GPU that it was given in the line."""
+    model = spawner.user_options.get("gpuModel")
+    if model is None:
+        return
+    if not (isinstance(model, str) and re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", model)):
+        raise ValueError(f"gpulab sent the GPU model {model!r}, which cannot be one's label")
+    pod.spec.node_selector = {**(pod.spec.node_selector or {}), "nvidia.com/gpu.product": model}
+
+
 def close_home(pod):
     """Let a notebook only read the home, and work elsewhere: the home is full."""
     container = pod.spec.containers[0]
@@ -358,6 +368,7 @@ def finish_pod(spawner, pod):
         pod.spec.host_users = True
     add_folders(spawner, pod)
     bind_to_node(spawner, pod)
+    bind_to_model(spawner, pod)
     if spawner.user_options.get("homeReadOnly") is True:
         close_home(pod)
     # Kubernetes would delete it once its node has been away for five minutes,

@@ -1,0 +1,328 @@
+package queue
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	group      = "kueue.x-k8s.io"
+	version    = "v1beta2"
+	apiVersion = group + "/" + version
+
+	// gpuResource counts GPUs in millionths: Kueue keeps past use to three
+	// decimals, and rounds down. A GPU held for a minute is, with a half-life of a
+	// week, less than a thousandth, and would never count.
+	gpuResource = "gpulab.dev/microgpu"
+	micro       = 1_000_000
+	manager     = "gpulab"
+	cohort      = "lab"
+	podSet      = "notebook"
+
+	managedLabel = "app.kubernetes.io/managed-by"
+	launchLabel  = "gpulab.dev/launch"
+)
+
+var (
+	flavorKind   = schema.GroupVersionResource{Group: group, Version: version, Resource: "resourceflavors"}
+	cohortKind   = schema.GroupVersionResource{Group: group, Version: version, Resource: "cohorts"}
+	clusterKind  = schema.GroupVersionResource{Group: group, Version: version, Resource: "clusterqueues"}
+	localKind    = schema.GroupVersionResource{Group: group, Version: version, Resource: "localqueues"}
+	priorityKind = schema.GroupVersionResource{Group: group, Version: version, Resource: "workloadpriorityclasses"}
+	workloadKind = schema.GroupVersionResource{Group: group, Version: version, Resource: "workloads"}
+	podKind      = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	orderKind    = schema.GroupVersionResource{Group: "visibility." + group, Version: version, Resource: "clusterqueues"}
+)
+
+// Options of calls to the cluster.
+var (
+	created = metav1.CreateOptions{FieldManager: manager}
+	patched = metav1.PatchOptions{FieldManager: manager}
+	applied = metav1.ApplyOptions{FieldManager: manager, Force: true}
+	got     = metav1.GetOptions{}
+)
+
+const mergePatch = types.MergePatchType
+
+func thisVery(uid types.UID) metav1.DeleteOptions {
+	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+}
+
+func selectOurs(o *metav1.ListOptions) { o.LabelSelector = managedLabel + "=" + manager }
+
+func ours(limit int64) (o metav1.ListOptions) {
+	selectOurs(&o)
+	o.Limit = limit
+	return o
+}
+
+// object is one that is applied whole.
+type object struct {
+	kind            schema.GroupVersionResource
+	namespace, name string
+	content         map[string]any
+}
+
+func newObject(kind schema.GroupVersionResource, name, namespace, kindName string, rest map[string]any) object {
+	metadata := map[string]any{"name": name, "labels": map[string]any{managedLabel: manager}}
+	if namespace != "" {
+		metadata["namespace"] = namespace
+	}
+	content := map[string]any{"apiVersion": apiVersion, "kind": kindName, "metadata": metadata}
+	maps.Copy(content, rest)
+	return object{kind: kind, name: name, namespace: namespace, content: content}
+}
+
+// everyModel is the line of those whom any GPU of the pool will do.
+const everyModel = "any"
+
+// lineOf names the line that a claim waits in.
+func lineOf(c Claim, stock []Stock) string {
+	if coversAll(c.Models, stock) {
+		return everyModel
+	}
+	names := make([]string, len(c.Models))
+	for i, m := range c.Models {
+		names[i] = flavorName(m)
+	}
+	slices.Sort(names)
+	if len(names) == 1 {
+		return "only-" + names[0]
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(strings.Join(names, " ")))
+	return fmt.Sprintf("some-%08x", h.Sum32())
+}
+
+func coversAll(models []string, stock []Stock) bool {
+	if models == nil {
+		return true
+	}
+	for _, s := range stock {
+		if !slices.Contains(models, s.Model) {
+			return false
+		}
+	}
+	return true
+}
+
+// linesOf are the models of every line that somebody is in, and of the one for all.
+func linesOf(s State) map[string][]string {
+	all := make([]string, len(s.Stock))
+	for i, stock := range s.Stock {
+		all[i] = stock.Model
+	}
+	lines := map[string][]string{everyModel: all}
+	for _, c := range s.Claims {
+		if line := lineOf(c, s.Stock); line != everyModel {
+			lines[line] = c.Models
+		}
+	}
+	return lines
+}
+
+// wanted are the objects that belong to nobody in particular, in the order in
+// which they refer to each other.
+func wanted(s State, lines map[string][]string, priorities map[string]int) []object {
+	var list []object
+	for _, role := range slices.Sorted(maps.Keys(priorities)) {
+		list = append(list, newObject(priorityKind, priorityName(role), "", "WorkloadPriorityClass", map[string]any{"value": int64(priorities[role])}))
+	}
+	quota := map[string]int{}
+	var models []string
+	for _, stock := range s.Stock {
+		list = append(list, newObject(flavorKind, flavorName(stock.Model), "", "ResourceFlavor", map[string]any{"spec": map[string]any{}}))
+		models = append(models, stock.Model)
+		quota[stock.Model] = stock.GPUs
+	}
+	if len(models) == 0 {
+		return list // Kueue keeps no line without GPUs; what was there stays
+	}
+	list = append(list, newObject(cohortKind, cohort, "", "Cohort", map[string]any{"spec": map[string]any{
+		"resourceGroups": resourceGroups(models, quota),
+	}}))
+	for _, line := range slices.Sorted(maps.Keys(lines)) {
+		if len(lines[line]) == 0 {
+			continue
+		}
+		list = append(list, newObject(clusterKind, line, "", "ClusterQueue", map[string]any{"spec": map[string]any{
+			"cohortName":        cohort,
+			"queueingStrategy":  "StrictFIFO",
+			"namespaceSelector": map[string]any{},
+			"admissionScope":    map[string]any{"admissionMode": "UsageBasedAdmissionFairSharing"},
+			"preemption":        map[string]any{"withinClusterQueue": "Never", "reclaimWithinCohort": "Never"},
+			"resourceGroups":    resourceGroups(lines[line], nil),
+		}}))
+	}
+	return list
+}
+
+// resourceGroups gives each model its quota; lines have none of their own and
+// take from the cohort.
+func resourceGroups(models []string, quota map[string]int) []any {
+	models = slices.Sorted(slices.Values(models))
+	flavors := make([]any, len(models))
+	for i, m := range models {
+		flavors[i] = map[string]any{
+			"name":      flavorName(m),
+			"resources": []any{map[string]any{"name": gpuResource, "nominalQuota": amount(quota[m])}},
+		}
+	}
+	return []any{map[string]any{"coveredResources": []any{gpuResource}, "flavors": flavors}}
+}
+
+// amount writes GPUs as Kubernetes does: 2M for two.
+func amount(gpus int) string {
+	return resource.NewQuantity(int64(max(gpus, 0))*micro, resource.DecimalSI).String()
+}
+
+func localQueue(namespace, line string) object {
+	return newObject(localKind, line, namespace, "LocalQueue", map[string]any{"spec": map[string]any{"clusterQueue": line}})
+}
+
+func priorityName(role string) string { return "gpulab-" + role }
+
+// flavorName is a model as Kubernetes takes it for a name.
+func flavorName(model string) string {
+	name := strings.Trim(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, model), "-")
+	if name == "" {
+		return "gpu"
+	}
+	return name
+}
+
+func workloadName(launch int64) string { return "launch-" + strconv.FormatInt(launch, 10) }
+
+// launchOf is the launch of a Workload's name, 0 for a name that is not ours.
+func launchOf(name string) int64 {
+	id, _ := strconv.ParseInt(strings.TrimPrefix(name, "launch-"), 10, 64)
+	return id
+}
+
+func newWorkload(c Claim, line string, priority int) *unstructured.Unstructured {
+	o := newObject(workloadKind, workloadName(c.Launch), c.Namespace, "Workload", map[string]any{"spec": map[string]any{
+		"queueName":        line,
+		"priority":         int64(priority),
+		"priorityClassRef": map[string]any{"group": group, "kind": "WorkloadPriorityClass", "name": priorityName(c.Role)},
+		"podSets": []any{map[string]any{
+			"name":  podSet,
+			"count": int64(1),
+			"template": map[string]any{"spec": map[string]any{
+				"restartPolicy": "Never",
+				"containers": []any{map[string]any{
+					"name":  podSet,
+					"image": "none", // no pod comes of this: the hub makes it
+					"resources": map[string]any{
+						"requests": map[string]any{gpuResource: amount(c.GPUs)},
+						"limits":   map[string]any{gpuResource: amount(c.GPUs)},
+					},
+				}},
+			}},
+		}},
+	}})
+	o.content["metadata"].(map[string]any)["labels"].(map[string]any)[launchLabel] = strconv.FormatInt(c.Launch, 10)
+	return &unstructured.Unstructured{Object: o.content}
+}
+
+// granted is the status of a Workload that has what it asks for.
+func granted(c Claim, line string, now time.Time) []byte {
+	condition := func(kind string) map[string]any {
+		return map[string]any{
+			"type": kind, "status": "True", "reason": "Running",
+			"message":            "The notebook runs already",
+			"lastTransitionTime": now.UTC().Format(time.RFC3339),
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"admission": map[string]any{
+			"clusterQueue": line,
+			"podSetAssignments": []any{map[string]any{
+				"name": podSet, "count": 1,
+				"flavors":       map[string]any{gpuResource: flavorName(c.On)},
+				"resourceUsage": map[string]any{gpuResource: amount(c.GPUs)},
+			}},
+		},
+		"conditions": []any{condition("QuotaReserved"), condition("Admitted")},
+	}})
+	if err != nil {
+		panic(err) // maps of strings can be written
+	}
+	return patch
+}
+
+// workload is what is read of one.
+type workload struct {
+	uid                          types.UID
+	namespace, name              string
+	launch                       int64
+	line                         string
+	gpus                         int
+	reserved, admitted, finished bool
+	flavor                       string // while reserved
+}
+
+func readWorkload(u *unstructured.Unstructured) workload {
+	w := workload{uid: u.GetUID(), namespace: u.GetNamespace(), name: u.GetName(), launch: launchOf(u.GetName())}
+	w.line, _, _ = unstructured.NestedString(u.Object, "spec", "queueName")
+	sets, _, _ := unstructured.NestedSlice(u.Object, "spec", "podSets")
+	if set, ok := first(sets); ok {
+		containers, _, _ := unstructured.NestedSlice(set, "template", "spec", "containers")
+		if container, ok := first(containers); ok {
+			asked, _, _ := unstructured.NestedFieldNoCopy(container, "resources", "requests", gpuResource)
+			if q, err := resource.ParseQuantity(fmt.Sprint(asked)); err == nil {
+				w.gpus = int(q.Value() / micro)
+			}
+		}
+	}
+	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	for _, c := range conditions {
+		if m, ok := c.(map[string]any); ok && m["status"] == "True" {
+			w.reserved = w.reserved || m["type"] == "QuotaReserved"
+			w.admitted = w.admitted || m["type"] == "Admitted"
+			w.finished = w.finished || m["type"] == "Finished"
+		}
+	}
+	assigned, _, _ := unstructured.NestedSlice(u.Object, "status", "admission", "podSetAssignments")
+	if a, ok := first(assigned); ok {
+		w.flavor, _, _ = unstructured.NestedString(a, "flavors", gpuResource)
+	}
+	return w
+}
+
+func podReady(u *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	for _, c := range conditions {
+		if m, ok := c.(map[string]any); ok && m["type"] == "Ready" {
+			return m["status"] == "True"
+		}
+	}
+	return false
+}
+
+func first(list []any) (map[string]any, bool) {
+	if len(list) == 0 {
+		return nil, false
+	}
+	m, ok := list[0].(map[string]any)
+	return m, ok
+}

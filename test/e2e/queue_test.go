@@ -1,0 +1,172 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// TestQueue is a lab with fewer GPUs than people who want one, with the real
+// Kueue, which is killed while they wait, as gpulab is.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	var q line
+	live(t, []chapter{
+		{"set up", q.setUp, true},
+		{"more than there is", q.moreThanThereIs, false},
+		{"who used less goes first", q.whoUsedLess, true},
+		{"Kueue is killed", q.kueueKilled, true},
+		{"gpulab is killed", q.gpulabKilled, true},
+		{"what is deleted by hand comes back", q.byHand, false},
+		{"nothing is left", q.nothingLeft, false},
+	})
+}
+
+// line is what the chapters of TestQueue hand on.
+type line struct {
+	cleo *lab.Browser
+	more *lab.Browser // ada's page of the launch that waits
+}
+
+// queueConfig books use every second, and forgets it in an hour: what people
+// do in these minutes counts.
+const queueConfig = `
+lab: Crowded lab
+gpus: simulated
+simulatedGPUs: 2
+profiles:
+  - {slug: cpu, title: CPU notebook, cpus: 2, memory: 2Gi, cpuRequest: 0.01, memoryRequest: 128Mi}
+  - {slug: gpu, title: GPU notebook, cpus: 2, memory: 2Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}
+  - {slug: many, title: Many GPUs, cpus: 2, memory: 2Gi, gpus: 9}
+queue: {halfLife: 1h, sampling: 1s}
+`
+
+func (q *line) setUp(t *testing.T, a *appliance) {
+	a.WriteFile("/etc/gpulab/config.yaml", queueConfig)
+	testSetUp(t, a)
+	q.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
+}
+
+// moreThanThereIs is refused at once with what there is.
+func (q *line) moreThanThereIs(t *testing.T, a *appliance) {
+	startRefused(a.browser.For(t).Tab(), "many", "It asks for 9 GPUs, but no machine of this lab has more than 2.")
+}
+
+// whoUsedLess: two have the GPUs; of the two who wait then, the one who has used
+// none goes first, though she came later.
+func (q *line) whoUsedLess(t *testing.T, a *appliance) {
+	began := time.Now()
+	ada := a.browser.For(t)
+	launch(ada, "gpu", "First")
+	waitJupyterLab(ada, adminHandle)
+	t.Logf("the first launch took %s", time.Since(began).Round(100*time.Millisecond))
+	ben := a.guest.For(t)
+	launch(ben, "gpu", "Second")
+	waitJupyterLab(ben, guestHandle)
+
+	q.more = a.browser.For(t).Tab()
+	launch(q.more, "gpu", "More")
+	q.more.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	for _, holder := range []string{"You", guestHandle} {
+		q.more.WaitText("#launch-detail", holder)
+	}
+	cleo := q.cleo.For(t)
+	launch(cleo, "gpu", "Fresh")
+	cleo.WaitText("#launch-state", "It is next in line.")
+	q.more.WaitText("#launch-state", "One launch is ahead of it.")
+	q.more.Pictures("queue-waiting")
+	if got := a.workloads(t); strings.Count(got, "True") != 2 || len(strings.Fields(got)) == 0 {
+		t.Errorf("Kueue has admitted\n%s", got)
+	}
+}
+
+// workloads are Kueue's, one a line: who, which, whether admitted.
+func (a *appliance) workloads(t *testing.T) string {
+	t.Helper()
+	return a.MustGpulab(a.ctx, "kubectl", "get", "workloads", "-A", "--no-headers", "-o",
+		`custom-columns=NS:.metadata.namespace,NAME:.metadata.name,ADMITTED:.status.conditions[?(@.type=="Admitted")].status`)
+}
+
+func (a *appliance) stopNotebook(t *testing.T, handle, title string) {
+	t.Helper()
+	stopAll(t, a, handle)
+	a.eventually(t, title+" has ended", func() bool {
+		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+handle, "get", "pods", "-o", "name"), "pod/")
+	})
+}
+
+// kueueKilled: nobody is let in while it is away, it is said so, and nobody
+// loses their place.
+func (q *line) kueueKilled(t *testing.T, a *appliance) {
+	cleo := q.cleo.For(t)
+	// Its next pod finds no machine until this is taken away again.
+	taint := func(mark string) { a.MustGpulab(a.ctx, "kubectl", "taint", "nodes", "--all", "away=now:NoSchedule"+mark) }
+	taint("")
+	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "control-plane=controller-manager", "--force", "--grace-period=0", "--wait=false")
+	cleo.WaitText("#launch-state", "Kueue, which decides who gets a GPU next, does not answer.")
+	cleo.Pictures("queue-kueue-away")
+	a.stopNotebook(t, guestHandle, "Second")
+	cleo.WaitText("#launch-state", "does not answer.")
+	taint("-")
+	began := time.Now()
+	waitJupyterLab(cleo, "cleo")
+	t.Logf("from the end of that to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
+	q.more.For(t).WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	if got := a.running(t, "More"); got != 0 {
+		t.Error("who is second was let in, too")
+	}
+}
+
+// gpulabKilled: who waits keeps the place, and gets the GPU that becomes free.
+func (q *line) gpulabKilled(t *testing.T, a *appliance) {
+	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
+	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	ada := q.more.For(t)
+	ada.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	a.stopNotebook(t, "cleo", "Fresh")
+	began := time.Now()
+	waitJupyterLab(ada, adminHandle)
+	t.Logf("from the stop to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
+}
+
+// byHand: what of the line somebody deletes is made again, and what runs counts
+// at once: a third is not let in.
+func (q *line) byHand(t *testing.T, a *appliance) {
+	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+adminHandle, "--all", "--wait=false")
+	ben := a.guest.For(t).Tab()
+	launch(ben, "gpu", "Third")
+	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	a.eventually(t, "what runs is booked again", func() bool {
+		got := a.workloads(t)
+		return strings.Count(got, "user-"+adminHandle) == 2 && strings.Count(got, "True") == 2
+	})
+	a.MustGpulab(a.ctx, "kubectl", "delete", "localqueues", "-n", "user-"+guestHandle, "--all", "--wait=false")
+	a.MustGpulab(a.ctx, "kubectl", "patch", "cohort", "lab", "--type=json", "-p", `[{"op":"replace","path":"/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota","value":"5M"}]`)
+	a.eventually(t, "the quota is that of the pool again", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "cohort", "lab", "-o", "jsonpath={.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota}") == "2M"
+	})
+	ben.Click("main", "Cancel")
+	ben.WaitText("#launch-state", "Cancelled")
+}
+
+// nothingLeft: when all have ended, Kueue knows of none.
+func (q *line) nothingLeft(t *testing.T, a *appliance) {
+	b := a.browser.For(t)
+	for _, title := range []string{"First", "More"} {
+		b.Open(pages + "/")
+		b.Click("#mine", "Stop "+title)
+		b.Click("dialog[open]", "Stop")
+		waitGone(b, title)
+	}
+	a.eventually(t, "Kueue knows of no launch", func() bool {
+		return strings.TrimSpace(a.workloads(t)) == ""
+	})
+}
