@@ -16,7 +16,7 @@ set -euo pipefail
 
 build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
-test=(chromium curl dbus-daemon libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
+test=(chromium curl dbus-daemon e2fsprogs libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
 deb=(lintian apt-utils gnupg curl mmdebstrap debian-archive-keyring systemd systemd-container iproute2 procps util-linux)
 vm=(qemu-system-x86 qemu-utils e2fsprogs openssh-client)
 

@@ -32,6 +32,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/hoststat"
+	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
@@ -94,8 +95,12 @@ type appliance struct {
 
 	pool *pool // the machines that have joined
 
-	host *hoststat.Host
-	busy *hostWatch
+	host    *hoststat.Host
+	busy    *hostWatch
+	titles  titles // of machines
+	placing placing
+	// machinesFor are the machines that are for some people only, by name.
+	machinesFor atomic.Pointer[map[string]nodes.Limit]
 	// cordons are the machines that take no new work.
 	cordons *cordons
 	disk    *diskspace.Watch
@@ -234,6 +239,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	if l.pool, err = newPool(ctx, l); err != nil {
+		return err
+	}
+	if err := errors.Join(l.rereadTitles(ctx), l.rereadPlacing(ctx), l.rereadLimits(ctx)); err != nil {
 		return err
 	}
 	if l.cordons, err = newCordons(ctx, l); err != nil {
@@ -666,7 +674,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
-		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason,
+		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom,
 	})
 	if err != nil {
 		return err
@@ -822,7 +830,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
-		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Elsewhere: l.elsewhere,
+		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
@@ -840,7 +848,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		CheckGPU:  l.tryGPU, LendGPU: lend, Machines: machines{l}, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		CheckGPU:  l.tryGPU, LendGPU: lend, Machines: machines{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func (c *cordons) reason(machine string) string {
 // reread takes them from the database, and tells the pages.
 func (c *cordons) reread(ctx context.Context) error {
 	list, err := c.lab.pool.registry.Cordons(ctx)
-	if err != nil {
+	if err := errors.Join(err, c.lab.rereadLimits(ctx)); err != nil { // groups come and go
 		return err
 	}
 	c.mu.Lock()
@@ -63,6 +63,7 @@ func (c *cordons) reread(ctx context.Context) error {
 	c.mu.Unlock()
 	why := map[string]string{}
 	for machine, cordon := range list {
+		cordon.Machine = c.lab.called(machine)
 		why[machine] = cordonSentence(cordon)
 	}
 	c.lab.fleet.Cordon(why)
@@ -159,7 +160,7 @@ func (c *cordons) empty(ctx context.Context, parts *attached, now time.Time) err
 			errs = append(errs, err)
 			continue
 		}
-		text := fmt.Sprintf("It was interrupted: %s was emptied%s. What is saved is in your home; %s.", p.Node, inBrackets(cordon.Reason),
+		text := fmt.Sprintf("It was interrupted: %s was emptied%s. What is saved is in your home; %s.", c.lab.called(p.Node), inBrackets(cordon.Reason),
 			c.lab.orElsewhere("you can start it again, on another machine", "you can start it again once the machine takes work"))
 		if err := parts.notebooks.StopForMachine(ctx, launch.ID, text); err != nil {
 			errs = append(errs, err)
@@ -230,7 +231,7 @@ func (l *appliance) emptying(handle string) []string {
 			name = launch.Title
 		}
 		list = append(list, fmt.Sprintf("%s is being emptied%s. Your notebook “%s” there ends %s: save your work. You can %s.",
-			p.Node, inBrackets(cordon.Reason), name, atTime(cordon.EmptyAt),
+			l.called(p.Node), inBrackets(cordon.Reason), name, atTime(cordon.EmptyAt),
 			l.orElsewhere("stop it and start it again before that; it then runs on another machine", "start it again once the machine takes work")))
 	}
 	slices.Sort(list)

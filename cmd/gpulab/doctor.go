@@ -282,7 +282,7 @@ func (a *app) askLab(ctx context.Context) (doctor.Lab, error) {
 	for _, snapshot := range s.GPUs {
 		for i := range snapshot.GPUs {
 			g := &snapshot.GPUs[i]
-			lab.GPUs = append(lab.GPUs, doctor.GPU{Node: snapshot.Node, Name: g.Name, Index: g.Index, Trouble: g.Error, Withheld: g.Withheld})
+			lab.GPUs = append(lab.GPUs, doctor.GPU{Node: snapshot.Machine(), Name: g.Name, Index: g.Index, Trouble: g.Error, Withheld: g.Withheld})
 		}
 	}
 	return lab, nil

@@ -44,7 +44,7 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 	rows := [][]string{{"NODE", "GPU", "NAME", "USE", "MEMORY", "POWER", "TEMP", "HELD BY"}}
 	for _, s := range snapshots {
 		if s.Error != "" {
-			fmt.Fprintf(w, "%s: %s\n", s.Node, s.Error)
+			fmt.Fprintf(w, "%s: %s\n", visibly(s.Machine()), s.Error)
 		}
 		for _, g := range s.GPUs {
 			name := gpuName(g.Name, g.Simulated)
@@ -69,7 +69,7 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 				held = "asleep"
 			}
 			rows = append(rows, []string{
-				s.Node, fmt.Sprint(g.Index), name,
+				visibly(s.Machine()), fmt.Sprint(g.Index), name,
 				unit(g.Utilization, "%.0f %%"), memory(g.MemoryUsed, g.MemoryTotal),
 				unit(g.Power, "%.0f W"), unit(g.Temperature, "%.0f °C"), held,
 			})

@@ -120,7 +120,7 @@ func petition(ctx context.Context, out io.Writer, head discover.Found, key *ecds
 	if err != nil {
 		return "", fail(exitPreflight, "%w", err)
 	}
-	fmt.Fprintf(out, "\nThis machine asks %s at %s to let it in as %s. Its number is\n\n  %s\n\nOn the head, `gpulab nodes requests` must show the same number; then run there, as root:\n\n  gpulab nodes accept %s\n\nIf it shows another, somebody is in between: refuse it. This waits for ten minutes.\n",
+	fmt.Fprintf(out, "\nThis machine asks %s at %s to let it in as %s. Its number is\n\n  %s\n\nOn the head, the page Machines or `gpulab nodes requests` must show the same number; then accept it on the page, or run there, as root:\n\n  gpulab nodes accept %s\n\nIf it shows another, somebody is in between: refuse it. This waits for ten minutes.\n",
 		visibly(hello.Lab), head.Door.Addr(), name, spaced(p.Number), p.Number)
 	missed := 0
 	for {

@@ -28,9 +28,14 @@ func (m machines) Nodes(ctx context.Context) (ctl.Machines, error) {
 	l := m.lab
 	state, _ := l.boot.now()
 	out := ctl.Machines{Nodes: append([]ctl.Node{l.headNode(ctx, state.Ready)}, l.joinedNodes(ctx)...), Note: l.stayHomeNote()}
+	out.Placing = l.placed()
+	out.Note = strings.TrimSpace(out.Note + " " + placingNote(out.Placing, out.Nodes))
 	open, err := l.pool.registry.Invitations(ctx)
 	for _, i := range open {
 		out.Invitations = append(out.Invitations, ctl.OpenInvitation{ID: i.ID, Made: i.Made, Expires: i.Expires})
+	}
+	for _, r := range l.pool.requests.List() {
+		out.Requests = append(out.Requests, asked(r))
 	}
 	return out, err
 }
@@ -51,6 +56,7 @@ func (l *appliance) headNode(ctx context.Context, ready bool) ctl.Node {
 			node.State = ctl.NodeNotReady
 		}
 	}
+	node.Title, node.Limit = l.titleOf(node.Name), l.limitOf(node.Name)
 	node.Notebooks, node.Cordon = l.notebooksOn(node.Name), l.cordonOf(node.Name)
 	return node
 }
@@ -82,7 +88,14 @@ func (l *appliance) notebooksOn(name string) []ctl.NodeNotebook {
 }
 
 // noMachine says that there is no machine of the name.
-func noMachine(name string) error {
+func (l *appliance) noMachine(name string) error {
+	l.titles.mu.Lock()
+	defer l.titles.mu.Unlock()
+	for machine, title := range l.titles.list {
+		if strings.EqualFold(title, name) {
+			return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; %s is shown as that, so say %[2]s", name, machine)}
+		}
+	}
 	return &users.Error{Kind: ctl.ErrNodeUnknown, Text: fmt.Sprintf("there is no machine named %q in the pool; `gpulab nodes` lists them", name)}
 }
 
@@ -98,7 +111,7 @@ func (m machines) Invite(ctx context.Context) (ctl.NodeInvitation, error) {
 	}
 	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
 	if !m.lab.cfg.Storage.everywhere() {
-		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", m.lab.id.NodeName)
+		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", m.lab.called(m.lab.id.NodeName))
 	}
 	return out, nil
 }
@@ -110,6 +123,21 @@ func (m machines) Withdraw(ctx context.Context, id string) error {
 		err = &users.Error{Kind: ctl.ErrNoInvitation, Text: err.Error()}
 	}
 	return err
+}
+
+// Answer lets the machine that asks with a number in, or does not. Whoever asks
+// for it has seen the number on that machine's screen.
+func (m machines) Answer(ctx context.Context, number string, accept bool) (ctl.NodeRequest, error) {
+	r, err := m.lab.pool.answer(ctx, number, accept)
+	switch {
+	case errors.Is(err, nodes.ErrRequestUnknown):
+		return ctl.NodeRequest{}, &users.Error{Kind: ctl.ErrNoRequest, Text: err.Error()}
+	case errors.Is(err, nodes.ErrRequestTwice):
+		return ctl.NodeRequest{}, refuseMachine("%s", err)
+	case err != nil:
+		return ctl.NodeRequest{}, err
+	}
+	return asked(r), nil
 }
 
 // Remove takes a machine out of the pool. While notebooks run there it does so
@@ -139,7 +167,7 @@ func (m machines) Remove(ctx context.Context, name string, anyway bool) (ctl.Rem
 	n, err := l.pool.remove(ctx, name)
 	switch {
 	case errors.Is(err, nodes.ErrUnknown):
-		return out, noMachine(name)
+		return out, m.lab.noMachine(name)
 	case err != nil && n.ID != 0:
 		// It is out of the pool, and the head sees to the rest as it goes on.
 		slog.Warn("a machine is out of the pool, and Kubernetes has something of it still; that goes later", "machine", name, "err", err)
@@ -195,7 +223,7 @@ func (m machines) Drain(ctx context.Context, name, by string, d ctl.Drain) (ctl.
 
 func (m machines) close(ctx context.Context, name, reason string, note func(reason string) error) (ctl.Cordon, error) {
 	if !m.lab.known(name) {
-		return ctl.Cordon{}, noMachine(name)
+		return ctl.Cordon{}, m.lab.noMachine(name)
 	}
 	reason, err := checkReason(reason)
 	if err != nil {
@@ -210,7 +238,7 @@ func (m machines) close(ctx context.Context, name, reason string, note func(reas
 // Uncordon lets a machine take work again. One that does is as was wanted.
 func (m machines) Uncordon(ctx context.Context, name string) error {
 	if !m.lab.known(name) {
-		return noMachine(name)
+		return m.lab.noMachine(name)
 	}
 	err := m.lab.pool.registry.Uncordon(ctx, name)
 	if errors.Is(err, nodes.ErrNotCordoned) {
@@ -222,7 +250,7 @@ func (m machines) Uncordon(ctx context.Context, name string) error {
 // Keep lets the notebooks of a machine stay that was being emptied.
 func (m machines) Keep(ctx context.Context, name string) error {
 	if !m.lab.known(name) {
-		return noMachine(name)
+		return m.lab.noMachine(name)
 	}
 	err := m.lab.pool.registry.Keep(ctx, name)
 	if errors.Is(err, nodes.ErrNotCordoned) {

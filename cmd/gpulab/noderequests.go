@@ -28,16 +28,16 @@ func (l *appliance) AnswerNode(ctx context.Context, number string, accept bool) 
 	if l.pool == nil {
 		return ctl.NodeRequest{}, errStarting
 	}
-	r, err := l.pool.answer(ctx, number, accept)
+	r, err := machines{l}.Answer(ctx, number, accept)
 	if err != nil {
-		return ctl.NodeRequest{}, err
+		return r, err
 	}
 	action := "node.decline"
 	if accept {
 		action = "node.accept"
 	}
-	l.audit(ctx, action, r.Name+" at "+r.Address)
-	return asked(r), nil
+	l.audit(ctx, action, r.Target())
+	return r, nil
 }
 
 // answer lets the machine that asks with a number in, or does not. Whoever calls

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,17 +88,17 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 	var out []ctl.Node
 	for _, n := range l.pool.describe(ctx) {
 		node := ctl.Node{
-			Name: n.Name, Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
+			Name: n.Name, Title: l.titleOf(n.Name), Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			OtherVersion: n.Version != version.Version,
 			GPUs:         len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
-			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name),
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name),
 		}
 		if n.reported {
 			node.ClockOffset = new(n.ahead.Seconds())
 		}
 		switch {
 		case n.lost:
-			node.State, node.Detail = ctl.NodeLost, lostSentence(n.Name, n.last)
+			node.State, node.Detail = ctl.NodeLost, lostSentence(l.called(n.Name), n.last)
 		case nodeapi.Skew(n.Name, n.Version, version.Version) != nil:
 			node.State, node.Detail = ctl.NodeNotReady, skewSentence(nodeapi.Skew(n.Name, n.Version, version.Version))
 		case !n.reported || !n.registered:
@@ -104,7 +106,7 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 		case n.notReady != "":
 			node.State, node.Detail = ctl.NodeNotReady, n.notReady
 		case n.ahead != 0:
-			node.Detail = clockSentence(n.Name, n.ahead)
+			node.Detail = clockSentence(l.called(n.Name), n.ahead)
 		}
 		node.Ready = node.State == ctl.NodeReady
 		out = append(out, node)
@@ -130,7 +132,7 @@ func (l *appliance) machinesComponent(list []ctl.Node) (ctl.Component, bool) {
 	var away []string
 	for _, n := range list[1:] {
 		if !n.Ready {
-			away = append(away, n.Name+" is "+n.State)
+			away = append(away, n.Shown()+" is "+n.State)
 		}
 	}
 	if len(away) > 0 {
@@ -200,13 +202,17 @@ when it was last heard of. gpulab invite-node adds one.`,
 	}
 	jsonFlag(c, &asJSON)
 	c.AddCommand(newNodesRemove(a), newNodesRequests(a), newNodesAnswer(a, true), newNodesAnswer(a, false), newNodesWithdraw(a),
-		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a))
+		newNodesCordon(a), newNodesUncordon(a), newNodesDrain(a), newNodesRename(a), newNodesPlacing(a), newNodesFor(a))
 	return c
 }
 
 func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	var others []string // of another version than the head
 	rows := [][]string{{"NODE", "ROLE", "STATE", "ADDRESS", "GPUS", "VERSION", "LAST CONTACT"}}
+	titled := slices.ContainsFunc(m.Nodes, func(n ctl.Node) bool { return n.Title != "" })
+	if titled {
+		rows[0] = append(rows[0], "SHOWN AS")
+	}
 	for _, n := range m.Nodes {
 		last := "–"
 		if !n.LastContact.IsZero() {
@@ -220,7 +226,11 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		if n.OtherVersion {
 			runs, others = runs+" ≠", append(others, n.Name)
 		}
-		rows = append(rows, []string{n.Name, n.Role, n.State, n.Address, gpus, runs, last})
+		row := []string{n.Name, n.Role, n.State, n.Address, gpus, runs, last}
+		if titled {
+			row = append(row, cmp.Or(n.Title, "–"))
+		}
+		rows = append(rows, row)
 	}
 	if err := table(w, rows); err != nil {
 		return err
@@ -228,6 +238,9 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	for _, n := range m.Nodes {
 		if (n.State != ctl.NodeReady || n.Role == "node") && n.Detail != "" {
 			fmt.Fprintf(w, "\n%s\n", visibly(n.Detail))
+		}
+		if n.Limit != nil {
+			fmt.Fprintf(w, "\n%s is for %s only.\n", visibly(n.Shown()), n.Limit.Words())
 		}
 		if n.Cordon != nil {
 			fmt.Fprintf(w, "\n%s\n", visibly(cordonLine(n)))
@@ -239,6 +252,9 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	if m.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", m.Note)
 	}
+	if len(m.Requests) > 0 {
+		fmt.Fprintf(w, "\nWithout a code, %s to be let in: `gpulab nodes requests` shows the numbers to compare.\n", askers(m.Requests))
+	}
 	for i, open := range m.Invitations {
 		if i == 0 {
 			fmt.Fprint(w, "\nOpen invitations (`gpulab nodes withdraw ID` makes one worthless):\n")
@@ -246,6 +262,18 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 		fmt.Fprintf(w, "  %s  until %s\n", open.ID, open.Expires.Local().Format("15:04"))
 	}
 	return nil
+}
+
+// askers are machines that ask to be let in: "b asks", "b and c ask".
+func askers(list []ctl.NodeRequest) string {
+	var names []string
+	for _, r := range list {
+		names = append(names, r.Name)
+	}
+	if len(names) == 1 {
+		return names[0] + " asks"
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1] + " ask"
 }
 
 func newNodesRemove(a *app) *cobra.Command {

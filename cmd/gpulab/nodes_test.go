@@ -14,18 +14,19 @@ func TestPrintNodes(t *testing.T) {
 	now := time.Now()
 	m := ctl.Machines{
 		Nodes: []ctl.Node{
-			{Name: "vm", Role: "head", State: ctl.NodeReady},
-			{Name: "gpu-two", Role: "node", State: ctl.NodeLost, Detail: "not heard since", GPUs: 1, Simulated: true, LastContact: now.Add(-time.Minute),
+			{Name: "vm", Role: "head", State: ctl.NodeReady, Limit: &ctl.NodeLimit{For: []string{"role:guest"}}},
+			{Name: "gpu-two", Title: "By the door", Role: "node", State: ctl.NodeLost, Detail: "not heard since", GPUs: 1, Simulated: true, LastContact: now.Add(-time.Minute),
 				Cordon:    &ctl.Cordon{Since: now, By: "ada", Reason: "new memory", EmptyAt: now.Add(time.Minute)},
 				Notebooks: []ctl.NodeNotebook{{User: "ben", Name: "one"}}},
 		},
+		Requests:    []ctl.NodeRequest{{Number: "012345", Name: "gpu-three"}, {Number: "111111", Name: "gpu-four"}},
 		Invitations: []ctl.OpenInvitation{{ID: "0a0b", Expires: now}},
 	}
 	var out bytes.Buffer
 	if err := printNodes(&out, m, now); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"1 (simulated)", "not heard since", "gpu-two takes no new work: new memory. It is being emptied; notebooks there end", "by ada", "Still there: ben/one.", "0a0b  until"} {
+	for _, want := range []string{"1 (simulated)", "not heard since", "SHOWN AS", "vm is for guests only.", "By the door takes no new work: new memory. It is being emptied; notebooks there end", "by ada", "Still there: ben/one.", "0a0b  until", "gpu-three and gpu-four ask to be let in: `gpulab nodes requests`"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())
 		}

@@ -14,7 +14,7 @@ import (
 // cordonLine says that a machine takes no new work, and who still works there.
 func cordonLine(n ctl.Node) string {
 	c := n.Cordon
-	text := cordonSentence(nodes.Cordon{Machine: n.Name, Reason: c.Reason, EmptyAt: c.EmptyAt})
+	text := cordonSentence(nodes.Cordon{Machine: n.Shown(), Reason: c.Reason, EmptyAt: c.EmptyAt})
 	if c.By != "" {
 		text += fmt.Sprintf(" (by %s, %s)", c.By, c.Since.Local().Format("Mon 2 Jan 15:04"))
 	}

@@ -237,7 +237,7 @@ func (p *pool) showSilent(now time.Time) {
 		}
 		p.mu.Unlock()
 		s.Node, s.Events, s.EventsDropped = n.Name, nil, 0
-		s.Error = lostSentence(n.Name, last)
+		s.Error = lostSentence(p.lab.called(n.Name), last)
 		if !silent {
 			s.Error = skewSentence(skew)
 		}
@@ -405,7 +405,7 @@ func (p *pool) remove(ctx context.Context, name string) (nodes.Node, error) {
 	if err != nil {
 		return nodes.Node{}, err
 	}
-	if err := p.reread(ctx); err != nil {
+	if err := errors.Join(p.reread(ctx), p.lab.rereadTitles(ctx)); err != nil {
 		return n, err
 	}
 	// Later too, if the machine that went comes back; see tellKubernetes.
@@ -503,7 +503,7 @@ func (l *appliance) stayHomeNote() string {
 	if l.stayHome() == "" {
 		return ""
 	}
-	return fmt.Sprintf("Notebooks start on %s only, because homes are on its own disk: storage.export in the configuration lets the other machines have them over NFS, and storage.shared names storage that every machine mounts.", l.id.NodeName)
+	return fmt.Sprintf("Notebooks start on %s only, because homes are on its own disk: storage.export in the configuration lets the other machines have them over NFS, and storage.shared names storage that every machine mounts.", l.called(l.id.NodeName))
 }
 
 // nodeAddresses are where the pool's other machines are.

@@ -78,7 +78,7 @@ func watchGPUs(ctx context.Context, client ctl.Daemon, out io.Writer, asJSON boo
 func watchView(snapshots []gpu.Snapshot) string {
 	var b bytes.Buffer
 	for _, s := range snapshots {
-		title := []string{s.Node}
+		title := []string{s.Machine()}
 		if s.DriverVersion != "" {
 			title = append(title, "driver "+s.DriverVersion)
 		}
@@ -106,7 +106,7 @@ func processRows(snapshots []gpu.Snapshot) [][]string {
 		for _, g := range s.GPUs {
 			where := fmt.Sprint(g.Index)
 			if len(snapshots) > 1 {
-				where = s.Node + "/" + where
+				where = s.Machine() + "/" + where
 			}
 			for _, p := range g.Processes {
 				used := "?"

@@ -148,6 +148,8 @@ type Config struct {
 	Quotas    Quotas
 	Storage   Storage
 	Machines  Machines
+	// Barred are the machines that somebody may not use, by name. Nil bars nobody.
+	Barred func(userID int64) []string
 	// Snapshots are the latest readings of each machine.
 	Snapshots func() []gpu.Snapshot
 	// Status tells how gpulab itself is.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,6 +47,8 @@ type Notebook struct {
 	State     string           `json:"state" enum:"waiting,starting,running,stopping,ended"`
 	Reason    string           `json:"reason,omitempty" doc:"Why it waits, what it does, why it ended; for people"`
 	EndCode   string           `json:"endCode,omitempty" enum:"stopped,cancelled,quota,failed,exited,oom,evicted,interrupted" doc:"Why it ended, in one word"`
+	Machine   string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
+	WhyThere  string           `json:"whyThere,omitempty" doc:"Why it runs there, for people; left out where there was no choice"`
 	GPUs      int              `json:"gpus"`
 	GPUUUIDs  []string         `json:"gpuUuids,omitempty" doc:"Which GPUs it has"`
 	Simulated bool             `json:"simulated,omitempty" doc:"Its GPUs are, and compute nothing"`
@@ -131,6 +134,10 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 	}
 	list := ProfileList{Profiles: []Profile{}}
 	snapshots := s.cfg.Snapshots()
+	if s.cfg.Barred != nil {
+		barred := s.cfg.Barred(c.user.ID)
+		snapshots = slices.DeleteFunc(slices.Clone(snapshots), func(n gpu.Snapshot) bool { return slices.Contains(barred, n.Node) })
+	}
 	for _, p := range s.cfg.Notebooks.Profiles() {
 		out := Profile{Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs, GPUModel: p.GPUModel, GPUMemory: p.GPUMemory}
 		room := roomFor(snapshots, p.GPUKind())
@@ -224,6 +231,7 @@ func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
 		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/launches/" + strconv.FormatInt(l.ID, 10))}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		n.Title, n.Reason, n.EndCode, n.GPUUUIDs, n.Position, n.Never = l.Title, l.Reason, l.EndCode, l.GPUUUIDs, l.Position, l.Never
+		n.Machine, n.WhyThere = l.Node, l.WhyHere()
 		for _, step := range l.Detail {
 			n.Steps = append(n.Steps, NotebookStep{step.Name, step.State, step.Text})
 		}

@@ -161,6 +161,46 @@ func TestNotebookPodSharedMemory(t *testing.T) {
 	}
 }
 
+// The pod is kept to the machines that gpulab names, beside what its profile asks of
+// them, and prefers those it should run on.
+func TestNotebookPodMachines(t *testing.T) {
+	t.Parallel()
+	in := sampleInputs()
+	in.Profiles = append(in.Profiles, map[string]any{
+		"slug": "kind", "display_name": "Kind", "kubespawner_override": map[string]any{"node_affinity_required": []any{
+			map[string]any{"matchExpressions": []any{map[string]any{"key": "nvidia.com/gpu.product", "operator": "In", "values": []any{"T4"}}}},
+		}},
+	})
+	start := func(profile, option string, names ...any) map[string]any {
+		return map[string]any{"uid": 20001, "profile": profile, option: append([]any{}, names...)}
+	}
+	both := start("kind", "machines", "a", "b")
+	both["prefer"] = []any{"b"}
+	pods := spawn(t, release(t, in, "jupyterhub"), "ada", "n", start("cpu", "machines", "a"), both,
+		start("cpu", "machines"), start("cpu", "prefer", "A b"), start("cpu", "machines", 7), map[string]any{"uid": 20001, "profile": "cpu", "prefer": "a"})
+	const terms = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+	for i, want := range []string{
+		"[map[matchExpressions:[map[key:kubernetes.io/hostname operator:In values:[a]]]]]",
+		"[map[matchExpressions:[map[key:nvidia.com/gpu.product operator:In values:[T4]] map[key:kubernetes.io/hostname operator:In values:[a b]]]]]",
+	} {
+		if pods[i].Error != "" {
+			t.Fatal(pods[i].Error)
+		}
+		if got := fmt.Sprint(dotted(t, pods[i].Pod, terms)); got != want {
+			t.Errorf("start %d: %s, want %s", i, got, want)
+		}
+	}
+	const preferred = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution"
+	if got, want := fmt.Sprint(dotted(t, pods[1].Pod, preferred)), "[map[preference:map[matchExpressions:[map[key:kubernetes.io/hostname operator:In values:[b]]]] weight:100]]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for i, bad := range pods[2:] {
+		if !strings.Contains(bad.Error, "gpulab sent the machines") {
+			t.Errorf("start %d is taken: %+v", i+2, bad)
+		}
+	}
+}
+
 // What gpulab passes reaches every notebook's environment.
 func TestNotebookPodEnvironment(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"time"
@@ -131,7 +132,9 @@ func (n Network) Problems() []string {
 
 // Node is one machine of the pool.
 type Node struct {
-	Name    string `json:"name"`
+	Name string `json:"name"`
+	// Title is what it is shown as, "" where that is its name.
+	Title   string `json:"title,omitempty"`
 	Address string `json:"address"`
 	Role    string `json:"role"` // head, or node
 	Ready   bool   `json:"ready"`
@@ -153,11 +156,16 @@ type Node struct {
 	// ClockOffset is by how many seconds its clock is ahead of the head's; nil
 	// while that is not known, and for the head.
 	ClockOffset *float64 `json:"clockOffset,omitempty"`
+	// Limit says whom it is for; nil where that is everybody.
+	Limit *NodeLimit `json:"limit,omitempty"`
 	// Cordon says that it takes no new work; nil where it does.
 	Cordon *Cordon `json:"cordon,omitempty"`
 	// Notebooks are those there.
 	Notebooks []NodeNotebook `json:"notebooks,omitempty"`
 }
+
+// Shown is what it is shown as.
+func (n Node) Shown() string { return cmp.Or(n.Title, n.Name) }
 
 // Host is how busy a machine is. Sizes are in bytes; what is not known is 0.
 type Host struct {

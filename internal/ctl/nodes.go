@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -31,6 +32,41 @@ type RemovedNode struct {
 	Notebooks []string `json:"notebooks,omitempty"`
 }
 
+// RenamedNode is what a machine is shown as, and was before.
+type RenamedNode struct {
+	Name   string `json:"name"`
+	Title  string `json:"title"`
+	Before string `json:"before"`
+}
+
+// NodeLimit says whom a machine is for: "role:guest", "group:vision". None is
+// nobody.
+type NodeLimit struct {
+	For []string `json:"for"`
+}
+
+// Words says it for people: "guests and the group vision".
+func (l *NodeLimit) Words() string {
+	if l == nil {
+		return "everybody"
+	}
+	var words []string
+	for _, who := range l.For {
+		if role, is := strings.CutPrefix(who, "role:"); is {
+			words = append(words, role+"s")
+		} else {
+			words = append(words, "the group "+strings.TrimPrefix(who, "group:"))
+		}
+	}
+	switch len(words) {
+	case 0:
+		return "nobody"
+	case 1:
+		return words[0]
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
 // Pool is what the socket offers about the machines of the pool.
 type Pool interface {
 	// InviteNode makes a code for one machine.
@@ -53,6 +89,12 @@ type Pool interface {
 	// takes the end back.
 	DrainNode(ctx context.Context, name string, d Drain) (Cordon, error)
 	KeepNode(ctx context.Context, name string) error
+	// RenameNode shows a machine under a title; its own name takes that back.
+	RenameNode(ctx context.Context, name, title string) (RenamedNode, error)
+	// PlaceNotebooks changes how machines are chosen, and returns how they are.
+	PlaceNotebooks(ctx context.Context, wanted Placing) (Placing, error)
+	// LimitNode says whom a machine is for; nil is everybody.
+	LimitNode(ctx context.Context, name string, limit *NodeLimit) error
 }
 
 // NodeRequest is a machine that asks to be let in. Name and version are what it
@@ -66,6 +108,9 @@ type NodeRequest struct {
 	Asked   time.Time `json:"asked"`
 	Expires time.Time `json:"expires"`
 }
+
+// Target is how the audit log calls the machine.
+func (r NodeRequest) Target() string { return r.Name + " at " + r.Address }
 
 type answerNode struct {
 	Number string `json:"number"`
@@ -85,7 +130,30 @@ type Machines struct {
 	Note string `json:"note,omitempty"`
 	// Invitations are the codes with which a machine can still join, the newest first.
 	Invitations []OpenInvitation `json:"invitations,omitempty"`
+	// Requests are machines without a code that ask to be let in, who has waited
+	// longest first.
+	Requests []NodeRequest `json:"requests,omitempty"`
+	Placing  Placing       `json:"placing,omitzero"`
 }
+
+// Placing is how machines are chosen for notebooks. In a change, what is left out
+// stays.
+type Placing struct {
+	CPU  string `json:"cpu,omitempty"`  // one of the PlaceCPU constants
+	GPUs string `json:"gpus,omitempty"` // one of the PlaceGPUs constants
+}
+
+// Detail is the rules for the audit log.
+func (p Placing) Detail() string { return "CPU notebooks: " + p.CPU + ", GPUs: " + p.GPUs }
+
+// Where notebooks run, of the machines that have room for them.
+const (
+	PlaceCPUAny     = "any"
+	PlaceCPUPrefer  = "prefer"  // on machines without GPUs where one has room
+	PlaceCPURequire = "require" // on machines without GPUs, or not at all
+	PlaceGPUsPack   = "pack"    // where the fewest GPUs are free
+	PlaceGPUsSpread = "spread"  // where the most GPUs are free
+)
 
 // OpenInvitation is a code that nobody has used yet.
 type OpenInvitation struct {
@@ -99,11 +167,23 @@ var (
 	ErrNodeUnknown  = errors.New("no such machine")
 	ErrNodeRefused  = errors.New("not possible with this machine now")
 	ErrNoInvitation = errors.New("no such invitation")
+	ErrNoRequest    = errors.New("no such request")
 	ErrNodeReason   = errors.New("reason not allowed")
+	ErrNodeLimit    = errors.New("nobody a machine can be for")
+	ErrPlacing      = errors.New("no such rule")
+	ErrNodeTitle    = errors.New("title not allowed")
 )
 
 type removeNode struct {
 	Anyway bool `json:"anyway"`
+}
+
+type limitNode struct {
+	Limit *NodeLimit `json:"limit"`
+}
+
+type renameNode struct {
+	Title string `json:"title"`
 }
 
 type cordonNode struct {
@@ -123,6 +203,15 @@ func handleNodes(mux *http.ServeMux, d Pool) {
 	mux.HandleFunc("POST /v1/nodes/{name}/keep", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, d.KeepNode(r.Context(), r.PathValue("name"))
 	}))
+	mux.HandleFunc("POST /v1/nodes/{name}/rename", answer(withBody(smallBody, func(r *http.Request, in renameNode) (any, error) {
+		return d.RenameNode(r.Context(), r.PathValue("name"), in.Title)
+	})))
+	mux.HandleFunc("POST /v1/nodes/{name}/limit", answer(withBody(smallBody, func(r *http.Request, in limitNode) (any, error) {
+		return struct{}{}, d.LimitNode(r.Context(), r.PathValue("name"), in.Limit)
+	})))
+	mux.HandleFunc("POST /v1/placing", answer(withBody(smallBody, func(r *http.Request, in Placing) (any, error) {
+		return d.PlaceNotebooks(r.Context(), in)
+	})))
 	mux.HandleFunc("POST /v1/nodes/invite", answer(func(r *http.Request) (any, error) { return d.InviteNode(r.Context()) }))
 	mux.HandleFunc("GET /v1/nodes/requests", answer(func(r *http.Request) (any, error) { return d.NodeRequests(r.Context()) }))
 	mux.HandleFunc("POST /v1/nodes/requests", answer(withBody(smallBody, func(r *http.Request, in answerNode) (any, error) {
@@ -187,6 +276,22 @@ func (c *Client) DrainNode(ctx context.Context, name string, d Drain) (Cordon, e
 // KeepNode implements Daemon.
 func (c *Client) KeepNode(ctx context.Context, name string) error {
 	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/keep", nil)
+	return err
+}
+
+// RenameNode implements Daemon.
+func (c *Client) RenameNode(ctx context.Context, name, title string) (RenamedNode, error) {
+	return call[RenamedNode](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/rename", renameNode{title})
+}
+
+// PlaceNotebooks implements Daemon.
+func (c *Client) PlaceNotebooks(ctx context.Context, wanted Placing) (Placing, error) {
+	return call[Placing](ctx, c, "POST", "/v1/placing", wanted)
+}
+
+// LimitNode implements Daemon.
+func (c *Client) LimitNode(ctx context.Context, name string, limit *NodeLimit) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/nodes/"+url.PathEscape(name)+"/limit", limitNode{limit})
 	return err
 }
 

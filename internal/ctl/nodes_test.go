@@ -52,6 +52,19 @@ func (d *daemon) DrainNode(_ context.Context, name string, in Drain) (Cordon, er
 	return Cordon{By: name, Reason: in.Reason, EmptyAt: time.Unix(0, 0).Add(in.In)}, nil
 }
 
+func (d *daemon) RenameNode(_ context.Context, name, title string) (RenamedNode, error) {
+	return RenamedNode{Name: name, Title: title, Before: name}, nil
+}
+
+func (d *daemon) LimitNode(_ context.Context, name string, limit *NodeLimit) error {
+	return errors.New(name + " is for " + limit.Words())
+}
+
+func (d *daemon) PlaceNotebooks(_ context.Context, wanted Placing) (Placing, error) {
+	wanted.GPUs = PlaceGPUsPack
+	return wanted, nil
+}
+
 func (d *daemon) KeepNode(_ context.Context, name string) error {
 	return errors.New(name + " is not being emptied")
 }
@@ -73,6 +86,17 @@ func TestNodes(t *testing.T) {
 	}
 	if err := c.WithdrawInvitation(ctx, "0b"); err == nil || err.Error() != "it is not open any more" {
 		t.Errorf("%v", err)
+	}
+	if got, err := c.PlaceNotebooks(ctx, Placing{CPU: PlaceCPUPrefer}); err != nil || got != (Placing{PlaceCPUPrefer, PlaceGPUsPack}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for want, limit := range map[string]*NodeLimit{"everybody": nil, "nobody": {}, "guests, members and the group vision": {For: []string{"role:guest", "role:member", "group:vision"}}} {
+		if err := c.LimitNode(ctx, "b", limit); err == nil || err.Error() != "b is for "+want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if got, err := c.RenameNode(ctx, "b", "By the door"); err != nil || got != (RenamedNode{"b", "By the door", "b"}) {
+		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := c.CordonNode(ctx, "b", "new disk"); err != nil || got.By != "b" || got.Reason != "new disk" {
 		t.Errorf("%+v, %v", got, err)

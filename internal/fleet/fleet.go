@@ -22,6 +22,7 @@ type Fleet struct {
 	nodes       map[string]gpu.Snapshot
 	owners      map[string]string // of readable GPUs, by UUID
 	cordoned    map[string]string // by node, see Cordon
+	titles      map[string]string // by node, see Titles
 	subscribers map[*subscriber]struct{}
 }
 
@@ -39,7 +40,7 @@ func (f *Fleet) Update(s gpu.Snapshot) {
 }
 
 func (f *Fleet) update(s gpu.Snapshot) {
-	s.Cordoned = f.cordoned[s.Node]
+	s.Cordoned, s.Title = f.cordoned[s.Node], f.titles[s.Node]
 	f.disown(s.Node)
 	f.nodes[s.Node] = s
 	if s.Error == "" {
@@ -62,6 +63,20 @@ func (f *Fleet) Cordon(why map[string]string) {
 	f.cordoned = why
 	for _, s := range f.sorted() {
 		if s.Cordoned != why[s.Node] {
+			s.Events, s.EventsDropped = nil, 0 // they were told
+			f.update(s)
+		}
+	}
+}
+
+// Titles says what nodes are shown as that are not shown under their names; it
+// stands in their snapshots from now on.
+func (f *Fleet) Titles(titles map[string]string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.titles = titles
+	for _, s := range f.sorted() {
+		if s.Title != titles[s.Node] {
 			s.Events, s.EventsDropped = nil, 0 // they were told
 			f.update(s)
 		}

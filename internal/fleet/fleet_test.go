@@ -218,3 +218,22 @@ func TestCordon(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// What a node is shown as stands in its snapshots, whatever it says itself.
+func TestTitles(t *testing.T) {
+	f := New()
+	f.Update(gpu.Snapshot{Node: "b", Title: "the head"})
+	f.Update(gpu.Snapshot{Node: "c"})
+	if list := f.Snapshots(); list[0].Machine() != "b" {
+		t.Errorf("%+v", list)
+	}
+	f.Titles(map[string]string{"b": "By the door"})
+	f.Update(gpu.Snapshot{Node: "c"})
+	if list := f.Snapshots(); list[0].Machine() != "By the door" || list[1].Machine() != "c" {
+		t.Errorf("%+v", list)
+	}
+	f.Titles(nil)
+	if list := f.Snapshots(); list[0].Machine() != "b" {
+		t.Errorf("%+v", list)
+	}
+}

@@ -11,6 +11,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -245,6 +246,8 @@ func (e XIDEvent) Culprit() string {
 // never changed.
 type Snapshot struct {
 	Node string `json:"node,omitempty"`
+	// Title is what the machine is shown as, "" where that is its name.
+	Title string `json:"title,omitempty"`
 	// Time is when the readings were taken. If Error is set it is when they
 	// were last taken, and zero if they never were.
 	Time          time.Time `json:"time,omitzero"`
@@ -263,6 +266,9 @@ type Snapshot struct {
 	// and why; "" where it does.
 	Cordoned string `json:"cordoned,omitempty"`
 }
+
+// Machine is what the machine is shown as.
+func (s Snapshot) Machine() string { return cmp.Or(s.Title, s.Node) }
 
 // After is a snapshot with the events of one before it that nobody got to see;
 // at most so many, the latest ones. Neither is changed.

@@ -1,6 +1,7 @@
 // Package nodes knows the machines of the pool besides its head: the authority
 // that signs their certificates, the codes with which new ones join, the
-// list of those that belong to it, and which take no new work.
+// list of those that belong to it, what they are shown as, whom they are for, and
+// which take no new work.
 //
 // A machine speaks by a certificate of the authority's, whose key must be the
 // one that the list has for it: so one that was removed, or has joined anew,
@@ -19,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -206,6 +208,15 @@ func makeRoom(ctx context.Context, tx *sql.Tx, a Application, now time.Time) (re
 		}
 		replaced = true
 	}
+	shown, err := titles(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	for other, title := range shown {
+		if other != a.Name && strings.EqualFold(title, a.Name) {
+			return false, fmt.Errorf("the machine %s is shown as %s in the pool; choose another name with --name", other, title)
+		}
+	}
 	twin, err := scan(tx.QueryRowContext(ctx, selectNode+` WHERE machine = ? AND removed_at IS NULL`, a.Machine))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -287,6 +298,12 @@ func (r *Registry) Remove(ctx context.Context, name string) (Node, error) {
 	}
 	if err == nil {
 		_, err = r.db.ExecContext(ctx, `DELETE FROM cordons WHERE machine = ?`, name)
+	}
+	if err == nil {
+		_, err = r.db.ExecContext(ctx, `DELETE FROM machine_titles WHERE machine = ?`, name)
+	}
+	if err == nil {
+		_, err = r.db.ExecContext(ctx, `DELETE FROM machine_limits WHERE machine = ?`, name)
 	}
 	return n, err
 }

@@ -28,6 +28,7 @@ var (
 	ErrFlooded        = errors.New("too many machines ask to be let in; try again in ten minutes, or use a code from `gpulab invite-node`")
 	ErrRequestGone    = errors.New("the head does not know this request any more: it ended after ten minutes, or the head was restarted; run `gpulab join` again")
 	ErrRequestUnknown = errors.New("no machine asks with that number; `gpulab nodes requests` shows those that do")
+	ErrRequestTwice   = errors.New("two machines ask with that number; refuse it, and let the machine ask again")
 	ErrCommitment     = errors.New("what the machine said first and what it showed then do not belong together; run `gpulab join` again")
 )
 
@@ -183,7 +184,7 @@ func (r *Requests) find(number string) (*request, error) {
 			continue
 		}
 		if found != nil {
-			return nil, errors.New("two machines ask with that number; refuse it, and let the machine ask again")
+			return nil, ErrRequestTwice
 		}
 		found = q
 	}

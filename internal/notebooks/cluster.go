@@ -89,6 +89,10 @@ type Need struct {
 	Amount
 	GPUKind
 	Only string // the machine it has to run on, "" = any
+	// NoGPUs keeps it off machines with GPUs.
+	NoGPUs bool
+	// Barred are machines that it may not run on, because they are for others.
+	Barred []string
 }
 
 // GPUKind says which GPUs will do; the zero value takes any.
@@ -130,6 +134,8 @@ func (a Amount) covers(b Amount) bool {
 type NodeRoom struct {
 	Name        string
 	Total, Free Amount
+	// HasGPUs says that it is a machine with GPUs, even while it offers none.
+	HasGPUs bool
 	// Withheld is how many of the GPUs in Total are given to no new pod now:
 	// they are sick, in use outside gpulab, or their device plugin starts anew.
 	Withheld int
@@ -137,13 +143,15 @@ type NodeRoom struct {
 	// GPUs are of one kind.
 	GPUModel  string
 	GPUMemory int64
+	// Title is what it is shown as, "" for its name.
+	Title string
 	// Why says of one in Room.Cordoned why it takes no new work, "" for no reason.
 	Why string
 }
 
 // fits reports whether the machine, empty, could hold it.
 func (n NodeRoom) fits(need Need) bool {
-	if need.Only != "" && need.Only != n.Name {
+	if need.Only != "" && need.Only != n.Name || need.NoGPUs && n.HasGPUs || slices.Contains(need.Barred, n.Name) {
 		return false
 	}
 	return need.GPUs == 0 || n.Total.GPUs >= need.GPUs && need.Fits(n)
@@ -330,6 +338,7 @@ func (c *KubeCluster) Room() Room {
 		total := amountOf(n.Status.Allocatable)
 		node := NodeRoom{Name: n.Name, Total: total, Free: total}
 		node.Total.GPUs = max(total.GPUs, amountOf(n.Status.Capacity).GPUs)
+		node.HasGPUs = node.Total.GPUs > 0 || n.Labels[labelGPUPresent] == "true"
 		node.Withheld = node.Total.GPUs - total.GPUs
 		node.GPUModel = strings.TrimSuffix(n.Labels[labelGPUModel], sharedSuffix)
 		if mebibytes, err := strconv.ParseInt(n.Labels[labelGPUMemory], 10, 64); err == nil {

@@ -42,7 +42,7 @@ func newSmallLab(gpus ...int) *smallLab {
 	c := &smallLab{pods: map[string]*PodInfo{}, changes: make(chan struct{}, 1)}
 	for i, n := range gpus {
 		total := Amount{GPUs: n, MilliCPU: 8000, Memory: 32 << 30}
-		c.nodes = append(c.nodes, NodeRoom{Name: fmt.Sprintf("node%d", i+1), Total: total})
+		c.nodes = append(c.nodes, NodeRoom{Name: fmt.Sprintf("node%d", i+1), Total: total, HasGPUs: n > 0})
 	}
 	return c
 }
@@ -131,7 +131,7 @@ func (c *smallLab) remove(uid string) {
 }
 
 // add places a pod on the first node with enough free GPUs, or leaves it pending.
-func (c *smallLab) add(handle, server string, launch int64, gpus int) string {
+func (c *smallLab) add(handle, server string, launch int64, gpus int, only ...any) string {
 	room := c.Room()
 	c.mu.Lock()
 	defer func() { c.mu.Unlock(); c.changed() }()
@@ -142,7 +142,7 @@ func (c *smallLab) add(handle, server string, launch int64, gpus int) string {
 		Unschedulable: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
 	}
 	for _, n := range room.Nodes {
-		if n.Free.GPUs >= gpus {
+		if n.Free.GPUs >= gpus && (len(only) == 0 || slices.Contains(only, any(n.Name))) {
 			p.Node, p.Scheduled, p.Unschedulable = n.Name, true, ""
 			break
 		}
@@ -285,6 +285,12 @@ func (h *smallHub) start(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
+// optionsOf is what gpulab sent with the start of a launch.
+func (h *smallHub) optionsOf(l Launch) (options map[string]any) {
+	h.set(func() { options = h.servers[podKey{l.Handle, l.Name}].options })
+	return options
+}
+
 // spawn is what happens between asking for a server and its being ready.
 func (h *smallHub) spawn(k podKey, e *hubEntry, outcome string) {
 	if outcome == "refused" {
@@ -293,7 +299,8 @@ func (h *smallHub) spawn(k podKey, e *hubEntry, outcome string) {
 	}
 	var launch int64
 	_, _ = fmt.Sscan(fmt.Sprint(e.options["launch"]), &launch)
-	uid := h.lab.add(k.handle, k.server, launch, h.gpus[fmt.Sprint(e.options["profile"])])
+	only, _ := e.options["machines"].([]any)
+	uid := h.lab.add(k.handle, k.server, launch, h.gpus[fmt.Sprint(e.options["profile"])], only...)
 	h.set(func() { e.uid = uid })
 	switch outcome {
 	case "image":
@@ -517,6 +524,8 @@ type house struct {
 	end     func()
 
 	obstacles atomic.Pointer[map[string]string] // why profiles cannot work
+	placing   atomic.Pointer[Placing]
+	barred    atomic.Pointer[map[int64][]string]
 
 	booted    time.Time    // when the machine was started
 	simulated bool         // the lab's GPUs are
@@ -604,6 +613,19 @@ func (h *house) open(tune func(*patience)) {
 				return *why
 			}
 			return ""
+		},
+		Barred: func(userID int64) []string {
+			if all := h.barred.Load(); all != nil {
+				return (*all)[userID]
+			}
+			return nil
+		},
+		ForWhom: func(string) string { return "guests" },
+		Placing: func() Placing {
+			if rules := h.placing.Load(); rules != nil {
+				return *rules
+			}
+			return Placing{}
 		},
 		Obstacle: func(_ context.Context, p Profile) string {
 			if all := h.obstacles.Load(); all != nil {

@@ -52,6 +52,7 @@ type Launch struct {
 	URL       string    `json:"url"` // path on the notebooks' origin
 	Node      string    `json:"node,omitempty"`
 	Pod       string    `json:"pod,omitempty"`
+	Placement Placement `json:"placement,omitzero"`
 	GPUUUIDs  []string  `json:"gpuUuids,omitempty"`
 	Simulated bool      `json:"simulated,omitempty"` // its GPUs are: no report counts it
 

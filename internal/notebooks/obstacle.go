@@ -34,9 +34,13 @@ func (s *Service) unable(slug string) string {
 	return s.obstacles[slug]
 }
 
-// obstacle finds out anew. Only what gets a GPU depends on its driver.
+// obstacle finds out anew. Only what gets a GPU depends on its driver; what gets
+// none may be kept off all machines.
 func (s *Service) obstacle(ctx context.Context, p Profile) string {
-	if s.cfg.Obstacle == nil || p.GPUs == 0 {
+	if p.GPUs == 0 {
+		return s.nowhere(p)
+	}
+	if s.cfg.Obstacle == nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, obstacleWait)
@@ -60,7 +64,7 @@ func (s *Service) impossible(p Profile) string {
 
 // watchObstacles keeps what pages and the queue know of obstacles.
 func (s *Service) watchObstacles(ctx context.Context) {
-	if s.cfg.Obstacle == nil {
+	if s.cfg.Obstacle == nil && s.cfg.Placing == nil {
 		return
 	}
 	timer := time.NewTimer(0)
@@ -98,13 +102,16 @@ func (s *Service) lookForObstacles(ctx context.Context) {
 // blocked tells whether a launch that waits cannot work here, and shows why. It
 // may start once that has changed; until then it holds up nobody.
 func (s *Service) blocked(l Launch) bool {
-	why := s.unable(l.Profile)
+	why, never := s.unable(l.Profile), true
+	if why == "" {
+		why, never = s.away(l)
+	}
 	if why == "" {
 		return false
 	}
 	s.with(l.ID, func(t *track) {
 		t.begin(StepQueue, l.Requested)
-		t.never, t.holders, t.position, t.reason = true, nil, 0, why
+		t.never, t.holders, t.position, t.reason = never, nil, 0, why
 	})
 	return true
 }

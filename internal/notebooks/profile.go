@@ -17,7 +17,9 @@ const gpuResource = "nvidia.com/gpu"
 const (
 	labelGPUModel  = "nvidia.com/gpu.product"
 	labelGPUMemory = "nvidia.com/gpu.memory" // MiB of each
-	sharedSuffix   = "-SHARED"
+	// labelGPUPresent is "true" on nodes with GPUs.
+	labelGPUPresent = "nvidia.com/gpu.present"
+	sharedSuffix    = "-SHARED"
 )
 
 // singleuser is what JupyterHub starts in an image, looked for on its PATH.

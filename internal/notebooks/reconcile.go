@@ -243,8 +243,12 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []La
 	}
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
 	room.Shared = s.cfg.SharedGPUs
-	if s.cfg.CordonReason != nil {
-		for i := range room.Cordoned {
+	for i := range room.Nodes {
+		room.Nodes[i].Title = s.called(room.Nodes[i].Name)
+	}
+	for i := range room.Cordoned {
+		room.Cordoned[i].Title = s.called(room.Cordoned[i].Name)
+		if s.cfg.CordonReason != nil {
 			room.Cordoned[i].Why = s.cfg.CordonReason(room.Cordoned[i].Name)
 		}
 	}
@@ -282,7 +286,7 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []La
 			if v.inLine() && !t.housed && t.tries > 0 {
 				return // what keeps it from the line is said already
 			}
-			t.reason = waitWords(v, room, position)
+			t.reason = join(waitWords(v, room, position), s.closedTo(v.need, room))
 			switch {
 			case v.admit:
 				t.reason = "Several notebooks are starting at this moment; this one is among the next."
@@ -292,6 +296,14 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []La
 		})
 	}
 	return admitted
+}
+
+// called is what a machine is shown as.
+func (s *Service) called(machine string) string {
+	if s.cfg.Called == nil {
+		return machine
+	}
+	return s.cfg.Called(machine)
 }
 
 // startTime is how long a start is taken to keep the machine busy. One that
@@ -350,7 +362,11 @@ func (s *Service) need(l Launch) Need {
 		p = Profile{Slug: l.Profile}
 	}
 	p.GPUs = l.GPUs
-	return s.needOf(p)
+	n := s.needOf(p)
+	if s.cfg.Barred != nil && l.UserID != 0 {
+		n.Barred = s.cfg.Barred(l.UserID)
+	}
+	return n
 }
 
 // needOf is what a notebook of a profile takes, and where.
@@ -359,6 +375,7 @@ func (s *Service) needOf(p Profile) Need {
 	if s.cfg.OnlyOn != nil {
 		n.Only = s.cfg.OnlyOn(p.Slug)
 	}
+	n.NoGPUs = n.GPUs == 0 && s.placing().CPU == CPURequire
 	return n
 }
 
@@ -573,6 +590,9 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 		}
 		maps.Copy(options, more)
 	}
+	if err := s.place(ctx, l, options); err != nil {
+		return err
+	}
 	if err := s.cfg.Servers.StartServer(ctx, l.Handle, l.Name, l.Title, options); err != nil {
 		return err
 	}
@@ -745,7 +765,7 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	}
 	reason := s.memoryWords(l, p, now)
 	if !p.Ready {
-		reason = "Its machine " + p.Node + " does not answer; the notebook goes on there if the machine runs."
+		reason = "Its machine " + s.called(p.Node) + " does not answer; the notebook goes on there if the machine runs."
 	}
 	s.with(l.ID, func(t *track) {
 		t.clear()
@@ -882,7 +902,7 @@ func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
 		if hubErr != nil || podErr != nil {
 			t.hold(now, s.patience.retry, "")
 		}
-		t.reason = stopWords(hubErr, podErr, pods, now.Sub(since) > s.patience.stuckPod)
+		t.reason = s.stopWords(hubErr, podErr, pods, now.Sub(since) > s.patience.stuckPod)
 	})
 	return l
 }
@@ -920,7 +940,7 @@ func ended(l Launch, now time.Time) Launch {
 	return l
 }
 
-func stopWords(hubErr, podErr error, pods []PodInfo, stuck bool) string {
+func (s *Service) stopWords(hubErr, podErr error, pods []PodInfo, stuck bool) string {
 	switch {
 	case hubErr != nil && len(pods) == 0:
 		return "Its GPU and memory are free already; JupyterHub does not answer, so its entry there stays a while."
@@ -929,7 +949,7 @@ func stopWords(hubErr, podErr error, pods []PodInfo, stuck bool) string {
 	case hubErr != nil:
 		return "JupyterHub does not answer; gpulab is stopping the pod itself."
 	case len(pods) > 0 && stuck:
-		return "Machine " + pods[0].Node + " has not confirmed the end of its pod yet."
+		return "Machine " + s.called(pods[0].Node) + " has not confirmed the end of its pod yet."
 	default:
 		return "Stopping."
 	}

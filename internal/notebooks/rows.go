@@ -14,7 +14,7 @@ import (
 type rows struct{ db *sql.DB }
 
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
-	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated`
+	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement`
 
 // insert adds a waiting launch under the first free name after stem, unless the
 // user has limit active launches already.
@@ -112,15 +112,18 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		l                     Launch
 		requested             int64
 		started, ready, ended sql.NullInt64
-		uuids                 string
+		uuids, placement      string
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
-		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated)
+		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement)
 	if err != nil {
 		return Launch{}, err
 	}
 	if err := json.Unmarshal([]byte(uuids), &l.GPUUUIDs); err != nil {
 		return Launch{}, fmt.Errorf("launch %d: GPU list: %w", l.ID, err)
+	}
+	if err := json.Unmarshal([]byte(placement), &l.Placement); err != nil {
+		return Launch{}, fmt.Errorf("launch %d: where it runs: %w", l.ID, err)
 	}
 	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
 	l.URL = launchURL(l.Handle, l.Name)

@@ -107,7 +107,15 @@ type Config struct {
 	// CordonReason says why a machine takes no new work, in a few words, "" for
 	// no reason. Nil knows none.
 	CordonReason func(machine string) string
-	Log          *slog.Logger
+	// Barred are machines that somebody may not use, ForWhom says whom one is for.
+	// Nil bars nobody.
+	Barred  func(userID int64) []string
+	ForWhom func(machine string) string
+	// Placing is how machines are chosen. Nil is the zero value.
+	Placing func() Placing
+	// Called is what a machine is shown as. Nil shows names.
+	Called func(machine string) string
+	Log    *slog.Logger
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/gpulab/gpulab/internal/units"
 )
@@ -56,12 +57,36 @@ func endWords(p PodInfo) (code, words string) {
 	case p.Exited && p.ExitCode == 0:
 		return EndExited, "It was shut down from inside."
 	case p.Exited:
-		return EndExited, fmt.Sprintf("Its program ended with exit code %d.", p.ExitCode)
+		return EndExited, fmt.Sprintf("Its program ended with exit code %d.", p.ExitCode) + lastLine(p.ExitMessage)
 	case p.StatusMessage != "":
 		return EndInterrupted, "It was interrupted: " + p.StatusMessage
 	default:
 		return EndInterrupted, "It was interrupted: its pod ended without saying why."
 	}
+}
+
+// escapeSequence is what a program colours its lines with for a terminal.
+var escapeSequence = regexp.MustCompile("\x1b\\[[0-9;?]*[ -/]*[@-~]")
+
+// lastLine quotes the last line of what a program said, as a sentence of its
+// own, "" if it said nothing. The program is a user's: it may say anything.
+func lastLine(said string) string {
+	said = strings.TrimSpace(escapeSequence.ReplaceAllString(said, ""))
+	line := strings.TrimSpace(said[strings.LastIndexAny(said, "\r\n")+1:])
+	line = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(line, "\ufffd"))
+	if line == "" {
+		return ""
+	}
+	const longest = 300
+	if runes := []rune(line); len(runes) > longest {
+		line = string(runes[:longest]) + "…"
+	}
+	return " Its last line was: " + line
 }
 
 func outOfMemory(limit int64) string {
@@ -130,7 +155,7 @@ func neverWords(need Need, room Room) string {
 	most := largest(room)
 	switch {
 	case need.Only != "":
-		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs.", need.Only)
+		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))
 	case most == 0:
 		return "No machine of this lab offers a GPU now."
 	case need.GPUKind != (GPUKind{}):
@@ -154,11 +179,23 @@ func inventory(room Room) string {
 	return strings.Join(list, ", ")
 }
 
+// called is what a machine is shown as.
+func (r Room) called(machine string) string {
+	for _, list := range [][]NodeRoom{r.Nodes, r.Cordoned} {
+		for _, n := range list {
+			if n.Name == machine {
+				return cmp.Or(n.Title, n.Name)
+			}
+		}
+	}
+	return machine
+}
+
 // cordonWords says of machines that they take no new work, and why.
 func cordonWords(list []NodeRoom) string {
 	var names []string
 	for _, n := range list {
-		name := n.Name
+		name := cmp.Or(n.Title, n.Name)
 		if n.Why != "" {
 			name += " (" + n.Why + ")"
 		}
@@ -178,7 +215,7 @@ func shortWords(v verdict, room Room) string {
 	}
 	switch {
 	case v.short == shortGPU && v.need.Only != "" && len(room.Nodes) > 1:
-		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and no GPU is free there.", v.need.Only)
+		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and no GPU is free there.", room.called(v.need.Only))
 	case v.short == shortGPU && withheld == total:
 		return "No GPU is lent out now; the GPU page says why. It starts when one is."
 	case v.short == shortGPU && withheld > 0:

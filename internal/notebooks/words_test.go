@@ -30,6 +30,23 @@ func TestStartFailure(t *testing.T) {
 	}
 }
 
+func TestLastLine(t *testing.T) {
+	for said, want := range map[string]string{
+		"":                             "",
+		" \r\n \n":                     "",
+		"\x1b[31m\x1b[0m":              "",
+		"one\ntwo\n\n":                 " Its last line was: two",
+		"10 %\r20 %\r":                 " Its last line was: 20 %",
+		"\x1b[1;31mOSError\x1b[0m: no": " Its last line was: OSError: no",
+		"a\x00b\u202ec\xff":            " Its last line was: abc\ufffd",
+		strings.Repeat("ä", 400):       " Its last line was: " + strings.Repeat("ä", 300) + "…",
+	} {
+		if got := lastLine(said); got != want {
+			t.Errorf("%q: got %q, want %q", said, got, want)
+		}
+	}
+}
+
 // Who fills a disk of their own reads that, and who gives way to others that.
 func TestEvictedWords(t *testing.T) {
 	const own = "It wrote more than its 20 GiB outside of its home"

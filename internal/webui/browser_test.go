@@ -159,6 +159,7 @@ func TestPagesInABrowser(t *testing.T) {
 		}
 		many.fleet.publish(s)
 	}
+	many.machines.Edit(func(m *ctl.Machines) { m.Nodes = tenMachines(time.Now()) })
 	none.fleet.forget("gpu-box")
 	for back := 130; back >= 0; back-- {
 		busy.fleet.publish(snapshotAt(time.Now().Add(-time.Duration(back)*time.Second), 2, "ada", "ben"))
@@ -257,6 +258,7 @@ func TestPagesInABrowser(t *testing.T) {
 		{"group-lead", "/groups/vision", "lea", busy, 200},
 		{"status", "/status", "ada", busy, 200},
 		{"machines", "/machines", "ada", busy, 200},
+		{"machines-many", "/machines", "ada", many, 200},
 		{"machines-emptied", "/machines", "ada", trouble, 200},
 		{"home-emptied", "/", "ada", trouble, 200},
 		{"machines-one", "/machines", "ada", empty, 200},
@@ -322,6 +324,29 @@ func TestPagesInABrowser(t *testing.T) {
 			}
 		})
 	}
+}
+
+// tenMachines are a lab of ten machines with four GPUs each, in many states.
+func tenMachines(now time.Time) []ctl.Node {
+	var list []ctl.Node
+	for i := range 10 {
+		ahead := 0.2
+		n := ctl.Node{Name: fmt.Sprintf("gpu-%02d", i+1), Address: fmt.Sprintf("10.0.0.%d", i+1), Role: "node", Ready: true, State: ctl.NodeReady, Version: "0.1.0", GPUs: 4,
+			LastContact: now, Joined: now.Add(-40 * 24 * time.Hour), ClockOffset: &ahead,
+			Host: &ctl.Host{CPUs: 64, Load: float64(i*i) * 0.7, MemoryTotal: 512 << 30, MemoryUsed: int64(i) * 50 << 30, DiskTotal: 3600 << 30, DiskFree: int64(3600-350*i) << 30}}
+		for k := range i % 5 {
+			n.Notebooks = append(n.Notebooks, ctl.NodeNotebook{User: []string{"ada", "ben", "lea", "gus", "somebody-with-a-long-name-of-30"}[(i+k)%5], Name: "gpu", Launch: int64(10*i + k + 1), GPUs: 1 + k%2, Since: now.Add(-time.Duration(i*k) * time.Hour)})
+		}
+		list = append(list, n)
+	}
+	list[0].Role, list[0].Joined, list[0].LastContact = "head", time.Time{}, time.Time{}
+	list[2].Title = "Under the window, second from the left"
+	list[3].Cordon = &ctl.Cordon{Since: now.Add(-time.Hour), By: "ada", Reason: "new memory on Friday, and a larger power supply", EmptyAt: now.Add(2 * time.Hour)}
+	list[5].State, list[5].Ready, list[5].Host, list[5].LastContact = ctl.NodeLost, false, nil, now.Add(-3*time.Hour)
+	list[5].Detail = "gpu-06 has not been heard since 10:00:00 on Mon 2 Jan. Notebooks there may well go on, but cannot be reached; they are back with the machine. See that it is on and connected."
+	list[7].Cordon = &ctl.Cordon{Since: now.Add(-time.Hour), By: "root"}
+	list[9].GPUs = 0
+	return list
 }
 
 // checkLooks looks at a page on a phone and on a wide screen. Dark differs in

@@ -30,6 +30,7 @@ const nearlyFull = 0.92
 // A machineView is one node of the pool with its GPUs.
 type machineView struct {
 	ID, Name  string
+	Node      string // its name, where Name is its title
 	Simulated bool
 	Driver    string
 	Problem   string // why there are no readings, for people
@@ -110,6 +111,16 @@ func (g gpuView) short() gpuView {
 	return g
 }
 
+// called is what a machine is shown as.
+func (s *Server) called(node string) string {
+	for _, snapshot := range s.cfg.Fleet.Snapshots() {
+		if snapshot.Node == node {
+			return snapshot.Machine()
+		}
+	}
+	return node
+}
+
 // machines is the state of every node, in the order of their names. With
 // drawings, readings carry their last two minutes.
 func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []machineView {
@@ -123,7 +134,7 @@ func (s *Server) machines(snapshots []gpu.Snapshot, v visitor, drawings bool) []
 
 func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machineView {
 	now := s.now()
-	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Node, Simulated: snapshot.Simulated,
+	m := machineView{ID: elementID("machine", snapshot.Node), Name: snapshot.Machine(), Node: snapshot.Node, Simulated: snapshot.Simulated,
 		Problem: snapshot.Error, Cordoned: snapshot.Cordoned}
 	if snapshot.DriverVersion != "" {
 		m.Driver = "driver " + snapshot.DriverVersion

@@ -141,7 +141,7 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 		}
 	}
 	for _, p := range s.cfg.Notebooks.Profiles() {
-		room := roomIn(machines, p.GPUKind())
+		room := roomIn(s.usable(v, machines), p.GPUKind())
 		// A card for GPUs that the lab does not have helps nobody but the one
 		// who wrote it.
 		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && !v.may(users.ActionManageLab) {
@@ -161,6 +161,18 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 		}
 	}
 	return view
+}
+
+// usable are the machines that are for somebody.
+func (s *Server) usable(v visitor, machines []machineView) []machineView {
+	if s.cfg.Barred == nil {
+		return machines
+	}
+	barred := s.cfg.Barred(v.session.User.ID)
+	if len(barred) == 0 {
+		return machines
+	}
+	return slices.DeleteFunc(slices.Clone(machines), func(m machineView) bool { return slices.Contains(barred, m.Node) })
 }
 
 // stillShown tells whether a launch belongs on its owner's home page: while it

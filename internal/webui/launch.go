@@ -23,6 +23,7 @@ type launchView struct {
 	Tone                    tone
 	Steps                   []stepView
 	Holders                 []launchHolder
+	Where                   string // the machine, and why that one; "" in a lab of one
 	Own                     bool
 	Simulated               bool
 	Open                    string // address of the notebook while it runs
@@ -159,6 +160,9 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 		}
 		view.Steps = append(view.Steps, stepViewOf(step))
 	}
+	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
+		view.Where = strings.TrimSpace("It runs on " + s.called(l.Node) + ". " + l.WhyHere())
+	}
 	view.MayCancel = l.State == notebooks.Waiting
 	view.MayStop = l.State == notebooks.Starting || l.State == notebooks.Running
 	now := s.now()
@@ -202,7 +206,7 @@ func (s *Server) describeWaiting(view *launchView, v visitor, l *notebooks.Launc
 	for _, h := range l.Holders {
 		what := count(h.GPUs, "GPU", "GPUs")
 		if h.Node != "" && len(s.cfg.Fleet.Snapshots()) > 1 {
-			what += " on " + h.Node
+			what += " on " + s.called(h.Node)
 		}
 		view.Holders = append(view.Holders, launchHolder{User: personName(h.Handle, h.Pod, v), What: what, For: since(h.Since, s.now())})
 	}

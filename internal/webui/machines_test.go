@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/webui"
 )
 
@@ -63,6 +64,114 @@ func TestInviteMachine(t *testing.T) {
 	}
 }
 
+func TestMachineAsksToBeLetIn(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.get("/machines").want(t, http.StatusOK, "Asking to be let in", "012 345", "gpu-new", "at 10.0.0.9, asked 1 min ago", "Is 012 345 on the screen of gpu-new?")
+	c.post("/machines", "/machines/requests/012346/accept", nil).want(t, http.StatusNotFound, "No machine asks with this number any more")
+	c.post("/machines", "/machines/requests/012345/refuse", nil).want(t, http.StatusSeeOther)
+	if body := c.get("/machines").body; strings.Contains(body, "Asking to be let in") || strings.Contains(body, "gpu-new") {
+		t.Error("one that was refused is still there")
+	}
+	l.machines.Edit(func(m *ctl.Machines) {
+		m.Requests = []ctl.NodeRequest{{Number: "777000", Name: "gpu-late", Address: "10.0.0.8"}}
+	})
+	c.post("/machines", "/machines/requests/777000/accept", nil).want(t, http.StatusSeeOther)
+	c.post("/machines", "/machines/requests/777000/accept", nil).want(t, http.StatusNotFound)
+	c.get("/machines").want(t, http.StatusOK, "gpu-late", "starting")
+	c.get("/audit").want(t, http.StatusOK, "let a machine in that asked without a code", "gpu-late at 10.0.0.8", "did not let a machine in that asked without a code", "gpu-new at 10.0.0.9")
+}
+
+func TestRenameMachine(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-nine"}, "title": {"x"}}).want(t, http.StatusNotFound)
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-two"}, "title": {"gpu-box"}}).want(t, http.StatusUnprocessableEntity, "Another machine is called that.")
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-two"}, "title": {"By the <door>"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "By the &lt;door&gt;</h2>", "named gpu-two", "By the &lt;door&gt; (gpu-two)", "Take By the &lt;door&gt; out of the pool?", "/machines/gpu-two/remove")
+	c.get("/audit").want(t, http.StatusOK, "changed what a machine is shown as", "By the &lt;door&gt;")
+	c.post("/machines", "/machines/rename", url.Values{"machine": {"gpu-two"}, "title": {""}}).want(t, http.StatusSeeOther)
+	if strings.Contains(c.get("/machines").body, "door") {
+		t.Error("the title is still there")
+	}
+
+	// Where others read of machines, too.
+	s := snapshotAt(time.Now(), 2)
+	s.Title = "By the door"
+	l.fleet.publish(s)
+	ben := l.client(t, "ben")
+	ben.get("/gpus").want(t, http.StatusOK, "By the door</h2>")
+	ben.get("/gpus/"+testGPU).want(t, http.StatusOK, "of By the door")
+}
+
+// Many machines have an index, with the sum of them.
+func TestManyMachines(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	if strings.Contains(c.get("/machines").body, "machine-index") {
+		t.Error("two machines have an index")
+	}
+	l.machines.Edit(func(m *ctl.Machines) { m.Nodes = tenMachines(time.Now()) })
+	c.get("/machines").want(t, http.StatusOK, "10 machines, 20 of 36 GPUs in use, 1 lost, 2 without new work.", `href="#machine-gpu-04"`, "gpu-06 has not been heard since")
+}
+
+func TestLimitMachine(t *testing.T) {
+	barred := []string{}
+	l := newLabWith(t, func(c *webui.Config) {
+		c.Barred = func(userID int64) []string {
+			if userID == 2 { // ben
+				return barred
+			}
+			return nil
+		}
+	})
+	c := l.client(t, "ada")
+	c.post("/machines", "/machines/limit", url.Values{"machine": {"gpu-two"}, "for": {"guests"}}).want(t, http.StatusUnprocessableEntity, "nobody a machine can be for")
+	c.post("/machines", "/machines/limit", url.Values{"machine": {"gpu-two"}, "for": {"group:vision, role:guest"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "for the group vision and guests")
+	c.post("/machines", "/machines/limit", url.Values{"machine": {"gpu-two"}, "for": {" "}}).want(t, http.StatusSeeOther)
+	if strings.Contains(c.get("/machines").body, "for the group vision") {
+		t.Error("it is still for some only")
+	}
+	c.get("/audit").want(t, http.StatusOK, "changed whom a machine is for", "for everybody")
+
+	// The cards of who may not use a machine do not count it.
+	l.fleet.publish(snapshotAt(time.Now(), 2))
+	l.client(t, "ben").get("/").want(t, http.StatusOK, "2 of 2")
+	barred = []string{"gpu-box"}
+	if body := l.client(t, "ben").get("/").body; strings.Contains(body, "2 of 2 GPUs free") {
+		t.Errorf("a card counts them:\n%s", visible(body))
+	}
+}
+
+func TestPlacing(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.post("/machines", "/machines/placing", url.Values{"cpu": {"sideways"}}).want(t, http.StatusUnprocessableEntity, "CPU notebooks run anywhere")
+	c.post("/machines", "/machines/placing", url.Values{"cpu": {"require"}, "gpus": {"spread"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, `<option value="require" selected`, `<option value="spread" selected`)
+	c.get("/audit").want(t, http.StatusOK, "changed how machines are chosen for notebooks", "CPU notebooks: require, GPUs: spread")
+}
+
+// A notebook's page says where it runs, and why there, where there is a choice.
+func TestWhereANotebookRuns(t *testing.T) {
+	l := newLab(t)
+	const why = "Of the machines with room for it, it had the most free GPUs."
+	l.notebooks.change(func(list *[]notebooks.Launch) {
+		*list = []notebooks.Launch{{ID: 1, UserID: 2, Handle: "ben", Profile: "gpu", GPUs: 1, State: notebooks.Running, Ready: time.Now(), Node: "gpu-two",
+			Placement: notebooks.Placement{Prefer: []string{"gpu-two"}, Why: why}}}
+	})
+	s := snapshotAt(time.Now(), 1)
+	l.fleet.publish(s)
+	ben := l.client(t, "ben")
+	if body := ben.get("/launches/1").body; strings.Contains(body, "It runs on") {
+		t.Error("a lab of one machine says where a notebook runs")
+	}
+	s.Node, s.Title = "gpu-two", "By the door"
+	l.fleet.publish(s)
+	ben.get("/launches/1").want(t, http.StatusOK, "It runs on By the door. "+why)
+}
+
 func TestRemoveMachine(t *testing.T) {
 	l := newLab(t)
 	c := l.client(t, "ada")
@@ -99,6 +208,10 @@ func TestCordonMachine(t *testing.T) {
 	if err != nil || time.Until(list.Nodes[1].Cordon.EmptyAt).Round(time.Minute) != 2*time.Hour {
 		t.Errorf("%+v, %v", list.Nodes[1].Cordon, err)
 	}
+	// Or at once, which the page asks about first.
+	c.get("/machines").want(t, http.StatusOK, "End the notebooks on gpu-two now?", "what is not saved in them is lost: ben’s gpu. Their owners can start them again.")
+	c.post("/machines", "/machines/cordon", url.Values{"machine": {"gpu-two"}, "ends": {"now"}}).want(t, http.StatusSeeOther)
+	c.get("/machines").want(t, http.StatusOK, "It is being emptied now: 1 notebook left", "new memory")
 	c.post("/machines", "/machines/gpu-two/keep", nil).want(t, http.StatusSeeOther)
 	c.get("/machines").want(t, http.StatusOK, "It takes no new work: new memory.")
 	c.post("/machines", "/machines/gpu-two/uncordon", nil).want(t, http.StatusSeeOther)

@@ -131,7 +131,12 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/machines", admin},
 		{"POST", "/machines/invite", admin},
 		{"POST", "/machines/invitations/0000000000000001/withdraw", admin},
+		{"POST", "/machines/requests/012345/accept", admin},
+		{"POST", "/machines/requests/012345/refuse", admin},
 		{"POST", "/machines/cordon", admin},
+		{"POST", "/machines/limit", admin},
+		{"POST", "/machines/placing", admin},
+		{"POST", "/machines/rename", admin},
 		{"POST", "/machines/gpu-two/uncordon", admin},
 		{"POST", "/machines/gpu-two/keep", admin},
 		{"POST", "/machines/gpu-two/remove", admin},
@@ -196,7 +201,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
+	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{number}", "012345", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

@@ -105,7 +105,7 @@ func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, err
 	}
 	for _, u := range gpus {
 		row := useRowOf(u, u.GPU)
-		row.Detail = "GPU " + number(u.Number) + " of " + u.Node
+		row.Detail = "GPU " + number(u.Number) + " of " + s.called(u.Node)
 		view.MyGPUs = append(view.MyGPUs, row)
 	}
 	if !view.SeesOthers {

@@ -127,6 +127,8 @@ type Config struct {
 	// Machine returns what everybody should know of the machine, a sentence each:
 	// that it stays awake, that it was asleep. Nil knows nothing.
 	Machine func() []string
+	// Barred are the machines that somebody may not use, by name. Nil bars nobody.
+	Barred func(userID int64) []string
 	// Emptying is what somebody (by handle) is told whose notebooks end because
 	// their machine is being emptied, a sentence or more each. Nil knows of none.
 	Emptying func(handle string) []string

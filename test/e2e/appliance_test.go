@@ -110,32 +110,55 @@ func live(t *testing.T, chapters []chapter) {
 	}
 }
 
+// beside starts a second machine on the lab's network. It ends with t.
+func (a *appliance) beside(t *testing.T, name, address string) *lab.Lab {
+	machine := lab.NewBeside(t, a.Lab, name, address)
+	t.Cleanup(func() {
+		keepLogs(t, machine, a.lifeOf.Name()+"/"+name, map[string]string{
+			"gpulab.log": "cat /var/lib/gpulab/log/*",
+			"status.txt": a.Binary() + " status",
+			"pods.log":   "tail -n 100 /var/log/pods/*/*/*.log",
+			"rules.txt":  "iptables-save; ipset list -terse",
+			"ps.txt":     "ps axo pid,ppid,etime,rss,args",
+		})
+	})
+	return machine
+}
+
 // keepLogs copies what gpulab and Kubernetes said when a test has failed.
 func (a *appliance) keepLogs(t *testing.T) {
+	keepLogs(t, a.Lab, t.Name(), map[string]string{
+		"gpulab.log":   "cat /var/lib/gpulab/log/*",
+		"status.txt":   a.Binary() + " status; " + a.Binary() + " charts",
+		"pods.txt":     a.Binary() + " kubectl get pods -A -o wide; " + a.Binary() + " kubectl get events -A --sort-by=.lastTimestamp",
+		"describe.txt": a.Binary() + " kubectl describe pods -A",
+		"hub.log":      a.Binary() + " kubectl -n gpulab-system logs deploy/hub --tail=500",
+		"pods.log":     "tail -n 100 /var/log/pods/*/*/*.log",
+		"rules.txt":    "iptables-save; ipset list -terse",
+		"ps.txt":       "ps axo pid,ppid,etime,rss,args",
+	})
+}
+
+// keepLogs writes what the commands say on the machine into files of these
+// names in a folder of the tests' output when the test has failed.
+func keepLogs(t *testing.T, machine *lab.Lab, folder string, commands map[string]string) {
 	if !t.Failed() {
 		return
 	}
-	folder := a.Repository() + "/test/output/" + t.Name()
+	folder = machine.Repository() + "/test/output/" + folder
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Log(err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for name, command := range map[string]string{
-		"gpulab.log":   "cat /var/lib/gpulab/log/*",
-		"status.txt":   a.Binary() + " status; " + a.Binary() + " charts",
-		"pods.txt":     a.Binary() + " kubectl get pods -A -o wide; " + a.Binary() + " kubectl get events -A --sort-by=.lastTimestamp",
-		"describe.txt": a.Binary() + " kubectl describe pods -A",
-		"hub.log":      a.Binary() + " kubectl -n gpulab-system logs deploy/hub --tail=500",
-		"ps.txt":       "ps axo pid,ppid,etime,rss,args",
-	} {
-		result := a.Run(ctx, "sh", "-c", command)
+	for name, command := range commands {
+		result := machine.Run(ctx, "sh", "-c", command)
 		if err := os.WriteFile(folder+"/"+name, []byte(result.Stdout+result.Stderr), 0o644); err != nil {
 			t.Log(err)
 		}
 	}
-	t.Logf("logs of the lab: %s", folder)
+	t.Logf("logs: %s", folder)
 }
 
 // status is the part of `gpulab status --json` that the tests read.

@@ -308,7 +308,14 @@ open(os.path.expanduser("~/.jupyter/jupyter_server_config.py"), "w").write("""
 import os, sys
 if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/trap/"):
     os.execv(sys.executable, [sys.executable, os.path.expanduser("~/mine.py")])
+if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/doomed/"):
+    os.execv(sys.executable, [sys.executable, "-c", "raise SystemExit('no <b>more</b> of this')"])
 """)`, ownServer))
+	t.Run("one that ends", func(t *testing.T) {
+		b := a.guest.For(t).Tab()
+		launch(b, "cpu", "Doomed")
+		b.WaitText("main", "ended with exit code 1. Its last line was: no <b>more</b> of this")
+	})
 	b := a.guest.For(t).Tab()
 	launch(b, "cpu", "Trap")
 	b.WaitFor("the student's own page", `document.title === "mine"`)

@@ -39,6 +39,8 @@ func TestPool(t *testing.T) {
 		{"a notebook on each", p.notebooks, true},
 		{"the page of the machines", p.machinesPage, false},
 		{"no new work", p.noNewWork, false},
+		{"what machines are called", p.renamed, false},
+		{"a machine without GPUs", p.withoutGPUs, false},
 		{"a stolen certificate", p.stolen, false},
 		{"another version", p.anotherVersion, false},
 		{"memory", p.memory, false},
@@ -89,6 +91,7 @@ type pool struct {
 	kernels map[string]*kernel
 	pods    map[string]poolPod
 	taken   *http.Client
+	token   string // of the admin's, see api
 }
 
 type poolPod struct{ Name, Namespace, UID, Node string }
@@ -138,7 +141,7 @@ func (p *pool) setUp(t *testing.T, a *appliance) {
 	if a.Run(a.ctx, "sh", "-c", "ss -ltn | grep -q :8444").Code == 0 {
 		t.Error("the door for machines is open, and nobody was invited")
 	}
-	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	p.mountShared(a, p.node)
 	p.before = p.node.Snapshot(a.ctx)
 }
@@ -272,7 +275,7 @@ func (p *pool) memory(t *testing.T, a *appliance) {
 // usedCode: a third machine finds the code used up, is told that it lacks the
 // lab's storage, and, as a copy of the second's disk, that it is one.
 func (p *pool) usedCode(t *testing.T, a *appliance) {
-	third := lab.NewBeside(t, a.Lab, "gpu-three", "10.99.0.3")
+	third := a.beside(t, "gpu-three", "10.99.0.3")
 	refused(t, a, third, p.code, "has been used")
 	fresh := p.invite(t, a).Code
 	refused(t, a, third, fresh, "the lab's storage is not at /srv/lab on this machine")
@@ -468,7 +471,7 @@ func (p *pool) machinesPage(t *testing.T, a *appliance) {
 	line := lab.Evaluate[string](b, `async () => document.getElementById("join-line").value`)
 	b.ClickOn("details.fold summary")
 	b.Pictures("pool-invitation")
-	third := lab.NewBeside(t, a.Lab, "gpu-four", "10.99.0.4")
+	third := a.beside(t, "gpu-four", "10.99.0.4")
 	refused(t, a, third, line, "the lab's storage is not at /srv/lab on this machine") // and let in otherwise
 	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, "Open invitations") {
 		t.Errorf("the command line does not know of it:\n%s", got)
@@ -583,7 +586,13 @@ func (p *pool) emptied(t *testing.T, a *appliance) {
 	home.WaitFor("a home page without the notice", `document.querySelector("#emptying.hidden")`)
 	p.samePod(t, a)
 
-	t.Log(a.MustGpulab(a.ctx, "nodes", "drain", nodeName, "--in", "5s"))
+	// What is there ends earlier than was said, on the page.
+	t.Log(a.MustGpulab(a.ctx, "nodes", "drain", nodeName, "--in", "1h"))
+	b.Open(pages + "/machines")
+	b.Click("#machine-"+nodeName, "End now what is on "+nodeName)
+	b.WaitText("#confirm", "These notebooks end, and what is not saved in them is lost: "+adminHandle)
+	b.Pictures("pool-end-now")
+	b.ClickOn("#confirm [data-yes]")
 	a.within(t, 60*time.Second, "no notebook is left", func() bool {
 		return a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+adminHandle, "--field-selector", "spec.nodeName="+nodeName, "-o", "name") == ""
 	})
@@ -599,6 +608,154 @@ func (p *pool) emptied(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, "nodes", "uncordon", nodeName)
 	launch(home, "gpu", "Five") // the head's GPU is taken
 	waitJupyterLab(home, adminHandle)
+}
+
+// api asks the HTTP API as the admin, with a token made for it, and returns what
+// it answers.
+func (p *pool) api(t *testing.T, a *appliance, method, path, body string, want int) string {
+	t.Helper()
+	ask := func(method, path, body string, want int) string {
+		r, err := http.NewRequestWithContext(a.ctx, method, pages+"/api/v1"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		if p.token != "" {
+			r.Header.Set("Authorization", "Bearer "+p.token)
+		}
+		response, err := a.HTTPClient(a.ca).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != want {
+			t.Fatalf("%s %s: status %d, %v\n%s", method, path, response.StatusCode, err, text)
+		}
+		return string(text)
+	}
+	if p.token == "" {
+		var made struct{ Secret string }
+		text := ask("POST", "/tokens", fmt.Sprintf(`{"handle": %q, "password": %q, "name": "pool", "scope": "full"}`, adminHandle, adminPassword), http.StatusCreated)
+		if err := json.Unmarshal([]byte(text), &made); err != nil || made.Secret == "" {
+			t.Fatalf("no token: %v", err)
+		}
+		p.token = made.Secret
+	}
+	return ask(method, path, body, want)
+}
+
+// renamed: a machine is shown under what people know it by, everywhere where they
+// read of it, and is the same machine still.
+func (p *pool) renamed(t *testing.T, a *appliance) {
+	const door = "By the door"
+	t.Log(a.MustGpulab(a.ctx, "nodes", "rename", nodeName, door))
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "rename", p.head(), "by the DOOR"), 1, "another machine is called that")
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "cordon", door), 1, nodeName+" is shown as that")
+	guest := a.guest.For(t).Tab()
+	guest.Open(pages + "/gpus")
+	guest.WaitText("#machines", door)
+	if got := a.MustGpulab(a.ctx, "gpus"); !strings.Contains(got, door) {
+		t.Errorf("gpus says\n%s", got)
+	}
+	a.MustGpulab(a.ctx, "nodes", "cordon", nodeName)
+	guest.WaitText("#machines", door+" takes no new work.")
+	a.MustGpulab(a.ctx, "nodes", "uncordon", nodeName)
+
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	b.WaitText("#machine-"+nodeName, "named "+nodeName)
+	b.WaitFor("the choice of the head", fmt.Sprintf(`(() => { const s = document.getElementById("rename-machine"); s.value = %q; return s.value === %[1]q })()`, p.head()))
+	b.Fill("Shown as", "Under the window")
+	b.Click("form", "Rename")
+	b.WaitText("#machine-"+p.head(), "Under the window")
+	b.Pictures("pool-renamed")
+	// The metrics have names that last.
+	if got := a.MustGpulab(a.ctx, "metrics"); strings.Contains(got, door) {
+		t.Error("the metrics know it by its title")
+	}
+	if got := p.api(t, a, "PUT", "/machines/"+p.head()+"/title", `{"title": ""}`, http.StatusOK); !strings.Contains(got, `"before":"Under the window"`) {
+		t.Error(got)
+	}
+	t.Log(a.MustGpulab(a.ctx, "nodes", "rename", nodeName, nodeName))
+	guest.WaitText("#machines", nodeName)
+	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.rename", "--json"); strings.Count(got, `"node.rename"`) != 4 || !strings.Contains(got, door) {
+		t.Errorf("the audit log says\n%s", got)
+	}
+}
+
+// whereIs tells on which machine a notebook of the guest's runs, by its title.
+func (p *pool) whereIs(t *testing.T, a *appliance, title string) (machine, why string) {
+	t.Helper()
+	var list struct {
+		Notebooks []struct{ User, Title, State, Machine, WhyThere string }
+	}
+	if err := json.Unmarshal([]byte(p.api(t, a, "GET", "/notebooks?of=everybody", "", http.StatusOK)), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range list.Notebooks {
+		if n.Title == title {
+			return n.Machine, n.WhyThere
+		}
+	}
+	t.Fatalf("there is no notebook %q in %+v", title, list)
+	return "", ""
+}
+
+// withoutGPUs: CPU notebooks are kept off machines with GPUs, as a condition and as
+// a wish; what becomes of them where there is no such machine is said.
+func (p *pool) withoutGPUs(t *testing.T, a *appliance) {
+	for title, want := range map[string]string{"One": "Of the machines with room for it, it had the fewest free GPUs", "Two": "No other machine had room for it."} {
+		if _, why := p.whereIs(t, a, title); !strings.HasPrefix(why, want) {
+			t.Errorf("%s runs where it does because: %q", title, why)
+		}
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "placing", "--cpu", "never"), 1, "on machines without GPUs where one has room (prefer)")
+	if got := a.MustGpulab(a.ctx, "nodes", "placing", "--cpu", "require"); !strings.Contains(got, "they do not start") {
+		t.Errorf("placing says\n%s", got)
+	}
+	guest := a.guest.For(t).Tab()
+	guest.Open(pages + "/")
+	guest.WaitText("main", "this lab has no such machine")
+	guest.Pictures("pool-cpu-nowhere")
+
+	quiet := a.beside(t, "quiet", "10.99.0.5")
+	p.mountShared(a, quiet)
+	if got := quiet.MustGpulab(a.ctx, "join", p.invite(t, a).Code, "--gpus", "none"); !strings.Contains(got, "quiet is in the pool of Pool lab after") {
+		t.Fatal(got)
+	}
+	guest.WaitFor("a card that can be launched", `!document.querySelector("main").innerText.includes("this lab has no such machine")`)
+	// It is for others at first, whom the guest is not among.
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "for", "quiet", "group:nobody"), 1, "There is no group")
+	t.Log(a.MustGpulab(a.ctx, "nodes", "for", "quiet", "role:admin"))
+	launch(guest, "cpu", "Apart")
+	guest.WaitText("#launch-state", "No machine that could take it is for you. quiet is for admins only.")
+	guest.Pictures("pool-not-for-you")
+	p.api(t, a, "DELETE", "/machines/quiet/limit", "", http.StatusNoContent)
+	waitJupyterLab(guest, guestHandle) // it starts by itself
+	if machine, why := p.whereIs(t, a, "Apart"); machine != "quiet" || !strings.Contains(why, "machines without GPUs only") {
+		t.Errorf("it runs on %s: %s", machine, why)
+	}
+
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	b.WaitFor("the choice", `(() => { const s = document.getElementById("placing-cpu"); const had = s.value; s.value = "prefer"; return had === "require" })()`)
+	b.Click("form", "Save")
+	b.WaitFor("the page with it", `document.querySelector("#placing-cpu option[selected]")?.value === "prefer"`)
+	b.Pictures("pool-placing")
+	wished := a.guest.For(t).Tab()
+	launch(wished, "cpu", "Wished")
+	waitJupyterLab(wished, guestHandle)
+	if machine, why := p.whereIs(t, a, "Wished"); machine != "quiet" || !strings.Contains(why, "where one has room") {
+		t.Errorf("it runs on %s: %s", machine, why)
+	}
+	if got := p.api(t, a, "PUT", "/placing", `{"cpu": "any"}`, http.StatusOK); got != `{"cpu":"any","gpus":"pack"}`+"\n" {
+		t.Errorf("%q", got)
+	}
+	t.Log(a.MustGpulab(a.ctx, "nodes", "remove", "quiet", "--yes"))
+	a.within(t, 90*time.Second, "gpulab is off the machine", func() bool { return quiet.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code != 0 })
 }
 
 // head is the name of the first machine.
@@ -956,7 +1113,7 @@ simulatedGPUs: 1
 func (p *pool) setUpLocal(t *testing.T, a *appliance) {
 	a.WriteFile("/etc/gpulab/config.yaml", localConfig)
 	testSetUp(t, a)
-	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	p.before = p.node.Snapshot(a.ctx)
 }
 
@@ -1071,7 +1228,7 @@ func (p *pool) setUpExport(t *testing.T, a *appliance) {
 	if a.Run(a.ctx, "test", "-e", exportsFile).Code == 0 {
 		t.Error("homes are exported to nobody")
 	}
-	p.node = lab.NewBeside(a.lifeOf, a.Lab, nodeName, nodeAddress)
+	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	p.before = p.node.Snapshot(a.ctx)
 }
 
@@ -1146,8 +1303,24 @@ func (p *pool) found(t *testing.T, a *appliance) {
 		}
 	}
 
+	// The page shows it by itself.
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	spaced := func(number string) string { return number[:3] + " " + number[3:] }
+	unwanted := p.asks(t, a)
+	b.WaitText("#machine-requests", spaced(unwanted.number))
+	b.WaitText("#machine-requests", nodeName)
+	b.WaitText("#machine-requests", "at "+nodeAddress)
+	b.Pictures("pool-request")
+	b.Click("#machine-requests", "Refuse "+nodeName+" with "+spaced(unwanted.number))
+	if out, err := unwanted.end(); err == nil || !strings.Contains(out, "did not let this machine in; nothing was changed") {
+		t.Errorf("refused on the page: %v\n%s", err, out)
+	}
+	b.WaitFor("the page without the request", `!document.querySelector("#machine-requests li")`)
+
 	refused := p.asks(t, a)
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "accept", "12345"), 1, "no machine asks with that number")
+	p.api(t, a, "POST", "/machine-requests/000000/accept", "", http.StatusNotFound)
 	a.MustGpulab(a.ctx, "nodes", "refuse", refused.number)
 	if out, err := refused.end(); err == nil || !strings.Contains(out, "did not let this machine in; nothing was changed") {
 		t.Errorf("refused: %v\n%s", err, out)
@@ -1160,7 +1333,14 @@ func (p *pool) found(t *testing.T, a *appliance) {
 	if got := a.MustGpulab(a.ctx, "nodes", "requests"); !strings.Contains(got, accepted.number) || !strings.Contains(got, nodeAddress) || strings.Contains(got, refused.number) {
 		t.Errorf("the head shows:\n%s", got)
 	}
-	t.Log(a.MustGpulab(a.ctx, "nodes", "accept", accepted.number[:3], accepted.number[3:]))
+	if got := p.api(t, a, "GET", "/machines", "", http.StatusOK); !strings.Contains(got, `"number":"`+accepted.number+`"`) {
+		t.Errorf("the HTTP API says\n%s", got)
+	}
+	b.Click("#machine-requests", "Accept "+nodeName+" with "+spaced(accepted.number))
+	b.WaitText("#confirm", "Is "+spaced(accepted.number)+" on the screen of "+nodeName+"?")
+	b.Pictures("pool-accept")
+	b.ClickOn("#confirm [data-yes]")
+	b.WaitFor("the page without the request", `!document.querySelector("#machine-requests li")`)
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "accept", accepted.number), 1, "no machine asks with that number")
 	out, err := accepted.end()
 	if err != nil || !strings.Contains(out, nodeName+" is in the pool of Pool lab after") {
@@ -1170,8 +1350,8 @@ func (p *pool) found(t *testing.T, a *appliance) {
 	if got := p.state(t, a); got != "ready" {
 		t.Errorf("the machine is %q", got)
 	}
-	for _, action := range []string{"node.accept", "node.decline"} {
-		if got := a.MustGpulab(a.ctx, "audit", "list", "--action", action, "--json"); strings.Count(got, nodeName+" at "+nodeAddress) != 1 {
+	for action, times := range map[string]int{"node.accept": 1, "node.decline": 2} {
+		if got := a.MustGpulab(a.ctx, "audit", "list", "--action", action, "--json"); strings.Count(got, nodeName+" at "+nodeAddress) != times {
 			t.Errorf("the audit log says of %s:\n%s", action, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +14,8 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// Machines is a pool of a head and gpu-two, on which ben has a notebook.
+// Machines is a pool of a head and gpu-two, on which ben has a notebook; gpu-new
+// asks to be let in.
 type Machines struct {
 	mu   sync.Mutex
 	list ctl.Machines
@@ -28,7 +30,7 @@ func NewMachines() *Machines {
 			LastContact: time.Now(), Joined: time.Now().Add(-time.Hour), ClockOffset: &ahead,
 			Host:      &ctl.Host{CPUs: 16, Load: 3.5, MemoryTotal: 64 << 30, MemoryUsed: 20 << 30, DiskTotal: 900 << 30, DiskFree: 300 << 30},
 			Notebooks: []ctl.NodeNotebook{{User: "ben", Name: "gpu", Launch: 2, GPUs: 1, Since: time.Now().Add(-time.Hour)}}},
-	}}}
+	}, Requests: []ctl.NodeRequest{{Number: "012345", Name: "gpu-new", Address: "10.0.0.9", Version: "0.1.0", Asked: time.Now().Add(-time.Minute), Expires: time.Now().Add(9 * time.Minute)}}}}
 }
 
 // Nodes implements api.Machines.
@@ -36,7 +38,7 @@ func (m *Machines) Nodes(context.Context) (ctl.Machines, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := m.list
-	out.Nodes, out.Invitations = slices.Clone(out.Nodes), slices.Clone(out.Invitations)
+	out.Nodes, out.Invitations, out.Requests = slices.Clone(out.Nodes), slices.Clone(out.Invitations), slices.Clone(out.Requests)
 	return out, nil
 }
 
@@ -67,6 +69,22 @@ func (m *Machines) Withdraw(_ context.Context, id string) error {
 		return &users.Error{Kind: ctl.ErrNoInvitation, Text: "this invitation is not open any more"}
 	}
 	return nil
+}
+
+// Answer implements api.Machines. A machine that is let in is among the others.
+func (m *Machines) Answer(_ context.Context, number string, accept bool) (ctl.NodeRequest, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.list.Requests, func(r ctl.NodeRequest) bool { return r.Number == number })
+	if i < 0 {
+		return ctl.NodeRequest{}, &users.Error{Kind: ctl.ErrNoRequest, Text: "no machine asks with that number"}
+	}
+	asks := m.list.Requests[i]
+	m.list.Requests = slices.Delete(slices.Clone(m.list.Requests), i, i+1)
+	if accept {
+		m.list.Nodes = append(m.list.Nodes, ctl.Node{Name: asks.Name, Address: asks.Address, Role: "node", State: ctl.NodeStarting, Version: asks.Version})
+	}
+	return asks, nil
 }
 
 // find finds a machine; the caller holds mu.
@@ -114,6 +132,9 @@ func (m *Machines) close(name string, c ctl.Cordon) (ctl.Cordon, error) {
 	if strings.ContainsFunc(c.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return c, &users.Error{Kind: ctl.ErrNodeReason, Text: "a reason is one line"}
 	}
+	if n.Cordon != nil && c.Reason == "" && !c.EmptyAt.IsZero() {
+		c.Reason = n.Cordon.Reason // as the real one
+	}
 	c.Since = time.Now()
 	n.Cordon = &c
 	return c, nil
@@ -145,4 +166,57 @@ func (m *Machines) Keep(_ context.Context, name string) error {
 	kept.EmptyAt = time.Time{}
 	n.Cordon = &kept
 	return nil
+}
+
+// Rename implements api.Machines.
+func (m *Machines) Rename(_ context.Context, name, title string) (ctl.RenamedNode, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.find(name)
+	if err != nil {
+		return ctl.RenamedNode{}, err
+	}
+	for i := range m.list.Nodes {
+		if other := &m.list.Nodes[i]; other != n && (strings.EqualFold(other.Name, title) || strings.EqualFold(other.Title, title)) && title != "" {
+			return ctl.RenamedNode{}, &users.Error{Kind: ctl.ErrNodeTitle, Text: "another machine is called that"}
+		}
+	}
+	out := ctl.RenamedNode{Name: name, Before: n.Shown()}
+	n.Title = title
+	if title == name {
+		n.Title = ""
+	}
+	out.Title = n.Shown()
+	return out, nil
+}
+
+// Place implements api.Machines.
+func (m *Machines) Place(_ context.Context, wanted ctl.Placing) (ctl.Placing, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := &m.list.Placing
+	p.CPU, p.GPUs = cmp.Or(wanted.CPU, p.CPU, ctl.PlaceCPUAny), cmp.Or(wanted.GPUs, p.GPUs, ctl.PlaceGPUsPack)
+	if !slices.Contains([]string{ctl.PlaceCPUAny, ctl.PlaceCPUPrefer, ctl.PlaceCPURequire}, p.CPU) {
+		return ctl.Placing{}, &users.Error{Kind: ctl.ErrPlacing, Text: "CPU notebooks run anywhere (any), or on machines without GPUs (prefer, require)"}
+	}
+	return *p, nil
+}
+
+// Limit implements api.Machines.
+func (m *Machines) Limit(_ context.Context, name string, limit *ctl.NodeLimit) (*ctl.NodeLimit, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if limit != nil {
+		for _, who := range limit.For {
+			if kind, what, _ := strings.Cut(who, ":"); kind != "role" && kind != "group" || what == "" {
+				return nil, &users.Error{Kind: ctl.ErrNodeLimit, Text: fmt.Sprintf("%q is nobody a machine can be for", who)}
+			}
+		}
+	}
+	n.Limit = limit
+	return limit, nil
 }

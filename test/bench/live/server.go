@@ -101,26 +101,12 @@ func owned(s gpu.Snapshot) gpu.Snapshot {
 	return s
 }
 
-// idle is a gpulab of which nothing is to be told.
-type idle struct{}
+// idle is a gpulab of which nothing is to be told, one machine alone.
+type idle struct{ webui.Machines }
 
-func (idle) Status(context.Context) (ctl.Status, error)         { return ctl.Status{}, nil }
-func (idle) Nodes(context.Context) (ctl.Machines, error)        { return ctl.Machines{}, nil }
-func (idle) Invite(context.Context) (ctl.NodeInvitation, error) { return ctl.NodeInvitation{}, nil }
-func (idle) Withdraw(context.Context, string) error             { return nil }
-func (idle) Remove(context.Context, string, bool) (ctl.RemovedNode, error) {
-	return ctl.RemovedNode{}, nil
-}
+func (idle) Status(context.Context) (ctl.Status, error)  { return ctl.Status{}, nil }
+func (idle) Nodes(context.Context) (ctl.Machines, error) { return ctl.Machines{}, nil }
 func (idle) Charts(context.Context) ([]ctl.Chart, error) { return nil, nil }
-
-func (idle) Cordon(context.Context, string, string, string) (ctl.Cordon, error) {
-	return ctl.Cordon{}, nil
-}
-func (idle) Uncordon(context.Context, string) error { return nil }
-func (idle) Drain(context.Context, string, string, ctl.Drain) (ctl.Cordon, error) {
-	return ctl.Cordon{}, nil
-}
-func (idle) Keep(context.Context, string) error { return nil }
 
 // serve is the server: what watches the GPUs, and the pages.
 func serve(ctx context.Context, file string) error {

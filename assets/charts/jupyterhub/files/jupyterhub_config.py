@@ -17,9 +17,15 @@ import re
 
 from jupyterhub.utils import exponential_backoff
 from kubernetes_asyncio.client import (
+    V1Affinity,
     V1EmptyDirVolumeSource,
     V1EnvVar,
+    V1NodeAffinity,
+    V1NodeSelector,
+    V1NodeSelectorRequirement,
+    V1NodeSelectorTerm,
     V1PersistentVolumeClaimVolumeSource,
+    V1PreferredSchedulingTerm,
     V1Toleration,
     V1Volume,
     V1VolumeMount,
@@ -330,6 +336,41 @@ def bind_to_model(spawner, pod):
     pod.spec.node_selector = {**(pod.spec.node_selector or {}), "nvidia.com/gpu.product": model}
 
 
+def machines_of(spawner, option):
+    """Return the machines that gpulab names under an option, None where it names none."""
+    names = spawner.user_options.get(option)
+    if names is None:
+        return None
+    if not (
+        isinstance(names, list)
+        and names
+        and all(isinstance(n, str) and re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", n) for n in names)
+    ):
+        raise ValueError(f"gpulab sent the machines {names!r}, which cannot be names of some")
+    return [V1NodeSelectorRequirement(key="kubernetes.io/hostname", operator="In", values=names)]
+
+
+def choose_machine(spawner, pod):
+    """Keep the pod to the machines it may run on, and to those it should where they have room."""
+    only, prefer = machines_of(spawner, "machines"), machines_of(spawner, "prefer")
+    if not (only or prefer):
+        return
+    affinity = pod.spec.affinity = pod.spec.affinity or V1Affinity()
+    node = affinity.node_affinity = affinity.node_affinity or V1NodeAffinity()
+    if only:
+        required = node.required_during_scheduling_ignored_during_execution
+        if required is None:
+            required = V1NodeSelector(node_selector_terms=[V1NodeSelectorTerm()])
+            node.required_during_scheduling_ignored_during_execution = required
+        for term in required.node_selector_terms:  # one of them is enough, so each has it
+            term.match_expressions = [*(term.match_expressions or []), *only]
+    if prefer:
+        node.preferred_during_scheduling_ignored_during_execution = [
+            *(node.preferred_during_scheduling_ignored_during_execution or []),
+            V1PreferredSchedulingTerm(weight=100, preference=V1NodeSelectorTerm(match_expressions=prefer)),
+        ]
+
+
 def close_home(pod):
     """Let a notebook only read the home, and work elsewhere: the home is full."""
     container = pod.spec.containers[0]
@@ -369,6 +410,7 @@ def finish_pod(spawner, pod):
     add_folders(spawner, pod)
     bind_to_node(spawner, pod)
     bind_to_model(spawner, pod)
+    choose_machine(spawner, pod)
     if spawner.user_options.get("homeReadOnly") is True:
         close_home(pod)
     # Kubernetes would delete it once its node has been away for five minutes,
@@ -430,3 +472,5 @@ c.KubeSpawner.extra_pod_config = {
     # One that died is ended with its reason, rather than back without its state.
     "restartPolicy": "Never",
 }
+# Its last lines are that reason; its log goes with its pod.
+c.KubeSpawner.extra_container_config = {"terminationMessagePolicy": "FallbackToLogsOnError"}

@@ -1,0 +1,221 @@
+package notebooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Placing is how a lab chooses between machines; the zero value packs GPUs and
+// keeps CPU notebooks from no machine.
+type Placing struct {
+	CPU  string // CPUAnywhere, CPUPrefer or CPURequire
+	GPUs string // GPUsPack or GPUsSpread
+}
+
+// Where CPU notebooks run.
+const (
+	CPUAnywhere = ""        // on any machine
+	CPUPrefer   = "prefer"  // on machines without GPUs where one has room
+	CPURequire  = "require" // on machines without GPUs, or not at all
+)
+
+// Where notebooks with GPUs run, of the machines that have room for them.
+const (
+	GPUsPack   = ""       // where the fewest GPUs are free: others stay whole for who needs several
+	GPUsSpread = "spread" // where the most are: each has more of its machine's memory and processors
+)
+
+// Placement is where a launch runs by the lab's rules, and why.
+type Placement struct {
+	Machines []string `json:"machines,omitempty"` // the only ones it may run on, none for any
+	Prefer   []string `json:"prefer,omitempty"`   // those that it runs on if they still have room
+	Why      string   `json:"why,omitempty"`      // of those, a sentence; "" where there was no choice
+}
+
+// WhyHere says in a sentence why a launch runs on its machine, "" where that was
+// no choice.
+func (l Launch) WhyHere() string {
+	switch {
+	case l.Node == "" || l.Placement.Why == "":
+		return ""
+	case len(l.Placement.Prefer) > 0 && !slices.Contains(l.Placement.Prefer, l.Node):
+		return "Another machine was meant, and had no room any more when it started."
+	}
+	return l.Placement.Why
+}
+
+func (s *Service) placing() Placing {
+	if s.cfg.Placing == nil {
+		return Placing{}
+	}
+	return s.cfg.Placing()
+}
+
+// ruled tells whether the lab's rules keep it off some machines.
+func (n Need) ruled() bool { return n.NoGPUs || len(n.Barred) > 0 }
+
+// choose decides between the machines of a pool.
+func choose(room Room, need Need, rules Placing) Placement {
+	var p Placement
+	if need.ruled() {
+		for _, n := range slices.Concat(room.Nodes, room.Cordoned) {
+			if n.fits(need) {
+				p.Machines = append(p.Machines, n.Name)
+			}
+		}
+	}
+	if len(room.Nodes) < 2 {
+		return p
+	}
+	var open []NodeRoom
+	for _, n := range room.Nodes {
+		if n.fits(need) && n.Free.covers(need.Amount) {
+			open = append(open, n)
+		}
+	}
+	switch {
+	case need.Only != "":
+		p.Why = "Its home or its image is on no other machine."
+	case need.GPUs > 0:
+		p.preferOf(open, rules.GPUs == GPUsSpread)
+	case need.NoGPUs:
+		p.Why = "CPU notebooks run on machines without GPUs only, by the lab’s rules."
+	case rules.CPU == CPUPrefer:
+		p.preferWithoutGPUs(room, open)
+	}
+	return p
+}
+
+// preferOf takes the machine with the fewest free GPUs, or the most.
+func (p *Placement) preferOf(open []NodeRoom, spread bool) {
+	switch len(open) {
+	case 0:
+		return
+	case 1:
+		p.Why = "No other machine had room for it."
+	default:
+		p.Why = "Of the machines with room for it, it had the fewest free GPUs: others stay whole for notebooks that need several."
+		if spread {
+			p.Why = "Of the machines with room for it, it had the most free GPUs."
+		}
+	}
+	best := open[0]
+	for _, n := range open[1:] {
+		if spread && n.Free.GPUs > best.Free.GPUs || !spread && n.Free.GPUs < best.Free.GPUs {
+			best = n
+		}
+	}
+	p.Prefer = []string{best.Name}
+}
+
+func (p *Placement) preferWithoutGPUs(room Room, open []NodeRoom) {
+	for _, n := range open {
+		if !n.HasGPUs {
+			p.Prefer = append(p.Prefer, n.Name)
+		}
+	}
+	switch {
+	case p.Prefer != nil:
+		p.Why = "CPU notebooks run on machines without GPUs where one has room, by the lab’s rules."
+	case slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool { return !n.HasGPUs }):
+		p.Why = "CPU notebooks run on machines without GPUs where one has room, by the lab’s rules, and none had."
+	default:
+		p.Why = "CPU notebooks run on machines without GPUs where one has room, by the lab’s rules, and none was ready."
+	}
+}
+
+// place chooses for a launch that is about to be asked for, remembers it, and
+// puts into options what the hub has to know.
+func (s *Service) place(ctx context.Context, l Launch, options map[string]any) error {
+	need := s.need(l)
+	p := choose(s.cfg.Cluster.Room(), need, s.placing())
+	if need.ruled() && p.Machines == nil {
+		return errors.New("none of the machines that it may run on is ready")
+	}
+	if p.Machines != nil {
+		options["machines"] = p.Machines
+	}
+	if p.Prefer != nil {
+		options["prefer"] = p.Prefer
+	}
+	return s.rows.placed(ctx, l.ID, p)
+}
+
+// nowhere says why the lab's rules leave a profile no machine of the pool, "" where
+// they leave one, or may.
+func (s *Service) nowhere(p Profile) string {
+	need := s.need(Launch{Profile: p.Slug})
+	if p.GPUs > 0 || !need.NoGPUs || !s.cfg.Cluster.Synced() {
+		return ""
+	}
+	room := s.cfg.Cluster.Room()
+	switch {
+	case room.has(need):
+		return ""
+	case need.Only != "":
+		return fmt.Sprintf("CPU notebooks run on machines without GPUs only, by the lab’s rules, and this one starts on %s only, because its home or its image is nowhere else. An admin can change the rule on the page of the machines.", s.called(need.Only))
+	}
+	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and this lab has no such machine. An admin can change the rule on the page of the machines."
+}
+
+// away says why a launch waits for a machine that the lab's rules want, "" where
+// that is not so; never says that there is none.
+func (s *Service) away(l Launch) (why string, never bool) {
+	need := s.need(l)
+	if !need.ruled() {
+		return "", false
+	}
+	room := s.cfg.Cluster.Room()
+	if len(room.Nodes) == 0 || room.open(need) {
+		return "", false
+	}
+	if others := s.closedTo(need, room); others != "" {
+		return "No machine that could take it is for you. " + others + " Ask an admin, or launch another notebook.", !room.has(need)
+	}
+	if !need.NoGPUs {
+		return "", false
+	}
+	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and none of these is ready. It starts when one is.", false
+}
+
+// closedTo names machines that would do for a launch, and are for others; "" where
+// there are none.
+func (s *Service) closedTo(need Need, room Room) string {
+	anywhere := need
+	anywhere.Barred = nil
+	var list []string
+	for _, n := range room.Nodes {
+		if !n.fits(need) && n.fits(anywhere) {
+			list = append(list, s.called(n.Name)+" is for "+s.cfg.ForWhom(n.Name)+" only")
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return strings.Join(list, ", ") + "."
+}
+
+// join puts a space between sentences where there are two.
+func join(a, b string) string { return strings.TrimSpace(a + " " + b) }
+
+// open tells whether a machine that is ready would, empty, do for it, be it one
+// that takes no new work.
+func (r Room) open(need Need) bool {
+	return slices.ContainsFunc(slices.Concat(r.Nodes, r.Cordoned), func(n NodeRoom) bool { return n.fits(need) })
+}
+
+// placed writes where a launch is to run.
+func (t rows) placed(ctx context.Context, id int64, p Placement) error {
+	text, err := json.Marshal(p)
+	if err == nil {
+		_, err = t.db.ExecContext(ctx, `UPDATE launches SET placement = ? WHERE id = ?`, string(text), id)
+	}
+	if err != nil {
+		return fmt.Errorf("note where launch %d runs: %w", id, err)
+	}
+	return nil
+}
