@@ -103,26 +103,3 @@ func shortage(free []NodeRoom, need Need) string {
 		return shortNothing
 	}
 }
-
-// has reports whether some machine of the pool, empty, would do for it: one that
-// takes no new work or is away included.
-func (r Room) has(need Need) bool {
-	return slices.ContainsFunc(r.machines(), func(n NodeRoom) bool { return n.fits(need) })
-}
-
-// opens reports whether a machine that takes new work would, empty, do for it.
-func (r Room) opens(need Need) bool {
-	return slices.ContainsFunc(r.Nodes, func(n NodeRoom) bool { return n.fits(need) })
-}
-
-// machines are all of the pool.
-func (r Room) machines() []NodeRoom { return slices.Concat(r.Nodes, r.Cordoned, r.Away) }
-
-// largest is the most GPUs that one machine of the pool has.
-func largest(room Room) int {
-	most := 0
-	for _, n := range room.machines() {
-		most = max(most, n.Total.GPUs)
-	}
-	return most
-}

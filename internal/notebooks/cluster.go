@@ -93,6 +93,9 @@ type Need struct {
 	NoGPUs bool
 	// Barred are machines that it may not run on, because they are for others.
 	Barred []string
+	// Granted is the kind of GPU, as in NodeRoom.Kind, that the line has given it,
+	// "" for any.
+	Granted string
 }
 
 // GPUKind says which GPUs will do; the zero value takes any.
@@ -143,6 +146,8 @@ type NodeRoom struct {
 	// GPUs are of one kind.
 	GPUModel  string
 	GPUMemory int64
+	// Kind is what the line takes its GPUs for, "" without any.
+	Kind string
 	// Title is what it is shown as, "" for its name.
 	Title string
 	// Why says of one in Room.Cordoned why it takes no new work, "" for no reason.
@@ -151,7 +156,9 @@ type NodeRoom struct {
 
 // fits reports whether the machine, empty, could hold it.
 func (n NodeRoom) fits(need Need) bool {
-	if need.Only != "" && need.Only != n.Name || need.NoGPUs && n.HasGPUs || slices.Contains(need.Barred, n.Name) {
+	switch {
+	case need.Only != "" && need.Only != n.Name, need.NoGPUs && n.HasGPUs, slices.Contains(need.Barred, n.Name),
+		need.Granted != "" && need.Granted != n.Kind:
 		return false
 	}
 	return need.GPUs == 0 || n.Total.GPUs >= need.GPUs && need.Fits(n)

@@ -406,11 +406,11 @@ func (h *smallHub) checkProxy(http.ResponseWriter, *http.Request) {
 }
 
 // smallLine is a line that behaves: strict order among those whom the same
-// models will do, and as many GPUs as there are.
+// kinds will do, and as many GPUs as there are.
 type smallLine struct {
 	mu       sync.Mutex
 	state    queue.State
-	admitted map[int64]string // the model by launch
+	admitted map[int64]string // the kind by launch
 	trouble  string
 	changes  chan struct{}
 }
@@ -430,15 +430,15 @@ func (l *smallLine) Keep(s queue.State) {
 func (l *smallLine) decide() {
 	left, there := map[string]int{}, map[int64]bool{}
 	for _, s := range l.state.Stock {
-		left[s.Model] = s.GPUs
+		left[s.Kind] = s.GPUs
 	}
 	for _, c := range l.state.Claims {
 		there[c.Launch] = true
 		if _, in := l.admitted[c.Launch]; c.Held && !in {
 			l.admitted[c.Launch] = c.On
 		}
-		if model, in := l.admitted[c.Launch]; in {
-			left[model] -= c.GPUs
+		if kind, in := l.admitted[c.Launch]; in {
+			left[kind] -= c.GPUs
 		}
 	}
 	for id := range l.admitted {
@@ -451,11 +451,11 @@ func (l *smallLine) decide() {
 		if _, in := l.admitted[c.Launch]; in || l.trouble != "" {
 			continue
 		}
-		line := fmt.Sprint(c.Models)
+		line := fmt.Sprint(c.Kinds)
 		for _, s := range l.state.Stock {
-			if !blocked[line] && (c.Models == nil || slices.Contains(c.Models, s.Model)) && left[s.Model] >= c.GPUs {
-				l.admitted[c.Launch], changed = s.Model, true
-				left[s.Model] -= c.GPUs
+			if !blocked[line] && (c.Kinds == nil || slices.Contains(c.Kinds, s.Kind)) && left[s.Kind] >= c.GPUs {
+				l.admitted[c.Launch], changed = s.Kind, true
+				left[s.Kind] -= c.GPUs
 				break
 			}
 		}
@@ -474,15 +474,15 @@ func (l *smallLine) decide() {
 func (l *smallLine) Standing(launch int64) queue.Standing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if model, in := l.admitted[launch]; in {
-		return queue.Standing{Admitted: true, Model: model}
+	if kind, in := l.admitted[launch]; in {
+		return queue.Standing{Admitted: true, Kind: kind}
 	}
 	before := map[string]int{}
 	for _, c := range l.state.Claims {
 		if _, in := l.admitted[c.Launch]; in {
 			continue
 		}
-		line := fmt.Sprint(c.Models)
+		line := fmt.Sprint(c.Kinds)
 		before[line]++
 		if c.Launch == launch {
 			return queue.Standing{Position: before[line]}
@@ -621,6 +621,14 @@ func (h *house) open(tune func(*patience)) {
 			return nil
 		},
 		ForWhom: func(string) string { return "guests" },
+		Limited: func() (list []string) {
+			if all := h.barred.Load(); all != nil {
+				for _, machines := range *all {
+					list = append(list, machines...)
+				}
+			}
+			return list
+		},
 		Placing: func() Placing {
 			if rules := h.placing.Load(); rules != nil {
 				return *rules

@@ -1,9 +1,9 @@
 package notebooks
 
 import (
+	"cmp"
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/gpulab/gpulab/internal/queue"
 	"github.com/gpulab/gpulab/internal/users"
@@ -26,10 +26,6 @@ type Line interface {
 // keepLine tells the line of the pool and of the launches.
 func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 	state := queue.State{Stock: stock(active, room)}
-	models := make([]string, len(state.Stock))
-	for i := range state.Stock {
-		models[i] = state.Stock[i].Model
-	}
 	for _, l := range active {
 		if l.GPUs == 0 || l.State == Waiting && !s.mayQueue(ctx, l, room) {
 			continue
@@ -37,13 +33,13 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 		need := s.need(l)
 		c := queue.Claim{
 			Launch: l.ID, Namespace: "user-" + l.Handle, Role: s.roleOf(ctx, l), GPUs: l.GPUs,
-			Models: modelsFor(room, need), Held: l.State != Waiting,
+			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
 		}
-		if len(c.Models) == len(models) {
-			c.Models = nil
+		if len(c.Kinds) == len(state.Stock) {
+			c.Kinds = nil
 		}
 		if n := slices.IndexFunc(room.machines(), func(n NodeRoom) bool { return n.Name == l.Node }); c.Held && n >= 0 {
-			c.On = room.machines()[n].GPUModel
+			c.On = room.machines()[n].Kind
 		}
 		state.Claims = append(state.Claims, c)
 	}
@@ -88,42 +84,54 @@ func (s *Service) roleOf(ctx context.Context, l Launch) string {
 	return string(u.Role)
 }
 
-// modelsFor are the models of GPU that would do for need, sorted.
-func modelsFor(room Room, need Need) []string {
-	models := []string{}
-	for _, n := range room.machines() {
-		if n.Total.GPUs > 0 && n.fits(need) && !slices.Contains(models, n.GPUModel) {
-			models = append(models, n.GPUModel)
+// kindsFor are the kinds of GPU that would do for need, in the order of the stock.
+func kindsFor(stock []queue.Stock, room Room, need Need) []string {
+	kinds := []string{}
+	for _, s := range stock {
+		if slices.ContainsFunc(room.machines(), func(n NodeRoom) bool { return n.Kind == s.Kind && n.fits(need) }) {
+			kinds = append(kinds, s.Kind)
 		}
 	}
-	slices.Sort(models)
-	return models
+	return kinds
 }
 
-// stock is what the pool lends out of each model. A machine that takes no new
+// stock is what the pool lends out of each kind. A machine that takes no new
 // work counts with what launches hold of it, because they count, too; what pods
 // beside the launches hold is not to be had.
+//
+// What fewest launches can have comes first, so that it is given to them before
+// what the others need: GPUs that are for some people only, then small ones.
 func stock(active []Launch, room Room) []queue.Stock {
 	var list []queue.Stock
-	add := func(model string, gpus int) {
-		i := slices.IndexFunc(list, func(s queue.Stock) bool { return s.Model == model })
+	of := map[string]NodeRoom{} // a machine by kind
+	add := func(n NodeRoom, gpus int) {
+		if n.Kind == "" {
+			return
+		}
+		of[n.Kind] = n
+		i := slices.IndexFunc(list, func(s queue.Stock) bool { return s.Kind == n.Kind })
 		if i < 0 {
-			list = append(list, queue.Stock{Model: model})
+			list = append(list, queue.Stock{Kind: n.Kind})
 			i = len(list) - 1
 		}
 		list[i].GPUs += gpus
 	}
 	for _, n := range room.Nodes {
-		if n.Total.GPUs > 0 {
-			add(n.GPUModel, max(0, n.Total.GPUs-n.Withheld-foreign(active, room, n.Name)))
-		}
+		add(n, max(0, n.Total.GPUs-n.Withheld-foreign(active, room, n.Name)))
 	}
 	for _, n := range slices.Concat(room.Cordoned, room.Away) {
-		if n.Total.GPUs > 0 {
-			add(n.GPUModel, heldOn(active, n.Name))
-		}
+		add(n, heldOn(active, n.Name))
 	}
-	slices.SortFunc(list, func(a, b queue.Stock) int { return strings.Compare(a.Model, b.Model) })
+	everybodys := func(n NodeRoom) int {
+		if n.Kind == cmp.Or(n.GPUModel, unknownGPU) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(list, func(a, b queue.Stock) int {
+		x, y := of[a.Kind], of[b.Kind]
+		return cmp.Or(cmp.Compare(everybodys(x), everybodys(y)), cmp.Compare(x.GPUMemory, y.GPUMemory), cmp.Compare(a.Kind, b.Kind))
+	})
 	return list
 }
 
@@ -148,22 +156,21 @@ func heldOn(active []Launch, machine string) int {
 	return n
 }
 
-// grantedModel is the model of GPU that the line has given to a launch, as
-// machines are labelled, "" where the pool has one model only. It is false while
-// the line has not said.
-func (s *Service) grantedModel(l Launch) (string, bool) {
-	var models []string
-	for _, n := range s.cfg.Cluster.Room().machines() {
-		if n.Total.GPUs > 0 && !slices.Contains(models, n.GPUModel) {
-			models = append(models, n.GPUModel)
+// granted is the kind of GPU that the line has given to a launch, "" where the
+// pool has one kind only. It is false while the line has not said.
+func (s *Service) granted(l Launch, room Room) (string, bool) {
+	kinds := map[string]bool{}
+	for _, n := range room.machines() {
+		if n.Kind != "" {
+			kinds[n.Kind] = true
 		}
 	}
-	if l.GPUs == 0 || len(models) < 2 {
+	if l.GPUs == 0 || len(kinds) < 2 {
 		return "", true
 	}
 	standing := s.cfg.Line.Standing(l.ID)
-	if standing.Model != "" && s.cfg.SharedGPUs {
-		standing.Model += sharedSuffix
+	if !kinds[standing.Kind] {
+		return "", standing.Admitted // the machines are others than a moment ago
 	}
-	return standing.Model, standing.Admitted
+	return standing.Kind, standing.Admitted
 }

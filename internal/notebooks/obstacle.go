@@ -55,7 +55,7 @@ func (s *Service) impossible(p Profile) string {
 		return ""
 	}
 	need := s.needOf(p)
-	room := s.cfg.Cluster.Room()
+	room := s.room()
 	if room.has(need) {
 		return ""
 	}

@@ -128,7 +128,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 		s.tell(list)
 		return s.patience.busy
 	}
-	room := s.cfg.Cluster.Room()
+	room := s.room()
 	s.keepLine(ctx, list, room)
 	next := s.patience.idle
 	var waiting []Launch
@@ -242,25 +242,12 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []La
 		return false
 	}
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
-	room.Shared = s.cfg.SharedGPUs
-	for i := range room.Nodes {
-		room.Nodes[i].Title = s.called(room.Nodes[i].Name)
-	}
-	for i := range room.Cordoned {
-		room.Cordoned[i].Title = s.called(room.Cordoned[i].Name)
-		if s.cfg.CordonReason != nil {
-			room.Cordoned[i].Why = s.cfg.CordonReason(room.Cordoned[i].Name)
-		}
-	}
 	queue := make([]candidate, len(waiting))
 	for i, l := range waiting {
 		queue[i].need = s.need(l)
 		if l.GPUs > 0 {
-			standing := s.cfg.Line.Standing(l.ID)
-			queue[i].granted = standing.Admitted
-			if standing.Model != "" {
-				queue[i].need.Model = standing.Model
-			}
+			queue[i].granted = s.cfg.Line.Standing(l.ID).Admitted
+			queue[i].need.Granted, _ = s.granted(l, room)
 		}
 	}
 	behind, admitted, starting := 0, false, s.starting(all)
@@ -296,14 +283,6 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []La
 		})
 	}
 	return admitted
-}
-
-// called is what a machine is shown as.
-func (s *Service) called(machine string) string {
-	if s.cfg.Called == nil {
-		return machine
-	}
-	return s.cfg.Called(machine)
 }
 
 // startTime is how long a start is taken to keep the machine busy. One that
@@ -576,13 +555,6 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 	}
 	// The hub takes nothing but these: what a notebook gets is its profile's matter.
 	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID}
-	model, known := s.grantedModel(l)
-	if !known {
-		return errNoGrant
-	}
-	if model != "" {
-		options["gpuModel"] = model
-	}
 	if s.cfg.Options != nil {
 		more, err := s.cfg.Options(ctx, u, l.ID)
 		if err != nil {

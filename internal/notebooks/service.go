@@ -108,9 +108,10 @@ type Config struct {
 	// no reason. Nil knows none.
 	CordonReason func(machine string) string
 	// Barred are machines that somebody may not use, ForWhom says whom one is for.
-	// Nil bars nobody.
+	// Limited are all that are not for everybody. Nil bars nobody.
 	Barred  func(userID int64) []string
 	ForWhom func(machine string) string
+	Limited func() []string
 	// Placing is how machines are chosen. Nil is the zero value.
 	Placing func() Placing
 	// Called is what a machine is shown as. Nil shows names.

@@ -132,7 +132,7 @@ func waitWords(v verdict, room Room, position int) string {
 		return cordonWords(v.cordoned) + " It starts when that has changed."
 	case len(room.Nodes) == 0:
 		return "No machine of the lab is ready. It starts when one is."
-	case v.never && (v.need.Only != "" || largest(room) == 0):
+	case v.never && (v.need.Only != "" || room.largest() == 0):
 		return neverWords(v.need, room) + " Cancel it, or launch a CPU notebook."
 	case v.never:
 		return neverWords(v.need, room) + " It can never start like this: cancel it, or launch another notebook."
@@ -152,7 +152,7 @@ func waitWords(v verdict, room Room, position int) string {
 
 // neverWords says why no machine could take it, and what there is instead.
 func neverWords(need Need, room Room) string {
-	most := largest(room)
+	most := room.largest()
 	switch {
 	case need.Only != "":
 		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))
@@ -177,18 +177,6 @@ func inventory(room Room) string {
 		list = append(list, fmt.Sprintf("%d × %s", counts[model], model))
 	}
 	return strings.Join(list, ", ")
-}
-
-// called is what a machine is shown as.
-func (r Room) called(machine string) string {
-	for _, list := range [][]NodeRoom{r.Nodes, r.Cordoned} {
-		for _, n := range list {
-			if n.Name == machine {
-				return cmp.Or(n.Title, n.Name)
-			}
-		}
-	}
-	return machine
 }
 
 // cordonWords says of machines that they take no new work, and why.

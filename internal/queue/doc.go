@@ -7,10 +7,10 @@
 // has changed it, and may be lost without harm but for what Kueue knows of past
 // use.
 //
-//   - a ResourceFlavor is GPUs of one model;
+//   - a ResourceFlavor is GPUs of one kind, such as those of one model;
 //   - the Cohort "lab" has them all, as many as the pool lends out now;
-//   - a ClusterQueue is the line of those whom the same models will do: so one
-//     who waits for a rare model holds back nobody who wants another. Within it
+//   - a ClusterQueue is the line of those whom the same kinds will do: so one
+//     who waits for a rare one holds back nobody who wants another. Within it
 //     order is strict: who used less in the past comes first, among equals whose
 //     role has the higher priority, then who came first;
 //   - a LocalQueue is one person in one such line, to which past use is booked;

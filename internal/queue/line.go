@@ -20,10 +20,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Stock is what the pool lends out of one model of GPU.
+// Stock is what the pool lends out of one kind of GPU. A kind is a name for
+// GPUs that do for the same launches, such as those of one model.
 type Stock struct {
-	Model string // as NVIDIA's label has it, "" where that is not known
-	GPUs  int    // or shares of them
+	Kind string
+	GPUs int // or shares of them
 }
 
 // Claim is a launch that wants GPUs, or has them.
@@ -32,25 +33,25 @@ type Claim struct {
 	Namespace string // its owner's; it exists
 	Role      string // its owner's, one of Config.Priorities
 	GPUs      int
-	// Models are those that will do, nil for any of the pool.
-	Models []string
+	// Kinds are those that will do, nil for any of the pool.
+	Kinds []string
 	// Held says that it has its GPUs: it has been started.
 	Held bool
-	// On is the model that it holds, "" while that is not known.
+	// On is the kind that it holds, "" while that is not known.
 	On string
 }
 
 // State is what the line is derived from.
 type State struct {
-	Stock  []Stock
+	Stock  []Stock // what is given away first, of what will do, comes first
 	Claims []Claim // oldest first
 }
 
 // Standing is where a launch stands in the line.
 type Standing struct {
-	// Admitted says that it may start, on GPUs of this model.
+	// Admitted says that it may start, on GPUs of this kind.
 	Admitted bool
-	Model    string
+	Kind     string
 	// Position counts from 1; 0 while it is not known.
 	Position int
 }
@@ -310,8 +311,8 @@ func (l *Line) keepClaim(ctx context.Context, c Claim, line string, w workload, 
 	switch {
 	case !there:
 		return l.join(ctx, c, line)
-	case c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On), // it runs on another model
-		!c.Held && w.reserved && c.Models != nil && !slices.ContainsFunc(c.Models, func(m string) bool { return flavorName(m) == w.flavor }), // the pool has changed meanwhile
+	case c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On), // it runs on another kind
+		!c.Held && w.reserved && c.Kinds != nil && !slices.ContainsFunc(c.Kinds, func(k string) bool { return flavorName(k) == w.flavor }), // the pool has changed meanwhile
 		!c.Held && !w.reserved && w.line != line,
 		w.gpus != c.GPUs, w.finished:
 		// The watch tells when it is gone, and then it joins anew.
@@ -391,9 +392,9 @@ func (l *Line) write(ctx context.Context, o object, again time.Duration) error {
 
 // standing asks who is where in the lines.
 func (l *Line) standing(ctx context.Context, s State) (map[int64]Standing, error) {
-	models := map[string]string{}
+	kinds := map[string]string{}
 	for _, stock := range s.Stock {
-		models[flavorName(stock.Model)] = stock.Model
+		kinds[flavorName(stock.Kind)] = stock.Kind
 	}
 	list, pending := map[int64]Standing{}, map[string]map[int64]bool{}
 	have := l.known()
@@ -401,7 +402,7 @@ func (l *Line) standing(ctx context.Context, s State) (map[int64]Standing, error
 		w, there := have[c.Launch]
 		switch {
 		case there && w.admitted:
-			list[c.Launch] = Standing{Admitted: true, Model: models[w.flavor]}
+			list[c.Launch] = Standing{Admitted: true, Kind: kinds[w.flavor]}
 		case there && !c.Held:
 			if pending[w.line] == nil {
 				pending[w.line] = map[int64]bool{}

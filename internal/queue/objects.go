@@ -85,17 +85,17 @@ func newObject(kind schema.GroupVersionResource, name, namespace, kindName strin
 	return object{kind: kind, name: name, namespace: namespace, content: content}
 }
 
-// everyModel is the line of those whom any GPU of the pool will do.
-const everyModel = "any"
+// everyKind is the line of those whom any GPU of the pool will do.
+const everyKind = "any"
 
 // lineOf names the line that a claim waits in.
 func lineOf(c Claim, stock []Stock) string {
-	if coversAll(c.Models, stock) {
-		return everyModel
+	if coversAll(c.Kinds, stock) {
+		return everyKind
 	}
-	names := make([]string, len(c.Models))
-	for i, m := range c.Models {
-		names[i] = flavorName(m)
+	names := make([]string, len(c.Kinds))
+	for i, k := range c.Kinds {
+		names[i] = flavorName(k)
 	}
 	slices.Sort(names)
 	if len(names) == 1 {
@@ -106,28 +106,28 @@ func lineOf(c Claim, stock []Stock) string {
 	return fmt.Sprintf("some-%08x", h.Sum32())
 }
 
-func coversAll(models []string, stock []Stock) bool {
-	if models == nil {
+func coversAll(kinds []string, stock []Stock) bool {
+	if kinds == nil {
 		return true
 	}
 	for _, s := range stock {
-		if !slices.Contains(models, s.Model) {
+		if !slices.Contains(kinds, s.Kind) {
 			return false
 		}
 	}
 	return true
 }
 
-// linesOf are the models of every line that somebody is in, and of the one for all.
+// linesOf are the kinds of every line that somebody is in, and of the one for all.
 func linesOf(s State) map[string][]string {
 	all := make([]string, len(s.Stock))
 	for i, stock := range s.Stock {
-		all[i] = stock.Model
+		all[i] = stock.Kind
 	}
-	lines := map[string][]string{everyModel: all}
+	lines := map[string][]string{everyKind: all}
 	for _, c := range s.Claims {
-		if line := lineOf(c, s.Stock); line != everyModel {
-			lines[line] = c.Models
+		if line := lineOf(c, s.Stock); line != everyKind {
+			lines[line] = c.Kinds
 		}
 	}
 	return lines
@@ -141,17 +141,17 @@ func wanted(s State, lines map[string][]string, priorities map[string]int) []obj
 		list = append(list, newObject(priorityKind, priorityName(role), "", "WorkloadPriorityClass", map[string]any{"value": int64(priorities[role])}))
 	}
 	quota := map[string]int{}
-	var models []string
+	var kinds []string
 	for _, stock := range s.Stock {
-		list = append(list, newObject(flavorKind, flavorName(stock.Model), "", "ResourceFlavor", map[string]any{"spec": map[string]any{}}))
-		models = append(models, stock.Model)
-		quota[stock.Model] = stock.GPUs
+		list = append(list, newObject(flavorKind, flavorName(stock.Kind), "", "ResourceFlavor", map[string]any{"spec": map[string]any{}}))
+		kinds = append(kinds, stock.Kind)
+		quota[stock.Kind] = stock.GPUs
 	}
-	if len(models) == 0 {
+	if len(kinds) == 0 {
 		return list // Kueue keeps no line without GPUs; what was there stays
 	}
 	list = append(list, newObject(cohortKind, cohort, "", "Cohort", map[string]any{"spec": map[string]any{
-		"resourceGroups": resourceGroups(models, quota),
+		"resourceGroups": resourceGroups(kinds, quota),
 	}}))
 	for _, line := range slices.Sorted(maps.Keys(lines)) {
 		if len(lines[line]) == 0 {
@@ -169,15 +169,14 @@ func wanted(s State, lines map[string][]string, priorities map[string]int) []obj
 	return list
 }
 
-// resourceGroups gives each model its quota; lines have none of their own and
-// take from the cohort.
-func resourceGroups(models []string, quota map[string]int) []any {
-	models = slices.Sorted(slices.Values(models))
-	flavors := make([]any, len(models))
-	for i, m := range models {
+// resourceGroups gives each kind its quota; lines have none of their own and
+// take from the cohort, of the first kind that has what is asked for.
+func resourceGroups(kinds []string, quota map[string]int) []any {
+	flavors := make([]any, len(kinds))
+	for i, k := range kinds {
 		flavors[i] = map[string]any{
-			"name":      flavorName(m),
-			"resources": []any{map[string]any{"name": gpuResource, "nominalQuota": amount(quota[m])}},
+			"name":      flavorName(k),
+			"resources": []any{map[string]any{"name": gpuResource, "nominalQuota": amount(quota[k])}},
 		}
 	}
 	return []any{map[string]any{"coveredResources": []any{gpuResource}, "flavors": flavors}}
@@ -194,8 +193,8 @@ func localQueue(namespace, line string) object {
 
 func priorityName(role string) string { return "gpulab-" + role }
 
-// flavorName is a model as Kubernetes takes it for a name.
-func flavorName(model string) string {
+// flavorName is a kind as Kubernetes takes it for a name.
+func flavorName(kind string) string {
 	name := strings.Trim(strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
@@ -204,7 +203,7 @@ func flavorName(model string) string {
 			return r + 'a' - 'A'
 		}
 		return '-'
-	}, model), "-")
+	}, kind), "-")
 	if name == "" {
 		return "gpu"
 	}

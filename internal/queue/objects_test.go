@@ -9,12 +9,12 @@ import (
 
 var mixed = []Stock{{"NVIDIA-A100-SXM4-80GB", 2}, {"Tesla-T4", 4}}
 
-// People wait together whom the same models will do.
+// People wait together whom the same kinds will do.
 func TestLineOf(t *testing.T) {
 	for _, c := range []struct {
-		models []string
-		stock  []Stock
-		want   string
+		kinds []string
+		stock []Stock
+		want  string
 	}{
 		{nil, mixed, "any"},
 		{[]string{"Tesla-T4", "NVIDIA-A100-SXM4-80GB"}, mixed, "any"},
@@ -24,8 +24,8 @@ func TestLineOf(t *testing.T) {
 		{[]string{"L4", "Tesla-T4"}, append(mixed[:2:2], Stock{"L4", 1}), "some-1ca27c29"},
 		{[]string{""}, []Stock{{"", 1}, {"L4", 1}}, "only-gpu"},
 	} {
-		if got := lineOf(Claim{Models: c.models}, c.stock); got != c.want {
-			t.Errorf("%v of %v: %s, want %s", c.models, c.stock, got, c.want)
+		if got := lineOf(Claim{Kinds: c.kinds}, c.stock); got != c.want {
+			t.Errorf("%v of %v: %s, want %s", c.kinds, c.stock, got, c.want)
 		}
 	}
 }
@@ -33,7 +33,7 @@ func TestLineOf(t *testing.T) {
 // The quotas lie in the cohort once; lines have none of their own, and take only
 // what their people asked for.
 func TestWantedObjects(t *testing.T) {
-	s := State{Stock: mixed, Claims: []Claim{{Launch: 1, GPUs: 1}, {Launch: 2, GPUs: 1, Models: []string{"Tesla-T4"}}}}
+	s := State{Stock: mixed, Claims: []Claim{{Launch: 1, GPUs: 1}, {Launch: 2, GPUs: 1, Kinds: []string{"Tesla-T4"}}}}
 	found := map[string]string{}
 	for _, o := range wanted(s, linesOf(s), map[string]int{"member": 200}) {
 		data, err := json.Marshal(o.content)

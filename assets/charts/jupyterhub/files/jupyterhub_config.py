@@ -326,16 +326,6 @@ def bind_to_node(spawner, pod):
     pod.spec.node_selector = {**(pod.spec.node_selector or {}), "kubernetes.io/hostname": node}
 
 
-def bind_to_model(spawner, pod):
-    """Keep the pod to machines with the model of GPU that it was given in the line."""
-    model = spawner.user_options.get("gpuModel")
-    if model is None:
-        return
-    if not (isinstance(model, str) and re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", model)):
-        raise ValueError(f"gpulab sent the GPU model {model!r}, which cannot be one's label")
-    pod.spec.node_selector = {**(pod.spec.node_selector or {}), "nvidia.com/gpu.product": model}
-
-
 def machines_of(spawner, option):
     """Return the machines that gpulab names under an option, None where it names none."""
     names = spawner.user_options.get(option)
@@ -409,7 +399,6 @@ def finish_pod(spawner, pod):
         pod.spec.host_users = True
     add_folders(spawner, pod)
     bind_to_node(spawner, pod)
-    bind_to_model(spawner, pod)
     choose_machine(spawner, pod)
     if spawner.user_options.get("homeReadOnly") is True:
         close_home(pod)
