@@ -201,8 +201,9 @@ func TestTwoGPUsAreNotOvertaken(t *testing.T) {
 func TestAdmittedLaunchCounts(t *testing.T) {
 	h := newHouse(t, 1)
 	h.hub.set(func() { h.hub.down = true })
-	a, b := h.launch(h.alice, "gpu", ""), h.launch(h.bob, "gpu", "")
+	a := h.launch(h.alice, "gpu", "")
 	h.until(a.ID, "held up", func(l Launch) bool { return l.State == Starting && strings.Contains(l.Reason, "does not answer") })
+	b := h.launch(h.bob, "gpu", "")
 	h.until(b.ID, "waiting", func(l Launch) bool { return l.State == Waiting && l.Position == 1 })
 	h.hub.set(func() { h.hub.down = false })
 	h.is(a.ID, Running)

@@ -21,15 +21,18 @@ func TestQueue(t *testing.T) {
 		{"who used less goes first", q.whoUsedLess, true},
 		{"Kueue is killed", q.kueueKilled, true},
 		{"gpulab is killed", q.gpulabKilled, true},
-		{"what is deleted by hand comes back", q.byHand, false},
+		{"what is deleted by hand comes back", q.byHand, true},
+		{"a deleted pod makes room", q.podDeleted, true},
 		{"nothing is left", q.nothingLeft, false},
 	})
 }
 
 // line is what the chapters of TestQueue hand on.
 type line struct {
-	cleo *lab.Browser
-	more *lab.Browser // ada's page of the launch that waits
+	cleo   *lab.Browser
+	more   *lab.Browser // ada's page of the launch that waits
+	third  *lab.Browser // ben's
+	kernel *kernel      // of the first notebook
 }
 
 // queueConfig books use every second, and forgets it in an hour: what people
@@ -49,6 +52,12 @@ func (q *line) setUp(t *testing.T, a *appliance) {
 	a.WriteFile("/etc/gpulab/config.yaml", queueConfig)
 	testSetUp(t, a)
 	q.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
+	began := time.Now()
+	a.eventually(t, "Kueue is ready", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "deployment", "kueue-controller-manager", "-o", "jsonpath={.status.readyReplicas}") == "1"
+	})
+	t.Logf("Kueue was ready %s after the lab was set up; its memory in MB: %s", time.Since(began).Round(100*time.Millisecond),
+		strings.Join(strings.Fields(a.Run(a.ctx, "sh", "-c", `for p in $(pgrep -f '^/manager'); do awk '/^(Rss|Pss):/ { print $1, $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`).Stdout), " "))
 }
 
 // moreThanThereIs is refused at once with what there is.
@@ -64,6 +73,8 @@ func (q *line) whoUsedLess(t *testing.T, a *appliance) {
 	launch(ada, "gpu", "First")
 	waitJupyterLab(ada, adminHandle)
 	t.Logf("the first launch took %s", time.Since(began).Round(100*time.Millisecond))
+	q.kernel = newKernel(ada)
+	q.kernel.run(t, "answer = 41")
 	ben := a.guest.For(t)
 	launch(ben, "gpu", "Second")
 	waitJupyterLab(ben, guestHandle)
@@ -103,15 +114,23 @@ func (a *appliance) stopNotebook(t *testing.T, handle, title string) {
 // loses their place.
 func (q *line) kueueKilled(t *testing.T, a *appliance) {
 	cleo := q.cleo.For(t)
-	// Its next pod finds no machine until this is taken away again.
-	taint := func(mark string) { a.MustGpulab(a.ctx, "kubectl", "taint", "nodes", "--all", "away=now:NoSchedule"+mark) }
-	taint("")
+	// Its next pod finds no machine until that has the label again.
+	const label = "node-role.kubernetes.io/control-plane"
+	a.MustGpulab(a.ctx, "kubectl", "label", "nodes", "--all", label+"-")
 	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "control-plane=controller-manager", "--force", "--grace-period=0", "--wait=false")
 	cleo.WaitText("#launch-state", "Kueue, which decides who gets a GPU next, does not answer.")
 	cleo.Pictures("queue-kueue-away")
 	a.stopNotebook(t, guestHandle, "Second")
+	// What runs goes on, and what needs no GPU starts.
+	if got := strings.TrimSpace(q.kernel.run(t, "print(answer + 1)")); got != "42" {
+		t.Errorf("the running notebook says %q", got)
+	}
+	ben := a.guest.For(t).Tab()
+	launch(ben, "cpu", "Meanwhile")
+	waitJupyterLab(ben, guestHandle)
+	a.stopNotebook(t, guestHandle, "Meanwhile")
 	cleo.WaitText("#launch-state", "does not answer.")
-	taint("-")
+	a.MustGpulab(a.ctx, "kubectl", "label", "nodes", "--all", label+"=true")
 	began := time.Now()
 	waitJupyterLab(cleo, "cleo")
 	t.Logf("from the end of that to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
@@ -142,6 +161,7 @@ func (q *line) gpulabKilled(t *testing.T, a *appliance) {
 func (q *line) byHand(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+adminHandle, "--all", "--wait=false")
 	ben := a.guest.For(t).Tab()
+	q.third = ben
 	launch(ben, "gpu", "Third")
 	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
 	a.eventually(t, "what runs is booked again", func() bool {
@@ -153,14 +173,28 @@ func (q *line) byHand(t *testing.T, a *appliance) {
 	a.eventually(t, "the quota is that of the pool again", func() bool {
 		return a.MustGpulab(a.ctx, "kubectl", "get", "cohort", "lab", "-o", "jsonpath={.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota}") == "2M"
 	})
-	ben.Click("main", "Cancel")
-	ben.WaitText("#launch-state", "Cancelled")
+	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+guestHandle, "--all", "--wait=false")
+	a.eventually(t, "who waits is in line again", func() bool { return strings.Contains(a.workloads(t), "user-"+guestHandle) })
+	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+}
+
+// podDeleted: what holds a GPU ends, whatever ended it, and the next one gets it.
+func (q *line) podDeleted(t *testing.T, a *appliance) {
+	a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+adminHandle, "delete", "pods", "-l", "gpulab.dev/notebook=first", "--wait=false")
+	waitJupyterLab(q.third.For(t), guestHandle)
+	a.eventually(t, "two have a GPU, as before", func() bool {
+		got := a.workloads(t)
+		return strings.Count(got, "launch-") == 2 && strings.Count(got, "True") == 2 && strings.Contains(got, "user-"+guestHandle)
+	})
+	if got := a.running(t, "First"); got != 0 {
+		t.Error("the notebook without its pod runs")
+	}
 }
 
 // nothingLeft: when all have ended, Kueue knows of none.
 func (q *line) nothingLeft(t *testing.T, a *appliance) {
-	b := a.browser.For(t)
-	for _, title := range []string{"First", "More"} {
+	for title, browser := range map[string]*lab.Browser{"More": a.browser, "Third": a.guest} {
+		b := browser.For(t)
 		b.Open(pages + "/")
 		b.Click("#mine", "Stop "+title)
 		b.Click("dialog[open]", "Stop")
