@@ -34,6 +34,8 @@ type smallLab struct {
 	deleted  []string // UIDs that gpulab deleted itself
 	noDelete bool     // the API is away
 	linger   time.Duration
+	slow     bool   // pods get their place later
+	between  func() // runs after each look at the room, under mu
 	changes  chan struct{}
 	count    int
 }
@@ -73,6 +75,9 @@ func (c *smallLab) edit(f func()) {
 func (c *smallLab) Room() Room {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.between != nil {
+		defer c.between()
+	}
 	room := Room{Away: slices.Repeat([]NodeRoom{{Name: "away", Total: Amount{GPUs: 9, MilliCPU: 8000, Memory: 1 << 40}}}, c.closed)}
 	for _, n := range c.nodes {
 		n.Free = n.Total
@@ -142,7 +147,7 @@ func (c *smallLab) add(handle, server string, launch int64, gpus int, only ...an
 		Unschedulable: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
 	}
 	for _, n := range room.Nodes {
-		if n.Free.GPUs >= gpus && (len(only) == 0 || slices.Contains(only, any(n.Name))) {
+		if !c.slow && n.Free.GPUs >= gpus && (len(only) == 0 || slices.Contains(only, any(n.Name))) {
 			p.Node, p.Scheduled, p.Unschedulable = n.Name, true, ""
 			break
 		}

@@ -128,6 +128,9 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 		s.tell(list)
 		return s.patience.busy
 	}
+	// Before the room: a pod that gets its place between the two looks counts
+	// twice then, for a moment, rather than not at all.
+	reserved := s.reserved(list)
 	room := s.room()
 	s.keepLine(ctx, list, room)
 	next := s.patience.idle
@@ -146,7 +149,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	}
 	if reason := s.hold(); reason != "" {
 		s.explainWait(waiting, reason)
-	} else if s.admitWaiting(ctx, room, list, waiting) {
+	} else if s.admitWaiting(ctx, room, reserved, list, waiting) {
 		next = 0
 	}
 	s.removeOrphans(ctx, list)
@@ -237,7 +240,7 @@ func (s *Service) look(id int64) track {
 
 // admitWaiting lets waiting launches start whose turn it is, as far as there is
 // room, and tells the others why they wait. It reports whether any was admitted.
-func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []Launch) bool {
+func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, all, waiting []Launch) bool {
 	if len(waiting) == 0 {
 		return false
 	}
@@ -251,7 +254,7 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, all, waiting []La
 		}
 	}
 	behind, admitted, starting := 0, false, s.starting(all)
-	for i, v := range admit(room, s.reserved(all), queue) {
+	for i, v := range admit(room, reserved, queue) {
 		l := waiting[i]
 		if v.admit && (s.cfg.StartsAtOnce == 0 || starting < s.cfg.StartsAtOnce) {
 			admitted = s.start(ctx, l) || admitted

@@ -86,6 +86,28 @@ func TestWaitsForAGPUAndSaysWhy(t *testing.T) {
 	}
 }
 
+// A pod that gets its place while gpulab looks around takes its GPU once: nobody
+// is sent for one that is gone.
+func TestPlacedBetweenTwoLooks(t *testing.T) {
+	h := newHouse(t, 1)
+	h.lab.edit(func() {
+		h.lab.slow = true
+		h.lab.between = func() {
+			for _, p := range h.lab.pods {
+				p.Node, p.Scheduled, p.Unschedulable, p.Ready = "node1", true, "", !p.Started.IsZero()
+			}
+		}
+	})
+	first := h.launch(h.alice, "gpu", "")
+	h.until(first.ID, "admitted", func(l Launch) bool { return l.State != Waiting })
+	second := h.launch(h.bob, "gpu", "")
+	h.is(first.ID, Running)
+	h.until(second.ID, "next in line", func(l Launch) bool { return l.Position == 1 })
+	if n := h.hub.called("POST /users/bob/servers/gpu"); n != 0 {
+		t.Errorf("the hub was asked %d times for a notebook that there is no GPU for", n)
+	}
+}
+
 // While the image of notebooks is being imported, launches wait and say so,
 // those too that a restart of gpulab met between admission and the hub.
 func TestHeldLaunchesWait(t *testing.T) {
