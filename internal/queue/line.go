@@ -177,8 +177,8 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 		return idleInterval // a lab without GPUs has no Kueue
 	}
 	next, trouble := idleInterval, ""
+	var standings map[int64]Standing
 	err := l.keep(ctx, *state)
-	standings := map[int64]Standing{}
 	if err == nil {
 		standings, err = l.standing(ctx, *state)
 	}
@@ -194,11 +194,8 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 	l.mu.Lock()
 	if err != nil {
 		// What was admitted stays so; places may have changed meanwhile.
-		for id, s := range l.standings {
-			if s.Admitted {
-				standings[id] = s
-			}
-		}
+		standings = maps.Clone(l.standings)
+		maps.DeleteFunc(standings, func(_ int64, s Standing) bool { return !s.Admitted })
 	}
 	changed := trouble != l.trouble || !maps.Equal(standings, l.standings)
 	if trouble != l.trouble {
