@@ -62,7 +62,7 @@ func (g *agent) headComponent() ctl.Component {
 	defer g.mu.Unlock()
 	switch {
 	case !g.since.IsZero():
-		head.Detail = fmt.Sprintf("%s at %s, connected for %s", g.file.Settings.Head, at.Addr(), inWords(time.Since(g.since)))
+		head.Detail = fmt.Sprintf("%s at %s, connected for %s", g.file.Settings.Head, at.Addr(), units.Lasting(time.Since(g.since)))
 		if g.theirs != version.Version && g.theirs != "" {
 			head.Detail += ", runs gpulab " + g.theirs
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/hoststat"
+	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
@@ -83,6 +84,7 @@ type appliance struct {
 	fleet   *fleet.Fleet
 	history *history.Recorder
 	quotas  *quota.Service
+	idle    *idle.Service // nil before the cluster is there
 	storage *storage.Service
 	signin  *signin.Service // outside identity providers
 	proxy   *proxyName      // the way to the internet, where the lab has one
@@ -654,7 +656,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
 		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort,
-		Notices: l.notices, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
+		Notices: l.notices, Keep: l.keepIdle, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
 	})
 	if err != nil {
 		return err
@@ -675,8 +677,12 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
+		Note: func(launch int64) string { return l.idle.Note(launch) },
 	})
 	if err != nil {
+		return err
+	}
+	if l.idle, err = l.newIdle(parts, hub); err != nil {
 		return err
 	}
 	parts.people = &people{Service: l.people, notebooks: parts.notebooks, places: parts.tenancy, now: time.Now}
@@ -699,6 +705,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
 	g.Go(func() error { return l.quotas.Keep(ctx, l) })
+	g.Go(func() error { return l.idle.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error { return parts.tenancy.Run(ctx) })
 	g.Go(func() error { return l.storage.Run(ctx) })
 	g.Go(func() error { return l.keepClaims(ctx, parts.tenancy) })
@@ -763,6 +770,7 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 		if text, err := l.quotas.Notice(context.Background(), u.ID); err == nil && text != "" {
 			list = append(list, notebooks.Notice{Key: "quota " + text, Text: text})
 		}
+		list = append(list, l.idleNotices(u.ID)...)
 		if state, err := l.storage.HomeState(context.Background(), u); err == nil {
 			if text, err := l.storage.HomeNotice(context.Background(), u.ID, state); err == nil && text != "" {
 				list = append(list, notebooks.Notice{Key: "home", Text: text})
@@ -829,7 +837,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
+		History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
 		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
@@ -846,7 +854,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		return err
 	}
 	programs, err := api.New(api.Config{
-		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Snapshots: l.fleet.Snapshots, Status: l.Status,
+		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
 		CheckGPU:  l.tryGPU, LendGPU: lend, Machines: machines{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/backup"
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // When somebody is reminded of a backup.
@@ -46,7 +47,7 @@ func (l *appliance) backupWords(ctx context.Context) (text, next string, err err
 	if now.Sub(last.Made) > nextBackup {
 		next = "`sudo gpulab backup FILE` on the head machine makes another"
 	}
-	return fmt.Sprintf("Last backup %s ago, %s", inWords(max(now.Sub(last.Made), 0)), with), next, nil
+	return fmt.Sprintf("Last backup %s ago, %s", units.Lasting(max(now.Sub(last.Made), 0)), with), next, nil
 }
 
 // backupComponent shows it beside the lab's parts. It is never more than a hint:

@@ -86,6 +86,8 @@ type Config struct {
 	Quotas QuotaConfig `json:"quotas,omitzero"`
 	// Queue says how past use counts in the line for GPUs.
 	Queue QueueConfig `json:"queue,omitzero"`
+	// Idle says what becomes of GPUs that nobody uses, and how old notebooks get.
+	Idle IdleConfig `json:"idle,omitzero"`
 	// Storage says how homes and shared folders are looked after.
 	Storage StorageConfig `json:"storage,omitzero"`
 	// Files says where people bring files in and out.
@@ -203,6 +205,7 @@ func (c *Config) setDefaults() {
 	if c.Queue.Sampling == "" {
 		c.Queue.Sampling = "1m"
 	}
+	c.Idle.setDefaults()
 	if c.Storage.MeasureEvery == "" {
 		c.Storage.MeasureEvery = "10m"
 	}
@@ -253,6 +256,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Queue.sampling(); err != nil {
+		return err
+	}
+	if _, err := c.Idle.policies(c.usualProfiles()); err != nil {
 		return err
 	}
 	if _, err := c.Storage.measureEvery(); err != nil {

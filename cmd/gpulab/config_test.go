@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A mistake in the configuration is told in words that need no knowledge of
@@ -72,6 +73,50 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {
 			t.Errorf("%q: %+v, %v", text, c, err)
 		}
+	}
+}
+
+// What is said of idle GPUs is understood, refused where it cannot be, and kept by init.
+func TestIdleConfig(t *testing.T) {
+	for text, want := range map[string]string{
+		"idle: {act: sometimes}":                  "it may be when-wanted, always or never",
+		"idle: {after: 30}":                       "after",
+		"idle: {after: soon}":                     "after is \"soon\", which is no time",
+		"idle: {countdown: 0s}":                   "countdown is how long",
+		"idle: {maxAge: 5m}":                      "maxAge is not longer than countdown",
+		"idle: {profiles: {nosuch: {after: 1h}}}": "there is no such profile",
+		"idle: {groups: {vision: {unused: 1m}}}":  "for the group \"vision\"",
+		"idle: {after: 48h}":                      "unused is shorter than after",
+	} {
+		if _, err := loadConfig(writeConfig(t, text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	before, err := loadConfig(writeConfig(t, "idle:\n  after: 45m\n  extensions: 0\n  unused: 0\n  profiles:\n    gpu: {maxAge: 72h}\n  groups:\n    thesis: {after: 2h}\n    staff: {act: never}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := writeConfig(t, "")
+	if _, err := saveConfig(path, before); err != nil {
+		t.Fatal(err)
+	}
+	after, err := loadConfig(path)
+	if err != nil || !reflect.DeepEqual(before.Idle, after.Idle) {
+		t.Errorf("%+v, %v\nwant %+v", after.Idle, err, before.Idle)
+	}
+	p, err := after.Idle.policies(after.usualProfiles())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Of("gpu", []string{"thesis"}); got.After != 2*time.Hour || got.Extensions != 0 || got.Unused != 0 || got.MaxAge != 72*time.Hour || got.Countdown != 10*time.Minute {
+		t.Errorf("thesis: %+v", got)
+	}
+	if got := p.Of("cpu", nil); got.After != 45*time.Minute || got.MaxAge != 0 {
+		t.Errorf("base: %+v", got)
+	}
+	usual, err := loadConfig(writeConfig(t, ""))
+	if err != nil || usual.Idle.After != "30m" || usual.Idle.Unused != "24h" || usual.Idle.MaxAge != "0s" {
+		t.Errorf("usual: %+v, %v", usual.Idle, err)
 	}
 }
 

@@ -134,6 +134,30 @@ queue:
   halfLife: {{printf "%q" .Queue.HalfLife}}
   sampling: {{printf "%q" .Queue.Sampling}}
 
+# What becomes of a GPU that nobody uses: neither it nor processors, kernels, terminals
+# or network have done anything for as long as "after". act: when-wanted (only while
+# somebody waits whom it would serve), always or never. The owner is warned, with a
+# countdown, and can keep the notebook a few times; then it stops, and the home stays.
+# Whatever else it does, a notebook counts as unused once its GPU has done nothing for
+# as long as "unused" (0 = never). maxAge ends every notebook that has run for so long
+# (0 = none). See docs/idle.md for what differs by profile and group.
+idle:
+  act: {{printf "%q" .Idle.Act}}
+  after: {{printf "%q" .Idle.After}}
+  countdown: {{printf "%q" .Idle.Countdown}}
+  extend: {{printf "%q" .Idle.Extend}}
+  extensions: {{.Idle.Extensions}}
+  unused: {{printf "%q" .Idle.Unused}}
+  maxAge: {{printf "%q" .Idle.MaxAge}}
+{{- if .Idle.Profiles}}
+  profiles:
+{{yaml .Idle.Profiles | indent 4}}
+{{- end}}
+{{- if .Idle.Groups}}
+  groups:
+{{yaml .Idle.Groups | indent 4}}
+{{- end}}
+
 # Homes and shared folders are measured again while they are in use, and after a
 # notebook has ended: at most this often each, with what the disk has left over.
 storage:

@@ -14,6 +14,7 @@ import (
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/supervise"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 )
@@ -135,7 +136,7 @@ func k3sComponent(p supervise.State) ctl.Component {
 		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"
 		return k3s
 	}
-	k3s.Detail = fmt.Sprintf("process %d, up for %s", p.PID, inWords(time.Since(p.Since)))
+	k3s.Detail = fmt.Sprintf("process %d, up for %s", p.PID, units.Lasting(time.Since(p.Since)))
 	if p.Restarts > 0 {
 		k3s.Detail += fmt.Sprintf(", started again %d times", p.Restarts)
 	}
@@ -183,19 +184,6 @@ func troubles(s gpu.Snapshot) string {
 		}
 	}
 	return strings.Join(list, " ")
-}
-
-// inWords says how long something lasts, with two units at most.
-func inWords(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
 }
 
 // AdminLink implements ctl.Daemon.

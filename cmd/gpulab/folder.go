@@ -72,7 +72,7 @@ func folderSize(f *storage.Folder, now time.Time) string {
 	case f.Size == nil:
 		return "not known yet"
 	}
-	return units.Bytes(uint64(f.Size.Bytes)) + ", " + inWords(now.Sub(f.Size.At)) + " ago"
+	return units.Bytes(uint64(f.Size.Bytes)) + ", " + units.Lasting(now.Sub(f.Size.At)) + " ago"
 }
 
 func folderState(f *storage.Folder) string {

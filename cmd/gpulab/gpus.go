@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,6 +57,9 @@ func printGPUs(w io.Writer, snapshots []gpu.Snapshot) error {
 					held += ", "
 				}
 				held += strings.Trim(h.User+"/"+h.Notebook, "/")
+				if !h.IdleSince.IsZero() {
+					held += ", idle for " + units.Lasting(time.Since(h.IdleSince))
+				}
 				if in := g.Instance(h.Instance); in != nil {
 					held += " (" + in.Profile + ")"
 				}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // NodeRequests implements ctl.Daemon.
@@ -83,7 +84,7 @@ machine's own screen; name and address prove nothing. Requests end after ten min
 			}
 			rows := [][]string{{"NUMBER", "NAME", "ADDRESS", "VERSION", "ASKED"}}
 			for _, r := range list {
-				rows = append(rows, []string{r.Number, r.Name, r.Address, visibly(r.Version), inWords(time.Since(r.Asked)) + " ago"})
+				rows = append(rows, []string{r.Number, r.Name, r.Address, visibly(r.Version), units.Lasting(time.Since(r.Asked)) + " ago"})
 			}
 			if err := table(out, rows); err != nil {
 				return err

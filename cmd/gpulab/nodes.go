@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/nodeapi"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
@@ -216,7 +217,7 @@ func printNodes(w io.Writer, m ctl.Machines, now time.Time) error {
 	for _, n := range m.Nodes {
 		last := "–"
 		if !n.LastContact.IsZero() {
-			last = inWords(now.Sub(n.LastContact)) + " ago"
+			last = units.Lasting(now.Sub(n.LastContact)) + " ago"
 		}
 		gpus := fmt.Sprint(n.GPUs)
 		if n.Simulated {

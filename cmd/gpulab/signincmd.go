@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -163,7 +164,7 @@ func signInComponent(list []signin.Health) []ctl.Component {
 	for i := range list {
 		switch h := &list[i]; {
 		case h.Problem != "":
-			problems = append(problems, fmt.Sprintf("%s did not answer %s ago (%s)", h.Title, inWords(time.Since(h.At)), h.Problem))
+			problems = append(problems, fmt.Sprintf("%s did not answer %s ago (%s)", h.Title, units.Lasting(time.Since(h.At)), h.Problem))
 		case h.At.IsZero():
 			there = append(there, h.Title+" was not asked yet")
 		default:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/charts"
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // Pauses between two tries of the start. They double from the first to the
@@ -79,7 +80,7 @@ func (l *appliance) explainKubernetes(ctx context.Context, err error) error {
 	if p := l.cluster.Load().Process(); p.Restarts > 0 {
 		text += fmt.Sprintf("; k3s has been started %d times and ended last with: %s", p.Restarts+1, p.LastExit)
 	}
-	return fmt.Errorf("Kubernetes was not ready after %s: %s; see `gpulab logs k3s`", inWords(kubernetesPatience), text) //nolint:staticcheck // a name
+	return fmt.Errorf("Kubernetes was not ready after %s: %s; see `gpulab logs k3s`", units.Lasting(kubernetesPatience), text) //nolint:staticcheck // a name
 }
 
 // triesAgain is why a try failed, and that it is not the last one.

@@ -27,6 +27,7 @@ import (
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -140,7 +141,15 @@ type Storage interface {
 	ClearWithin(ctx context.Context, u users.User, name string, wait time.Duration) (done bool, err error)
 }
 
-// Config wires a Server. All but Files, Providers, LabName, HubPort, Limits and Log are required.
+// Idle knows who holds GPUs without use, and what became of that.
+type Idle interface {
+	Of(launch int64) (idle.Holding, bool)
+	Extend(ctx context.Context, launch int64) (idle.Holding, error)
+	Free(ctx context.Context, launch int64, by string) (idle.Holding, error)
+	Reclaims(ctx context.Context, userID int64, from time.Time, limit int) ([]idle.Reclaim, error)
+}
+
+// Config wires a Server. All but Idle, Files, Providers, LabName, HubPort, Limits and Log are required.
 type Config struct {
 	Users     Users
 	Notebooks Notebooks
@@ -148,6 +157,8 @@ type Config struct {
 	Quotas    Quotas
 	Storage   Storage
 	Machines  Machines
+	// Idle knows who holds GPUs without use; nil knows of nobody.
+	Idle Idle
 	// Barred are the machines that somebody may not use, by name. Nil bars nobody.
 	Barred func(userID int64) []string
 	// Snapshots are the latest readings of each machine.
@@ -226,6 +237,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addDevice()
 	s.addAccount()
 	s.addNotebooks()
+	s.addIdle()
 	s.addFiles()
 	s.addSSHKeys()
 	s.addFolders()

@@ -207,6 +207,9 @@ var operations = map[string]struct {
 	"launchNotebook":            {"/notebooks", `{"profile": "cpu"}`, signedIn, users.ScopeLaunch},
 	"getNotebook":               {"/notebooks/1", "", managers, ""},
 	"stopNotebook":              {"/notebooks/1", "", managers, users.ScopeFull},
+	"keepNotebook":              {"/notebooks/1/keep", "", managers, users.ScopeFull},
+	"freeNotebook":              {"/notebooks/1/free", "", admin, users.ScopeFull},
+	"listReclaims":              {"/reclaims", "", signedIn, ""},
 	"listGPUs":                  {"/gpus", "", signedIn, ""},
 	"getGPUHistory":             {"/gpus/" + apitest.GPU + "/history", "", signedIn, ""},
 	"listGPUEvents":             {"/gpus/" + apitest.GPU + "/events", "", signedIn, ""},
@@ -331,7 +334,7 @@ func TestDescription(t *testing.T) {
 			t.Errorf("%s %s is described as %+v", o.Method, o.Path, d)
 		}
 		public := operations[o.ID].allowed&nobody != 0
-		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" { // launch stops one's own
+		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" { // launch stops one's own
 			t.Errorf("%s: scope %q, want %q", o.ID, d.Scope, scope)
 		}
 		if !public {

@@ -46,7 +46,7 @@ type Notebook struct {
 	Profile   string           `json:"profile"`
 	State     string           `json:"state" enum:"waiting,starting,running,stopping,ended"`
 	Reason    string           `json:"reason,omitempty" doc:"Why it waits, what it does, why it ended; for people"`
-	EndCode   string           `json:"endCode,omitempty" enum:"stopped,cancelled,quota,failed,exited,oom,evicted,interrupted" doc:"Why it ended, in one word"`
+	EndCode   string           `json:"endCode,omitempty" enum:"stopped,cancelled,quota,folder,idle,age,failed,exited,oom,evicted,interrupted" doc:"Why it ended, in one word"`
 	Machine   string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
 	WhyThere  string           `json:"whyThere,omitempty" doc:"Why it runs there, for people; left out where there was no choice"`
 	GPUs      int              `json:"gpus"`
@@ -56,13 +56,14 @@ type Notebook struct {
 	Never     bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
 	Steps     []NotebookStep   `json:"steps,omitempty" doc:"How far its start is"`
 	Holders   []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
+	Activity  *Activity        `json:"activity,omitempty" doc:"Whether it is used, while it runs; left out where it is not yours to see"`
 	Requested time.Time        `json:"requested"`
 	Started   *time.Time       `json:"started,omitempty" doc:"When its turn came"`
 	Ready     *time.Time       `json:"ready,omitempty" doc:"When its address answered first"`
 	Ended     *time.Time       `json:"ended,omitempty"`
 	URL       string           `json:"url,omitempty" doc:"Where JupyterLab is, while it runs and is yours"`
 	Page      string           `json:"page" doc:"Its page for browsers"`
-	Version   string           `json:"version" doc:"Another one whenever something above changes; see the parameter seen"`
+	Version   string           `json:"version" doc:"Another one whenever something above changes, but for the times of its activity; see the parameter seen"`
 }
 
 // NotebookStep is one stage of a start.
@@ -241,6 +242,13 @@ func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
 	}
 	if l.State == notebooks.Running && c.user.ID == l.UserID {
 		n.URL = s.notebookURL(c, l)
+	}
+	if c.may(users.ActionManageNotebooks, l.UserID) {
+		activity := s.activity(l)
+		n.Activity = activity.news()
+		n.Version = versionOf(n)
+		n.Activity = activity
+		return n
 	}
 	n.Version = versionOf(n)
 	return n

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -99,6 +100,10 @@ var kinds = []struct {
 	{notebooks.ErrProfileUnknown, http.StatusUnprocessableEntity, "There is no such profile"},
 	{notebooks.ErrTitleInvalid, http.StatusUnprocessableEntity, "This title is not possible"},
 	{notebooks.ErrTooMany, http.StatusConflict, "The notebook was not started"},
+	{idle.ErrNotWarned, http.StatusConflict, "The notebook was not kept"},
+	{idle.ErrNoMore, http.StatusConflict, "The notebook was not kept"},
+	{idle.ErrTooLate, http.StatusConflict, "The notebook is stopped"},
+	{idle.ErrNotIdle, http.StatusConflict, "The GPU was not freed"},
 	{quota.ErrUsedUp, http.StatusConflict, "The quota does not allow it"},
 	{quota.ErrKind, http.StatusUnprocessableEntity, "There is no such quota"},
 	{quota.ErrSubject, http.StatusUnprocessableEntity, "Nobody a quota can be for"},

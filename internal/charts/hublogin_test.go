@@ -252,10 +252,57 @@ func TestHubSignsInThroughGPULab(t *testing.T) {
 		}
 	}
 
+	checkServerToken(t, address, in.Hub.ServiceToken)
+
 	out := get(t, browser, address+"/hub/logout")
 	defer out.Body.Close()
 	if to := out.Header.Get("Location"); to != "/gpulab/logout" {
 		t.Errorf("sign-out leads to %q", to)
+	}
+}
+
+// checkServerToken: gpulab gets a token that opens one server of a person, and nothing else comes of it: the server
+// that is asked with it gets to see it.
+func checkServerToken(t *testing.T, address, service string) {
+	t.Helper()
+	ask := func(token, method, path, body string) (int, string) {
+		request, _ := http.NewRequest(method, address+path, strings.NewReader(body))
+		request.Header.Set("Authorization", "token "+token)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(text)
+	}
+	const scope = "access:servers!server=grace/gpu"
+	status, text := ask(service, http.MethodPost, "/hub/api/users/grace/tokens", `{"expires_in": 3600, "scopes": ["`+scope+`"]}`)
+	var made struct{ Token string }
+	if err := json.Unmarshal([]byte(text), &made); err != nil || status != http.StatusCreated || made.Token == "" {
+		t.Fatalf("a token for one server: %d %s", status, text)
+	}
+	status, text = ask(made.Token, http.MethodGet, "/hub/api/user", "")
+	var who struct {
+		Name   string
+		Scopes []string
+	}
+	if err := json.Unmarshal([]byte(text), &who); err != nil || status != http.StatusOK || who.Name != "grace" {
+		t.Fatalf("whose token it is: %d %s", status, text)
+	}
+	for _, s := range who.Scopes {
+		// Whoever has it may also ask whose it is.
+		if s != scope && s != "read:users:name!user=grace" && s != "read:users:groups!user=grace" {
+			t.Errorf("the token for one server has the right %q", s)
+		}
+	}
+	for _, call := range []struct{ method, path string }{
+		{http.MethodGet, "/hub/api/users"}, {http.MethodGet, "/hub/api/users/ada"}, {http.MethodPost, "/hub/api/users/grace/servers/gpu"},
+		{http.MethodDelete, "/hub/api/users/grace/servers/gpu"}, {http.MethodPost, "/hub/api/users/grace/tokens"}, {http.MethodPost, "/hub/api/proxy"},
+	} {
+		if status, text := ask(made.Token, call.method, call.path, "{}"); status != http.StatusForbidden && status != http.StatusNotFound {
+			t.Errorf("with the token for one server, %s %s got %d: %s", call.method, call.path, status, text)
+		}
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // A notebook is one launch, as the API tells it.
@@ -223,26 +225,13 @@ func (a *App) printNotebooks(c *cobra.Command, list []notebook, all bool) error 
 		if n.Simulated {
 			gpus += " simulated"
 		}
-		row := []string{strconv.FormatInt(n.ID, 10), n.Title, n.Profile, gpus, lasting(a.time().Sub(n.Requested)), n.says()}
+		row := []string{strconv.FormatInt(n.ID, 10), n.Title, n.Profile, gpus, units.Lasting(a.time().Sub(n.Requested)), n.says()}
 		if all {
 			row = slices.Insert(row, 1, n.User)
 		}
 		rows = append(rows, row)
 	}
 	return table(c.OutOrStdout(), rows)
-}
-
-// lasting writes how long something has lasted.
-func lasting(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
 func newStop(a *App) *cobra.Command {

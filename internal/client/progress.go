@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpulab/gpulab/internal/transfer"
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // meter shows how far a copy is, on a terminal only, and lines that stay anywhere.
@@ -120,32 +121,17 @@ func progressWords(p transfer.Progress, perSecond float64) string {
 		line += ", " + byteWords(int64(perSecond)) + "/s"
 		if !p.Looking {
 			left := time.Duration(float64(p.Found-p.Done) / perSecond * float64(time.Second))
-			line += ", " + leftWords(left) + " left"
+			line += ", " + units.Lasting(left) + " left"
 		}
 	}
 	return line
 }
 
-// leftWords says how long something takes still, roughly.
-func leftWords(d time.Duration) string {
-	switch {
-	case d < 10*time.Second:
-		return "a few seconds"
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds())/10*10)
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d days", int(d.Hours())/24)
-}
-
 // byteWords writes an amount in the units of the lab's pages.
 func byteWords(n int64) string {
 	value, unit := float64(n), 0
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	for value >= 1023.5 && unit < len(units)-1 {
+	names := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	for value >= 1023.5 && unit < len(names)-1 {
 		value /= 1024
 		unit++
 	}
@@ -153,9 +139,9 @@ func byteWords(n int64) string {
 	case unit == 0:
 		return fmt.Sprintf("%d bytes", n)
 	case value < 9.95:
-		return fmt.Sprintf("%.1f %s", value, units[unit])
+		return fmt.Sprintf("%.1f %s", value, names[unit])
 	}
-	return fmt.Sprintf("%.0f %s", value, units[unit])
+	return fmt.Sprintf("%.0f %s", value, names[unit])
 }
 
 // summaryWords say what was done.

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/gpulab/gpulab/internal/gpu"
 )
@@ -20,9 +21,10 @@ import (
 type Fleet struct {
 	mu          sync.Mutex
 	nodes       map[string]gpu.Snapshot
-	owners      map[string]string // of readable GPUs, by UUID
-	cordoned    map[string]string // by node, see Cordon
-	titles      map[string]string // by node, see Titles
+	owners      map[string]string    // of readable GPUs, by UUID
+	cordoned    map[string]string    // by node, see Cordon
+	idle        map[string]time.Time // by pod, see Idle
+	titles      map[string]string    // by node, see Titles
 	subscribers map[*subscriber]struct{}
 }
 
@@ -41,6 +43,7 @@ func (f *Fleet) Update(s gpu.Snapshot) {
 
 func (f *Fleet) update(s gpu.Snapshot) {
 	s.Cordoned, s.Title = f.cordoned[s.Node], f.titles[s.Node]
+	s.GPUs = f.withIdle(s.GPUs)
 	f.disown(s.Node)
 	f.nodes[s.Node] = s
 	if s.Error == "" {
@@ -67,6 +70,35 @@ func (f *Fleet) Cordon(why map[string]string) {
 			f.update(s)
 		}
 	}
+}
+
+// Idle says since when pods hold GPUs without use, by UID; it stands in the next
+// snapshots.
+func (f *Fleet) Idle(since map[string]time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.idle = since
+}
+
+// withIdle returns the GPUs with what is known of their holders; those that came
+// are not changed.
+func (f *Fleet) withIdle(list []gpu.GPU) []gpu.GPU {
+	fits := func(h gpu.Holder) bool { return h.IdleSince.Equal(f.idle[h.UID]) }
+	copied := false
+	for i := range list {
+		if !slices.ContainsFunc(list[i].Holders, func(h gpu.Holder) bool { return !fits(h) }) {
+			continue
+		}
+		if !copied {
+			list, copied = slices.Clone(list), true
+		}
+		list[i].Holders = slices.Clone(list[i].Holders)
+		for k := range list[i].Holders {
+			h := &list[i].Holders[k]
+			h.IdleSince = f.idle[h.UID]
+		}
+	}
+	return list
 }
 
 // Titles says what nodes are shown as that are not shown under their names; it

@@ -200,6 +200,9 @@ type Holder struct {
 	// Since is when the pod started, or if that is not known, when it was
 	// first seen with the GPU.
 	Since time.Time `json:"since"`
+	// IdleSince is since when its notebook has not been used, zero while it is, or
+	// while that is not worth telling.
+	IdleSince time.Time `json:"idleSince,omitzero"`
 }
 
 // GPU is all that is known about one GPU.

@@ -416,6 +416,7 @@ type smallLine struct {
 	mu       sync.Mutex
 	state    queue.State
 	admitted map[int64]string // the kind by launch
+	last     int64            // who goes behind all others
 	trouble  string
 	changes  chan struct{}
 }
@@ -452,7 +453,7 @@ func (l *smallLine) decide() {
 		}
 	}
 	changed, blocked := false, map[string]bool{}
-	for _, c := range l.state.Claims {
+	for _, c := range l.claims() {
 		if _, in := l.admitted[c.Launch]; in || l.trouble != "" {
 			continue
 		}
@@ -476,6 +477,27 @@ func (l *smallLine) decide() {
 	}
 }
 
+// claims are all in their order.
+func (l *smallLine) claims() []queue.Claim {
+	list := slices.Clone(l.state.Claims)
+	slices.SortStableFunc(list, func(a, b queue.Claim) int {
+		switch {
+		case a.Launch == l.last:
+			return 1
+		case b.Launch == l.last:
+			return -1
+		}
+		return 0
+	})
+	return list
+}
+
+func (l *smallLine) setLast(launch int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = launch
+}
+
 func (l *smallLine) Standing(launch int64) queue.Standing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -483,7 +505,7 @@ func (l *smallLine) Standing(launch int64) queue.Standing {
 		return queue.Standing{Admitted: true, Kind: kind}
 	}
 	before := map[string]int{}
-	for _, c := range l.state.Claims {
+	for _, c := range l.claims() {
 		if _, in := l.admitted[c.Launch]; in {
 			continue
 		}

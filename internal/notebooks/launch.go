@@ -25,6 +25,8 @@ const (
 	EndCancelled   = "cancelled"   // before it ran
 	EndQuota       = "quota"       // its owner's quota was used up, and the grace period over
 	EndFolder      = "folder"      // a shared folder that it had open was taken from its owner
+	EndIdle        = "idle"        // nobody used its GPU, and somebody waited or the lab wants it so
+	EndAge         = "age"         // it ran as long as the lab lets one run
 	EndFailed      = "failed"      // could not be started
 	EndExited      = "exited"      // ended from inside, such as File → Shut Down
 	EndOutOfMemory = "oom"         // used more memory than its limit

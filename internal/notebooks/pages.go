@@ -5,6 +5,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/coder/websocket"
@@ -25,6 +26,8 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
 		p.checkWebSocket(w, r)
 	case "/gpulab/notices":
 		p.serveNotices(w, r)
+	case "/gpulab/keep":
+		p.keepNotebook(w, r)
 	default:
 		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
 	}
@@ -34,6 +37,10 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
 type Notice struct {
 	Key  string `json:"key"`  // the same while it is about the same
 	Text string `json:"text"` // a sentence or two
+	// Left is how many seconds are left of a countdown, 0 for none.
+	Left int `json:"left,omitempty"`
+	// Keep is the notebook that the person can keep with one click, by launch; 0 for none.
+	Keep int64 `json:"keep,omitempty"`
 }
 
 // serveNotices answers the extension of JupyterLab that shows them.
@@ -50,6 +57,34 @@ func (p *Proxy) serveNotices(w http.ResponseWriter, r *http.Request) {
 	own(w)
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(notices)
+}
+
+// keepNotebook answers the button of such a notice: its owner still needs a notebook.
+func (p *Proxy) keepNotebook(w http.ResponseWriter, r *http.Request) {
+	r, visit, ok := p.enter(w, r)
+	if !ok {
+		return
+	}
+	defer p.gate.leave(visit)
+	launch, err := strconv.ParseInt(r.URL.Query().Get("launch"), 10, 64)
+	switch {
+	case r.Method != http.MethodPost || p.cfg.Keep == nil:
+		p.refuse(w, r, http.StatusMethodNotAllowed, "There is nothing here.")
+		return
+	case fromElsewhere(r):
+		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
+		return
+	case err != nil:
+		p.refuse(w, r, http.StatusBadRequest, "Which notebook it is about is missing.")
+		return
+	}
+	text, done := p.cfg.Keep(r.Context(), visit.session.User, launch, remoteIP(r))
+	own(w)
+	w.Header().Set("Content-Type", "application/json")
+	if !done {
+		w.WriteHeader(http.StatusConflict)
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"done": done, "text": text})
 }
 
 // ping lets gpulab's pages see whether a browser trusts this origin's certificate.

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
 )
 
 // Limits of the notebooks' listener.
@@ -48,6 +50,9 @@ type ProxyConfig struct {
 	AllowedHost func(host string) bool
 	// Notices is what a person, by handle, is told within JupyterLab; nil = nothing.
 	Notices func(handle string) []Notice
+	// Keep keeps a notebook, by launch, that is about to be stopped and that its
+	// owner still needs, and says what came of it in a sentence or two; nil keeps none.
+	Keep func(ctx context.Context, u users.User, launch int64, remote string) (text string, done bool)
 	// LoginPath and LogoutPath are pages of gpulab, "" = "/login" and "/".
 	LoginPath, LogoutPath string
 	// RoutesFile keeps the hub's routes across restarts of gpulab, "" = nowhere.

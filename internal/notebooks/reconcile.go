@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // patience is how long the loop waits for what.
@@ -628,9 +630,9 @@ func (s *Service) observe(ctx context.Context, l Launch) (Launch, error) {
 	t := s.look(l.ID)
 	switch {
 	case found && !p.Started.IsZero() && now.Sub(p.Started) > s.patience.answer:
-		return failed(l, EndFailed, fmt.Sprintf("Its program runs but did not answer within %s.", span(s.patience.answer))), nil
+		return failed(l, EndFailed, fmt.Sprintf("Its program runs but did not answer within %s.", units.Lasting(s.patience.answer))), nil
 	case now.Sub(t.asked) > s.patience.start:
-		return failed(l, EndFailed, fmt.Sprintf("It did not start within %s.", span(s.patience.start))), nil
+		return failed(l, EndFailed, fmt.Sprintf("It did not start within %s.", units.Lasting(s.patience.start))), nil
 	}
 	if found && now.Sub(p.Created) > s.patience.slow && !p.Ready {
 		s.explainSlow(ctx, l, p)

@@ -107,6 +107,10 @@ type Config struct {
 	// CordonReason says why a machine takes no new work, in a few words, "" for
 	// no reason. Nil knows none.
 	CordonReason func(machine string) string
+	// Note is what else the owner of a launch should know of it now, in a sentence
+	// or two, "" for nothing. It must not call the service, and stands behind the
+	// launch's reason until the launch has ended. Nil knows nothing.
+	Note func(launch int64) string
 	// Barred are machines that somebody may not use, ForWhom says whom one is for.
 	// Limited are all that are not for everybody. Nil bars nobody.
 	Barred  func(userID int64) []string
@@ -261,6 +265,12 @@ func (s *Service) StopOverQuota(ctx context.Context, id int64, reason string) er
 	return s.end(ctx, id, EndQuota, reason)
 }
 
+// StopIdle ends a launch whose GPUs nobody used, or that ran as long as one may:
+// code is EndIdle or EndAge.
+func (s *Service) StopIdle(ctx context.Context, id int64, code, reason string) error {
+	return s.end(ctx, id, code, reason)
+}
+
 // StopForFolder ends a launch because its owner may no longer use a folder that
 // it has open.
 func (s *Service) StopForFolder(ctx context.Context, id int64, reason string) error {
@@ -405,6 +415,9 @@ func (s *Service) decorate(l Launch) Launch {
 	defer s.mu.Unlock()
 	if t, ok := s.tracks[l.ID]; ok && l.Active() {
 		t.show(&l, s.now())
+	}
+	if s.cfg.Note != nil && l.Active() && l.State != Stopping {
+		l.Reason = strings.TrimSpace(l.Reason + " " + s.cfg.Note(l.ID))
 	}
 	return l
 }

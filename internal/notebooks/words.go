@@ -266,18 +266,4 @@ func gpuCount(n int) string {
 	return fmt.Sprintf("%d GPUs", n)
 }
 
-// span writes a duration as coarsely as a person would say it.
-func span(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return "less than a minute"
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	default:
-		return fmt.Sprintf("%d days", int(d.Hours())/24)
-	}
-}
-
 func bytesWords(n int64) string { return units.Bytes(uint64(max(n, 0))) }

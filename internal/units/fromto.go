@@ -15,16 +15,5 @@ func FromTo(from, to time.Time) string {
 	if from.YearDay() != to.YearDay() || from.Year() != to.Year() {
 		layout = "Mon " + layout
 	}
-	return fmt.Sprintf("from %s to %s (%s)", from.Format(layout), to.Format(layout), length(to.Sub(from)))
-}
-
-func length(d time.Duration) string {
-	switch h, m := int(d.Hours()), int(d.Minutes())%60; {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case h == 0:
-		return fmt.Sprintf("%d min", m)
-	default:
-		return fmt.Sprintf("%d h %d min", h, m)
-	}
+	return fmt.Sprintf("from %s to %s (%s)", from.Format(layout), to.Format(layout), Lasting(to.Sub(from)))
 }

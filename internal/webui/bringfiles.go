@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -76,7 +77,7 @@ func (s *Server) filesView(r *http.Request, v visitor, form sshKeyForm) (filesVi
 	}
 	for _, c := range door.Open(me.ID) {
 		view.Open = append(view.Open, openView{Program: orElse(c.Client, "a program that does not say what it is"), Remote: c.Remote,
-			Since: lasting(s.now().Sub(c.Since)), Way: c.Way})
+			Since: units.Lasting(s.now().Sub(c.Since)), Way: c.Way})
 	}
 	return view, nil
 }

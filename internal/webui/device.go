@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -41,7 +42,7 @@ func (s *Server) devicePage(w http.ResponseWriter, r *http.Request, v visitor) e
 
 func (s *Server) deviceView(r *http.Request, d users.DeviceRequest) deviceView {
 	view := deviceView{Code: d.UserCode, Client: d.Client, Remote: orElse(d.Remote, unknownAddress),
-		Days: count(d.Days, "day", "days"), Left: lasting(d.Expires.Sub(s.now()))}
+		Days: count(d.Days, "day", "days"), Left: units.Lasting(d.Expires.Sub(s.now()))}
 	for _, s := range scopes {
 		if s.scope == d.Scope {
 			view.May = s.may

@@ -1,7 +1,6 @@
 package webui
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -11,46 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// duration writes how long something took or lasts: "8 s", "3 min 20 s",
-// "2 h 5 min", "4 d 2 h". Two units at most, never a clock.
-func duration(d time.Duration) string {
-	d = max(d, 0)
-	seconds := int(d / time.Second)
-	switch {
-	case seconds < 60:
-		return strconv.Itoa(seconds) + " s"
-	case seconds < 3600:
-		return pair(seconds/60, "min", seconds%60, "s")
-	case seconds < 86400:
-		return pair(seconds/3600, "h", seconds%3600/60, "min")
-	default:
-		return pair(seconds/86400, "d", seconds%86400/3600, "h")
-	}
-}
-
-// lasting is duration in the steps a list needs: whole minutes once there are
-// any, so that rows do not change every second.
-func lasting(d time.Duration) string {
-	switch {
-	case d < 10*time.Second:
-		return "a few seconds"
-	case d < time.Minute:
-		return strconv.Itoa(int(d/(10*time.Second))*10) + " s"
-	case d < time.Hour:
-		return strconv.Itoa(int(d/time.Minute)) + " min"
-	}
-	return duration(d)
-}
-
 // seconds is a whole number of them for a header, never too few.
 func seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
-
-func pair(a int, aUnit string, b int, bUnit string) string {
-	if b == 0 {
-		return fmt.Sprintf("%d %s", a, aUnit)
-	}
-	return fmt.Sprintf("%d %s %d %s", a, aUnit, b, bUnit)
-}
 
 // whole writes a number rounded to an integer.
 func whole(value float64) string { return strconv.Itoa(int(math.Round(value))) }

@@ -32,6 +32,7 @@ type gpuPageView struct {
 	NotKept    string // why readings are not written down at the moment
 	MayLend    bool
 	LentAnyway bool
+	Idle       []idleHolder
 }
 
 // A shareView is what one person takes of a GPU.
@@ -212,7 +213,7 @@ func (s *Server) gpuEvents(ctx context.Context, uuid string) ([]eventView, error
 }
 
 func eventViewOf(e history.Event, now time.Time) eventView {
-	view := eventView{When: lasting(now.Sub(e.Last)) + " ago", Text: e.Detail}
+	view := eventView{When: units.Lasting(now.Sub(e.Last)) + " ago", Text: e.Detail}
 	switch e.Kind {
 	case history.EventXID:
 		meaning := gpu.ExplainXID(e.XID)
@@ -248,6 +249,7 @@ func (s *Server) gpuNow(snapshot *gpu.Snapshot, g *gpu.GPU, v visitor) gpuPageVi
 	machine := s.machine(&only, v, false)
 	view := gpuPageView{Machine: machine, GPU: machine.GPUs[0], Facts: factsOf(g), LentAnyway: g.LentAnyway}
 	view.Shares, view.ShareNote = sharesOf(g, v)
+	view.Idle = s.idleHolders(g)
 	return view
 }
 

@@ -80,7 +80,7 @@ func TestPageOfOneGPU(t *testing.T) {
 	page.want(t, http.StatusOK, "GPU 0 of gpu-box", "1095 of 1410 MHz", "power limit, temperature", "generation 3, 8 lanes (at most 4, 16)",
 		"2300 MB/s in, 120 MB/s out", "to reset this GPU", "waits for a reset of the GPU", "XID 79: ", "It happened to python3 (process 4711). The machine cannot reach the card", "(10000 times within a minute)",
 		"GPU 0 has fallen off the bus.", "simulated", "highest", "the driver is too old to enforce them",
-		"Kubernetes labels of gpu-box", "nvidia.com/gpu.memory=24576", "The machine was asleep from ", "(9 h 0 min)", "counts for nobody")
+		"Kubernetes labels of gpu-box", "nvidia.com/gpu.memory=24576", "The machine was asleep from ", "(9 h)", "counts for nobody")
 	if strings.Contains(page.body, "(1 h 0 min)") {
 		t.Error("another machine's sleep is told of")
 	}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // checkShown is how long the result of a test stays on the page.
@@ -38,7 +40,7 @@ func (c *lastCheck) view(now time.Time) checkView {
 	if age > checkShown {
 		return checkView{}
 	}
-	return checkView{Tone: c.tone, Text: c.text, When: lasting(age) + " ago"}
+	return checkView{Tone: c.tone, Text: c.text, When: units.Lasting(age) + " ago"}
 }
 
 // checkGPU lets a test pod compute on a GPU. It takes some seconds, for which

@@ -62,6 +62,8 @@ type holderView struct {
 	User, Notebook, For string
 	// Instance says which part of a GPU in MIG mode they have.
 	Instance string
+	// Idle is for how long nobody has used their notebook, "" while somebody does.
+	Idle string
 }
 
 // instanceWords describes a part of a GPU in MIG mode; "" for none.
@@ -143,7 +145,7 @@ func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machi
 		}
 	}
 	if age := now.Sub(snapshot.Time); !snapshot.Time.IsZero() && age > staleAfter {
-		m.LastSeen = "last seen " + duration(age) + " ago"
+		m.LastSeen = "last seen " + units.Duration(age) + " ago"
 	}
 	for i := range snapshot.GPUs {
 		g := gpuViewOf(&snapshot.GPUs[i], v, now)
@@ -177,6 +179,7 @@ func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	for _, h := range g.Holders {
 		view.Holders = append(view.Holders, holderView{
 			User: personName(h.User, h.Namespace, v), Notebook: h.Notebook, Instance: instanceWords(g.Instance(h.Instance)), For: since(h.Since, now),
+			Idle: since(h.IdleSince, now),
 		})
 	}
 	for _, p := range g.Processes {
@@ -260,7 +263,7 @@ func since(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return lasting(now.Sub(t))
+	return units.Lasting(now.Sub(t))
 }
 
 // gpuRoom counts GPUs of a kind, or where several notebooks take turns on one,

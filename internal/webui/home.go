@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -39,6 +40,8 @@ type homeView struct {
 	Folders []folderRow
 	// Emptying is what ends because its machine is being emptied.
 	Emptying []string
+	// Idle are the visitor's notebooks that are about to be stopped.
+	Idle []warnedView
 	// Disk is what an administrator is to know of the lab's disks.
 	Disk string
 	// Backup and BackupNext are for whoever looks after the lab: when it was saved
@@ -134,6 +137,7 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	if s.cfg.Emptying != nil {
 		view.Emptying = s.cfg.Emptying(v.session.User.Handle)
 	}
+	view.Idle = s.warned(v)
 	waiting := 0
 	for i := range active {
 		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
@@ -177,14 +181,14 @@ func (s *Server) usable(v visitor, machines []machineView) []machineView {
 
 // stillShown tells whether a launch belongs on its owner's home page: while it
 // is active, and for a while if it ended without anybody's wish. One that was
-// interrupted is shown until it, or its like, has been started again.
+// interrupted, or stopped because nobody used it, is shown until it, or its like, has been started again.
 func (s *Server) stillShown(l *notebooks.Launch, all []notebooks.Launch) bool {
 	switch {
 	case l.Active():
 		return true
 	case l.EndCode == notebooks.EndStopped, l.EndCode == notebooks.EndCancelled:
 		return false
-	case l.EndCode != notebooks.EndInterrupted:
+	case l.EndCode != notebooks.EndInterrupted && l.EndCode != notebooks.EndIdle && l.EndCode != notebooks.EndAge:
 		return s.now().Sub(l.Ended) < endedShown
 	}
 	return s.now().Sub(l.Ended) < interruptedShown && !slices.ContainsFunc(all, func(other notebooks.Launch) bool {
@@ -276,7 +280,7 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 		begin = l.Ready
 	}
 	if l.Active() {
-		row.For = lasting(s.now().Sub(begin))
+		row.For = units.Lasting(s.now().Sub(begin))
 	}
 	row.MayStop = manages && (l.State == notebooks.Running || l.State == notebooks.Starting)
 	row.MayCancel = manages && l.State == notebooks.Waiting
@@ -307,6 +311,8 @@ func stateWords(l *notebooks.Launch) (string, tone) {
 	switch l.EndCode {
 	case notebooks.EndInterrupted:
 		return "interrupted", "warn"
+	case notebooks.EndIdle, notebooks.EndAge:
+		return "stopped", "warn"
 	case notebooks.EndFailed, notebooks.EndOutOfMemory, notebooks.EndEvicted:
 		return "failed", "bad"
 	}
@@ -373,6 +379,9 @@ func (s *Server) homeParts(r *http.Request, v visitor, p page) parts {
 		}
 		if v.may(users.ActionManageLab) {
 			list = append(list, part{id: "disk", body: diskNotice(view)})
+		}
+		if s.cfg.Idle != nil {
+			list = append(list, part{id: "idle", body: idleNotices(p, view.Idle)})
 		}
 		if s.cfg.Emptying != nil {
 			list = append(list, part{id: "emptying", body: emptyingNotices(view.Emptying)})

@@ -8,22 +8,6 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 )
 
-func TestDurations(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0 s", 999 * time.Millisecond: "0 s", 59 * time.Second: "59 s", time.Minute: "1 min", 200 * time.Second: "3 min 20 s",
-		time.Hour: "1 h", 125 * time.Minute: "2 h 5 min", 98 * time.Hour: "4 d 2 h",
-	} {
-		if got := duration(d); got != want {
-			t.Errorf("duration(%v) = %q, want %q", d, got, want)
-		}
-	}
-	for d, want := range map[time.Duration]string{3 * time.Second: "a few seconds", 37 * time.Second: "30 s", 61 * time.Second: "1 min", 59*time.Minute + 59*time.Second: "59 min"} {
-		if got := lasting(d); got != want {
-			t.Errorf("lasting(%v) = %q, want %q", d, got, want)
-		}
-	}
-}
-
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]string{"4Gi": "4 GiB", "512Mi": "512 MiB", "8G": "8 GB", "1024": "1024", "": ""} {
 		if got := quantity(text); got != want {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -33,6 +34,10 @@ type launchView struct {
 	Instead *notebooks.Profile
 	// Again is set when it ended: the profile to start once more.
 	Again string
+	// Idle is set while it is about to be stopped, Activity while it holds GPUs: when
+	// each kind of activity was seen last.
+	Idle     *warnedView
+	Activity []activityView
 }
 
 type launchHolder struct{ User, What, For string }
@@ -154,6 +159,7 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 		State: string(l.State), Own: l.UserID == v.session.User.ID,
 		Simulated: simulated(l, s.machines(s.cfg.Fleet.Snapshots(), v, false))}
 	_, view.Tone = stateWords(l)
+	view.Idle, view.Activity = s.activity(l)
 	for _, step := range l.Detail {
 		if strings.TrimSuffix(step.Text, ".") == strings.TrimSuffix(l.Reason, ".") {
 			step.Text = "" // the headline says it
@@ -169,16 +175,16 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 	switch l.State {
 	case notebooks.Waiting:
 		if !l.Never {
-			view.Elapsed = duration(now.Sub(l.Requested))
+			view.Elapsed = units.Duration(now.Sub(l.Requested))
 		}
 		s.describeWaiting(&view, v, l)
 	case notebooks.Starting:
-		view.Elapsed = duration(now.Sub(l.Started))
+		view.Elapsed = units.Duration(now.Sub(l.Started))
 		// What it does at the moment stands beside its step.
 		view.Headline, view.Text = "Starting", "It opens here by itself as soon as it is ready."
 	case notebooks.Running:
 		view.Headline = "Running"
-		view.Text = strings.TrimSpace("It has been ready for " + lasting(now.Sub(l.Ready)) + ". " + sentence(l.Reason))
+		view.Text = strings.TrimSpace("It has been ready for " + units.Lasting(now.Sub(l.Ready)) + ". " + sentence(l.Reason))
 		if view.Own {
 			view.Open = s.notebookURL(r, l)
 			view.AutoOpen = now.Sub(l.Ready) < autoOpenFor
@@ -235,6 +241,10 @@ func describeEnded(view *launchView, l *notebooks.Launch) {
 		view.Headline = "It could not be started"
 	case notebooks.EndQuota:
 		view.Headline = "Stopped: the quota is used up"
+	case notebooks.EndIdle:
+		view.Headline = "Stopped: nobody used its GPU"
+	case notebooks.EndAge:
+		view.Headline = "Stopped: it ran as long as one may"
 	case notebooks.EndOutOfMemory:
 		view.Headline = "It ran out of memory"
 	case notebooks.EndInterrupted:
@@ -254,7 +264,7 @@ func stepViewOf(step notebooks.Step) stepView {
 	}
 	view := stepView{State: step.State, Name: name}
 	if step.State != "waiting" { // what it will do is in its name
-		view.Text, view.Took = step.Text, duration(step.Elapsed)
+		view.Text, view.Took = step.Text, units.Duration(step.Elapsed)
 	}
 	return view
 }
@@ -271,6 +281,7 @@ func (s *Server) launchParts(r *http.Request, v visitor, p page, id string) part
 		return []part{
 			{id: "launch-state", body: launchState(view)},
 			{id: "launch-clock", body: launchClock(view)},
+			{id: "launch-idle", body: launchIdle(p, view)},
 			{id: "launch-detail", body: launchDetail(view)},
 			{id: "launch-actions", body: launchActions(p, view)},
 		}, nil

@@ -144,11 +144,11 @@ func (s *Server) fillPool(view *poolView, list ctl.Machines) {
 		view.Ends = append(view.Ends, roleView{e.value, e.words})
 	}
 	for _, o := range list.Invitations {
-		view.Open = append(view.Open, openCodeView{o.ID, "made " + lasting(now.Sub(o.Made)) + " ago", clock(o.Expires)})
+		view.Open = append(view.Open, openCodeView{o.ID, "made " + units.Lasting(now.Sub(o.Made)) + " ago", clock(o.Expires)})
 	}
 	for _, r := range list.Requests {
 		view.Requests = append(view.Requests, askingView{ID: elementID("request", r.Number), Number: r.Number, Digits: spaced(r.Number), Name: r.Name,
-			Detail: joined("at "+r.Address, "asked "+lasting(now.Sub(r.Asked))+" ago"), Until: clock(r.Expires)})
+			Detail: joined("at "+r.Address, "asked "+units.Lasting(now.Sub(r.Asked))+" ago"), Until: clock(r.Expires)})
 	}
 }
 
@@ -316,7 +316,7 @@ func nodeFacts(n *ctl.Node, now time.Time) []string {
 	}
 	if !n.LastContact.IsZero() {
 		if age := now.Sub(n.LastContact); age > soonHeard {
-			facts = append(facts, "last heard of "+duration(age)+" ago")
+			facts = append(facts, "last heard of "+units.Duration(age)+" ago")
 		} else {
 			facts = append(facts, "heard of now")
 		}
@@ -333,9 +333,9 @@ func clockWords(ahead float64) string {
 	case off < offClock*time.Second:
 		return "clock right"
 	case ahead > 0:
-		return "clock " + duration(off) + " ahead of the head’s"
+		return "clock " + units.Duration(off) + " ahead of the head’s"
 	}
-	return "clock " + duration(off) + " behind the head’s"
+	return "clock " + units.Duration(off) + " behind the head’s"
 }
 
 func removeConsequence(n *ctl.Node) string {

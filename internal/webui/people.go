@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -143,7 +144,7 @@ func (s *Server) ago(t *time.Time) string {
 	if t == nil {
 		return "never"
 	}
-	return lasting(s.now().Sub(*t)) + " ago"
+	return units.Lasting(s.now().Sub(*t)) + " ago"
 }
 
 // personTags are what is unusual about an account.

@@ -70,6 +70,8 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/launch", need: users.ActionLaunch, handler: s.launch},
 		{method: "GET", path: "/launches/{id}", need: users.ActionSee, handler: s.launchPage},
 		{method: "POST", path: "/launches/{id}/stop", need: users.ActionSee, handler: s.stopLaunch},
+		{method: "POST", path: "/launches/{id}/keep", need: users.ActionSee, handler: s.keepLaunch},
+		{method: "POST", path: "/launches/{id}/free", need: users.ActionManageLab, handler: s.freeLaunch},
 		{method: "POST", path: "/launches/{id}/cancel", need: users.ActionSee, handler: s.cancelLaunch},
 
 		{method: "GET", path: "/users", need: users.ActionManageUsers, handler: s.usersPage},

@@ -72,6 +72,8 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/launches/1", managers},
 		{"POST", "/launches/1/stop", managers},
 		{"POST", "/launches/1/cancel", managers},
+		{"POST", "/launches/1/keep", managers},
+		{"POST", "/launches/1/free", admin},
 		{"GET", "/users", admin},
 		{"POST", "/users", admin},
 		{"POST", "/users/gus/link", admin},

@@ -20,6 +20,7 @@ type useView struct {
 	MyGPUs     []useRow
 	Everybody  []useRow // for those who may see it, otherwise nil
 	SeesOthers bool
+	Reclaimed  []reclaimedView
 	NotKept    string // why nothing is written down at the moment
 }
 
@@ -107,6 +108,9 @@ func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, err
 		row := useRowOf(u, u.GPU)
 		row.Detail = "GPU " + number(u.Number) + " of " + s.called(u.Node)
 		view.MyGPUs = append(view.MyGPUs, row)
+	}
+	if view.Reclaimed, err = s.reclaimed(ctx, v, from); err != nil {
+		return view, err
 	}
 	if !view.SeesOthers {
 		return view, nil

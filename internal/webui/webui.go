@@ -112,6 +112,8 @@ type Config struct {
 	History   History
 	Quotas    Quotas
 	Storage   Storage
+	// Idle knows who holds GPUs without use; nil knows of nobody.
+	Idle Idle
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as
 	// the end of a sentence that begins with "a test pod saw".
 	CheckGPU func(ctx context.Context) (string, error)

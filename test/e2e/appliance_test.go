@@ -34,10 +34,11 @@ type appliance struct {
 	link    string       // the administrator's, as init printed it
 	browser *lab.Browser // the administrator's, once it has run
 	guest   *lab.Browser
-	first   *kernel // of the administrator's first notebook, in browser
-	second  *kernel // of the guest's
-	waiting string  // the progress page of a launch that waits for a GPU
-	hoard   string  // the progress page of a notebook that fills its disk
+	third   *lab.Browser // of a third person, where a story has one
+	first   *kernel      // of the administrator's first notebook, in browser
+	second  *kernel      // of the guest's
+	waiting string       // the progress page of a launch that waits for a GPU
+	hoard   string       // the progress page of a notebook that fills its disk
 
 	adminClient *http.Client // see admin
 	foldersOf   map[string]*kernel

@@ -135,6 +135,9 @@ c.JupyterHub.load_roles = [
         "services": ["gpulab"],
         "scopes": [
             "list:users", "read:users", "admin:users", "servers", "access:servers", "proxy",
+            # For tokens that open one server and nothing else: with them gpulab asks
+            # a notebook, which its owner controls, what its kernels do.
+            "tokens",
         ],
     },
     # Everybody's role. JupyterHub's own has "servers" and "tokens" in it, with

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/idle"
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// IdleConfig says what becomes of GPUs that nobody uses, and how old notebooks get.
+type IdleConfig struct {
+	IdleRule
+	// Profiles and Groups say what differs for a profile (by slug) or a group (by name).
+	Profiles map[string]IdleRule `json:"profiles,omitempty"`
+	Groups   map[string]IdleRule `json:"groups,omitempty"`
+}
+
+// IdleRule is a part of a policy; what is left out stays as it is.
+type IdleRule struct {
+	// Act is when-wanted, always or never.
+	Act string `json:"act,omitempty"`
+	// After is how long nobody used a GPU before the warning, Countdown how long it goes on after it, as "10m".
+	After     string `json:"after,omitempty"`
+	Countdown string `json:"countdown,omitempty"`
+	// Extend is for how long its owner can keep it, Extensions how often in a row.
+	Extend     string `json:"extend,omitempty"`
+	Extensions *int   `json:"extensions,omitempty"`
+	// Unused is how long a GPU itself has done nothing before its notebook counts as idle whatever else it does.
+	Unused Time `json:"unused,omitempty"`
+	// MaxAge is how long a notebook runs at most.
+	MaxAge Time `json:"maxAge,omitempty"`
+}
+
+// Time is a time as people write it, "24h", or 0.
+type Time string
+
+// UnmarshalJSON takes the number 0, too.
+func (t *Time) UnmarshalJSON(data []byte) error {
+	var word string
+	if string(data) == "0" {
+		word = "0s"
+	} else if json.Unmarshal(data, &word) != nil {
+		word = string(data)
+	}
+	*t = Time(word)
+	return nil
+}
+
+func (r IdleRule) change() (c idle.Change, err error) {
+	if r.Act != "" {
+		act := idle.Act(r.Act)
+		c.Act = &act
+	}
+	c.Extensions = r.Extensions
+	for _, f := range []struct {
+		name, text string
+		to         **time.Duration
+	}{
+		{"after", r.After, &c.After}, {"countdown", r.Countdown, &c.Countdown}, {"extend", r.Extend, &c.Extend},
+		{"unused", string(r.Unused), &c.Unused}, {"maxAge", string(r.MaxAge), &c.MaxAge},
+	} {
+		if f.text == "" {
+			continue
+		}
+		d, err := time.ParseDuration(f.text)
+		if err != nil {
+			return c, fmt.Errorf("%s is %q, which is no time; write it as 30m or 1h", f.name, f.text)
+		}
+		*f.to = &d
+	}
+	return c, nil
+}
+
+// setDefaults writes the usual policy where nothing is said, for people to read.
+func (c *IdleConfig) setDefaults() {
+	d := idle.Default()
+	for field, usual := range map[*string]time.Duration{&c.After: d.After, &c.Countdown: d.Countdown, &c.Extend: d.Extend} {
+		if *field == "" {
+			*field = shortTime(usual)
+		}
+	}
+	c.Act = cmp.Or(c.Act, string(d.Act))
+	c.Unused, c.MaxAge = cmp.Or(c.Unused, Time(shortTime(d.Unused))), cmp.Or(c.MaxAge, Time(shortTime(d.MaxAge)))
+	if c.Extensions == nil {
+		c.Extensions = &d.Extensions
+	}
+}
+
+// shortTime writes 30m0s as 30m.
+func shortTime(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = text[:len(text)-2]
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = text[:len(text)-2]
+	}
+	return text
+}
+
+// policies are what the configuration says; profiles are those of the lab.
+func (c IdleConfig) policies(profiles []notebooks.Profile) (idle.Policies, error) {
+	p := idle.Policies{Profiles: map[string]idle.Change{}, Groups: map[string]idle.Change{}}
+	base, err := c.change()
+	if err != nil {
+		return p, fmt.Errorf("idle: %w", err)
+	}
+	p.Base = base.Apply(idle.Default())
+	known := map[string]bool{}
+	for _, profile := range profiles {
+		known[profile.Slug] = true
+	}
+	for slug, rule := range c.Profiles {
+		if !known[slug] {
+			return p, fmt.Errorf("idle.profiles holds %q, but there is no such profile", slug)
+		}
+		if p.Profiles[slug], err = rule.change(); err != nil {
+			return p, fmt.Errorf("idle.profiles.%s: %w", slug, err)
+		}
+	}
+	for name, rule := range c.Groups {
+		if p.Groups[name], err = rule.change(); err != nil {
+			return p, fmt.Errorf("idle.groups.%s: %w", name, err)
+		}
+	}
+	if err := p.Check(); err != nil {
+		return p, fmt.Errorf("idle: %w", err)
+	}
+	return p, nil
+}
+
+// usualProfiles are the profiles that a configuration means.
+func (c *Config) usualProfiles() []notebooks.Profile {
+	if list := c.profiles(); len(list) > 0 {
+		return list
+	}
+	return notebooks.DefaultProfiles()
+}
+
+// idleEvery is how often notebooks are looked at; where times are short, more often.
+func idleEvery(p idle.Policies) time.Duration {
+	return min(max(p.Base.After/6, 2*time.Second), 15*time.Second)
+}
+
+// newIdle makes the part that looks after GPUs that nobody uses.
+func (l *appliance) newIdle(parts *attached, hub *notebooks.Hub) (*idle.Service, error) {
+	policies, err := l.cfg.Idle.policies(l.cfg.usualProfiles())
+	if err != nil {
+		return nil, err
+	}
+	jupyter := notebooks.NewJupyter(hub, parts.kube)
+	return idle.New(idle.Config{
+		DB: l.store.DB(), Every: idleEvery(policies), Log: slog.Default(),
+		Running: func(ctx context.Context) ([]idle.Notebook, error) { return l.idleNotebooks(ctx, policies) },
+		Queue:   l.idleQueue,
+		Measure: l.idleUsage,
+		Ask: func(ctx context.Context, n idle.Notebook) (idle.Claims, error) {
+			d, err := jupyter.Doing(ctx, n.Handle, n.Name)
+			if errors.Is(err, notebooks.ErrHubDown) {
+				return idle.Claims{CannotAsk: true}, nil
+			}
+			return idle.Claims{KernelBusy: d.KernelBusy, Kernel: d.Kernel, Terminal: d.Terminal}, err
+		},
+		Stop: func(ctx context.Context, launch int64, cause idle.Cause, reason string) error {
+			code := notebooks.EndIdle
+			switch cause {
+			case idle.CauseAge:
+				code = notebooks.EndAge
+			case idle.CauseFreed:
+				code = notebooks.EndStopped
+			}
+			err := l.attached.Load().notebooks.StopIdle(ctx, launch, code, reason)
+			if errors.Is(err, notebooks.ErrNotFound) {
+				return nil
+			}
+			return err
+		},
+		Audit: l.people.Audit,
+		Changed: func() {
+			l.fleet.Idle(l.idle.IdlePods())
+			l.attached.Load().notebooks.Wake()
+		},
+	}), nil
+}
+
+// idleNotebooks are the running notebooks, each with the policy that holds for it.
+func (l *appliance) idleNotebooks(ctx context.Context, policies idle.Policies) ([]idle.Notebook, error) {
+	parts := l.attached.Load()
+	if !parts.kube.Synced() {
+		return nil, errStarting
+	}
+	active, err := parts.notebooks.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pods := map[string]notebooks.PodInfo{}
+	for _, p := range parts.kube.Notebooks() {
+		if !p.Terminating && !p.Finished {
+			pods[p.Handle+"/"+p.Server] = p
+		}
+	}
+	groups := map[int64][]string{}
+	var list []idle.Notebook
+	for i := range active {
+		a := &active[i]
+		if a.State != notebooks.Running {
+			continue
+		}
+		if _, known := groups[a.UserID]; !known {
+			memberships, err := l.people.Memberships(ctx, a.UserID)
+			if err != nil {
+				return nil, err
+			}
+			groups[a.UserID] = []string{}
+			for _, m := range memberships {
+				groups[a.UserID] = append(groups[a.UserID], m.Group)
+			}
+		}
+		pod := pods[a.Handle+"/"+a.Name]
+		list = append(list, idle.Notebook{Launch: a.ID, UserID: a.UserID, Handle: a.Handle, Name: a.Name, Title: a.Title, Profile: a.Profile, GPUs: a.GPUs,
+			Node: cmp.Or(pod.Node, a.Node), PodUID: pod.UID, Ready: a.Ready, Policy: policies.Of(a.Profile, groups[a.UserID])})
+	}
+	return list, nil
+}
+
+// idleQueue is who waits for GPUs.
+func (l *appliance) idleQueue(ctx context.Context) (idle.Queue, error) {
+	free, waiting, err := l.attached.Load().notebooks.Wanting(ctx)
+	q := idle.Queue{Free: free}
+	for _, w := range waiting {
+		q.Waiting = append(q.Waiting, idle.Waiting{Launch: w.Launch.ID, Handle: w.Launch.Handle, GPUs: w.Launch.GPUs, Nodes: w.Machines})
+	}
+	return q, err
+}
+
+// idleUsage is what notebooks have used of processors and network; what went to browsers is not theirs.
+func (l *appliance) idleUsage(ctx context.Context) (map[string]idle.Usage, error) {
+	parts := l.attached.Load()
+	found, err := parts.kube.Measure(ctx)
+	out := map[string]idle.Usage{}
+	for _, p := range parts.kube.Notebooks() {
+		u, ok := found[p.UID]
+		if !ok {
+			continue
+		}
+		if t, ok := parts.proxy.Traffic(p.Handle, p.Server); ok {
+			u.Bytes -= t.In + t.Out
+		}
+		out[p.UID] = idle.Usage(u)
+	}
+	return out, err
+}
+
+// keepIdle keeps a person's notebook that is about to be stopped, and says what came of it.
+func (l *appliance) keepIdle(ctx context.Context, u users.User, launch int64, remote string) (text string, done bool) {
+	n, err := l.attached.Load().notebooks.Get(ctx, launch)
+	if err != nil || n.UserID != u.ID {
+		return "There is no such notebook.", false
+	}
+	h, err := l.idle.Extend(ctx, launch)
+	switch {
+	case errors.Is(err, idle.ErrTooLate), errors.Is(err, idle.ErrNoMore), errors.Is(err, idle.ErrNotWarned):
+		text := err.Error()
+		return strings.ToUpper(text[:1]) + text[1:] + ".", false
+	case err != nil:
+		slog.Error("a notebook could not be kept", "launch", launch, "err", err)
+		return "That did not work; try again.", false
+	}
+	if err := l.people.Audit(ctx, users.Entry{Actor: u.Handle, Action: "idle.extend", Target: u.Handle, Detail: n.Audited(), Remote: remote}); err != nil {
+		slog.Error("that a notebook was kept is not in the audit log", "err", err)
+	}
+	return h.Kept(), true
+}
+
+// idleNotices are what a person is told within JupyterLab of notebooks that are about to be stopped.
+func (l *appliance) idleNotices(userID int64) []notebooks.Notice {
+	var list []notebooks.Notice
+	for _, h := range l.idle.Warned(userID) {
+		n := notebooks.Notice{Key: fmt.Sprintf("idle %d %d", h.Launch, h.Extensions), Text: h.Brief(), Left: max(1, int(time.Until(h.Ends).Round(time.Second)/time.Second))}
+		if h.MayExtend() {
+			n.Keep = h.Launch
+		}
+		list = append(list, n)
+	}
+	return list
+}
