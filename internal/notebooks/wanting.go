@@ -14,8 +14,8 @@ type Wanting struct {
 }
 
 // Wanting says who waits for GPUs, the next one first, and how many GPUs of each machine are free or about to be: those of
-// notebooks that are ending count, those that were promised to starting ones do not. While nothing can start,
-// nobody waits for a GPU.
+// notebooks that are ending count, those that were promised to starting ones do not. While nothing can start, nobody waits
+// for a GPU.
 func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Wanting, err error) {
 	free = map[string]int{}
 	if !s.cfg.Cluster.Synced() || s.hold() != "" {

@@ -102,12 +102,14 @@ func (a *appliance) workloads(t *testing.T) string {
 		`custom-columns=NS:.metadata.namespace,NAME:.metadata.name,ADMITTED:.status.conditions[?(@.type=="Admitted")].status`)
 }
 
-func (a *appliance) stopNotebook(t *testing.T, handle, title string) {
+// stopNotebook stops one as its owner does, and waits until it is gone.
+func stopNotebook(t *testing.T, owner *lab.Browser, title string) {
 	t.Helper()
-	stopAll(t, a, handle)
-	a.eventually(t, title+" has ended", func() bool {
-		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+handle, "get", "pods", "-o", "name"), "pod/")
-	})
+	b := owner.For(t).Tab()
+	b.Open(pages + "/")
+	b.Click("#mine", "Stop "+title)
+	b.Click("dialog[open]", "Stop")
+	waitGone(b, title)
 }
 
 // kueueKilled: nobody is let in while it is away, it is said so, and nobody
@@ -120,7 +122,7 @@ func (q *line) kueueKilled(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "control-plane=controller-manager", "--force", "--grace-period=0", "--wait=false")
 	cleo.WaitText("#launch-state", "Kueue, which decides who gets a GPU next, does not answer.")
 	cleo.Pictures("queue-kueue-away")
-	a.stopNotebook(t, guestHandle, "Second")
+	stopNotebook(t, a.guest, "Second")
 	// What runs goes on, and what needs no GPU starts.
 	if got := strings.TrimSpace(q.kernel.run(t, "print(answer + 1)")); got != "42" {
 		t.Errorf("the running notebook says %q", got)
@@ -128,7 +130,7 @@ func (q *line) kueueKilled(t *testing.T, a *appliance) {
 	ben := a.guest.For(t).Tab()
 	launch(ben, "cpu", "Meanwhile")
 	waitJupyterLab(ben, guestHandle)
-	a.stopNotebook(t, guestHandle, "Meanwhile")
+	stopNotebook(t, a.guest, "Meanwhile")
 	cleo.WaitText("#launch-state", "does not answer.")
 	a.MustGpulab(a.ctx, "kubectl", "label", "nodes", "--all", label+"=true")
 	began := time.Now()
@@ -150,7 +152,7 @@ func (q *line) gpulabKilled(t *testing.T, a *appliance) {
 	}
 	ada := q.more.For(t)
 	ada.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
-	a.stopNotebook(t, "cleo", "Fresh")
+	stopNotebook(t, q.cleo, "Fresh")
 	began := time.Now()
 	waitJupyterLab(ada, adminHandle)
 	t.Logf("from the stop to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
@@ -193,13 +195,8 @@ func (q *line) podDeleted(t *testing.T, a *appliance) {
 
 // nothingLeft: when all have ended, Kueue knows of none.
 func (q *line) nothingLeft(t *testing.T, a *appliance) {
-	for title, browser := range map[string]*lab.Browser{"More": a.browser, "Third": a.guest} {
-		b := browser.For(t)
-		b.Open(pages + "/")
-		b.Click("#mine", "Stop "+title)
-		b.Click("dialog[open]", "Stop")
-		waitGone(b, title)
-	}
+	stopNotebook(t, a.browser, "More")
+	stopNotebook(t, a.guest, "Third")
 	a.eventually(t, "Kueue knows of no launch", func() bool {
 		return strings.TrimSpace(a.workloads(t)) == ""
 	})
