@@ -79,7 +79,7 @@ func (q *line) whoUsedLess(t *testing.T, a *appliance) {
 	launch(ben, "gpu", "Second")
 	waitJupyterLab(ben, guestHandle)
 
-	q.more = a.browser.For(t).Tab()
+	q.more = a.browser.For(a.lifeOf).Tab().For(t) // for the chapters after this one, too
 	launch(q.more, "gpu", "More")
 	q.more.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
 	for _, holder := range []string{"You", guestHandle} {
@@ -162,7 +162,7 @@ func (q *line) gpulabKilled(t *testing.T, a *appliance) {
 // at once: a third is not let in.
 func (q *line) byHand(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+adminHandle, "--all", "--wait=false")
-	ben := a.guest.For(t).Tab()
+	ben := a.guest.For(a.lifeOf).Tab().For(t) // for the next chapter, too
 	q.third = ben
 	launch(ben, "gpu", "Third")
 	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
