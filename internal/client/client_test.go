@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpulab/gpulab/internal/api/apitest"
+	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/webca"
 )
@@ -191,6 +192,14 @@ func TestStory(t *testing.T) {
 	}
 	a.wants(t, []string{"launch", "cpu"}, "CPU notebook is number 2 and waiting", s.URL+"/launches/2")
 	a.refuses(t, ExitUsage, []string{"stop"}, "1 (Thesis)", "2 (CPU notebook)")
+	a.refuses(t, ExitRefused, []string{"keep"}, "none of your notebooks is about to be stopped")
+	a.refuses(t, ExitRefused, []string{"keep", "thesis"}, "not about to be stopped")
+	s.Idle.Set(idle.Holding{Notebook: idle.Notebook{Launch: 1, GPUs: 1, Policy: idle.Policy{Extend: time.Hour, Extensions: 1}},
+		State: idle.Warned, Cause: idle.CauseIdle, Ends: time.Now().Add(time.Minute), WantedBy: "zoe"})
+	a.wants(t, []string{"ps"}, "stops at ", "nobody uses its GPU and zoe waits for one; `gpulab keep 1` keeps it")
+	a.wants(t, []string{"keep"}, "Thesis is yours until ")
+	a.refuses(t, ExitRefused, []string{"keep", "1"}, "not about to be stopped")
+	s.Idle.Set(idle.Holding{})
 	a.refuses(t, ExitRefused, []string{"stop", "nothing"}, "gpulab ps")
 	a.wants(t, []string{"stop", "2"}, "CPU notebook is being stopped")
 	a.wants(t, []string{"stop", "--all"}, "Thesis is being stopped")

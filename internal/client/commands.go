@@ -28,7 +28,7 @@ type App struct {
 func (a *App) Commands() []*cobra.Command {
 	return []*cobra.Command{
 		newLogin(a), newLogout(a), newWhoami(a),
-		newProfiles(a), newLaunch(a), newStop(a), newPs(a), newOpen(a), newCp(a),
+		newProfiles(a), newLaunch(a), newStop(a), newKeep(a), newPs(a), newOpen(a), newCp(a),
 	}
 }
 

@@ -32,6 +32,7 @@ type notebook struct {
 	URL       string    `json:"url"`
 	Page      string    `json:"page"`
 	Version   string    `json:"version"`
+	Activity  *activity `json:"activity"`
 }
 
 type step struct {
@@ -58,6 +59,9 @@ func (n notebook) says() string {
 	}
 	if why != "" {
 		text += ": " + why
+	}
+	if warning := n.warning(); warning != "" {
+		text += "; " + warning
 	}
 	return plain(text)
 }

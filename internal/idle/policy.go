@@ -155,6 +155,3 @@ func (p Policy) patience() time.Duration {
 	}
 	return p.After
 }
-
-// watched tells whether anything could ever come of watching.
-func (p Policy) watched() bool { return p.Act != Never || p.MaxAge > 0 }
