@@ -551,16 +551,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		return nil, err
 	}
 	gpus := l.poolGPUs()
-	halfLife, err := l.cfg.Queue.halfLife()
-	if err != nil {
-		return nil, err
-	}
-	sampling, err := l.cfg.Queue.sampling()
-	if err != nil {
-		return nil, err
-	}
 	return charts.Plan(charts.Inputs{
-		PastUse: halfLife, UseMeasuring: sampling,
 		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
 		HTTPSPort: l.cfg.HTTPSPort,
 		HasGPU:    gpus != gpusNone, Simulated: gpus == gpusSimulated, Sharing: l.cfg.GPUSharing,
@@ -670,8 +661,16 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	halfLife, err := l.cfg.Queue.halfLife()
+	if err != nil {
+		return err
+	}
+	sampling, err := l.cfg.Queue.sampling()
+	if err != nil {
+		return err
+	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: line, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: line, HalfLife: halfLife, Sampling: sampling, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),

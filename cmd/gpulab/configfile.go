@@ -129,7 +129,7 @@ quotas:
   grace: {{printf "%q" .Quotas.Grace}}
 
 # When GPUs are short, who used fewer of them in the past gets one first. Past use
-# counts half after halfLife (168h is a week), and is booked every sampling.
+# counts half after halfLife (168h is a week), and is counted anew every sampling.
 queue:
   halfLife: {{printf "%q" .Queue.HalfLife}}
   sampling: {{printf "%q" .Queue.Sampling}}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/queue"
-	"github.com/gpulab/gpulab/internal/users"
 	"k8s.io/client-go/rest"
 )
 
@@ -14,7 +13,7 @@ import (
 type QueueConfig struct {
 	// HalfLife is the time after which past use of GPUs counts half, as "168h".
 	HalfLife string `json:"halfLife,omitempty"`
-	// Sampling is how often use is booked, as "1m".
+	// Sampling is how often use is counted anew, as "1m".
 	Sampling string `json:"sampling,omitempty"`
 }
 
@@ -40,15 +39,6 @@ func (q QueueConfig) sampling() (time.Duration, error) {
 	return d, nil
 }
 
-// priorities are those of the roles in the line for GPUs. They decide among
-// people whose past use is the same.
-var priorities = map[string]int{
-	string(users.RoleGuest):  100,
-	string(users.RoleMember): 200,
-	string(users.RoleLead):   300,
-	string(users.RoleAdmin):  300,
-}
-
 func newLine(config *rest.Config) (*queue.Line, error) {
-	return queue.New(queue.Config{REST: config, Namespace: systemNamespace, Priorities: priorities, Log: slog.Default()})
+	return queue.New(queue.Config{REST: config, Namespace: systemNamespace, Log: slog.Default()})
 }

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The line is told what the lab wants, runs where the API is, once, and has no
+// The line runs where the API is, once, and has no
 // say about anybody's pods and jobs.
 func TestKueue(t *testing.T) {
 	t.Parallel()
@@ -34,8 +34,8 @@ func TestKueue(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(at(t, objects["ConfigMap kueue-manager-config"], "data", "controller_manager_config.yaml").(string)), &settings); err != nil {
 		t.Fatal(err)
 	}
-	if got := dotted(t, settings, "admissionFairSharing.usageHalfLifeTime"); got != "168h0m0s" {
-		t.Errorf("past use counts half after %v", got)
+	if got := dotted(t, settings, "leaderElection.leaderElect"); got != false {
+		t.Errorf("it elects a leader: %v", got)
 	}
 	for _, kind := range []string{"Mutating", "Validating"} {
 		hooks, _ := objects[kind+"WebhookConfiguration kueue-"+strings.ToLower(kind)+"-webhook-configuration"]["webhooks"].([]any)

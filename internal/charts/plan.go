@@ -1,13 +1,11 @@
 package charts
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"strings"
-	"time"
 )
 
 // Inputs is what the releases depend on. No address of a node is among it: a
@@ -24,9 +22,6 @@ type Inputs struct {
 	DriverRoot string // folder on the node below which the NVIDIA driver lies; "/" for a real one
 	HookPath   string // nvidia-cdi-hook on the node
 	Sharing    int    // how many pods take turns on each GPU; 0 and 1: none
-
-	PastUse      time.Duration // after which past use of GPUs counts half for the order of the line; zero means seven days
-	UseMeasuring time.Duration // between two bookings of use; zero means a minute
 
 	Hub         HubSecrets
 	HubStateDir string            // folder on the head for the hub's database, owned by UID 19999
@@ -66,8 +61,8 @@ func Plan(in Inputs) []Release {
 		jupyterhub(in),
 	}
 	if in.HasGPU {
-		// Where there is no GPU it is left alone rather than taken away: with its
-		// kinds would go what it knows of past use.
+		// Where there is no GPU any more it is left alone rather than taken away:
+		// launches would go with its kinds.
 		releases = append(releases, kueue(in))
 	}
 	return releases
@@ -198,7 +193,6 @@ func featureDiscovery(in Inputs) Release {
 // and start whether it answers or not.
 func kueue(in Inputs) Release {
 	repository, tag := splitRef(in.Images["kueue"])
-	elapse := func(d, fallback time.Duration) string { return cmp.Or(d, fallback).String() }
 	settings, err := json.Marshal(map[string]any{
 		"apiVersion":       "config.kueue.x-k8s.io/v1beta2",
 		"kind":             "Configuration",
@@ -210,10 +204,6 @@ func kueue(in Inputs) Release {
 		"integrations":     map[string]any{"frameworks": []any{"batch/job"}}, // one has to be named
 		"managedJobsNamespaceSelector": map[string]any{
 			"matchLabels": map[string]any{"gpulab.dev/queued": "jobs"},
-		},
-		"admissionFairSharing": map[string]any{
-			"usageHalfLifeTime":     elapse(in.PastUse, 7*24*time.Hour),
-			"usageSamplingInterval": elapse(in.UseMeasuring, time.Minute),
 		},
 		// A namespace's limits would add these to what a launch asks of the line.
 		"resources": map[string]any{"excludeResourcePrefixes": []any{"cpu", "memory", "ephemeral-storage"}},

@@ -32,8 +32,11 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 		}
 		need := s.need(l)
 		c := queue.Claim{
-			Launch: l.ID, Namespace: "user-" + l.Handle, Role: s.roleOf(ctx, l), GPUs: l.GPUs,
+			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs,
 			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
+		}
+		if l.State == Waiting {
+			c.Priority = s.priority(ctx, l)
 		}
 		if len(c.Kinds) == len(state.Stock) {
 			c.Kinds = nil

@@ -53,13 +53,17 @@ type Routes interface {
 
 // Config wires a Service. DB, People, Tenancy, Servers, Cluster, Routes and Line are required.
 type Config struct {
-	DB       *sql.DB
-	People   People
-	Tenancy  Tenancy
-	Servers  Servers
-	Cluster  Cluster
-	Routes   Routes
-	Line     Line
+	DB      *sql.DB
+	People  People
+	Tenancy Tenancy
+	Servers Servers
+	Cluster Cluster
+	Routes  Routes
+	Line    Line
+	// HalfLife is the time after which past use of GPUs counts half for the order
+	// of the line, 0 = a week; Sampling is how often use is counted anew, 0 = a minute.
+	HalfLife, Sampling time.Duration
+
 	Profiles []Profile // none = DefaultProfiles
 	// Simulated says that the lab's GPUs are. Launches that get one are marked,
 	// and end when the lab simulates none any more.
@@ -137,6 +141,8 @@ type Service struct {
 	connected atomic.Bool // see Connected
 
 	launching sync.Mutex // from asking for the quota until the row that counts is there
+
+	used pastUse // the loop's own
 
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended

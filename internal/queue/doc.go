@@ -4,16 +4,14 @@
 //
 // gpulab's own state is the truth: everything that lies in the cluster is
 // derived from it and from the pool's machines, is written again when somebody
-// has changed it, and may be lost without harm but for what Kueue knows of past
-// use.
+// has changed it, and may be lost without harm.
 //
 //   - a ResourceFlavor is GPUs of one kind, such as those of one model;
 //   - the Cohort "lab" has them all, as many as the pool lends out now;
 //   - a ClusterQueue is the line of those whom the same kinds will do: so one
 //     who waits for a rare one holds back nobody who wants another. Within it
-//     order is strict: who used less in the past comes first, among equals whose
-//     role has the higher priority, then who came first;
-//   - a LocalQueue is one person in one such line, to which past use is booked;
+//     order is strict: by the priority of the launches, then who came first;
+//   - a LocalQueue is one person in one such line;
 //   - a Workload is one launch. It is no pod's: gpulab starts the notebook once
 //     its Workload is admitted, and deletes it when the notebook has ended.
 //

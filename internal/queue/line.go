@@ -31,7 +31,7 @@ type Stock struct {
 type Claim struct {
 	Launch    int64
 	Namespace string // its owner's; it exists
-	Role      string // its owner's, one of Config.Priorities
+	Priority  int32  // among those who wait in its line; more goes first, then who is in it longer
 	GPUs      int
 	// Kinds are those that will do, nil for any of the pool.
 	Kinds []string
@@ -60,9 +60,7 @@ type Standing struct {
 type Config struct {
 	REST      *rest.Config
 	Namespace string // Kueue's
-	// Priorities gives each role the priority of its launches; more goes first.
-	Priorities map[string]int
-	Log        *slog.Logger
+	Log       *slog.Logger
 }
 
 // Intervals of the loop.
@@ -285,7 +283,7 @@ func (l *Line) keep(ctx context.Context, s State) error {
 		return err
 	}
 	lines := linesOf(s)
-	for _, o := range wanted(s, lines, l.cfg.Priorities) {
+	for _, o := range wanted(s, lines) {
 		if err := l.write(ctx, o, time.Minute); err != nil {
 			return err
 		}
@@ -316,6 +314,8 @@ func (l *Line) keepClaim(ctx context.Context, c Claim, line string, w workload, 
 		return l.remove(ctx, w)
 	case c.Held && !w.reserved:
 		return l.grant(ctx, c, line, w)
+	case !w.reserved && w.priority != c.Priority:
+		return l.prefer(ctx, c, w)
 	}
 	return nil
 }
@@ -327,7 +327,7 @@ func (l *Line) join(ctx context.Context, c Claim, line string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	made, err := l.client.Resource(workloadKind).Namespace(c.Namespace).Create(ctx, newWorkload(c, line, l.cfg.Priorities[c.Role]), created)
+	made, err := l.client.Resource(workloadKind).Namespace(c.Namespace).Create(ctx, newWorkload(c, line), created)
 	if apierrors.IsAlreadyExists(err) {
 		return nil // the watch has not told yet
 	}
@@ -336,6 +336,18 @@ func (l *Line) join(ctx context.Context, c Claim, line string) error {
 	}
 	if c.Held {
 		return l.grant(ctx, c, line, readWorkload(made))
+	}
+	return nil
+}
+
+// prefer tells of a launch that waits how it comes among the others.
+func (l *Line) prefer(ctx context.Context, c Claim, w workload) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"priority":%d}}`, w.uid, c.Priority)
+	_, err := l.client.Resource(workloadKind).Namespace(w.namespace).Patch(ctx, w.name, mergePatch, patch, patched)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("say how launch %d comes in line: %w", c.Launch, err)
 	}
 	return nil
 }

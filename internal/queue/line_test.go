@@ -18,10 +18,10 @@ import (
 // When Kueue ends between two of gpulab's calls, the line goes on: what was
 // admitted stays so, places are not known, and it is said why.
 func TestKueueEndsInTheMiddle(t *testing.T) {
-	claims := []Claim{{Launch: 1, Namespace: "user-ada", Role: "member", GPUs: 1, Held: true, On: "T4"}, {Launch: 2, Namespace: "user-ben", Role: "member", GPUs: 1}}
+	claims := []Claim{{Launch: 1, Namespace: "user-ada", GPUs: 1, Held: true, On: "T4"}, {Launch: 2, Namespace: "user-ben", GPUs: 1}}
 	var objects []runtime.Object
 	for _, c := range claims {
-		w := newWorkload(c, everyKind, 200)
+		w := newWorkload(c, everyKind)
 		if c.Held {
 			w.Object["status"] = map[string]any{
 				"conditions": []any{map[string]any{"type": "QuotaReserved", "status": "True"}, map[string]any{"type": "Admitted", "status": "True"}},
@@ -43,7 +43,7 @@ func TestKueueEndsInTheMiddle(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l := &Line{cfg: Config{Priorities: map[string]int{"member": 200}, Log: slog.New(slog.DiscardHandler)}, client: client,
+	l := &Line{cfg: Config{Log: slog.New(slog.DiscardHandler)}, client: client,
 		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, written: map[string]writing{}}
 	l.Keep(State{Stock: []Stock{{"T4", 1}}, Claims: claims})
 	l.pass(ctx)

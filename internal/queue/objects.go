@@ -22,11 +22,7 @@ const (
 	version    = "v1beta2"
 	apiVersion = group + "/" + version
 
-	// gpuResource counts GPUs in millionths: Kueue keeps past use to three
-	// decimals, and rounds down. A GPU held for a minute is, with a half-life of a
-	// week, less than a thousandth, and would never count.
-	gpuResource = "gpulab.dev/microgpu"
-	micro       = 1_000_000
+	gpuResource = "gpulab.dev/gpu"
 	manager     = "gpulab"
 	cohort      = "lab"
 	podSet      = "notebook"
@@ -40,7 +36,6 @@ var (
 	cohortKind   = schema.GroupVersionResource{Group: group, Version: version, Resource: "cohorts"}
 	clusterKind  = schema.GroupVersionResource{Group: group, Version: version, Resource: "clusterqueues"}
 	localKind    = schema.GroupVersionResource{Group: group, Version: version, Resource: "localqueues"}
-	priorityKind = schema.GroupVersionResource{Group: group, Version: version, Resource: "workloadpriorityclasses"}
 	workloadKind = schema.GroupVersionResource{Group: group, Version: version, Resource: "workloads"}
 	podKind      = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	orderKind    = schema.GroupVersionResource{Group: "visibility." + group, Version: version, Resource: "clusterqueues"}
@@ -135,11 +130,8 @@ func linesOf(s State) map[string][]string {
 
 // wanted are the objects that belong to nobody in particular, in the order in
 // which they refer to each other.
-func wanted(s State, lines map[string][]string, priorities map[string]int) []object {
+func wanted(s State, lines map[string][]string) []object {
 	var list []object
-	for _, role := range slices.Sorted(maps.Keys(priorities)) {
-		list = append(list, newObject(priorityKind, priorityName(role), "", "WorkloadPriorityClass", map[string]any{"value": int64(priorities[role])}))
-	}
 	quota := map[string]int{}
 	var kinds []string
 	for _, stock := range s.Stock {
@@ -161,7 +153,6 @@ func wanted(s State, lines map[string][]string, priorities map[string]int) []obj
 			"cohortName":        cohort,
 			"queueingStrategy":  "StrictFIFO",
 			"namespaceSelector": map[string]any{},
-			"admissionScope":    map[string]any{"admissionMode": "UsageBasedAdmissionFairSharing"},
 			"preemption":        map[string]any{"withinClusterQueue": "Never", "reclaimWithinCohort": "Never"},
 			"resourceGroups":    resourceGroups(lines[line], nil),
 		}}))
@@ -182,16 +173,11 @@ func resourceGroups(kinds []string, quota map[string]int) []any {
 	return []any{map[string]any{"coveredResources": []any{gpuResource}, "flavors": flavors}}
 }
 
-// amount writes GPUs as Kubernetes does: 2M for two.
-func amount(gpus int) string {
-	return resource.NewQuantity(int64(max(gpus, 0))*micro, resource.DecimalSI).String()
-}
+func amount(gpus int) string { return strconv.Itoa(max(gpus, 0)) }
 
 func localQueue(namespace, line string) object {
 	return newObject(localKind, line, namespace, "LocalQueue", map[string]any{"spec": map[string]any{"clusterQueue": line}})
 }
-
-func priorityName(role string) string { return "gpulab-" + role }
 
 // flavorName is a kind as Kubernetes takes it for a name.
 func flavorName(kind string) string {
@@ -218,11 +204,10 @@ func launchOf(name string) int64 {
 	return id
 }
 
-func newWorkload(c Claim, line string, priority int) *unstructured.Unstructured {
+func newWorkload(c Claim, line string) *unstructured.Unstructured {
 	o := newObject(workloadKind, workloadName(c.Launch), c.Namespace, "Workload", map[string]any{"spec": map[string]any{
-		"queueName":        line,
-		"priority":         int64(priority),
-		"priorityClassRef": map[string]any{"group": group, "kind": "WorkloadPriorityClass", "name": priorityName(c.Role)},
+		"queueName": line,
+		"priority":  int64(c.Priority),
 		"podSets": []any{map[string]any{
 			"name":  podSet,
 			"count": int64(1),
@@ -276,6 +261,7 @@ type workload struct {
 	launch                       int64
 	line                         string
 	gpus                         int
+	priority                     int32
 	reserved, admitted, finished bool
 	flavor                       string // while reserved
 }
@@ -283,13 +269,15 @@ type workload struct {
 func readWorkload(u *unstructured.Unstructured) workload {
 	w := workload{uid: u.GetUID(), namespace: u.GetNamespace(), name: u.GetName(), launch: launchOf(u.GetName())}
 	w.line, _, _ = unstructured.NestedString(u.Object, "spec", "queueName")
+	priority, _, _ := unstructured.NestedInt64(u.Object, "spec", "priority")
+	w.priority = int32(priority) //nolint:gosec // Kubernetes keeps it within
 	sets, _, _ := unstructured.NestedSlice(u.Object, "spec", "podSets")
 	if set, ok := first(sets); ok {
 		containers, _, _ := unstructured.NestedSlice(set, "template", "spec", "containers")
 		if container, ok := first(containers); ok {
 			asked, _, _ := unstructured.NestedFieldNoCopy(container, "resources", "requests", gpuResource)
 			if q, err := resource.ParseQuantity(fmt.Sprint(asked)); err == nil {
-				w.gpus = int(q.Value() / micro)
+				w.gpus = int(q.Value())
 			}
 		}
 	}

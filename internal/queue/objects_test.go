@@ -35,7 +35,7 @@ func TestLineOf(t *testing.T) {
 func TestWantedObjects(t *testing.T) {
 	s := State{Stock: mixed, Claims: []Claim{{Launch: 1, GPUs: 1}, {Launch: 2, GPUs: 1, Kinds: []string{"Tesla-T4"}}}}
 	found := map[string]string{}
-	for _, o := range wanted(s, linesOf(s), map[string]int{"member": 200}) {
+	for _, o := range wanted(s, linesOf(s)) {
 		data, err := json.Marshal(o.content)
 		if err != nil {
 			t.Fatal(err)
@@ -43,27 +43,26 @@ func TestWantedObjects(t *testing.T) {
 		found[o.kind.Resource+" "+o.name] = string(data)
 	}
 	for name, want := range map[string]string{
-		"workloadpriorityclasses gpulab-member": `{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"WorkloadPriorityClass","metadata":{"labels":{"app.kubernetes.io/managed-by":"gpulab"},"name":"gpulab-member"},"value":200}`,
-		"cohorts lab": `{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"Cohort","metadata":{"labels":{"app.kubernetes.io/managed-by":"gpulab"},"name":"lab"},"spec":{"resourceGroups":[{"coveredResources":["gpulab.dev/microgpu"],"flavors":[` +
-			`{"name":"nvidia-a100-sxm4-80gb","resources":[{"name":"gpulab.dev/microgpu","nominalQuota":"2M"}]},{"name":"tesla-t4","resources":[{"name":"gpulab.dev/microgpu","nominalQuota":"4M"}]}]}]}}`,
-		"clusterqueues only-tesla-t4": `{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"ClusterQueue","metadata":{"labels":{"app.kubernetes.io/managed-by":"gpulab"},"name":"only-tesla-t4"},"spec":{"admissionScope":{"admissionMode":"UsageBasedAdmissionFairSharing"},"cohortName":"lab","namespaceSelector":{},"preemption":{"reclaimWithinCohort":"Never","withinClusterQueue":"Never"},"queueingStrategy":"StrictFIFO","resourceGroups":[{"coveredResources":["gpulab.dev/microgpu"],"flavors":[` +
-			`{"name":"tesla-t4","resources":[{"name":"gpulab.dev/microgpu","nominalQuota":"0"}]}]}]}}`,
+		"cohorts lab": `{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"Cohort","metadata":{"labels":{"app.kubernetes.io/managed-by":"gpulab"},"name":"lab"},"spec":{"resourceGroups":[{"coveredResources":["gpulab.dev/gpu"],"flavors":[` +
+			`{"name":"nvidia-a100-sxm4-80gb","resources":[{"name":"gpulab.dev/gpu","nominalQuota":"2"}]},{"name":"tesla-t4","resources":[{"name":"gpulab.dev/gpu","nominalQuota":"4"}]}]}]}}`,
+		"clusterqueues only-tesla-t4": `{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"ClusterQueue","metadata":{"labels":{"app.kubernetes.io/managed-by":"gpulab"},"name":"only-tesla-t4"},"spec":{"cohortName":"lab","namespaceSelector":{},"preemption":{"reclaimWithinCohort":"Never","withinClusterQueue":"Never"},"queueingStrategy":"StrictFIFO","resourceGroups":[{"coveredResources":["gpulab.dev/gpu"],"flavors":[` +
+			`{"name":"tesla-t4","resources":[{"name":"gpulab.dev/gpu","nominalQuota":"0"}]}]}]}}`,
 	} {
 		if found[name] != want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, found[name], want)
 		}
 	}
-	if len(found) != 6 || found["clusterqueues any"] == "" || found["resourceflavors tesla-t4"] == "" {
+	if len(found) != 5 || found["clusterqueues any"] == "" || found["resourceflavors tesla-t4"] == "" {
 		t.Errorf("%d objects: %v", len(found), found)
 	}
 }
 
 // A Workload reads as what it was made for, and, once booked, as what it holds.
 func TestReadWorkload(t *testing.T) {
-	c := Claim{Launch: 7, Namespace: "user-ada", Role: "member", GPUs: 2, Held: true, On: "Tesla-T4"}
-	made := newWorkload(c, "any", 200)
+	c := Claim{Launch: 7, Namespace: "user-ada", Priority: -7, GPUs: 2, Held: true, On: "Tesla-T4"}
+	made := newWorkload(c, "any")
 	got := readWorkload(made)
-	if want := (workload{namespace: "user-ada", name: "launch-7", launch: 7, line: "any", gpus: 2}); got != want {
+	if want := (workload{namespace: "user-ada", name: "launch-7", launch: 7, line: "any", gpus: 2, priority: -7}); got != want {
 		t.Errorf("new: %+v, want %+v", got, want)
 	}
 	var patch map[string]any

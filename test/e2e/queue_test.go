@@ -35,8 +35,7 @@ type line struct {
 	kernel *kernel      // of the first notebook
 }
 
-// queueConfig books use every second, and forgets it in an hour: what people
-// do in these minutes counts.
+// queueConfig counts use anew every second: what people do in these minutes counts.
 const queueConfig = `
 lab: Crowded lab
 gpus: simulated
@@ -171,9 +170,9 @@ func (q *line) byHand(t *testing.T, a *appliance) {
 		return strings.Count(got, "user-"+adminHandle) == 2 && strings.Count(got, "True") == 2
 	})
 	a.MustGpulab(a.ctx, "kubectl", "delete", "localqueues", "-n", "user-"+guestHandle, "--all", "--wait=false")
-	a.MustGpulab(a.ctx, "kubectl", "patch", "cohort", "lab", "--type=json", "-p", `[{"op":"replace","path":"/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota","value":"5M"}]`)
+	a.MustGpulab(a.ctx, "kubectl", "patch", "cohort", "lab", "--type=json", "-p", `[{"op":"replace","path":"/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota","value":"5"}]`)
 	a.eventually(t, "the quota is that of the pool again", func() bool {
-		return a.MustGpulab(a.ctx, "kubectl", "get", "cohort", "lab", "-o", "jsonpath={.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota}") == "2M"
+		return a.MustGpulab(a.ctx, "kubectl", "get", "cohort", "lab", "-o", "jsonpath={.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota}") == "2"
 	})
 	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+guestHandle, "--all", "--wait=false")
 	a.eventually(t, "who waits is in line again", func() bool { return strings.Contains(a.workloads(t), "user-"+guestHandle) })
