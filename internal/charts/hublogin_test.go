@@ -79,6 +79,20 @@ func (g *gpulabStandIn) proxyAPI(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// announced waits until the hub has told where it is itself, which it does a
+// moment after it answers.
+func (g *gpulabStandIn) announced(within time.Duration) bool {
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		g.mu.Lock()
+		_, ok := g.routes["/"]
+		g.mu.Unlock()
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
 // startHub runs the real hub with the chart's configuration against the stand-in
 // and returns its address.
 func startHub(t *testing.T, g *gpulabStandIn) string {
@@ -153,10 +167,10 @@ func TestHubSignsInThroughGPULab(t *testing.T) {
 	address := startHub(t, g)
 	in := sampleInputs()
 
-	g.mu.Lock()
-	if _, ok := g.routes["/"]; !ok {
-		t.Errorf("the hub announced no route for itself: %v", g.routes)
+	if !g.announced(30 * time.Second) {
+		t.Error("the hub announced no route for itself")
 	}
+	g.mu.Lock()
 	for _, token := range g.tokens {
 		if token != "token "+in.Hub.ProxyToken {
 			t.Errorf("the proxy's API was asked with %q", token)
