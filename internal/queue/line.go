@@ -316,13 +316,15 @@ func (l *Line) keepClaim(ctx context.Context, c Claim, line string, w workload, 
 		return l.grant(ctx, c, line, w)
 	case !w.reserved && w.priority != c.Priority:
 		return l.prefer(ctx, c, w)
+	case !c.Held && !w.reserved:
+		return l.write(ctx, localQueue(c.Namespace, line), time.Minute)
 	}
 	return nil
 }
 
 // join puts a launch into its line.
 func (l *Line) join(ctx context.Context, c Claim, line string) error {
-	if err := l.write(ctx, localQueue(c.Namespace, line), time.Minute); err != nil {
+	if err := l.write(ctx, localQueue(c.Namespace, line), 0); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
