@@ -39,6 +39,7 @@ type appliance struct {
 	second  *kernel      // of the guest's
 	waiting string       // the progress page of a launch that waits for a GPU
 	hoard   string       // the progress page of a notebook that fills its disk
+	kept    bool         // the logs of a failure
 
 	adminClient *http.Client // see admin
 	foldersOf   map[string]*kernel
@@ -105,7 +106,11 @@ func live(t *testing.T, chapters []chapter) {
 	a.before = a.Snapshot(ctx)
 	t.Cleanup(func() { a.keepLogs(t) })
 	for _, c := range chapters {
-		if !t.Run(c.name, func(t *testing.T) { c.run(t, a) }) && c.vital {
+		if t.Run(c.name, func(t *testing.T) { c.run(t, a) }) {
+			continue
+		}
+		a.keepLogs(t) // later chapters begin logs anew
+		if c.vital {
 			t.Fatalf("the rest builds on %q", c.name)
 		}
 	}
@@ -126,8 +131,13 @@ func (a *appliance) beside(t *testing.T, name, address string) *lab.Lab {
 	return machine
 }
 
-// keepLogs copies what gpulab and Kubernetes said when a test has failed.
+// keepLogs copies what gpulab and Kubernetes said when a test has failed, as it
+// was after the first failure.
 func (a *appliance) keepLogs(t *testing.T) {
+	if a.kept {
+		return
+	}
+	a.kept = t.Failed()
 	keepLogs(t, a.Lab, t.Name(), map[string]string{
 		"gpulab.log":   "cat /var/lib/gpulab/log/*",
 		"status.txt":   a.Binary() + " status; " + a.Binary() + " charts",
