@@ -191,6 +191,20 @@ func (l *appliance) newIdle(parts *attached, hub *notebooks.Hub) (*idle.Service,
 	}), nil
 }
 
+// endsBy is when a running notebook is stopped if nobody does anything, zero for never.
+func (l *appliance) endsBy(launch notebooks.Launch) time.Time {
+	h, known := l.idle.Of(launch.ID)
+	switch {
+	case !known:
+		return time.Time{}
+	case h.State == idle.Warned:
+		return h.Ends
+	case h.Policy.MaxAge > 0:
+		return h.Since.Add(h.Policy.MaxAge)
+	}
+	return time.Time{}
+}
+
 // idleNotebooks are the running notebooks, each with the policy that holds for it.
 func (l *appliance) idleNotebooks(ctx context.Context, policies idle.Policies) ([]idle.Notebook, error) {
 	parts := l.attached.Load()

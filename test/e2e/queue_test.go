@@ -67,6 +67,14 @@ func (q *line) moreThanThereIs(t *testing.T, a *appliance) {
 // whoUsedLess: two have the GPUs; of the two who wait then, the one who has used
 // none goes first, though she came later.
 func (q *line) whoUsedLess(t *testing.T, a *appliance) {
+	// What notebooks did here two months ago.
+	a.MustRun(a.ctx, "python3", "-c", `import sqlite3, time
+db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=20)
+for hours in range(1, 10):
+    at = int((time.time() - 60 * 86400) * 1000)
+    db.execute("""INSERT INTO launches (user_id, handle, name, title, profile, gpus, state, requested_at, started_at, ready_at, ended_at)
+        SELECT id, handle, 'old', 'Old', 'gpu', 1, 'ended', ?, ?, ?, ? FROM users WHERE handle = ?""", (at, at, at, at + hours * 3600000, "`+adminHandle+`"))
+db.commit()`)
 	began := time.Now()
 	ada := a.browser.For(t)
 	launch(ada, "gpu", "First")
@@ -84,6 +92,7 @@ func (q *line) whoUsedLess(t *testing.T, a *appliance) {
 	for _, holder := range []string{"You", guestHandle} {
 		q.more.WaitText("#launch-detail", holder)
 	}
+	q.more.WaitText("#launch-state", "It starts in about 5 h, judging by how long notebooks here have run.")
 	cleo := q.cleo.For(t)
 	launch(cleo, "gpu", "Fresh")
 	cleo.WaitText("#launch-state", "It is next in line.")
