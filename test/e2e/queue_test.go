@@ -23,6 +23,7 @@ func TestQueue(t *testing.T) {
 		{"gpulab is killed", q.gpulabKilled, true},
 		{"what is deleted by hand comes back", q.byHand, true},
 		{"a deleted pod makes room", q.podDeleted, true},
+		{"a turn that nobody takes", q.notOpened, true},
 		{"nothing is left", q.nothingLeft, false},
 	})
 }
@@ -45,6 +46,7 @@ profiles:
   - {slug: gpu, title: GPU notebook, cpus: 2, memory: 2Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}
   - {slug: many, title: Many GPUs, cpus: 2, memory: 2Gi, gpus: 9}
 queue: {halfLife: 1h, sampling: 1s}
+idle: {unopened: 30s}
 `
 
 func (q *line) setUp(t *testing.T, a *appliance) {
@@ -201,10 +203,28 @@ func (q *line) podDeleted(t *testing.T, a *appliance) {
 	}
 }
 
+// notOpened: who waited, went away and does not open what they got loses it to
+// the next.
+func (q *line) notOpened(t *testing.T, a *appliance) {
+	cleo := q.cleo.For(t).Tab()
+	launch(cleo, "gpu", "Forgotten")
+	cleo.WaitText("#launch-state", "It is next in line.")
+	cleo.Open(pages + "/")
+	ben := a.guest.For(t).Tab()
+	launch(ben, "gpu", "After")
+	ben.WaitText("#launch-state", "One launch is ahead of it.")
+	stopNotebook(t, a.browser, "More")
+	cleo.WaitText("main", "It is your turn: your notebook “Forgotten” has been ready")
+	cleo.Pictures("queue-your-turn")
+	ben.WaitText("#launch-state", "It was the turn of cleo, who has not opened the notebook")
+	waitJupyterLab(ben, guestHandle)
+	cleo.WaitText("main", "nobody opened it for")
+}
+
 // nothingLeft: when all have ended, Kueue knows of none.
 func (q *line) nothingLeft(t *testing.T, a *appliance) {
-	stopNotebook(t, a.browser, "More")
 	stopNotebook(t, a.guest, "Third")
+	stopNotebook(t, a.guest, "After")
 	a.eventually(t, "Kueue knows of no launch", func() bool {
 		return strings.TrimSpace(a.workloads(t)) == ""
 	})
