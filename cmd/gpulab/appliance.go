@@ -284,7 +284,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "metrics-server", "nvidia-device-plugin", "hub", "notebook")
+	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "metrics-server", "nvidia-device-plugin", "kueue", "hub", "notebook")
 	return err
 }
 
@@ -656,14 +656,30 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	l.people.OnSessionsEnded(parts.proxy.EndSessions)
+	access, err := l.cluster.Load().RESTConfig()
+	if err != nil {
+		return err
+	}
+	line, err := newLine(access)
+	if err != nil {
+		return err
+	}
+	halfLife, err := l.cfg.Queue.halfLife()
+	if err != nil {
+		return err
+	}
+	sampling, err := l.cfg.Queue.sampling()
+	if err != nil {
+		return err
+	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: line, HalfLife: halfLife, Sampling: sampling, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
-		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom,
-		Note: func(launch int64) string { return l.idle.Note(launch) },
+		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
+		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy,
 	})
 	if err != nil {
 		return err
@@ -690,6 +706,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return nil
 	})
 	g.Go(func() error { return parts.proxy.Run(ctx) })
+	g.Go(func() error { return line.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
 	g.Go(func() error { return l.quotas.Keep(ctx, l) })

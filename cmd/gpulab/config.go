@@ -85,6 +85,8 @@ type Config struct {
 	// Quotas says what quotas count from and how long they wait; the quotas
 	// themselves are set while the lab runs.
 	Quotas QuotaConfig `json:"quotas,omitzero"`
+	// Queue says how past use counts in the line for GPUs.
+	Queue QueueConfig `json:"queue,omitzero"`
 	// Idle says what becomes of GPUs that nobody uses, and how old notebooks get.
 	Idle IdleConfig `json:"idle,omitzero"`
 	// Storage says how homes and shared folders are looked after.
@@ -200,6 +202,12 @@ func (c *Config) setDefaults() {
 	if c.Quotas.Grace == "" {
 		c.Quotas.Grace = "1h"
 	}
+	if c.Queue.HalfLife == "" {
+		c.Queue.HalfLife = "168h"
+	}
+	if c.Queue.Sampling == "" {
+		c.Queue.Sampling = "1m"
+	}
 	c.Idle.setDefaults()
 	if c.Storage.MeasureEvery == "" {
 		c.Storage.MeasureEvery = "10m"
@@ -248,6 +256,12 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Quotas.grace(); err != nil {
+		return err
+	}
+	if _, err := c.Queue.halfLife(); err != nil {
+		return err
+	}
+	if _, err := c.Queue.sampling(); err != nil {
 		return err
 	}
 	if _, err := c.Idle.policies(c.usualProfiles()); err != nil {

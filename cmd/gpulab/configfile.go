@@ -128,6 +128,12 @@ quotas:
   termBegins: {{printf "%q" .Quotas.TermBegins}}
   grace: {{printf "%q" .Quotas.Grace}}
 
+# When GPUs are short, who used fewer of them in the past gets one first. Past use
+# counts half after halfLife (168h is a week), and is counted anew every sampling.
+queue:
+  halfLife: {{printf "%q" .Queue.HalfLife}}
+  sampling: {{printf "%q" .Queue.Sampling}}
+
 # What becomes of a GPU that nobody uses: neither it nor processors, kernels, terminals
 # or network have done anything for as long as "after". act: when-wanted (only while
 # somebody waits whom it would serve), always or never. The owner is warned, with a

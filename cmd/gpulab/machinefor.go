@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -46,6 +47,15 @@ func (l *appliance) limitOf(machine string) *ctl.NodeLimit {
 
 // forWhom says it for people.
 func (l *appliance) forWhom(machine string) string { return l.limitOf(machine).Words() }
+
+// limited are the machines that are not for everybody.
+func (l *appliance) limited() []string {
+	limits := l.machinesFor.Load()
+	if limits == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(*limits))
+}
 
 // barred are the machines that somebody may not use. Where it cannot be told who
 // somebody is, that is all that are not for everybody.

@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -51,7 +52,7 @@ const DevicePlugin = "nvidia-device-plugin"
 
 // Plan lists the releases for a cluster in the order in which they are applied.
 func Plan(in Inputs) []Release {
-	return []Release{
+	releases := []Release{
 		base(in),
 		coredns(in),
 		metricsServer(in),
@@ -59,6 +60,12 @@ func Plan(in Inputs) []Release {
 		featureDiscovery(in),
 		jupyterhub(in),
 	}
+	if in.HasGPU {
+		// Where there is no GPU any more it is left alone rather than taken away:
+		// launches would go with its kinds.
+		releases = append(releases, kueue(in))
+	}
+	return releases
 }
 
 // base holds what the others refer to: priority classes before all.
@@ -177,6 +184,57 @@ func featureDiscovery(in Inputs) Release {
 			"simulated":   in.Simulated,
 			"featuresDir": in.FeaturesDir,
 			"config":      sharingConfig(in),
+		},
+	}
+}
+
+// kueue decides who gets a GPU next. It acts on gpulab's own Workload objects
+// alone: pods and jobs of namespaces without the label are none of its business,
+// and start whether it answers or not.
+func kueue(in Inputs) Release {
+	repository, tag := splitRef(in.Images["kueue"])
+	settings, err := json.Marshal(map[string]any{
+		"apiVersion":       "config.kueue.x-k8s.io/v1beta2",
+		"kind":             "Configuration",
+		"health":           map[string]any{"healthProbeBindAddress": ":8081"},
+		"metrics":          map[string]any{"bindAddress": ":8443"},
+		"webhook":          map[string]any{"port": 9443},
+		"leaderElection":   map[string]any{"leaderElect": false},
+		"clientConnection": map[string]any{"qps": 50, "burst": 100},
+		"integrations":     map[string]any{"frameworks": []any{"batch/job"}}, // one has to be named
+		"managedJobsNamespaceSelector": map[string]any{
+			"matchLabels": map[string]any{"gpulab.dev/queued": "jobs"},
+		},
+		// A namespace's limits would add these to what a launch asks of the line.
+		"resources": map[string]any{"excludeResourcePrefixes": []any{"cpu", "memory", "ephemeral-storage"}},
+	})
+	if err != nil {
+		panic(err) // maps of strings can be written
+	}
+	return Release{
+		Name:      "kueue",
+		Namespace: systemNamespace,
+		Chart:     "kueue",
+		After:     []string{"gpulab-base"},
+		// Launches that want a GPU wait for it and say so; nothing else needs it.
+		Background: true,
+		Values: map[string]any{
+			"fullnameOverride": "kueue",
+			"enablePrometheus": false,
+			"controllerManager": map[string]any{
+				"manager": map[string]any{
+					"image":             map[string]any{"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"},
+					"priorityClassName": "gpulab-system",
+					"resources": map[string]any{
+						"requests": map[string]any{"cpu": "10m", "memory": "64Mi"},
+						"limits":   map[string]any{"cpu": nil, "memory": "512Mi"},
+					},
+				},
+				// Where the API is: what it calls is let in from its own machine only.
+				"nodeSelector": map[string]any{"node-role.kubernetes.io/control-plane": "true"},
+				"tolerations":  []any{map[string]any{"key": "gpulab.dev/cordoned", "operator": "Exists"}},
+			},
+			"managerConfig": map[string]any{"controllerManagerConfigYaml": string(settings)},
 		},
 	}
 }

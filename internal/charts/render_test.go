@@ -18,6 +18,7 @@ func sampleInputs() Inputs {
 			"coredns":              "gpulab.local/coredns:0123456789ab",
 			"metrics-server":       "gpulab.local/metrics-server:0123456789ab",
 			"nvidia-device-plugin": "gpulab.local/nvidia-device-plugin:0123456789ab",
+			"kueue":                "gpulab.local/kueue:0123456789ab",
 			"hub":                  "gpulab.local/hub:0123456789ab",
 			"notebook":             "gpulab.local/notebook:0123456789ab",
 		},
@@ -140,8 +141,8 @@ func TestChartsRenderKnownFields(t *testing.T) {
 			change(&in)
 			for _, r := range Plan(in) {
 				for key, object := range mustRender(t, r) {
-					if object["kind"] == "APIService" {
-						continue // of kube-aggregator; TestMetricsAPI looks at it
+					if object["kind"] == "APIService" || object["kind"] == "CustomResourceDefinition" {
+						continue // of kube-aggregator, TestMetricsAPI looks at it; of apiextensions
 					}
 					raw, err := yaml.Marshal(object)
 					if err != nil {
@@ -167,7 +168,7 @@ func hasNamespace(t *testing.T, raw []byte) bool {
 		t.Fatal(err)
 	}
 	switch head.Kind {
-	case "ClusterRole", "ClusterRoleBinding", "PriorityClass", "RuntimeClass", "APIService":
+	case "ClusterRole", "ClusterRoleBinding", "PriorityClass", "RuntimeClass", "APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
 		return false
 	}
 	return true

@@ -10,50 +10,55 @@ const (
 	shortCPU     = "cpu"
 )
 
+// candidate is one waiting launch. Whose turn it is among those that want GPUs
+// is the line's to say; what wants none is in no line.
+type candidate struct {
+	need    Need
+	granted bool // by the line; meaningless without GPUs
+}
+
+func (c candidate) inLine() bool { return c.need.GPUs > 0 && !c.granted }
+
 // verdict is what admission says of one waiting launch.
 type verdict struct {
-	need  Need
+	candidate
 	admit bool
-	never bool   // no ready machine is large enough, even empty
+	never bool   // no machine of the pool is large enough, even empty
 	short string // what it waits for
 	// cordoned are machines that would do for it, and take no new work.
 	cordoned []NodeRoom
 }
 
-// admit decides who of the queue may start. reserved are launches already
-// admitted whose pod the cluster does not show yet.
+// admit decides which of those whose turn it is have room on a machine. reserved
+// are launches already admitted whose pod the cluster does not show yet.
 //
-// Order is kept where it matters: a launch that waits for a GPU holds back later
-// ones that want a GPU of a machine that would do for it, so that one who needs
-// two is not overtaken for ever; it does not hold back CPU notebooks. One that waits for memory or processor time
-// holds back everybody behind it. One that can never start holds back nobody.
-func admit(room Room, reserved, queue []Need) []verdict {
+// One that waits for memory or processor time holds back everybody behind it.
+// One that can never start, or whose turn has not come, holds back nobody here.
+func admit(room Room, reserved []Need, queue []candidate) []verdict {
 	free := slices.Clone(room.Nodes)
 	for _, r := range reserved {
-		place(free, make([]bool, len(free)), r)
+		place(free, r)
 	}
 	verdicts := make([]verdict, len(queue))
-	held, allHeld := make([]bool, len(free)), false
-	for i, need := range queue {
-		v := verdict{need: need}
+	held := false
+	for i, c := range queue {
+		v := verdict{candidate: c}
 		for _, n := range room.Cordoned {
-			if n.fits(need) {
+			if n.fits(c.need) {
 				v.cordoned = append(v.cordoned, n)
 			}
 		}
 		switch {
 		case len(room.Nodes) == 0:
-		case room.Waiting == 0 && len(v.cordoned) == 0 && !fitsEver(room, need):
+		case !room.has(c.need):
 			v.never = true
-		case !allHeld && place(free, held, need):
+		case c.inLine():
+			v.short = shortGPU
+		case !held && place(free, c.need):
 			v.admit = true
 		default:
-			v.short = shortage(free, need)
-			if v.short == shortNothing && need.GPUs > 0 {
-				v.short = shortGPU // it is held for somebody before
-			}
-			allHeld = allHeld || v.short != shortGPU && !need.ruled() // these wait for machines that others do not need
-			hold(held, free, need)
+			v.short = shortage(free, c.need)
+			held = held || v.short != shortGPU && !c.need.ruled() // these wait for machines that others do not need
 		}
 		verdicts[i] = v
 	}
@@ -62,12 +67,9 @@ func admit(room Room, reserved, queue []Need) []verdict {
 
 // place takes need from the node where it leaves the fewest GPUs over, so that
 // whole machines stay free for those who need several. It reports whether any fits.
-func place(free []NodeRoom, held []bool, need Need) bool {
+func place(free []NodeRoom, need Need) bool {
 	best := -1
 	for i, n := range free {
-		if held[i] && need.GPUs > 0 {
-			continue
-		}
 		if n.fits(need) && n.Free.covers(need.Amount) && (best < 0 || n.Free.GPUs < free[best].Free.GPUs) {
 			best = i
 		}
@@ -77,13 +79,6 @@ func place(free []NodeRoom, held []bool, need Need) bool {
 	}
 	free[best].Free = free[best].Free.minus(need.Amount)
 	return true
-}
-
-// hold keeps the GPUs of machines that would do for one who waits.
-func hold(held []bool, nodes []NodeRoom, need Need) {
-	for i, n := range nodes {
-		held[i] = held[i] || need.GPUs > 0 && n.fits(need)
-	}
 }
 
 // shortage names the first thing that no node has enough of.
@@ -107,17 +102,4 @@ func shortage(free []NodeRoom, need Need) string {
 	default:
 		return shortNothing
 	}
-}
-
-func fitsEver(room Room, need Need) bool {
-	return slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool { return n.fits(need) })
-}
-
-// largest is the most GPUs that one ready machine has.
-func largest(room Room) int {
-	most := 0
-	for _, n := range room.Nodes {
-		most = max(most, n.Total.GPUs)
-	}
-	return most
 }

@@ -34,22 +34,20 @@ func TestAdmit(t *testing.T) {
 		name     string
 		room     Room
 		reserved []Need
-		queue    []Need
+		queue    []Need // whose turn it is
 		want     string // per launch: a admitted, n never, else what is short
 	}{
 		{"room for all", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Need{gpu(1), gpu(1)}, "[a a]"},
 		{"the second waits", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Need{gpu(1), gpu(1)}, "[a gpu]"},
 		{"what is reserved counts", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, []Need{gpu(1)}, []Need{gpu(1), gpu(1)}, "[a gpu]"},
-		{"no overtaking with GPUs", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Need{gpu(2), gpu(1)}, "[gpu gpu]"},
 		{"without GPUs past the waiting", Room{Nodes: []NodeRoom{node(2, 1, 8)}}, nil, []Need{gpu(2), gpu(0)}, "[gpu a]"},
 		{"two GPUs on one machine", Room{Nodes: []NodeRoom{node(1, 1, 8), node(2, 1, 8)}}, nil, []Need{gpu(2)}, "[gpu]"},
 		{"never holds nobody back", Room{Nodes: []NodeRoom{node(2, 2, 8)}}, nil, []Need{gpu(3), gpu(1)}, "[n a]"},
-		{"never only when every machine is there", Room{Nodes: []NodeRoom{node(2, 2, 8)}, Waiting: 1}, nil, []Need{gpu(3)}, "[gpu]"},
+		{"never only when every machine is there", Room{Nodes: []NodeRoom{node(2, 2, 8)}, Away: []NodeRoom{{Total: Amount{GPUs: 8}}}}, nil, []Need{gpu(3)}, "[gpu]"},
 		{"memory holds everybody back", Room{Nodes: []NodeRoom{node(2, 2, 0)}}, nil, []Need{gpu(0), gpu(1)}, "[memory memory]"},
-		{"no machine ready", Room{Waiting: 1}, nil, []Need{gpu(1)}, "[]"},
+		{"no machine ready", Room{Away: []NodeRoom{{Total: Amount{GPUs: 8}}}}, nil, []Need{gpu(1)}, "[]"},
 		{"the one that was asked for", mixed, nil, []Need{of(gpu(1), "T4", 0), of(gpu(1), "A100", 0)}, "[a gpu]"},
 		{"who waits for another kind holds nobody back", mixed, nil, []Need{of(gpu(1), "A100", 0), gpu(1)}, "[gpu a]"},
-		{"who waits for any kind holds all back", mixed, nil, []Need{gpu(2), of(gpu(1), "T4", 0)}, "[gpu gpu]"},
 		{"no such model", mixed, nil, []Need{of(gpu(1), "H100", 0), of(gpu(0), "H100", 0)}, "[n a]"},
 		{"a card of 40 GiB reports less", mixed, nil, []Need{of(gpu(1), "", 40)}, "[gpu]"},
 		{"too small a memory", mixed, nil, []Need{of(gpu(1), "", 48)}, "[n]"},
@@ -60,7 +58,7 @@ func TestAdmit(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, v := range admit(c.room, c.reserved, c.queue) {
+			for _, v := range admit(c.room, c.reserved, granted(c.queue...)) {
 				switch {
 				case v.admit:
 					got = append(got, "a")
@@ -74,6 +72,27 @@ func TestAdmit(t *testing.T) {
 				t.Errorf("got %v, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// granted are launches whose turn has come.
+func granted(needs ...Need) []candidate {
+	list := make([]candidate, len(needs))
+	for i := range needs {
+		list[i] = candidate{need: needs[i], granted: true}
+	}
+	return list
+}
+
+// Whose turn has not come does not start, whatever is free, and holds back
+// nobody who needs no GPU.
+func TestAdmitInTurn(t *testing.T) {
+	all := Amount{GPUs: 2, MilliCPU: 4000, Memory: 8 << 30}
+	one := Need{Amount: Amount{GPUs: 1, MilliCPU: 100, Memory: 1 << 30}}
+	queue := []candidate{{need: one}, {need: one, granted: true}, {need: Need{Amount: Amount{MilliCPU: 100}}}}
+	got := admit(Room{Nodes: []NodeRoom{{Total: all, Free: all}}}, nil, queue)
+	if got[0].admit || got[0].short != shortGPU || !got[1].admit || !got[2].admit {
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -152,7 +171,7 @@ func TestProfileOfAKind(t *testing.T) {
 func TestAdmitWithCordonedMachines(t *testing.T) {
 	open := NodeRoom{Name: "a", Total: Amount{MilliCPU: 4000, Memory: 1 << 30}, Free: Amount{MilliCPU: 4000, Memory: 1 << 30}}
 	closed := NodeRoom{Name: "b", Total: Amount{GPUs: 2, MilliCPU: 4000, Memory: 1 << 30}, Free: Amount{GPUs: 2, MilliCPU: 4000, Memory: 1 << 30}}
-	got := admit(Room{Nodes: []NodeRoom{open}, Cordoned: []NodeRoom{closed}}, nil, []Need{{Amount: Amount{GPUs: 1}}, {Amount: Amount{MilliCPU: 500}}, {Amount: Amount{GPUs: 4}}})
+	got := admit(Room{Nodes: []NodeRoom{open}, Cordoned: []NodeRoom{closed}}, nil, granted(Need{Amount: Amount{GPUs: 1}}, Need{Amount: Amount{MilliCPU: 500}}, Need{Amount: Amount{GPUs: 4}}))
 	if v := got[0]; v.admit || v.never || len(v.cordoned) != 1 || v.cordoned[0].Name != "b" {
 		t.Errorf("one that needs the machine: %+v", v)
 	}
@@ -162,7 +181,7 @@ func TestAdmitWithCordonedMachines(t *testing.T) {
 	if v := got[2]; !v.never || len(v.cordoned) != 0 {
 		t.Errorf("one that is too large for it as well: %+v", v)
 	}
-	if v := admit(Room{Cordoned: []NodeRoom{closed}}, nil, []Need{{Amount: Amount{MilliCPU: 500}}})[0]; v.admit || v.never || len(v.cordoned) != 1 {
+	if v := admit(Room{Cordoned: []NodeRoom{closed}}, nil, granted(Need{Amount: Amount{MilliCPU: 500}}))[0]; v.admit || v.never || len(v.cordoned) != 1 {
 		t.Errorf("where all are closed: %+v", v)
 	}
 }

@@ -93,6 +93,9 @@ type Need struct {
 	NoGPUs bool
 	// Barred are machines that it may not run on, because they are for others.
 	Barred []string
+	// Granted is the kind of GPU, as in NodeRoom.Kind, that the line has given it,
+	// "" for any.
+	Granted string
 }
 
 // GPUKind says which GPUs will do; the zero value takes any.
@@ -143,6 +146,8 @@ type NodeRoom struct {
 	// GPUs are of one kind.
 	GPUModel  string
 	GPUMemory int64
+	// Kind is what the line takes its GPUs for, "" without any.
+	Kind string
 	// Title is what it is shown as, "" for its name.
 	Title string
 	// Why says of one in Room.Cordoned why it takes no new work, "" for no reason.
@@ -151,7 +156,9 @@ type NodeRoom struct {
 
 // fits reports whether the machine, empty, could hold it.
 func (n NodeRoom) fits(need Need) bool {
-	if need.Only != "" && need.Only != n.Name || need.NoGPUs && n.HasGPUs || slices.Contains(need.Barred, n.Name) {
+	switch {
+	case need.Only != "" && need.Only != n.Name, need.NoGPUs && n.HasGPUs, slices.Contains(need.Barred, n.Name),
+		need.Granted != "" && need.Granted != n.Kind:
 		return false
 	}
 	return need.GPUs == 0 || n.Total.GPUs >= need.GPUs && need.Fits(n)
@@ -159,8 +166,8 @@ func (n NodeRoom) fits(need Need) bool {
 
 // Room is the pool as admission sees it.
 type Room struct {
-	Nodes   []NodeRoom // ready and open for new pods
-	Waiting int        // nodes that are not ready or closed
+	Nodes []NodeRoom // ready and open for new pods
+	Away  []NodeRoom // not ready or closed to new pods
 	// Cordoned are nodes that are ready, and take no new work because somebody
 	// wants it so.
 	Cordoned []NodeRoom
@@ -334,11 +341,7 @@ func (c *KubeCluster) Room() Room {
 		if !ok {
 			continue
 		}
-		if !openForPods(n) {
-			room.Waiting++
-			continue
-		}
-		closed := cordoned(n)
+		open, closed := openForPods(n), cordoned(n)
 		total := amountOf(n.Status.Allocatable)
 		node := NodeRoom{Name: n.Name, Total: total, Free: total}
 		node.Total.GPUs = max(total.GPUs, amountOf(n.Status.Capacity).GPUs)
@@ -347,6 +350,10 @@ func (c *KubeCluster) Room() Room {
 		node.GPUModel = strings.TrimSuffix(n.Labels[labelGPUModel], sharedSuffix)
 		if mebibytes, err := strconv.ParseInt(n.Labels[labelGPUMemory], 10, 64); err == nil {
 			node.GPUMemory = mebibytes << 20
+		}
+		if !open {
+			room.Away = append(room.Away, node)
+			continue
 		}
 		if closed {
 			room.Cordoned = append(room.Cordoned, node)
@@ -369,6 +376,7 @@ func (c *KubeCluster) Room() Room {
 		}
 	}
 	sort.Slice(room.Nodes, func(i, j int) bool { return room.Nodes[i].Name < room.Nodes[j].Name })
+	sort.Slice(room.Away, func(i, j int) bool { return room.Away[i].Name < room.Away[j].Name })
 	sort.Slice(room.Cordoned, func(i, j int) bool { return room.Cordoned[i].Name < room.Cordoned[j].Name })
 	sort.Slice(room.Holders, func(i, j int) bool { return room.Holders[i].Since.Before(room.Holders[j].Since) })
 	return room

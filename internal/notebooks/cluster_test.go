@@ -85,7 +85,7 @@ func TestClusterFollowsPods(t *testing.T) {
 		t.Error("a pod of nobody")
 	}
 	room := c.Room()
-	if free, total := room.GPUs(); free != 1 || total != 2 || room.Waiting != 1 || len(room.Holders) != 1 || room.Holders[0].Handle != "alice" {
+	if free, total := room.GPUs(); free != 1 || total != 2 || len(room.Away) != 1 || len(room.Holders) != 1 || room.Holders[0].Handle != "alice" {
 		t.Errorf("room: %+v", room)
 	}
 	if n := room.Nodes[0].Free; n.MilliCPU != 3500 || n.Memory != 7<<30 {

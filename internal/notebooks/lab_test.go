@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/queue"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -77,7 +78,7 @@ func (c *smallLab) Room() Room {
 	if c.between != nil {
 		defer c.between()
 	}
-	room := Room{Waiting: c.closed}
+	room := Room{Away: slices.Repeat([]NodeRoom{{Name: "away", Total: Amount{GPUs: 9, MilliCPU: 8000, Memory: 1 << 40}}}, c.closed)}
 	for _, n := range c.nodes {
 		n.Free = n.Total
 		for _, p := range c.pods {
@@ -409,8 +410,132 @@ func (h *smallHub) checkProxy(http.ResponseWriter, *http.Request) {
 	}
 }
 
+// smallLine is a line that behaves: strict order among those whom the same
+// kinds will do, and as many GPUs as there are.
+type smallLine struct {
+	mu       sync.Mutex
+	state    queue.State
+	admitted map[int64]string // the kind by launch
+	last     int64            // who goes behind all others
+	trouble  string
+	changes  chan struct{}
+}
+
+func newSmallLine() *smallLine {
+	return &smallLine{admitted: map[int64]string{}, changes: make(chan struct{}, 1)}
+}
+
+func (l *smallLine) Keep(s queue.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = s
+	l.decide()
+}
+
+// decide lets in whoever is next and fits.
+func (l *smallLine) decide() {
+	left, there := map[string]int{}, map[int64]bool{}
+	for _, s := range l.state.Stock {
+		left[s.Kind] = s.GPUs
+	}
+	for _, c := range l.state.Claims {
+		there[c.Launch] = true
+		if _, in := l.admitted[c.Launch]; c.Held && !in {
+			l.admitted[c.Launch] = c.On
+		}
+		if kind, in := l.admitted[c.Launch]; in {
+			left[kind] -= c.GPUs
+		}
+	}
+	for id := range l.admitted {
+		if !there[id] {
+			delete(l.admitted, id)
+		}
+	}
+	changed, blocked := false, map[string]bool{}
+	for _, c := range l.claims() {
+		if _, in := l.admitted[c.Launch]; in || l.trouble != "" {
+			continue
+		}
+		line := fmt.Sprint(c.Kinds)
+		for _, s := range l.state.Stock {
+			if !blocked[line] && (c.Kinds == nil || slices.Contains(c.Kinds, s.Kind)) && left[s.Kind] >= c.GPUs {
+				l.admitted[c.Launch], changed = s.Kind, true
+				left[s.Kind] -= c.GPUs
+				break
+			}
+		}
+		if _, in := l.admitted[c.Launch]; !in {
+			blocked[line] = true
+		}
+	}
+	if changed {
+		select {
+		case l.changes <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// claims are all in their order.
+func (l *smallLine) claims() []queue.Claim {
+	list := slices.Clone(l.state.Claims)
+	slices.SortStableFunc(list, func(a, b queue.Claim) int {
+		switch {
+		case a.Launch == l.last:
+			return 1
+		case b.Launch == l.last:
+			return -1
+		}
+		return 0
+	})
+	return list
+}
+
+func (l *smallLine) setLast(launch int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = launch
+}
+
+func (l *smallLine) Standing(launch int64) queue.Standing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if kind, in := l.admitted[launch]; in {
+		return queue.Standing{Admitted: true, Kind: kind}
+	}
+	before := map[string]int{}
+	for _, c := range l.claims() {
+		if _, in := l.admitted[c.Launch]; in {
+			continue
+		}
+		line := fmt.Sprint(c.Kinds)
+		before[line]++
+		if c.Launch == launch {
+			return queue.Standing{Position: before[line]}
+		}
+	}
+	return queue.Standing{}
+}
+
+func (l *smallLine) Trouble() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trouble
+}
+
+func (l *smallLine) setTrouble(words string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trouble = words
+	l.decide()
+}
+
+func (l *smallLine) Changes() <-chan struct{} { return l.changes }
+
 // house is gpulab's launch service in a small lab.
 type house struct {
+	line    *smallLine
 	t       *testing.T
 	db      *sql.DB
 	people  *users.Service
@@ -468,7 +593,7 @@ func newHouse(t *testing.T, gpus ...int) *house {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), tenants: &tenants{}}
+	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), line: newSmallLine(), tenants: &tenants{}}
 	h.alice, h.bob = h.person("alice"), h.person("bob")
 	h.proxy, err = NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken})
 	if err != nil {
@@ -500,7 +625,7 @@ func (h *house) open(tune func(*patience)) {
 	h.t.Helper()
 	client := NewHub(HubConfig{Address: func() (string, bool) { return h.hub.server.Listener.Addr().String(), true }, Token: "service-token", Timeout: 2 * time.Second})
 	service, err := New(Config{
-		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Profiles: testProfiles,
+		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
 		Booted:      h.booted,
 		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },
@@ -523,6 +648,14 @@ func (h *house) open(tune func(*patience)) {
 			return nil
 		},
 		ForWhom: func(string) string { return "guests" },
+		Limited: func() (list []string) {
+			if all := h.barred.Load(); all != nil {
+				for _, machines := range *all {
+					list = append(list, machines...)
+				}
+			}
+			return list
+		},
 		Placing: func() Placing {
 			if rules := h.placing.Load(); rules != nil {
 				return *rules

@@ -48,6 +48,20 @@ func (s *Service) obstacle(ctx context.Context, p Profile) string {
 	return s.cfg.Obstacle(ctx, p)
 }
 
+// impossible says why no machine of the pool could ever take a launch with GPUs,
+// with what there is; "" when one could, or while that is not known.
+func (s *Service) impossible(p Profile) string {
+	if p.GPUs == 0 || !s.cfg.Cluster.Synced() || s.hold() != "" {
+		return ""
+	}
+	need := s.needOf(p)
+	room := s.room()
+	if room.has(need) {
+		return ""
+	}
+	return neverWords(need, room)
+}
+
 // watchObstacles keeps what pages and the queue know of obstacles.
 func (s *Service) watchObstacles(ctx context.Context) {
 	if s.cfg.Obstacle == nil && s.cfg.Placing == nil {
@@ -97,7 +111,7 @@ func (s *Service) blocked(l Launch) bool {
 	}
 	s.with(l.ID, func(t *track) {
 		t.begin(StepQueue, l.Requested)
-		t.never, t.holders, t.position, t.reason = never, nil, 0, why
+		t.never, t.holders, t.position, t.expected, t.reason = never, nil, 0, time.Time{}, why
 	})
 	return true
 }

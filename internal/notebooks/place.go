@@ -61,7 +61,7 @@ func (n Need) ruled() bool { return n.NoGPUs || len(n.Barred) > 0 }
 // choose decides between the machines of a pool.
 func choose(room Room, need Need, rules Placing) Placement {
 	var p Placement
-	if need.ruled() {
+	if need.ruled() || need.Granted != "" {
 		for _, n := range slices.Concat(room.Nodes, room.Cordoned) {
 			if n.fits(need) {
 				p.Machines = append(p.Machines, n.Name)
@@ -131,9 +131,13 @@ func (p *Placement) preferWithoutGPUs(room Room, open []NodeRoom) {
 // place chooses for a launch that is about to be asked for, remembers it, and
 // puts into options what the hub has to know.
 func (s *Service) place(ctx context.Context, l Launch, options map[string]any) error {
-	need := s.need(l)
-	p := choose(s.cfg.Cluster.Room(), need, s.placing())
-	if need.ruled() && p.Machines == nil {
+	room, need := s.room(), s.need(l)
+	var known bool
+	if need.Granted, known = s.granted(l, room); !known {
+		return errNoGrant
+	}
+	p := choose(room, need, s.placing())
+	if (need.ruled() || need.Granted != "") && p.Machines == nil {
 		return errors.New("none of the machines that it may run on is ready")
 	}
 	if p.Machines != nil {
@@ -152,9 +156,9 @@ func (s *Service) nowhere(p Profile) string {
 	if p.GPUs > 0 || !need.NoGPUs || !s.cfg.Cluster.Synced() {
 		return ""
 	}
-	room := s.cfg.Cluster.Room()
+	room := s.room()
 	switch {
-	case room.Waiting > 0 || room.open(need):
+	case room.has(need):
 		return ""
 	case need.Only != "":
 		return fmt.Sprintf("CPU notebooks run on machines without GPUs only, by the lab’s rules, and this one starts on %s only, because its home or its image is nowhere else. An admin can change the rule on the page of the machines.", s.called(need.Only))
@@ -169,12 +173,12 @@ func (s *Service) away(l Launch) (why string, never bool) {
 	if !need.ruled() {
 		return "", false
 	}
-	room := s.cfg.Cluster.Room()
+	room := s.room()
 	if len(room.Nodes) == 0 || room.open(need) {
 		return "", false
 	}
 	if others := s.closedTo(need, room); others != "" {
-		return "No machine that could take it is for you. " + others + " Ask an admin, or launch another notebook.", room.Waiting == 0
+		return "No machine that could take it is for you. " + others + " Ask an admin, or launch another notebook.", !room.has(need)
 	}
 	if !need.NoGPUs {
 		return "", false
@@ -201,12 +205,6 @@ func (s *Service) closedTo(need Need, room Room) string {
 
 // join puts a space between sentences where there are two.
 func join(a, b string) string { return strings.TrimSpace(a + " " + b) }
-
-// open tells whether a machine that is ready would, empty, do for it, be it one
-// that takes no new work.
-func (r Room) open(need Need) bool {
-	return slices.ContainsFunc(slices.Concat(r.Nodes, r.Cordoned), func(n NodeRoom) bool { return n.fits(need) })
-}
 
 // placed writes where a launch is to run.
 func (t rows) placed(ctx context.Context, id int64, p Placement) error {

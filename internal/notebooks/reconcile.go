@@ -69,6 +69,7 @@ func (s *Service) Run(ctx context.Context) error {
 		case <-s.wake:
 		case <-s.cfg.Cluster.Changes():
 		case <-s.cfg.Routes.Changes():
+		case <-s.cfg.Line.Changes():
 		case <-timer.C:
 		}
 		timer.Reset(s.pass(ctx))
@@ -129,6 +130,11 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 		s.tell(list)
 		return s.patience.busy
 	}
+	// Before the room: a pod that gets its place between the two looks counts
+	// twice then, for a moment, rather than not at all.
+	reserved := s.reserved(list)
+	room := s.room()
+	s.keepLine(ctx, list, room)
 	next := s.patience.idle
 	var waiting []Launch
 	for _, l := range list {
@@ -145,7 +151,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	}
 	if reason := s.hold(); reason != "" {
 		s.explainWait(waiting, reason)
-	} else if s.admitWaiting(ctx, list, waiting) {
+	} else if s.admitWaiting(ctx, room, reserved, list, waiting) {
 		next = 0
 	}
 	s.removeOrphans(ctx, list)
@@ -234,32 +240,23 @@ func (s *Service) look(id int64) track {
 	return t
 }
 
-// admitWaiting lets waiting launches start in order, as far as there is room,
-// and tells the others why they wait. It reports whether any was admitted.
-func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool {
+// admitWaiting lets waiting launches start whose turn it is, as far as there is
+// room, and tells the others why they wait. It reports whether any was admitted.
+func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, all, waiting []Launch) bool {
 	if len(waiting) == 0 {
 		return false
 	}
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
-	// Before the room: a pod that gets its place between the two looks counts
-	// twice then, for a moment, rather than not at all.
-	reserved := s.reserved(all)
-	room := s.cfg.Cluster.Room()
-	room.Shared = s.cfg.SharedGPUs
-	for i := range room.Nodes {
-		room.Nodes[i].Title = s.called(room.Nodes[i].Name)
-	}
-	for i := range room.Cordoned {
-		room.Cordoned[i].Title = s.called(room.Cordoned[i].Name)
-		if s.cfg.CordonReason != nil {
-			room.Cordoned[i].Why = s.cfg.CordonReason(room.Cordoned[i].Name)
+	queue := make([]candidate, len(waiting))
+	for i, l := range waiting {
+		queue[i].need = s.need(l)
+		if l.GPUs > 0 {
+			queue[i].granted = s.cfg.Line.Standing(l.ID).Admitted
+			queue[i].need.Granted, _ = s.granted(l, room)
 		}
 	}
-	queue := make([]Need, len(waiting))
-	for i, l := range waiting {
-		queue[i] = s.need(l)
-	}
-	position, admitted, starting := 0, false, s.starting(all)
+	behind, admitted, starting := 0, false, s.starting(all)
+	expected := s.expectations(ctx, room, reserved, all)
 	for i, v := range admit(room, reserved, queue) {
 		l := waiting[i]
 		if v.admit && (s.cfg.StartsAtOnce == 0 || starting < s.cfg.StartsAtOnce) {
@@ -267,27 +264,34 @@ func (s *Service) admitWaiting(ctx context.Context, all, waiting []Launch) bool 
 			starting++
 			continue
 		}
-		if !v.never {
-			position++
+		var position int
+		switch {
+		case v.never:
+		case v.inLine():
+			position = s.cfg.Line.Standing(l.ID).Position
+		case l.GPUs == 0:
+			behind++
+			position = behind
 		}
 		s.with(l.ID, func(t *track) {
 			t.begin(StepQueue, l.Requested)
-			t.never, t.holders, t.position = v.never, room.Holders, position
+			t.never, t.holders, t.position, t.expected = v.never, room.Holders, position, time.Time{}
+			if v.inLine() && !t.housed && t.tries > 0 {
+				return // what keeps it from the line is said already
+			}
 			t.reason = join(waitWords(v, room, position), s.closedTo(v.need, room))
-			if v.admit {
+			switch {
+			case v.admit:
 				t.reason = "Several notebooks are starting at this moment; this one is among the next."
+			case v.inLine() && !v.never && room.opens(v.need) && s.cfg.Line.Trouble() != "":
+				t.reason = s.cfg.Line.Trouble()
+			case v.inLine() && position > 0 && !expected[l.ID].IsZero():
+				t.expected = expected[l.ID]
+				t.reason += " " + expectedWords(t.expected.Sub(s.now()))
 			}
 		})
 	}
 	return admitted
-}
-
-// called is what a machine is shown as.
-func (s *Service) called(machine string) string {
-	if s.cfg.Called == nil {
-		return machine
-	}
-	return s.cfg.Called(machine)
 }
 
 // startTime is how long a start is taken to keep the machine busy. One that
@@ -343,15 +347,21 @@ func (s *Service) start(ctx context.Context, l Launch) bool {
 func (s *Service) need(l Launch) Need {
 	p, ok := s.profile(l.Profile)
 	if !ok {
-		p = Profile{}
+		p = Profile{Slug: l.Profile}
 	}
-	n := p.need()
-	n.GPUs = l.GPUs
-	if s.cfg.OnlyOn != nil {
-		n.Only = s.cfg.OnlyOn(l.Profile)
-	}
+	p.GPUs = l.GPUs
+	n := s.needOf(p)
 	if s.cfg.Barred != nil && l.UserID != 0 {
 		n.Barred = s.cfg.Barred(l.UserID)
+	}
+	return n
+}
+
+// needOf is what a notebook of a profile takes, and where.
+func (s *Service) needOf(p Profile) Need {
+	n := p.need()
+	if s.cfg.OnlyOn != nil {
+		n.Only = s.cfg.OnlyOn(p.Slug)
 	}
 	n.NoGPUs = n.GPUs == 0 && s.placing().CPU == CPURequire
 	return n
@@ -429,13 +439,15 @@ func (s *Service) step(ctx context.Context, l Launch) {
 
 func (s *Service) fingerprint(id int64) string {
 	t := s.look(id)
-	return t.reason + t.active() + fmt.Sprint(t.prepared, t.asked.IsZero())
+	return t.reason + t.active() + fmt.Sprint(t.housed, t.prepared, t.asked.IsZero())
 }
 
 // advance takes one step and reports whether the row changed.
 func (s *Service) advance(ctx context.Context, l Launch) bool {
 	next, err := l, error(nil)
 	switch l.State {
+	case Waiting:
+		err = s.house(ctx, l)
 	case Starting:
 		next, err = s.advanceStart(ctx, l)
 	case Running:
@@ -511,6 +523,18 @@ func (s *Service) clearEarlier(ctx context.Context, l Launch, p PodInfo) error {
 
 func (s *Service) prepare(ctx context.Context, l Launch) error {
 	s.with(l.ID, func(t *track) { t.begin(StepNamespace, s.now()) })
+	if err := s.ensurePlace(ctx, l); err != nil {
+		return err
+	}
+	s.with(l.ID, func(t *track) {
+		t.prepared = true
+		t.clear()
+	})
+	return nil
+}
+
+// ensurePlace makes sure of the owner's namespace and home.
+func (s *Service) ensurePlace(ctx context.Context, l Launch) error {
 	u, err := s.cfg.People.ByID(ctx, l.UserID)
 	if err != nil {
 		return fmt.Errorf("find the owner: %w", err)
@@ -521,14 +545,13 @@ func (s *Service) prepare(ctx context.Context, l Launch) error {
 	if err := s.cfg.Tenancy.Ensure(ctx, u); err != nil {
 		return fmt.Errorf("prepare the space of %s: %w", l.Handle, err)
 	}
-	s.with(l.ID, func(t *track) {
-		t.prepared = true
-		t.clear()
-	})
 	return nil
 }
 
-var errSuspended = errors.New("the account is suspended")
+var (
+	errSuspended = errors.New("the account is suspended")
+	errNoGrant   = errors.New("the line has not said yet which GPU it gets")
+)
 
 func (s *Service) ask(ctx context.Context, l Launch) error {
 	s.with(l.ID, func(t *track) { t.begin(StepImage, s.now()) })

@@ -51,14 +51,19 @@ type Routes interface {
 	Changes() <-chan struct{}
 }
 
-// Config wires a Service. DB, People, Tenancy, Servers, Cluster and Routes are required.
+// Config wires a Service. DB, People, Tenancy, Servers, Cluster, Routes and Line are required.
 type Config struct {
-	DB       *sql.DB
-	People   People
-	Tenancy  Tenancy
-	Servers  Servers
-	Cluster  Cluster
-	Routes   Routes
+	DB      *sql.DB
+	People  People
+	Tenancy Tenancy
+	Servers Servers
+	Cluster Cluster
+	Routes  Routes
+	Line    Line
+	// HalfLife is the time after which past use of GPUs counts half for the order
+	// of the line, 0 = a week; Sampling is how often use is counted anew, 0 = a minute.
+	HalfLife, Sampling time.Duration
+
 	Profiles []Profile // none = DefaultProfiles
 	// Simulated says that the lab's GPUs are. Launches that get one are marked,
 	// and end when the lab simulates none any more.
@@ -110,10 +115,14 @@ type Config struct {
 	// or two, "" for nothing. It must not call the service, and stands behind the
 	// launch's reason until the launch has ended. Nil knows nothing.
 	Note func(launch int64) string
+	// EndsBy is when a launch that has GPUs is stopped at the latest, zero where
+	// that is open. It must not call the service. Nil knows of none.
+	EndsBy func(Launch) time.Time
 	// Barred are machines that somebody may not use, ForWhom says whom one is for.
-	// Nil bars nobody.
+	// Limited are all that are not for everybody. Nil bars nobody.
 	Barred  func(userID int64) []string
 	ForWhom func(machine string) string
+	Limited func() []string
 	// Placing is how machines are chosen. Nil is the zero value.
 	Placing func() Placing
 	// Called is what a machine is shown as. Nil shows names.
@@ -135,6 +144,12 @@ type Service struct {
 	connected atomic.Bool // see Connected
 
 	launching sync.Mutex // from asking for the quota until the row that counts is there
+
+	used pastUse // the loop's own
+	ran  struct {
+		at time.Time
+		of lengths
+	}
 
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended
@@ -186,6 +201,9 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 		return Launch{}, &ObstacleError{why}
 	}
 	if why := s.obstacle(ctx, profile); why != "" {
+		return Launch{}, &ObstacleError{why}
+	}
+	if why := s.impossible(profile); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
 	s.launching.Lock()

@@ -98,7 +98,9 @@ func TestPlacedBetweenTwoLooks(t *testing.T) {
 			}
 		}
 	})
-	first, second := h.launch(h.alice, "gpu", ""), h.launch(h.bob, "gpu", "")
+	first := h.launch(h.alice, "gpu", "")
+	h.until(first.ID, "admitted", func(l Launch) bool { return l.State != Waiting })
+	second := h.launch(h.bob, "gpu", "")
 	h.is(first.ID, Running)
 	h.until(second.ID, "next in line", func(l Launch) bool { return l.Position == 1 })
 	if n := h.hub.called("POST /users/bob/servers/gpu"); n != 0 {
@@ -111,7 +113,7 @@ func TestPlacedBetweenTwoLooks(t *testing.T) {
 func TestHeldLaunchesWait(t *testing.T) {
 	h := newHouse(t, 2)
 	h.tenants.set(errors.New("the disk is busy"))
-	admitted := h.launch(h.bob, "gpu", "")
+	admitted := h.launch(h.bob, "cpu", "")
 	h.until(admitted.ID, "admitted", func(l Launch) bool { return l.State == Starting && l.Reason != "" })
 	why := "The software is being prepared."
 	h.hold.Store(&why)
@@ -160,22 +162,44 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-func TestNeverIsSaid(t *testing.T) {
+// What no machine of the lab could ever take is refused with what there is.
+func TestMoreThanThereIsIsRefused(t *testing.T) {
 	h := newHouse(t, 2)
+	var refused *ObstacleError
+	if _, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "gpu9"}); !errors.As(err, &refused) || refused.Text != "It asks for 9 GPUs, but no machine of this lab has more than 2." {
+		t.Errorf("launching gave %v", err)
+	}
+	// A machine that is only away comes back.
+	h.lab.edit(func() { h.lab.closed = 1 })
 	l := h.launch(h.alice, "gpu9", "")
+	h.until(l.ID, "hopeful", func(l Launch) bool { return !l.Never && strings.Contains(l.Reason, "away") })
+	h.running(h.bob, "gpu", "") // it holds nobody up
+	h.lab.edit(func() { h.lab.closed = 0 })
 	l = h.until(l.ID, "explained", func(l Launch) bool { return l.Never })
 	if !strings.Contains(l.Reason, "no machine of this lab has more than 2") || !strings.Contains(l.Reason, "never") || l.State != Waiting {
 		t.Errorf("reason: %q", l.Reason)
 	}
-	// It holds nobody up, and while a machine is missing nobody says never.
-	h.running(h.bob, "gpu", "")
-	h.lab.edit(func() { h.lab.closed = 1 })
-	h.until(l.ID, "hopeful", func(l Launch) bool { return !l.Never && l.Reason != "" })
 	h.lab.edit(func() {
 		h.lab.nodes = append(h.lab.nodes, NodeRoom{Name: "big", Total: Amount{GPUs: 9, MilliCPU: 8000, Memory: 1 << 40}})
-		h.lab.closed = 0
 	})
 	h.is(l.ID, Running)
+}
+
+// While the line does not answer, nobody skips it; it is said why, what runs and
+// what needs no GPU goes on.
+func TestNobodySkipsALineThatIsAway(t *testing.T) {
+	h := newHouse(t, 2)
+	runs := h.running(h.alice, "gpu", "")
+	h.line.setTrouble("Kueue does not answer.")
+	waits := h.launch(h.bob, "gpu", "")
+	h.until(waits.ID, "told", func(l Launch) bool { return l.Reason == "Kueue does not answer." })
+	h.running(h.bob, "cpu", "")
+	if l := h.get(waits.ID); l.State != Waiting {
+		t.Errorf("it is %s", l.State)
+	}
+	h.is(runs.ID, Running)
+	h.line.setTrouble("")
+	h.is(waits.ID, Running)
 }
 
 func TestTwoGPUsAreNotOvertaken(t *testing.T) {
@@ -198,11 +222,12 @@ func TestTwoGPUsAreNotOvertaken(t *testing.T) {
 // first one's pod can be seen.
 func TestAdmittedLaunchCounts(t *testing.T) {
 	h := newHouse(t, 1)
-	h.tenants.set(errors.New("the disk is busy"))
-	a, b := h.launch(h.alice, "gpu", ""), h.launch(h.bob, "gpu", "")
-	h.until(a.ID, "held up", func(l Launch) bool { return l.State == Starting && strings.Contains(l.Reason, "the disk is busy") })
+	h.hub.set(func() { h.hub.down = true })
+	a := h.launch(h.alice, "gpu", "")
+	h.until(a.ID, "held up", func(l Launch) bool { return l.State == Starting && strings.Contains(l.Reason, "does not answer") })
+	b := h.launch(h.bob, "gpu", "")
 	h.until(b.ID, "waiting", func(l Launch) bool { return l.State == Waiting && l.Position == 1 })
-	h.tenants.set(nil)
+	h.hub.set(func() { h.hub.down = false })
 	h.is(a.ID, Running)
 	if l := h.get(b.ID); l.State != Waiting {
 		t.Errorf("the second is %s", l.State)
@@ -534,6 +559,7 @@ func TestObstacle(t *testing.T) {
 	h := newHouse(t, 1)
 	const why = "The image X needs CUDA 99.0 or newer."
 	first := h.running(h.alice, "gpu", "")
+	h.lab.edit(func() { h.lab.closed = 1 }) // it has GPUs enough
 	early := h.launch(h.bob, "gpu2", "")
 	h.until(early.ID, "explained", func(l Launch) bool { return l.Reason != "" })
 	h.obstacles.Store(&map[string]string{"gpu2": why, "cpu": "it has no GPU"})

@@ -3,6 +3,7 @@ package notebooks
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 )
 
@@ -12,7 +13,7 @@ type Wanting struct {
 	Machines []string
 }
 
-// Wanting says who waits for GPUs, in their order, and how many GPUs of each machine are free or about to be: those of
+// Wanting says who waits for GPUs, the next one first, and how many GPUs of each machine are free or about to be: those of
 // notebooks that are ending count, those that were promised to starting ones do not. While nothing can start, nobody waits
 // for a GPU.
 func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Wanting, err error) {
@@ -56,7 +57,21 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 			list = append(list, w)
 		}
 	}
+	slices.SortStableFunc(list, func(a, b Wanting) int { return cmp.Compare(s.turn(a.Launch), s.turn(b.Launch)) })
 	return free, list, nil
+}
+
+// turn counts a launch's place in its line from 1. It is 0 for one whose turn has
+// come, and beyond all places while it is not known.
+func (s *Service) turn(l Launch) int {
+	switch at := s.cfg.Line.Standing(l.ID); {
+	case at.Admitted:
+		return 0
+	case at.Position == 0:
+		return math.MaxInt
+	default:
+		return at.Position
+	}
 }
 
 // roomiest is the machine that a launch without a place most likely gets.

@@ -23,6 +23,16 @@ func TestWanting(t *testing.T) {
 	if err != nil || free["node1"] != 0 || len(list) != 1 || list[0].Launch.ID != third.ID || strings.Join(list[0].Machines, " ") != "node1" {
 		t.Fatalf("one waits: %v, %+v, %v", free, list, err)
 	}
+	// The line says who is first of several.
+	h.line.setLast(third.ID)
+	fourth := h.launch(h.bob, "gpu", "")
+	h.until(fourth.ID, "first in line", func(l Launch) bool { return l.Position == 1 })
+	if _, list, err = h.service.Wanting(t.Context()); err != nil || len(list) != 2 || list[0].Launch.ID != fourth.ID {
+		t.Fatalf("two wait: %+v, %v", list, err)
+	}
+	if err := h.service.Cancel(t.Context(), fourth.ID); err != nil {
+		t.Fatal(err)
+	}
 	// One that is ending is as good as free; nobody else needs to end for it.
 	h.lab.edit(func() { h.lab.linger = time.Hour })
 	if err := h.service.StopIdle(t.Context(), second.ID, EndIdle, "It was stopped: nobody had used its GPU."); err != nil {

@@ -3,7 +3,9 @@ package notebooks
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -123,24 +125,23 @@ func warningWords(warning string) string {
 }
 
 // waitWords says why a launch waits; who holds what it waits for is in the
-// launch itself (Holders). position counts from 1.
+// launch itself (Holders). position counts from 1, and is 0 while it is not known.
 func waitWords(v verdict, room Room, position int) string {
-	_, total := room.GPUs()
 	switch {
-	case len(v.cordoned) > 0 && !fitsEver(room, v.need):
-		return cordonWords(v.cordoned) + " It starts when that has changed. " + placeWords(position)
+	case len(v.cordoned) > 0 && !room.opens(v.need):
+		return cordonWords(v.cordoned) + " It starts when that has changed."
 	case len(room.Nodes) == 0:
 		return "No machine of the lab is ready. It starts when one is."
-	case v.never && v.need.Only != "":
-		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs. Cancel it, or launch a CPU notebook.", room.called(v.need.Only))
-	case v.never && total == 0:
-		return "No machine of this lab offers a GPU now. Cancel it, or launch a CPU notebook."
-	case v.never && v.need.GPUKind != (GPUKind{}):
-		return fmt.Sprintf("It asks for %s%s, and no machine of this lab has that. It can never start like this: cancel it, or launch another notebook.",
-			gpuCount(v.need.GPUs), kindWords(v.need.GPUKind))
+	case v.never && (v.need.Only != "" || room.largest() == 0):
+		return neverWords(v.need, room) + " Cancel it, or launch a CPU notebook."
 	case v.never:
-		return fmt.Sprintf("It asks for %s, but no machine of this lab has more than %d. It can never start like this: cancel it, or launch a CPU notebook.",
-			gpuCount(v.need.GPUs), largest(room))
+		return neverWords(v.need, room) + " It can never start like this: cancel it, or launch another notebook."
+	case !room.opens(v.need):
+		return "The machine that it needs is away. It starts when that is back."
+	case v.need.GPUs > 0 && v.granted && v.short == shortGPU:
+		return fmt.Sprintf("Its turn has come. It waits until a machine has %s free at once.", gpuCount(v.need.GPUs))
+	case v.need.GPUs > 0 && v.granted:
+		return "Its turn has come. " + shortWords(v, room)
 	}
 	words := shortWords(v, room)
 	if len(v.cordoned) > 0 {
@@ -149,16 +150,33 @@ func waitWords(v verdict, room Room, position int) string {
 	return words + " " + placeWords(position)
 }
 
-// called is what a machine is shown as.
-func (r Room) called(machine string) string {
-	for _, list := range [][]NodeRoom{r.Nodes, r.Cordoned} {
-		for _, n := range list {
-			if n.Name == machine {
-				return cmp.Or(n.Title, n.Name)
-			}
+// neverWords says why no machine could take it, and what there is instead.
+func neverWords(need Need, room Room) string {
+	most := room.largest()
+	switch {
+	case need.Only != "":
+		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))
+	case most == 0:
+		return "No machine of this lab offers a GPU now."
+	case need.GPUKind != (GPUKind{}):
+		return fmt.Sprintf("It asks for %s%s, and no machine of this lab has that. There are: %s.", gpuCount(need.GPUs), kindWords(need.GPUKind), inventory(room))
+	}
+	return fmt.Sprintf("It asks for %s, but no machine of this lab has more than %d.", gpuCount(need.GPUs), most)
+}
+
+// inventory lists the pool's GPUs by model.
+func inventory(room Room) string {
+	counts := map[string]int{}
+	for _, n := range room.machines() {
+		if n.Total.GPUs > 0 {
+			counts[cmp.Or(n.GPUModel, "of an unknown kind")] += n.Total.GPUs
 		}
 	}
-	return machine
+	var list []string
+	for _, model := range slices.Sorted(maps.Keys(counts)) {
+		list = append(list, fmt.Sprintf("%d × %s", counts[model], model))
+	}
+	return strings.Join(list, ", ")
 }
 
 // cordonWords says of machines that they take no new work, and why.
@@ -211,6 +229,8 @@ func shortWords(v verdict, room Room) string {
 
 func placeWords(position int) string {
 	switch position {
+	case 0:
+		return "It is being put in line."
 	case 1:
 		return "It is next in line."
 	case 2:

@@ -17,6 +17,7 @@ var parts = map[string]part{
 	"pause":          {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
 	"nvidia":         {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
 	"coredns":        {folder: "coredns", kind: goProgram, module: "github.com/coredns/coredns", main: "."},
+	"kueue":          {folder: "kueue", kind: compiled, on: []string{"base", "tools"}},
 	"metrics-server": {folder: "metrics-server", kind: goProgram, module: "sigs.k8s.io/metrics-server", main: "sigs.k8s.io/metrics-server/cmd/metrics-server"},
 }
 
@@ -79,6 +80,11 @@ var images = []image{
 		name: "metrics-server", about: "CPU and memory of pods and nodes for the cluster's API",
 		layers: []string{"metrics-server"},
 		config: v1.Config{User: unprivileged, Entrypoint: []string{"/metrics-server"}},
+	},
+	{
+		name: "kueue", about: "Kueue's manager, which decides who gets a GPU next",
+		layers: []string{"kueue"},
+		config: v1.Config{User: unprivileged, Entrypoint: []string{"/manager"}},
 	},
 	{
 		name: "nvidia-device-plugin", about: "NVIDIA's device plugin, GPU feature discovery, config manager and MPS control daemon",

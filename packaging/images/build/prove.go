@@ -30,6 +30,7 @@ var proofs = map[string]func(context.Context, *builder, builtImage, root) error{
 	"pause":                provePause,
 	"coredns":              proveCoreDNS,
 	"metrics-server":       proveMetricsServer,
+	"kueue":                proveKueue,
 	"nvidia-device-plugin": proveNVIDIA,
 }
 
@@ -205,6 +206,15 @@ func proveMetricsServer(ctx context.Context, _ *builder, img builtImage, r root)
 	said, err := inImage(ctx, img, r, invocation{args: []string{"/metrics-server", "--version"}})
 	if err == nil && !strings.Contains(said, "v0.") {
 		err = fmt.Errorf("its version is %q", said)
+	}
+	return err
+}
+
+// proveKueue has it list its flags: without a cluster it can do no more.
+func proveKueue(ctx context.Context, _ *builder, img builtImage, r root) error {
+	said, err := inImage(ctx, img, r, invocation{args: []string{"/manager", "--help"}})
+	if err == nil && !strings.Contains(said, "visibility-server-port") {
+		err = fmt.Errorf("it knows nothing of the line's order: %q", said)
 	}
 	return err
 }

@@ -120,7 +120,7 @@ func serve(ctx context.Context, file string) error {
 	}
 	defer func() { _ = databases.Close() }()
 	people := users.New(databases.DB())
-	service, err := notebooks.New(notebooks.Config{DB: databases.DB(), Log: slog.New(slog.DiscardHandler)})
+	service, err := notebooks.New(notebooks.Config{DB: databases.DB(), Cluster: noCluster{}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -229,3 +229,8 @@ type unlimited struct{ webui.Quotas }
 
 func (unlimited) Limits(context.Context, users.User) ([]quota.Limit, error) { return nil, nil }
 func (unlimited) Notice(context.Context, int64) (string, error)             { return "", nil }
+
+// noCluster is what launches see that nobody starts.
+type noCluster struct{ notebooks.Cluster }
+
+func (noCluster) Synced() bool { return false }

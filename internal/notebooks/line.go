@@ -1,0 +1,179 @@
+package notebooks
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/gpulab/gpulab/internal/queue"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Line decides whose turn it is among the launches that want GPUs;
+// [queue.Line] is one.
+type Line interface {
+	// Keep tells it what the pool has, and every launch with GPUs that has not
+	// ended. It does not block.
+	Keep(queue.State)
+	// Standing is where a launch stands as far as is known.
+	Standing(launch int64) queue.Standing
+	// Trouble says in a sentence or two why nobody is let in now, "" while it works.
+	Trouble() string
+	// Changes delivers a token after any of this changed.
+	Changes() <-chan struct{}
+}
+
+// keepLine tells the line of the pool and of the launches.
+func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
+	state := queue.State{Stock: stock(active, room)}
+	for _, l := range active {
+		if l.GPUs == 0 || l.State == Waiting && !s.mayQueue(ctx, l, room) {
+			continue
+		}
+		need := s.need(l)
+		c := queue.Claim{
+			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs,
+			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
+		}
+		if l.State == Waiting {
+			c.Priority = s.priority(ctx, l)
+		}
+		if len(c.Kinds) == len(state.Stock) {
+			c.Kinds = nil
+		}
+		if n := slices.IndexFunc(room.machines(), func(n NodeRoom) bool { return n.Name == l.Node }); c.Held && n >= 0 {
+			c.On = room.machines()[n].Kind
+		}
+		state.Claims = append(state.Claims, c)
+	}
+	s.cfg.Line.Keep(state)
+}
+
+// mayQueue tells whether a waiting launch belongs in the line now: not one that
+// no open machine could take, or that cannot work here. It would hold up the rest.
+func (s *Service) mayQueue(ctx context.Context, l Launch, room Room) bool {
+	if _, known := s.profile(l.Profile); !known || s.unable(l.Profile) != "" || !room.opens(s.need(l)) {
+		return false
+	}
+	if s.look(l.ID).housed {
+		return true
+	}
+	s.step(ctx, l)
+	return false
+}
+
+// house makes the namespace that a launch waits in.
+func (s *Service) house(ctx context.Context, l Launch) error {
+	if err := s.ensurePlace(ctx, l); err != nil {
+		return err
+	}
+	s.with(l.ID, func(t *track) {
+		t.housed = true
+		t.clear()
+	})
+	return nil
+}
+
+// roleOf is the role of a launch's owner.
+func (s *Service) roleOf(ctx context.Context, l Launch) string {
+	if role := s.look(l.ID).role; role != "" {
+		return role
+	}
+	u, err := s.cfg.People.ByID(ctx, l.UserID)
+	if err != nil || u.Role == "" {
+		return string(users.RoleGuest) // who is being removed needs no more
+	}
+	s.with(l.ID, func(t *track) { t.role = string(u.Role) })
+	return string(u.Role)
+}
+
+// kindsFor are the kinds of GPU that would do for need, in the order of the stock.
+func kindsFor(stock []queue.Stock, room Room, need Need) []string {
+	kinds := []string{}
+	for _, s := range stock {
+		if slices.ContainsFunc(room.machines(), func(n NodeRoom) bool { return n.Kind == s.Kind && n.fits(need) }) {
+			kinds = append(kinds, s.Kind)
+		}
+	}
+	return kinds
+}
+
+// stock is what the pool lends out of each kind. A machine that takes no new
+// work counts with what launches hold of it, because they count, too; what pods
+// beside the launches hold is not to be had.
+//
+// What fewest launches can have comes first, so that it is given to them before
+// what the others need: GPUs that are for some people only, then small ones.
+func stock(active []Launch, room Room) []queue.Stock {
+	var list []queue.Stock
+	of := map[string]NodeRoom{} // a machine by kind
+	add := func(n NodeRoom, gpus int) {
+		if n.Kind == "" {
+			return
+		}
+		of[n.Kind] = n
+		i := slices.IndexFunc(list, func(s queue.Stock) bool { return s.Kind == n.Kind })
+		if i < 0 {
+			list = append(list, queue.Stock{Kind: n.Kind})
+			i = len(list) - 1
+		}
+		list[i].GPUs += gpus
+	}
+	for _, n := range room.Nodes {
+		add(n, max(0, n.Total.GPUs-n.Withheld-foreign(active, room, n.Name)))
+	}
+	for _, n := range slices.Concat(room.Cordoned, room.Away) {
+		add(n, heldOn(active, n.Name))
+	}
+	everybodys := func(n NodeRoom) int {
+		if n.Kind == cmp.Or(n.GPUModel, unknownGPU) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(list, func(a, b queue.Stock) int {
+		x, y := of[a.Kind], of[b.Kind]
+		return cmp.Or(cmp.Compare(everybodys(x), everybodys(y)), cmp.Compare(x.GPUMemory, y.GPUMemory), cmp.Compare(a.Kind, b.Kind))
+	})
+	return list
+}
+
+// foreign counts the GPUs of a machine that pods of no launch hold.
+func foreign(active []Launch, room Room, machine string) int {
+	n := 0
+	for _, h := range room.Holders {
+		if h.Node == machine && !slices.ContainsFunc(active, func(l Launch) bool { return l.Handle == h.Handle && l.Name == h.Notebook }) {
+			n += h.GPUs
+		}
+	}
+	return n
+}
+
+func heldOn(active []Launch, machine string) int {
+	n := 0
+	for _, l := range active {
+		if l.State != Waiting && l.Node == machine {
+			n += l.GPUs
+		}
+	}
+	return n
+}
+
+// granted is the kind of GPU that the line has given to a launch, "" where the
+// pool has one kind only. It is false while the line has not said.
+func (s *Service) granted(l Launch, room Room) (string, bool) {
+	kinds := map[string]bool{}
+	for _, n := range room.machines() {
+		if n.Kind != "" {
+			kinds[n.Kind] = true
+		}
+	}
+	if l.GPUs == 0 || len(kinds) < 2 {
+		return "", true
+	}
+	standing := s.cfg.Line.Standing(l.ID)
+	if !kinds[standing.Kind] {
+		return "", standing.Admitted // the machines are others than a moment ago
+	}
+	return standing.Kind, standing.Admitted
+}

@@ -1,0 +1,79 @@
+package notebooks
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// pastUse is what people have used of GPUs: GPU-seconds, of which those of one
+// half-life ago count half.
+type pastUse struct {
+	at time.Time // for when it was counted
+	of map[int64]float64
+}
+
+// ranks are those of the roles among people whose past use is the same.
+var ranks = map[string]int64{
+	string(users.RoleMember): 1,
+	string(users.RoleLead):   2,
+	string(users.RoleAdmin):  2,
+}
+
+const rankSteps = 4 // more than there are ranks
+
+// priority says how a launch comes among those who wait with it: who used less
+// first, among equals by their role.
+func (s *Service) priority(ctx context.Context, l Launch) int32 {
+	at := s.now().Truncate(cmp.Or(s.cfg.Sampling, time.Minute))
+	if !at.Equal(s.used.at) {
+		of, err := s.rows.pastUse(ctx, at, cmp.Or(s.cfg.HalfLife, 7*24*time.Hour))
+		if err != nil {
+			s.log.Warn("past use of GPUs is not known; the order of the line stays as it was", "error", err)
+		} else {
+			s.used = pastUse{at, of}
+		}
+	}
+	used := math.Min(s.used.of[l.UserID], math.MaxInt32/rankSteps-1)
+	return int32(ranks[s.roleOf(ctx, l)] - rankSteps*int64(used)) //nolint:gosec // it is within
+}
+
+// pastUse adds up what everybody's launches have held until then.
+func (t rows) pastUse(ctx context.Context, until time.Time, halfLife time.Duration) (map[int64]float64, error) {
+	// What is twenty half-lives ago counts a millionth.
+	list, err := t.db.QueryContext(ctx, `SELECT user_id, gpus, started_at, ended_at FROM launches
+		WHERE gpus > 0 AND started_at < ? AND (ended_at IS NULL OR ended_at > ?)`,
+		until.UnixMilli(), until.Add(-20*halfLife).UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("read past use of GPUs: %w", err)
+	}
+	defer func() { _ = list.Close() }()
+	used := map[int64]float64{}
+	for list.Next() {
+		var user, gpus, started int64
+		var ended sql.NullInt64
+		if err := list.Scan(&user, &gpus, &started, &ended); err != nil {
+			return nil, fmt.Errorf("read past use of GPUs: %w", err)
+		}
+		end := until
+		if ended.Valid && ended.Int64 < until.UnixMilli() {
+			end = time.UnixMilli(ended.Int64)
+		}
+		used[user] += float64(gpus) * decayed(until.Sub(time.UnixMilli(started)), until.Sub(end), halfLife)
+	}
+	if err := list.Err(); err != nil {
+		return nil, fmt.Errorf("read past use of GPUs: %w", err)
+	}
+	return used, nil
+}
+
+// decayed is how many seconds count of those from so long ago until so long ago.
+func decayed(from, to, halfLife time.Duration) float64 {
+	half := func(ago time.Duration) float64 { return math.Exp2(-float64(ago) / float64(halfLife)) }
+	return (half(to) - half(from)) * halfLife.Seconds() / math.Ln2
+}

@@ -1,0 +1,458 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Stock is what the pool lends out of one kind of GPU. A kind is a name for
+// GPUs that do for the same launches, such as those of one model.
+type Stock struct {
+	Kind string
+	GPUs int // or shares of them
+}
+
+// Claim is a launch that wants GPUs, or has them.
+type Claim struct {
+	Launch    int64
+	Namespace string // its owner's; it exists
+	Priority  int32  // among those who wait in its line; more goes first, then who is in it longer
+	GPUs      int
+	// Kinds are those that will do, nil for any of the pool.
+	Kinds []string
+	// Held says that it has its GPUs: it has been started.
+	Held bool
+	// On is the kind that it holds, "" while that is not known.
+	On string
+}
+
+// State is what the line is derived from.
+type State struct {
+	Stock  []Stock // what is given away first, of what will do, comes first
+	Claims []Claim // oldest first
+}
+
+// Standing is where a launch stands in the line.
+type Standing struct {
+	// Admitted says that it may start, on GPUs of this kind.
+	Admitted bool
+	Kind     string
+	// Position counts from 1; 0 while it is not known.
+	Position int
+}
+
+// Config wires a Line. Everything but Log is required.
+type Config struct {
+	REST      *rest.Config
+	Namespace string // Kueue's
+	Log       *slog.Logger
+}
+
+// Intervals of the loop.
+const (
+	waitingInterval = 2 * time.Second  // while somebody waits: places change without a sign
+	idleInterval    = 30 * time.Second // what somebody changed by hand is written again
+	retryInterval   = 2 * time.Second
+	answerTime      = 5 * time.Second // for one call
+)
+
+// Line keeps Kueue's objects as gpulab's state wants them. Keep, Standing and
+// Trouble never block.
+type Line struct {
+	cfg     Config
+	client  dynamic.Interface
+	changes chan struct{}
+	wake    chan struct{}
+
+	workloads cache.SharedIndexInformer
+
+	mu        sync.Mutex
+	state     *State // nil before the first Keep
+	standings map[int64]Standing
+	trouble   string
+
+	written map[string]writing // what the loop has applied, by object
+}
+
+type writing struct {
+	object map[string]any
+	at     time.Time
+}
+
+// New prepares a line; nothing is asked of the cluster before Run.
+func New(cfg Config) (*Line, error) {
+	client, err := dynamic.NewForConfig(cfg.REST)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster: %w", err)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return &Line{
+		cfg: cfg, client: client, changes: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		standings: map[int64]Standing{}, written: map[string]writing{},
+		trouble: notYet,
+	}, nil
+}
+
+// notYet is what is said before the line was reached for the first time.
+const notYet = "The line for GPUs is being prepared."
+
+// Keep tells the line what the pool has and who wants or holds it. Every launch
+// with GPUs that has not ended has to be among the claims: a Workload without
+// one is deleted.
+func (l *Line) Keep(s State) {
+	l.mu.Lock()
+	same := l.state != nil && reflect.DeepEqual(*l.state, s)
+	l.state = &s
+	l.mu.Unlock()
+	if !same {
+		signal(l.wake)
+	}
+}
+
+// Standing is where a launch stands as far as the line has said.
+func (l *Line) Standing(launch int64) Standing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.standings[launch]
+}
+
+// Trouble says in a sentence or two why nobody is let in now, "" when the line
+// works.
+func (l *Line) Trouble() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trouble
+}
+
+// Changes delivers a token after a standing or the trouble has changed.
+func (l *Line) Changes() <-chan struct{} { return l.changes }
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the line until ctx ends. What waits goes on waiting without it.
+func (l *Line) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+		case <-timer.C:
+		}
+		timer.Reset(l.pass(ctx))
+	}
+}
+
+// pass brings the cluster to the state and says when to look again.
+func (l *Line) pass(ctx context.Context) time.Duration {
+	l.mu.Lock()
+	state := l.state
+	l.mu.Unlock()
+	if state == nil || len(state.Stock) == 0 && len(state.Claims) == 0 {
+		return idleInterval // a lab without GPUs has no Kueue
+	}
+	next, trouble := idleInterval, ""
+	var standings map[int64]Standing
+	err := l.keep(ctx, *state)
+	if err == nil {
+		standings, err = l.standing(ctx, *state)
+	}
+	if ctx.Err() != nil {
+		return idleInterval
+	}
+	if err != nil {
+		next, trouble = retryInterval, troubleWords(err)
+		l.nudge(ctx)
+	} else if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held }) {
+		next = waitingInterval
+	}
+	l.mu.Lock()
+	if err != nil {
+		// What was admitted stays so; places may have changed meanwhile.
+		standings = maps.Clone(l.standings)
+		maps.DeleteFunc(standings, func(_ int64, s Standing) bool { return !s.Admitted })
+	}
+	changed := trouble != l.trouble || !maps.Equal(standings, l.standings)
+	if trouble != l.trouble {
+		l.cfg.Log.Info("the line for GPUs", "part", "queue", "trouble", trouble, "error", err)
+	}
+	l.trouble, l.standings = trouble, standings
+	l.mu.Unlock()
+	if changed {
+		signal(l.changes)
+	}
+	return next
+}
+
+// nudge makes the machine look at Kueue's pod again while that is not ready: the
+// certificates that it makes for itself at its first start would else reach it
+// with the next of the looks that the machine takes once a minute.
+func (l *Line) nudge(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	pods := l.client.Resource(podKind).Namespace(l.cfg.Namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kueue,control-plane=controller-manager"})
+	if err != nil {
+		return // it gets ready all the same
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpulab.dev/looked":%q}}}`, time.Now().UTC().Format(time.RFC3339))
+	for i := range list.Items {
+		if !podReady(&list.Items[i]) {
+			_, _ = pods.Patch(ctx, list.Items[i].GetName(), mergePatch, patch, patched)
+		}
+	}
+}
+
+var errUnsynced = errors.New("the line's launches are not known yet")
+
+// troubleWords say to people why nobody is let in.
+func troubleWords(err error) string {
+	if errors.Is(err, errUnsynced) || apierrors.IsNotFound(err) {
+		return notYet
+	}
+	return "Kueue, which decides who gets a GPU next, does not answer. What runs goes on; nobody is let in before it answers, and nobody loses their place."
+}
+
+// watch starts the watch of Workloads once: before Kueue is there, the cluster
+// knows no such kind.
+func (l *Line) watch(ctx context.Context) error {
+	if l.workloads == nil {
+		ask, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		if _, err := l.client.Resource(workloadKind).List(ask, ours(1)); err != nil {
+			return fmt.Errorf("list the line's launches: %w", err)
+		}
+		informer := dynamicinformer.NewFilteredDynamicInformer(l.client, workloadKind, "", 0, cache.Indexers{}, selectOurs).Informer()
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { signal(l.wake) },
+			UpdateFunc: func(_, _ any) { signal(l.wake) },
+			DeleteFunc: func(any) { signal(l.wake) },
+		})
+		if err != nil {
+			return fmt.Errorf("watch the line's launches: %w", err)
+		}
+		l.workloads = informer
+		go informer.RunWithContext(ctx)
+	}
+	wait, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if !cache.WaitForCacheSync(wait.Done(), l.workloads.HasSynced) {
+		return errUnsynced
+	}
+	return nil
+}
+
+// known are the Workloads of the watch by launch.
+func (l *Line) known() map[int64]workload {
+	list := map[int64]workload{}
+	for _, o := range l.workloads.GetStore().List() {
+		if u, ok := o.(*unstructured.Unstructured); ok {
+			w := readWorkload(u)
+			list[w.launch] = w
+		}
+	}
+	return list
+}
+
+// keep makes, changes and deletes what differs from the state.
+func (l *Line) keep(ctx context.Context, s State) error {
+	if err := l.watch(ctx); err != nil {
+		return err
+	}
+	lines := linesOf(s)
+	for _, o := range wanted(s, lines) {
+		if err := l.write(ctx, o, time.Minute); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	have := l.known()
+	for _, c := range s.Claims {
+		w, there := have[c.Launch]
+		delete(have, c.Launch)
+		errs = append(errs, l.keepClaim(ctx, c, lineOf(c, s.Stock), w, there))
+	}
+	for _, w := range have {
+		errs = append(errs, l.remove(ctx, w))
+	}
+	return errors.Join(errs...)
+}
+
+// keepClaim brings one launch's Workload to what its claim says.
+func (l *Line) keepClaim(ctx context.Context, c Claim, line string, w workload, there bool) error {
+	switch {
+	case !there:
+		return l.join(ctx, c, line)
+	case c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On), // it runs on another kind
+		!c.Held && w.reserved && c.Kinds != nil && !slices.ContainsFunc(c.Kinds, func(k string) bool { return flavorName(k) == w.flavor }), // the pool has changed meanwhile
+		!c.Held && !w.reserved && w.line != line,
+		w.gpus != c.GPUs, w.finished:
+		// The watch tells when it is gone, and then it joins anew.
+		return l.remove(ctx, w)
+	case c.Held && !w.reserved:
+		return l.grant(ctx, c, line, w)
+	case !w.reserved && w.priority != c.Priority:
+		return l.prefer(ctx, c, w)
+	case !c.Held && !w.reserved:
+		return l.write(ctx, localQueue(c.Namespace, line), time.Minute)
+	}
+	return nil
+}
+
+// join puts a launch into its line.
+func (l *Line) join(ctx context.Context, c Claim, line string) error {
+	if err := l.write(ctx, localQueue(c.Namespace, line), 0); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	made, err := l.client.Resource(workloadKind).Namespace(c.Namespace).Create(ctx, newWorkload(c, line), created)
+	if apierrors.IsAlreadyExists(err) {
+		return nil // the watch has not told yet
+	}
+	if err != nil {
+		return fmt.Errorf("put launch %d in line: %w", c.Launch, err)
+	}
+	if c.Held {
+		return l.grant(ctx, c, line, readWorkload(made))
+	}
+	return nil
+}
+
+// prefer tells of a launch that waits how it comes among the others.
+func (l *Line) prefer(ctx context.Context, c Claim, w workload) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"priority":%d}}`, w.uid, c.Priority)
+	_, err := l.client.Resource(workloadKind).Namespace(w.namespace).Patch(ctx, w.name, mergePatch, patch, patched)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("say how launch %d comes in line: %w", c.Launch, err)
+	}
+	return nil
+}
+
+// grant books what a launch holds already: that is no question to Kueue.
+func (l *Line) grant(ctx context.Context, c Claim, line string, w workload) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if c.On == "" {
+		return nil // its pod is not placed yet
+	}
+	_, err := l.client.Resource(workloadKind).Namespace(w.namespace).Patch(ctx, w.name, mergePatch, granted(c, line, time.Now()), patched, "status")
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("book the GPUs of launch %d: %w", c.Launch, err)
+	}
+	return nil
+}
+
+// remove takes a Workload out of the line; what it had is free at once.
+func (l *Line) remove(ctx context.Context, w workload) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	err := l.client.Resource(workloadKind).Namespace(w.namespace).Delete(ctx, w.name, thisVery(w.uid))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take launch %d out of the line: %w", w.launch, err)
+	}
+	return nil
+}
+
+// write applies an object unless it was written in the same words a moment ago.
+func (l *Line) write(ctx context.Context, o object, again time.Duration) error {
+	key := o.kind.Resource + " " + o.namespace + "/" + o.name
+	if old, ok := l.written[key]; ok && reflect.DeepEqual(old.object, o.content) && time.Since(old.at) < again {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	var client dynamic.ResourceInterface = l.client.Resource(o.kind)
+	if o.namespace != "" {
+		client = l.client.Resource(o.kind).Namespace(o.namespace)
+	}
+	if _, err := client.Apply(ctx, o.name, &unstructured.Unstructured{Object: o.content}, applied); err != nil {
+		return fmt.Errorf("write %s %s: %w", o.kind.Resource, o.name, err)
+	}
+	l.written[key] = writing{o.content, time.Now()}
+	return nil
+}
+
+// standing asks who is where in the lines.
+func (l *Line) standing(ctx context.Context, s State) (map[int64]Standing, error) {
+	kinds := map[string]string{}
+	for _, stock := range s.Stock {
+		kinds[flavorName(stock.Kind)] = stock.Kind
+	}
+	list, pending := map[int64]Standing{}, map[string]map[int64]bool{}
+	have := l.known()
+	for _, c := range s.Claims {
+		w, there := have[c.Launch]
+		switch {
+		case there && w.admitted:
+			list[c.Launch] = Standing{Admitted: true, Kind: kinds[w.flavor]}
+		case there && !c.Held:
+			if pending[w.line] == nil {
+				pending[w.line] = map[int64]bool{}
+			}
+			pending[w.line][c.Launch] = true
+		}
+	}
+	for line, waiting := range pending {
+		order, err := l.order(ctx, line)
+		if err != nil {
+			return nil, err
+		}
+		for i, launch := range order {
+			if waiting[launch] {
+				list[launch] = Standing{Position: i + 1}
+			}
+		}
+	}
+	return list, nil
+}
+
+// order is a line's launches, the next one first, as Kueue has them.
+func (l *Line) order(ctx context.Context, line string) ([]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	u, err := l.client.Resource(orderKind).Get(ctx, line, got, "pendingworkloads")
+	if err != nil {
+		return nil, fmt.Errorf("ask for the order of the line %s: %w", line, err)
+	}
+	items, _, err := unstructured.NestedSlice(u.Object, "items")
+	if err != nil {
+		return nil, fmt.Errorf("read the order of the line %s: %w", line, err)
+	}
+	var launches []int64
+	for _, item := range items {
+		if m, ok := item.(map[string]any); ok {
+			name, _, _ := unstructured.NestedString(m, "metadata", "name")
+			launches = append(launches, launchOf(name))
+		}
+	}
+	return launches, nil
+}

@@ -1,0 +1,68 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// When Kueue ends between two of gpulab's calls, the line goes on: what was
+// admitted stays so, places are not known, and it is said why.
+func TestKueueEndsInTheMiddle(t *testing.T) {
+	claims := []Claim{{Launch: 1, Namespace: "user-ada", GPUs: 1, Held: true, On: "T4"}, {Launch: 2, Namespace: "user-ben", GPUs: 1}}
+	var objects []runtime.Object
+	for _, c := range claims {
+		w := newWorkload(c, everyKind)
+		if c.Held {
+			w.Object["status"] = map[string]any{
+				"conditions": []any{map[string]any{"type": "QuotaReserved", "status": "True"}, map[string]any{"type": "Admitted", "status": "True"}},
+				"admission":  map[string]any{"podSetAssignments": []any{map[string]any{"flavors": map[string]any{gpuResource: "t4"}}}},
+			}
+		}
+		objects = append(objects, w)
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{workloadKind: "WorkloadList", podKind: "PodList"}, objects...)
+	client.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &unstructured.Unstructured{}, nil
+	})
+	var gone atomic.Bool
+	client.PrependReactor("get", orderKind.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		if gone.Load() {
+			return true, nil, errors.New("no endpoints available")
+		}
+		return true, &unstructured.Unstructured{Object: map[string]any{"items": []any{map[string]any{"metadata": map[string]any{"name": "launch-2"}}}}}, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := &Line{cfg: Config{Log: slog.New(slog.DiscardHandler)}, client: client,
+		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, written: map[string]writing{}}
+	l.Keep(State{Stock: []Stock{{"T4", 1}}, Claims: claims})
+	l.pass(ctx)
+	if got := l.Standing(2); got.Position != 1 || l.Trouble() != "" {
+		t.Fatalf("at first: %+v, %s", got, l.Trouble())
+	}
+	for range 2 {
+		gone.Store(true)
+		l.pass(ctx)
+		if got := l.Standing(1); !got.Admitted || got.Kind != "T4" {
+			t.Errorf("what was admitted is %+v", got)
+		}
+		if got := l.Standing(2); got.Admitted || got.Position != 0 || !strings.Contains(l.Trouble(), "does not answer") {
+			t.Errorf("who waits is %+v: %s", got, l.Trouble())
+		}
+	}
+	gone.Store(false)
+	l.pass(ctx)
+	if got := l.Standing(2); got.Position != 1 || l.Trouble() != "" {
+		t.Errorf("afterwards: %+v, %s", got, l.Trouble())
+	}
+}

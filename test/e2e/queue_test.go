@@ -1,0 +1,231 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// TestQueue is a lab with fewer GPUs than people who want one, with the real
+// Kueue, which is killed while they wait, as gpulab is.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	var q line
+	live(t, []chapter{
+		{"set up", q.setUp, true},
+		{"more than there is", q.moreThanThereIs, false},
+		{"who used less goes first", q.whoUsedLess, true},
+		{"Kueue is killed", q.kueueKilled, true},
+		{"gpulab is killed", q.gpulabKilled, true},
+		{"what is deleted by hand comes back", q.byHand, true},
+		{"a deleted pod makes room", q.podDeleted, true},
+		{"a turn that nobody takes", q.notOpened, true},
+		{"nothing is left", q.nothingLeft, false},
+	})
+}
+
+// line is what the chapters of TestQueue hand on.
+type line struct {
+	cleo   *lab.Browser
+	more   *lab.Browser // ada's page of the launch that waits
+	third  *lab.Browser // ben's
+	kernel *kernel      // of the first notebook
+}
+
+// queueConfig counts use anew every second: what people do in these minutes counts.
+const queueConfig = `
+lab: Crowded lab
+gpus: simulated
+simulatedGPUs: 2
+profiles:
+  - {slug: cpu, title: CPU notebook, cpus: 2, memory: 2Gi, cpuRequest: 0.01, memoryRequest: 128Mi}
+  - {slug: gpu, title: GPU notebook, cpus: 2, memory: 2Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}
+  - {slug: many, title: Many GPUs, cpus: 2, memory: 2Gi, gpus: 9}
+queue: {halfLife: 1h, sampling: 1s}
+idle: {unopened: 30s}
+`
+
+func (q *line) setUp(t *testing.T, a *appliance) {
+	a.WriteFile("/etc/gpulab/config.yaml", queueConfig)
+	testSetUp(t, a)
+	q.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
+	began := time.Now()
+	a.eventually(t, "Kueue is ready", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "deployment", "kueue-controller-manager", "-o", "jsonpath={.status.readyReplicas}") == "1"
+	})
+	t.Logf("Kueue was ready %s after the lab was set up; its memory in MB: %s", time.Since(began).Round(100*time.Millisecond),
+		strings.Join(strings.Fields(a.Run(a.ctx, "sh", "-c", `for p in $(pgrep -f '^/manager'); do awk '/^(Rss|Pss):/ { print $1, $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`).Stdout), " "))
+}
+
+// moreThanThereIs is refused at once with what there is.
+func (q *line) moreThanThereIs(t *testing.T, a *appliance) {
+	startRefused(a.browser.For(t).Tab(), "many", "It asks for 9 GPUs, but no machine of this lab has more than 2.")
+}
+
+// whoUsedLess: two have the GPUs; of the two who wait then, the one who has used
+// none goes first, though she came later.
+func (q *line) whoUsedLess(t *testing.T, a *appliance) {
+	// What notebooks did here two months ago.
+	a.MustRun(a.ctx, "python3", "-c", `import sqlite3, time
+db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=20)
+for hours in range(1, 10):
+    at = int((time.time() - 60 * 86400) * 1000)
+    db.execute("""INSERT INTO launches (user_id, handle, name, title, profile, gpus, state, requested_at, started_at, ready_at, ended_at)
+        SELECT id, handle, 'old', 'Old', 'gpu', 1, 'ended', ?, ?, ?, ? FROM users WHERE handle = ?""", (at, at, at, at + hours * 3600000, "`+adminHandle+`"))
+db.commit()`)
+	began := time.Now()
+	ada := a.browser.For(t)
+	launch(ada, "gpu", "First")
+	waitJupyterLab(ada, adminHandle)
+	t.Logf("the first launch took %s", time.Since(began).Round(100*time.Millisecond))
+	q.kernel = newKernel(ada)
+	q.kernel.run(t, "answer = 41")
+	ben := a.guest.For(t)
+	launch(ben, "gpu", "Second")
+	waitJupyterLab(ben, guestHandle)
+
+	q.more = a.browser.For(a.lifeOf).Tab().For(t) // for the chapters after this one, too
+	launch(q.more, "gpu", "More")
+	q.more.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	for _, holder := range []string{"You", guestHandle} {
+		q.more.WaitText("#launch-detail", holder)
+	}
+	q.more.WaitText("#launch-state", "It starts in about 5 h, judging by how long notebooks here have run.")
+	cleo := q.cleo.For(t)
+	launch(cleo, "gpu", "Fresh")
+	cleo.WaitText("#launch-state", "It is next in line.")
+	q.more.WaitText("#launch-state", "One launch is ahead of it.")
+	q.more.Pictures("queue-waiting")
+	if got := a.workloads(t); strings.Count(got, "True") != 2 || len(strings.Fields(got)) == 0 {
+		t.Errorf("Kueue has admitted\n%s", got)
+	}
+}
+
+// workloads are Kueue's, one a line: who, which, whether admitted.
+func (a *appliance) workloads(t *testing.T) string {
+	t.Helper()
+	return a.MustGpulab(a.ctx, "kubectl", "get", "workloads", "-A", "--no-headers", "-o",
+		`custom-columns=NS:.metadata.namespace,NAME:.metadata.name,ADMITTED:.status.conditions[?(@.type=="Admitted")].status`)
+}
+
+// stopNotebook stops one as its owner does, and waits until it is gone.
+func stopNotebook(t *testing.T, owner *lab.Browser, title string) {
+	t.Helper()
+	b := owner.For(t).Tab()
+	b.Open(pages + "/")
+	b.Click("#mine", "Stop "+title)
+	b.Click("dialog[open]", "Stop")
+	waitGone(b, title)
+}
+
+// kueueKilled: nobody is let in while it is away, it is said so, and nobody
+// loses their place.
+func (q *line) kueueKilled(t *testing.T, a *appliance) {
+	cleo := q.cleo.For(t)
+	// Its next pod finds no machine until that has the label again.
+	const label = "node-role.kubernetes.io/control-plane"
+	a.MustGpulab(a.ctx, "kubectl", "label", "nodes", "--all", label+"-")
+	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "control-plane=controller-manager", "--force", "--grace-period=0", "--wait=false")
+	cleo.WaitText("#launch-state", "Kueue, which decides who gets a GPU next, does not answer.")
+	cleo.Pictures("queue-kueue-away")
+	stopNotebook(t, a.guest, "Second")
+	// What runs goes on, and what needs no GPU starts.
+	if got := strings.TrimSpace(q.kernel.run(t, "print(answer + 1)")); got != "42" {
+		t.Errorf("the running notebook says %q", got)
+	}
+	ben := a.guest.For(t).Tab()
+	launch(ben, "cpu", "Meanwhile")
+	waitJupyterLab(ben, guestHandle)
+	stopNotebook(t, a.guest, "Meanwhile")
+	cleo.WaitText("#launch-state", "does not answer.")
+	a.MustGpulab(a.ctx, "kubectl", "label", "nodes", "--all", label+"=true")
+	began := time.Now()
+	waitJupyterLab(cleo, "cleo")
+	t.Logf("from the end of that to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
+	q.more.For(t).WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	if got := a.running(t, "More"); got != 0 {
+		t.Error("who is second was let in, too")
+	}
+}
+
+// gpulabKilled: who waits keeps the place, and gets the GPU that becomes free.
+func (q *line) gpulabKilled(t *testing.T, a *appliance) {
+	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
+	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	ada := q.more.For(t)
+	ada.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	stopNotebook(t, q.cleo, "Fresh")
+	began := time.Now()
+	waitJupyterLab(ada, adminHandle)
+	t.Logf("from the stop to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
+}
+
+// byHand: what of the line somebody deletes is made again, and what runs counts
+// at once: a third is not let in.
+func (q *line) byHand(t *testing.T, a *appliance) {
+	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+adminHandle, "--all", "--wait=false")
+	ben := a.guest.For(a.lifeOf).Tab().For(t) // for the next chapter, too
+	q.third = ben
+	launch(ben, "gpu", "Third")
+	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+	a.eventually(t, "what runs is booked again", func() bool {
+		got := a.workloads(t)
+		return strings.Count(got, "user-"+adminHandle) == 2 && strings.Count(got, "True") == 2
+	})
+	a.MustGpulab(a.ctx, "kubectl", "delete", "localqueues", "-n", "user-"+guestHandle, "--all", "--wait=false")
+	a.MustGpulab(a.ctx, "kubectl", "patch", "cohort", "lab", "--type=json", "-p", `[{"op":"replace","path":"/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota","value":"5"}]`)
+	a.eventually(t, "the quota is that of the pool again", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "cohort", "lab", "-o", "jsonpath={.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota}") == "2"
+	})
+	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+guestHandle, "--all", "--wait=false")
+	a.eventually(t, "who waits is in line again", func() bool { return strings.Contains(a.workloads(t), "user-"+guestHandle) })
+	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
+}
+
+// podDeleted: what holds a GPU ends, whatever ended it, and the next one gets it.
+func (q *line) podDeleted(t *testing.T, a *appliance) {
+	a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+adminHandle, "delete", "pods", "-l", "gpulab.dev/notebook=first", "--wait=false")
+	waitJupyterLab(q.third.For(t), guestHandle)
+	a.eventually(t, "two have a GPU, as before", func() bool {
+		got := a.workloads(t)
+		return strings.Count(got, "launch-") == 2 && strings.Count(got, "True") == 2 && strings.Contains(got, "user-"+guestHandle)
+	})
+	if got := a.running(t, "First"); got != 0 {
+		t.Error("the notebook without its pod runs")
+	}
+}
+
+// notOpened: who waited, went away and does not open what they got loses it to
+// the next.
+func (q *line) notOpened(t *testing.T, a *appliance) {
+	cleo := q.cleo.For(t).Tab()
+	launch(cleo, "gpu", "Forgotten")
+	cleo.WaitText("#launch-state", "It is next in line.")
+	cleo.Open(pages + "/")
+	ben := a.guest.For(t).Tab()
+	launch(ben, "gpu", "After")
+	ben.WaitText("#launch-state", "One launch is ahead of it.")
+	stopNotebook(t, a.browser, "More")
+	cleo.WaitText("main", "It is your turn: your notebook “Forgotten” has been ready")
+	cleo.Pictures("queue-your-turn")
+	ben.WaitText("#launch-state", "It was the turn of cleo, who has not opened the notebook")
+	waitJupyterLab(ben, guestHandle)
+	cleo.WaitText("main", "nobody opened it for")
+}
+
+// nothingLeft: when all have ended, Kueue knows of none.
+func (q *line) nothingLeft(t *testing.T, a *appliance) {
+	stopNotebook(t, a.guest, "Third")
+	stopNotebook(t, a.guest, "After")
+	a.eventually(t, "Kueue knows of no launch", func() bool {
+		return strings.TrimSpace(a.workloads(t)) == ""
+	})
+}
