@@ -419,3 +419,37 @@ func TestNotebookPodFolders(t *testing.T) {
 		}
 	}
 }
+
+// The lab's environments are mounted for all to read, and Jupyter looks for kernels there, unless the lab says where.
+func TestNotebookPodEnvironments(t *testing.T) {
+	t.Parallel()
+	options := func(environments any) map[string]any {
+		return map[string]any{"uid": 20001, "profile": "cpu", "environments": environments}
+	}
+	pods := spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", options(true), options(nil), options("yes"))
+	for _, s := range pods {
+		if s.Error != "" {
+			t.Fatal(s.Error)
+		}
+	}
+	s := pods[0].Pod
+	mount := named(t, at(t, s, "spec", "containers", 0, "volumeMounts"), "environments")
+	if mount["mountPath"] != "/opt/gpulab/environments" || mount["readOnly"] != true {
+		t.Errorf("they are mounted as %v", mount)
+	}
+	volume := named(t, at(t, s, "spec", "volumes"), "environments")
+	if dotted(t, volume, "persistentVolumeClaim.claimName") != "environments" || dotted(t, volume, "persistentVolumeClaim.readOnly") != true {
+		t.Errorf("their volume is %v", volume)
+	}
+	env := at(t, s, "spec", "containers", 0, "env")
+	for name, want := range map[string]string{"JUPYTER_PATH": "/opt/gpulab/environments", "JUPYTER_CONFIG_PATH": "/opt/gpulab/environments/config"} {
+		if got := named(t, env, name)["value"]; got != want {
+			t.Errorf("%s is %v", name, got)
+		}
+	}
+	for _, s := range pods[1:] {
+		if text := fmt.Sprint(s.Pod); strings.Contains(text, "environments") {
+			t.Errorf("a pod that was not asked to have them has: %s", text)
+		}
+	}
+}
