@@ -13,14 +13,14 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 )
 
-// onePod knows one pod.
-type onePod string
+// leasPod knows one pod, by its UID.
+type leasPod string
 
-func (p onePod) ByUID(uid string) (gpu.PodRef, bool) {
+func (p leasPod) ByUID(uid string) (gpu.PodRef, bool) {
 	return gpu.PodRef{UID: uid, User: "lea", Notebook: "thesis"}, uid == string(p)
 }
 
-func (onePod) ByName(string, string) (gpu.PodRef, time.Time, bool) {
+func (leasPod) ByName(string, string) (gpu.PodRef, time.Time, bool) {
 	return gpu.PodRef{}, time.Time{}, false
 }
 
@@ -41,7 +41,7 @@ func TestEnvironmentUses(t *testing.T) {
 	process("13", "NOT_GPULAB_ENVIRONMENT=small/2\x00", inPod)
 	process("14", "GPULAB_ENVIRONMENT=small/1\x00", "4:memory:/user.slice\n")
 	process("self", "GPULAB_ENVIRONMENT=small/3\x00", inPod)
-	list, err := environmentUses(proc, onePod(pod))
+	list, err := environmentUses(proc, leasPod(pod))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@
 // What is on disk is all there is: an environment is there when its folder and its kernel have their names, which
 // they get at the very end. A build that was killed leaves nothing that anybody sees, and is cleaned away.
 //
-// Packages ctl, api and webui and cmd/gpulab may import it.
+// Package ctl and cmd/gpulab may import it.
 package environments
 
 import (
@@ -433,15 +433,11 @@ func (s *Service) Remove(ctx context.Context, id string, force bool) (Environmen
 	if err := os.Rename(s.folder(&e), going); err != nil {
 		return e, err
 	}
-	if err := os.Remove(filepath.Dir(s.folder(&e))); err != nil && !isNotEmpty(err) {
+	if err := os.Remove(filepath.Dir(s.folder(&e))); err != nil && !errors.Is(err, fs.ErrExist) { // others of the name stay
 		return e, err
 	}
 	// It may be large; who gives up waiting has it removed all the same.
 	return e, s.empty(context.WithoutCancel(ctx))
-}
-
-func isNotEmpty(err error) bool {
-	return errors.Is(err, fs.ErrExist) || strings.Contains(err.Error(), "not empty")
 }
 
 func inWords(using []Use) string {

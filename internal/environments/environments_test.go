@@ -88,7 +88,7 @@ func startIn(t *testing.T, dir string, p *pod, change ...func(*Config)) *Service
 	if err != nil {
 		t.Fatal(err)
 	}
-	go s.Run(t.Context())
+	go func() { _ = s.Run(t.Context()) }()
 	return s
 }
 
