@@ -415,3 +415,17 @@ func TestCatalogue(t *testing.T) {
 		t.Errorf("what is not offered: %v", err)
 	}
 }
+
+func TestOtherVersionsStay(t *testing.T) {
+	s := start(t, &pod{})
+	create(t, s, humanize)
+	second := humanize
+	second.Version = "2"
+	create(t, s, second)
+	if _, err := s.Remove(t.Context(), "small/1", false); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := s.List(); err != nil || len(list) != 1 || list[0].ID() != "small/2" {
+		t.Errorf("left are %v, %v", list, err)
+	}
+}
