@@ -14,7 +14,7 @@ type Report struct {
 	To        time.Time    `json:"to"`
 	Simulated bool         `json:"simulated,omitempty" doc:"It is about simulated GPUs, because there were no others"`
 	Whole     ReportPart   `json:"whole" doc:"All of it"`
-	Weeks     []ReportPart `json:"weeks" doc:"The oldest first; they begin on Mondays"`
+	Weeks     []ReportPart `json:"weeks" doc:"From the first with anything in it, the oldest first; they begin on Mondays"`
 	Groups    []ReportPart `json:"groups" doc:"Of all the weeks; who held most comes first"`
 }
 

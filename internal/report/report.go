@@ -48,7 +48,7 @@ type Report struct {
 	To        time.Time `json:"to"`
 	Simulated bool      `json:"simulated,omitempty"`
 	Whole     Part      `json:"whole"`
-	Weeks     []Part    `json:"weeks"`  // the oldest first; they begin on Mondays
+	Weeks     []Part    `json:"weeks"`  // from the first with anything in it, the oldest first; they begin on Mondays
 	Groups    []Part    `json:"groups"` // of all the weeks, who held most first
 }
 
@@ -123,6 +123,9 @@ func (s *Service) Make(ctx context.Context, weeks int) (Report, error) {
 			return r, err
 		}
 		p := week.part(nil)
+		if len(r.Weeks) == 0 && p.There == 0 && p.People == 0 && i < weeks-1 {
+			continue
+		}
 		p.From, p.To = begins, ends
 		r.Weeks = append(r.Weeks, p)
 	}

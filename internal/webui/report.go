@@ -88,7 +88,6 @@ func reportViewOf(r report.Report, weeks int) reportView {
 		{Name: "Busy", Value: percent(all.Busy, all.There), Fraction: share(all.Busy, all.There)},
 		{Name: "Waited, half of all", Value: waited(all.Waited50)},
 		{Name: "Waited, 19 of 20", Value: waited(all.Waited95)},
-		{Name: "Fairness", Value: fairness(all.Fairness)},
 	}
 	if gain := all.Gain(); gain != nil && *gain >= 0.005 {
 		view.Gain = "GPUs worked " + whole(*gain*100) + " % more than they would have at best if each had belonged to one person: " +

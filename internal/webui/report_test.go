@@ -21,7 +21,7 @@ func (l *lab) report(_ context.Context, weeks int) (report.Report, error) {
 	}
 	r.Whole = report.Part{There: 480 * 3600, Held: 300 * 3600, Busy: 240 * 3600, Idle: 60 * 3600, Owned: value(150 * 3600), People: 12, Fairness: value(0.7123),
 		Launches: 80, GaveUp: 2, Waited50: value(12), Waited95: value(25 * 60), Reclaimed: 7, Resumed: 6}
-	for i := range weeks {
+	for i := max(weeks-8, 0); i < weeks; i++ {
 		p := report.Part{From: r.From.AddDate(0, 0, 7*i), To: r.From.AddDate(0, 0, 7*i+7)}
 		if i == weeks-1 {
 			from := p.From
@@ -40,7 +40,7 @@ func TestReportPage(t *testing.T) {
 	c.get("/use").want(t, http.StatusOK, `href="/report"`)
 	c.get("/report").want(t, http.StatusOK, "Week by week", "16 Nov 2026", "until now", "63 %", "50 %", "25 min", "0.71", "vision", "simulated",
 		"GPUs worked 60 % more than they would have at best if each had belonged to one person: 240.0 hours instead of 150.0.", `href="/report.csv?weeks=4"`)
-	if rows := strings.Count(c.get("/report?weeks=12").body, `data-label="GPU hours"`); rows != 12 {
+	if rows := strings.Count(c.get("/report?weeks=12").body, `data-label="GPU hours"`); rows != 8 {
 		t.Errorf("%d weeks", rows)
 	}
 	for _, asked := range []string{"0", "-1", "54", "x", "1e9"} {
