@@ -34,7 +34,10 @@ type reportRow struct {
 var reportSpans = []useSpan{{Days: 4, Name: "4 weeks"}, {Days: 12, Name: "12 weeks"}, {Days: 52, Name: "a year"}}
 
 // weeksAsked reads the window of a report; it is no page otherwise.
-func weeksAsked(r *http.Request) (int, error) {
+func (s *Server) weeksAsked(r *http.Request) (int, error) {
+	if s.cfg.Report == nil {
+		return 0, errNoPage
+	}
 	asked := r.URL.Query().Get("weeks")
 	if asked == "" {
 		return reportSpans[0].Days, nil
@@ -47,7 +50,7 @@ func weeksAsked(r *http.Request) (int, error) {
 }
 
 func (s *Server) reportPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	weeks, err := weeksAsked(r)
+	weeks, err := s.weeksAsked(r)
 	if err != nil {
 		return err
 	}
@@ -61,7 +64,7 @@ func (s *Server) reportPage(w http.ResponseWriter, r *http.Request, v visitor) e
 
 // downloadReport is the same as a table for spreadsheets.
 func (s *Server) downloadReport(w http.ResponseWriter, r *http.Request, _ visitor) error {
-	weeks, err := weeksAsked(r)
+	weeks, err := s.weeksAsked(r)
 	if err != nil {
 		return err
 	}

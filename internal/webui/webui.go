@@ -103,7 +103,7 @@ type StatusSource interface {
 }
 
 // Config is what the pages need. Users, Notebooks, Fleet, Status, Machines, History,
-// Quotas, Storage, Report, CheckGPU and LendGPU are required; every other zero value works.
+// Quotas, Storage, CheckGPU and LendGPU are required; every other zero value works.
 type Config struct {
 	Users     Users
 	Notebooks Notebooks
@@ -115,7 +115,7 @@ type Config struct {
 	Storage   Storage
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
-	// Report says what the lab had of its GPUs in so many weeks.
+	// Report says what the lab had of its GPUs in so many weeks; nil says nothing.
 	Report func(ctx context.Context, weeks int) (report.Report, error)
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as
 	// the end of a sentence that begins with "a test pod saw".
@@ -186,7 +186,7 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
 		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, CheckGPU and LendGPU are required")
 	}
 	if cfg.HTTPSPort == 0 {
