@@ -210,6 +210,7 @@ var operations = map[string]struct {
 	"keepNotebook":              {"/notebooks/1/keep", "", managers, users.ScopeFull},
 	"freeNotebook":              {"/notebooks/1/free", "", admin, users.ScopeFull},
 	"listReclaims":              {"/reclaims", "", signedIn, ""},
+	"getReport":                 {"/report", "", admin, ""},
 	"listGPUs":                  {"/gpus", "", signedIn, ""},
 	"getGPUHistory":             {"/gpus/" + apitest.GPU + "/history", "", signedIn, ""},
 	"listGPUEvents":             {"/gpus/" + apitest.GPU + "/events", "", signedIn, ""},

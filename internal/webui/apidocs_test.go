@@ -47,6 +47,8 @@ var inTheAPI = map[string]string{
 	"POST /gpus/{uuid}/lend":          "lendGPU",
 	"GET /gpus/{uuid}/curves":         "getGPUHistory",
 	"GET /use":                        "listUse listMyUse listReclaims",
+	"GET /report":                     "getReport",
+	"GET /report.csv":                 "getReport",
 	"GET /events":                     "getNotebook listGPUs",
 	"POST /launch":                    "launchNotebook",
 	"GET /launches/{id}":              "getNotebook",

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ func TestQueue(t *testing.T) {
 		{"a deleted pod makes room", q.podDeleted, true},
 		{"a turn that nobody takes", q.notOpened, true},
 		{"nothing is left", q.nothingLeft, false},
+		{"the report", q.report, false},
 	})
 }
 
@@ -228,4 +230,34 @@ func (q *line) nothingLeft(t *testing.T, a *appliance) {
 	a.eventually(t, "Kueue knows of no launch", func() bool {
 		return strings.TrimSpace(a.workloads(t)) == ""
 	})
+}
+
+// report: what all this has come to, on the page and in the terminal.
+func (q *line) report(t *testing.T, a *appliance) {
+	var got struct {
+		Simulated bool
+		Whole     struct {
+			HeldSeconds, ThereSeconds                                 float64
+			People, Launches, GaveUp, Reclaimed, ReclaimedForSomebody int
+			Waited50Seconds, Waited95Seconds, Fairness                float64
+		}
+		Weeks []struct{ Launches int }
+	}
+	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "report", "--json")), &got); err != nil {
+		t.Fatal(err)
+	}
+	if w := got.Whole; !got.Simulated || w.People != 3 || w.Launches != 7 || w.GaveUp != 0 || w.Reclaimed != 1 || w.ReclaimedForSomebody != 1 ||
+		w.HeldSeconds <= 0 || w.HeldSeconds > w.ThereSeconds || w.Waited95Seconds < 3 || w.Waited50Seconds > w.Waited95Seconds || w.Fairness <= 1.0/3 || w.Fairness > 1 || len(got.Weeks) == 0 {
+		t.Errorf("the report says %+v", got)
+	}
+	t.Logf("held %.0f s, half waited %.1f s, 19 of 20 %.1f s, fairness %.2f", got.Whole.HeldSeconds, got.Whole.Waited50Seconds, got.Whole.Waited95Seconds, got.Whole.Fairness)
+	if text := a.MustGpulab(a.ctx, "report"); !strings.Contains(text, "TAKEN BACK") || !strings.Contains(text, "These GPUs are simulated.") {
+		t.Errorf("the command says\n%s", text)
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "report", "--weeks", "54"), exitUsage, "1 to 53 weeks")
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/use")
+	b.ClickOn(`a[href="/report"]`)
+	b.WaitText("main", "Week by week")
+	b.Pictures("report")
 }
