@@ -205,16 +205,16 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	if title == "" {
 		title = profile.Title
 	}
-	return s.record(ctx, u, profile, Launch{Title: title}, stem, r.Instead, Program{})
+	return s.enter(ctx, u, profile, Launch{Title: title}, stem, r.Instead, Program{})
 }
 
 // launch records a job; one without a name of its own to be found by is called one.
 func (s *Service) launch(ctx context.Context, u users.User, profile Profile, l Launch, stem string, p Program) (Launch, error) {
-	return s.record(ctx, u, profile, l, cmp.Or(stem, "job"), 0, p)
+	return s.enter(ctx, u, profile, l, cmp.Or(stem, "job"), 0, p)
 }
 
-// record checks that a request can be met, and makes its row.
-func (s *Service) record(ctx context.Context, u users.User, profile Profile, l Launch, stem string, instead int64, p Program) (Launch, error) {
+// enter checks that a request can be met, and makes its row.
+func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l Launch, stem string, instead int64, p Program) (Launch, error) {
 	if why := s.closed(); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
