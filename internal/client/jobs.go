@@ -128,7 +128,7 @@ func (s *Session) submit(c *cobra.Command, q *jobAsk) (answer json.RawMessage, j
 const maxScript = 1 << 20
 
 func readScript(c *cobra.Command, name string) (string, error) {
-	var from io.Reader = c.InOrStdin()
+	from := c.InOrStdin()
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {

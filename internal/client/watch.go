@@ -60,7 +60,7 @@ func (s *Session) watch(c *cobra.Command, j job, onlyLog bool) error {
 		case <-interrupts:
 		}
 		stop()
-		<-done
+		_ = <-done // it was interrupted
 		drainSignals(interrupts)
 		if onlyLog {
 			return nil // Ctrl-C is how one leaves it

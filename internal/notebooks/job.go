@@ -134,7 +134,8 @@ func (r *JobRequest) prepare(handle string) error {
 func (s *Service) profileForJob(r JobRequest) (Profile, error) {
 	all := s.cfg.Profiles
 	var p Profile
-	switch i := -1; {
+	var i int
+	switch {
 	case r.Profile != "":
 		if i = slices.IndexFunc(all, func(p Profile) bool { return p.Slug == r.Profile }); i < 0 {
 			return Profile{}, refuse("This lab has no profile %q. It has %s.", clipped(r.Profile), slugs(all))

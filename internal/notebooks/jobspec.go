@@ -31,8 +31,9 @@ func (r *JobRequest) readScript() error {
 		return refuse("The script has no command in it, only comments.")
 	}
 	for i, line := range lines {
-		number, rest, isOurs := i+1, "", false
-		if rest, isOurs = strings.CutPrefix(line, "#GPULAB"); !isOurs {
+		number := i + 1
+		rest, isOurs := strings.CutPrefix(line, "#GPULAB")
+		if !isOurs {
 			if rest, isOurs = strings.CutPrefix(line, "#SBATCH"); !isOurs || i > command {
 				continue // as with sbatch, which takes them for comments there
 			}
