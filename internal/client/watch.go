@@ -60,7 +60,9 @@ func (s *Session) watch(c *cobra.Command, j job, onlyLog bool) error {
 		case <-interrupts:
 		}
 		stop()
-		_ = <-done // it was interrupted
+		if err := <-done; err == nil {
+			return nil // it has just ended
+		}
 		drainSignals(interrupts)
 		if onlyLog {
 			return nil // Ctrl-C is how one leaves it
