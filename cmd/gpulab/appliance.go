@@ -677,7 +677,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
 		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id),
-		Note: func(launch int64) string { return l.idle.Note(launch) },
+		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy,
 	})
 	if err != nil {
 		return err
@@ -837,7 +837,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
+		History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l},
 		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
@@ -856,7 +856,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		CheckGPU:  l.tryGPU, LendGPU: lend, Machines: machines{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

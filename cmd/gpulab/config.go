@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -362,8 +363,12 @@ func (c *Config) imagesDir() (string, error) {
 		}
 	}
 	for _, d := range candidates {
-		if _, err := os.Stat(filepath.Join(d, "images.json")); err == nil {
+		_, err := os.Stat(filepath.Join(d, "images.json"))
+		if err == nil {
 			return d, nil
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return "", fmt.Errorf("only root can look for the container images in %s: %w", d, fs.ErrPermission)
 		}
 		tried = append(tried, d)
 	}

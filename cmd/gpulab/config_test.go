@@ -92,7 +92,7 @@ func TestIdleConfig(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	before, err := loadConfig(writeConfig(t, "idle:\n  after: 45m\n  extensions: 0\n  unused: 0\n  profiles:\n    gpu: {maxAge: 72h}\n  groups:\n    thesis: {after: 2h}\n    staff: {act: never}\n"))
+	before, err := loadConfig(writeConfig(t, "idle:\n  after: 45m\n  extensions: 0\n  unused: 0\n  unopened: 3m\n  profiles:\n    gpu: {maxAge: 72h}\n  groups:\n    thesis: {after: 2h}\n    staff: {act: never}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestIdleConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Of("gpu", []string{"thesis"}); got.After != 2*time.Hour || got.Extensions != 0 || got.Unused != 0 || got.MaxAge != 72*time.Hour || got.Countdown != 10*time.Minute {
+	if got := p.Of("gpu", []string{"thesis"}); got.After != 2*time.Hour || got.Extensions != 0 || got.Unused != 0 || got.Unopened != 3*time.Minute || got.MaxAge != 72*time.Hour || got.Countdown != 10*time.Minute {
 		t.Errorf("thesis: %+v", got)
 	}
 	if got := p.Of("cpu", nil); got.After != 45*time.Minute || got.MaxAge != 0 {

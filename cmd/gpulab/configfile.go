@@ -139,8 +139,9 @@ queue:
 # somebody waits whom it would serve), always or never. The owner is warned, with a
 # countdown, and can keep the notebook a few times; then it stops, and the home stays.
 # Whatever else it does, a notebook counts as unused once its GPU has done nothing for
-# as long as "unused" (0 = never). maxAge ends every notebook that has run for so long
-# (0 = none). See docs/idle.md for what differs by profile and group.
+# as long as "unused" (0 = never). One that was waited for and that nobody opens goes
+# to the next after "unopened" (0 = never). maxAge ends every notebook that has run for
+# so long (0 = none). See docs/idle.md for what differs by profile and group.
 idle:
   act: {{printf "%q" .Idle.Act}}
   after: {{printf "%q" .Idle.After}}
@@ -148,6 +149,7 @@ idle:
   extend: {{printf "%q" .Idle.Extend}}
   extensions: {{.Idle.Extensions}}
   unused: {{printf "%q" .Idle.Unused}}
+  unopened: {{printf "%q" .Idle.Unopened}}
   maxAge: {{printf "%q" .Idle.MaxAge}}
 {{- if .Idle.Profiles}}
   profiles:

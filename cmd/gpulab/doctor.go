@@ -111,8 +111,8 @@ func orDash(s string) string {
 	return s
 }
 
-// report is what `gpulab doctor --json` prints.
-type report struct {
+// diagnosis is what `gpulab doctor --json` prints.
+type diagnosis struct {
 	OK       bool             `json:"ok"` // nothing has to be mended
 	Failures int              `json:"failures"`
 	Warnings int              `json:"warnings"`
@@ -120,7 +120,7 @@ type report struct {
 	Findings []doctor.Finding `json:"findings"`
 }
 
-func (r *report) add(found []doctor.Finding) {
+func (r *diagnosis) add(found []doctor.Finding) {
 	for _, f := range found {
 		switch f.State {
 		case doctor.Fail:
@@ -137,7 +137,7 @@ func (r *report) add(found []doctor.Finding) {
 
 // examine runs the probes and shows what they find as they find it.
 func examine(ctx context.Context, a *app, out io.Writer, probes []doctor.Probe, asJSON bool) error {
-	r := report{OK: true, Findings: []doctor.Finding{}}
+	r := diagnosis{OK: true, Findings: []doctor.Finding{}}
 	watcher := doctor.Watcher{Done: func(_ doctor.Probe, found []doctor.Finding) { r.add(found) }}
 	if !asJSON {
 		view := &findingsView{out: out, live: isTerminal(out)}
@@ -161,7 +161,7 @@ func examine(ctx context.Context, a *app, out io.Writer, probes []doctor.Probe, 
 	return nil
 }
 
-func (r *report) summary(probes int) string {
+func (r *diagnosis) summary(probes int) string {
 	text := "Nothing has to be mended"
 	if r.Failures > 0 {
 		text = numbered(r.Failures, "thing has", "things have") + " to be mended"

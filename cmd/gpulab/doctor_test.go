@@ -57,7 +57,7 @@ func TestDoctor(t *testing.T) {
 // is away or hangs.
 func TestDoctorEverywhere(t *testing.T) {
 	code, out, stderr, _ := doctorOf(t, "/nonexistent/socket", "--json")
-	var r report
+	var r diagnosis
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitOK && code != exitPreflight {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, stderr)
 	}
@@ -81,7 +81,7 @@ func TestDoctorEverywhere(t *testing.T) {
 	}
 	defer listener.Close() // it accepts, and never answers
 	code, out, stderr, _ = doctorOf(t, listener.Addr().String(), "daemon", "components", "--json")
-	r = report{}
+	r = diagnosis{}
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitPreflight {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, stderr)
 	}
@@ -100,7 +100,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-func finding(t *testing.T, r report, probe string) doctor.Finding {
+func finding(t *testing.T, r diagnosis, probe string) doctor.Finding {
 	t.Helper()
 	at := slices.IndexFunc(r.Findings, func(f doctor.Finding) bool { return f.Probe == probe })
 	if at < 0 {

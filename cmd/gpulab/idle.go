@@ -35,6 +35,8 @@ type IdleRule struct {
 	Extensions *int   `json:"extensions,omitempty"`
 	// Unused is how long a GPU itself has done nothing before its notebook counts as idle whatever else it does.
 	Unused Time `json:"unused,omitempty"`
+	// Unopened is how long a notebook stays that was waited for and nobody opens.
+	Unopened Time `json:"unopened,omitempty"`
 	// MaxAge is how long a notebook runs at most.
 	MaxAge Time `json:"maxAge,omitempty"`
 }
@@ -65,7 +67,7 @@ func (r IdleRule) change() (c idle.Change, err error) {
 		to         **time.Duration
 	}{
 		{"after", r.After, &c.After}, {"countdown", r.Countdown, &c.Countdown}, {"extend", r.Extend, &c.Extend},
-		{"unused", string(r.Unused), &c.Unused}, {"maxAge", string(r.MaxAge), &c.MaxAge},
+		{"unused", string(r.Unused), &c.Unused}, {"unopened", string(r.Unopened), &c.Unopened}, {"maxAge", string(r.MaxAge), &c.MaxAge},
 	} {
 		if f.text == "" {
 			continue
@@ -88,6 +90,7 @@ func (c *IdleConfig) setDefaults() {
 		}
 	}
 	c.Act = cmp.Or(c.Act, string(d.Act))
+	c.Unopened = cmp.Or(c.Unopened, Time(shortTime(d.Unopened)))
 	c.Unused, c.MaxAge = cmp.Or(c.Unused, Time(shortTime(d.Unused))), cmp.Or(c.MaxAge, Time(shortTime(d.MaxAge)))
 	if c.Extensions == nil {
 		c.Extensions = &d.Extensions
@@ -191,6 +194,20 @@ func (l *appliance) newIdle(parts *attached, hub *notebooks.Hub) (*idle.Service,
 	}), nil
 }
 
+// endsBy is when a running notebook is stopped if nobody does anything, zero for never.
+func (l *appliance) endsBy(launch notebooks.Launch) time.Time {
+	h, known := l.idle.Of(launch.ID)
+	switch {
+	case !known:
+		return time.Time{}
+	case h.State == idle.Warned:
+		return h.Ends
+	case h.Policy.MaxAge > 0:
+		return h.Since.Add(h.Policy.MaxAge)
+	}
+	return time.Time{}
+}
+
 // idleNotebooks are the running notebooks, each with the policy that holds for it.
 func (l *appliance) idleNotebooks(ctx context.Context, policies idle.Policies) ([]idle.Notebook, error) {
 	parts := l.attached.Load()
@@ -225,8 +242,11 @@ func (l *appliance) idleNotebooks(ctx context.Context, policies idle.Policies) (
 			}
 		}
 		pod := pods[a.Handle+"/"+a.Name]
+		policy := policies.Of(a.Profile, groups[a.UserID])
+		traffic, _ := parts.proxy.Traffic(a.Handle, a.Name)
 		list = append(list, idle.Notebook{Launch: a.ID, UserID: a.UserID, Handle: a.Handle, Name: a.Name, Title: a.Title, Profile: a.Profile, GPUs: a.GPUs,
-			Node: cmp.Or(pod.Node, a.Node), PodUID: pod.UID, Ready: a.Ready, Policy: policies.Of(a.Profile, groups[a.UserID])})
+			Node: cmp.Or(pod.Node, a.Node), PodUID: pod.UID, Ready: a.Ready,
+			Waited: a.Started.Sub(a.Requested) >= policy.Unopened/10, Browsed: traffic.Out > 0, Policy: policy})
 	}
 	return list, nil
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/report"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
@@ -172,6 +173,8 @@ type Config struct {
 	Status func(ctx context.Context) (ctl.Status, error)
 	// MayLaunch refuses a launch that would go beyond a quota, with the reason, and starts nothing.
 	MayLaunch func(ctx context.Context, u users.User, p notebooks.Profile) error
+	// Report says what the lab had of its GPUs in so many weeks.
+	Report func(ctx context.Context, weeks int) (report.Report, error)
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as the end of a sentence that begins
 	// with "a test pod saw".
 	CheckGPU func(ctx context.Context) (string, error)
@@ -205,8 +208,8 @@ type Server struct {
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Snapshots == nil || cfg.Status == nil ||
-		cfg.MayLaunch == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Machines, Snapshots, Status, MayLaunch, CheckGPU and LendGPU are required")
+		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
+		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Machines, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {
 		cfg.LabName = "gpulab"
@@ -244,6 +247,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addNotebooks()
 	s.addIdle()
 	s.addJobs()
+	s.addReport()
 	s.addFiles()
 	s.addSSHKeys()
 	s.addFolders()

@@ -216,6 +216,7 @@ var operations = map[string]struct {
 	"readJobLog":                {"/jobs/2/log", "", 0, ""},
 	"runJobAgain":               {"/jobs/2/again", "", 0, users.ScopeLaunch},
 	"cancelJob":                 {"/jobs/2", "", managers, users.ScopeFull},
+	"getReport":                 {"/report", "", admin, ""},
 	"listGPUs":                  {"/gpus", "", signedIn, ""},
 	"getGPUHistory":             {"/gpus/" + apitest.GPU + "/history", "", signedIn, ""},
 	"listGPUEvents":             {"/gpus/" + apitest.GPU + "/events", "", signedIn, ""},

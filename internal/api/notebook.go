@@ -53,6 +53,7 @@ type Notebook struct {
 	GPUUUIDs  []string         `json:"gpuUuids,omitempty" doc:"Which GPUs it has"`
 	Simulated bool             `json:"simulated,omitempty" doc:"Its GPUs are, and compute nothing"`
 	Position  int              `json:"position,omitempty" doc:"Its place in the queue while it waits, from 1"`
+	Expected  *time.Time       `json:"expected,omitempty" doc:"When it can be expected to start while it waits for a GPU, judging by how long notebooks have run; nobody promises it"`
 	Never     bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
 	Steps     []NotebookStep   `json:"steps,omitempty" doc:"How far its start is"`
 	Holders   []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
@@ -235,6 +236,7 @@ func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
 		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/launches/" + strconv.FormatInt(l.ID, 10))}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		n.Title, n.Reason, n.EndCode, n.GPUUUIDs, n.Position, n.Never = l.Title, l.Reason, l.EndCode, l.GPUUUIDs, l.Position, l.Never
+		n.Expected = given(l.Expected)
 		n.Machine, n.WhyThere = l.Node, l.WhyHere()
 		for _, step := range l.Detail {
 			n.Steps = append(n.Steps, NotebookStep{step.Name, step.State, step.Text})

@@ -88,7 +88,7 @@ func (o Operation) roles() []string {
 
 // errors are the statuses with which an operation may refuse.
 func (o Operation) errors() []int {
-	list := []int{http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError}
+	list := []int{http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusInsufficientStorage}
 	if o.Need != public || o.anyToken {
 		list = append(list, http.StatusUnauthorized, http.StatusForbidden)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/storage"
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -28,6 +29,8 @@ func problem(status int, title, detail string) *huma.ErrorModel {
 var (
 	errOurs = problem(http.StatusInternalServerError, "Something went wrong here",
 		"It is not your doing. Try again; if it stays, an admin finds the reason with “gpulab logs”.")
+	errDiskFull = problem(http.StatusInsufficientStorage, "The lab’s disk is full",
+		"Nothing was changed, and what runs goes on. An admin finds what takes the room with “gpulab disk”. Try again in a minute.")
 	errMayNot = problem(http.StatusForbidden, "This access token does not allow this",
 		"Its scope or its owner’s role does not reach that far. A token with another scope can be made on the page of the account; a role changes an admin of the lab.")
 	errNotThere = problem(http.StatusNotFound, "There is no such thing", "It may be mistyped, or is gone.")
@@ -123,6 +126,9 @@ func (s *Server) answer(ctx context.Context, o Operation, err error) error {
 	}
 	if ctx.Err() == nil {
 		s.cfg.Log.Error("API failed", "operation", o.ID, "error", err)
+	}
+	if store.Full(err) {
+		return errDiskFull
 	}
 	return errOurs
 }

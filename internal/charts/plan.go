@@ -200,7 +200,7 @@ func kueue(in Inputs) Release {
 		"metrics":          map[string]any{"bindAddress": ":8443"},
 		"webhook":          map[string]any{"port": 9443},
 		"leaderElection":   map[string]any{"leaderElect": false},
-		"clientConnection": map[string]any{"qps": 50, "burst": 100},
+		"clientConnection": map[string]any{"qps": 200, "burst": 400},         // when a class comes
 		"integrations":     map[string]any{"frameworks": []any{"batch/job"}}, // one has to be named
 		"managedJobsNamespaceSelector": map[string]any{
 			"matchLabels": map[string]any{"gpulab.dev/queued": "jobs"},

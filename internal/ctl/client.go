@@ -11,10 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"syscall"
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/report"
 )
 
 // ErrNotRunning says that no daemon answers on the socket.
@@ -132,6 +134,11 @@ func (c *Client) LendGPU(ctx context.Context, which string, anyway bool) (gpu.GP
 // Usage implements Daemon.
 func (c *Client) Usage(ctx context.Context, f history.Filter, by history.By) ([]history.Usage, error) {
 	return call[[]history.Usage](ctx, c, "POST", "/v1/usage", usageQuestion{f, by})
+}
+
+// Report implements Daemon.
+func (c *Client) Report(ctx context.Context, weeks int) (report.Report, error) {
+	return call[report.Report](ctx, c, "GET", "/v1/report?weeks="+strconv.Itoa(weeks), nil)
 }
 
 // CheckGPU implements Daemon.

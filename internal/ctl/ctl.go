@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/report"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -264,6 +265,8 @@ type Daemon interface {
 	PasswordLink(ctx context.Context, handle string) (UserWithLink, error)
 	// Usage reads the ledger of use.
 	Usage(ctx context.Context, f history.Filter, by history.By) ([]history.Usage, error)
+	// Report says what the lab had of its GPUs in so many weeks.
+	Report(ctx context.Context, weeks int) (report.Report, error)
 	// LendGPU makes a GPU, by number or UUID, be lent out even while somebody
 	// outside gpulab uses it, or no longer.
 	LendGPU(ctx context.Context, which string, anyway bool) (gpu.GPU, error)

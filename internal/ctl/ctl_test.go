@@ -15,6 +15,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/report"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -73,6 +74,10 @@ func (d *daemon) PasswordLink(_ context.Context, handle string) (UserWithLink, e
 
 func (d *daemon) LendGPU(_ context.Context, which string, anyway bool) (gpu.GPU, error) {
 	return gpu.GPU{Device: gpu.Device{UUID: which}, LentAnyway: anyway}, nil
+}
+
+func (d *daemon) Report(_ context.Context, weeks int) (report.Report, error) {
+	return report.Report{Weeks: make([]report.Part, weeks)}, nil
 }
 
 func (d *daemon) Usage(_ context.Context, f history.Filter, by history.By) ([]history.Usage, error) {

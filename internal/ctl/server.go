@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -99,6 +100,10 @@ func handler(d Daemon) http.Handler {
 	mux.HandleFunc("POST /v1/usage", answer(withBody(smallBody, func(r *http.Request, q usageQuestion) (any, error) {
 		return d.Usage(r.Context(), q.Filter, q.By)
 	})))
+	mux.HandleFunc("GET /v1/report", answer(func(r *http.Request) (any, error) {
+		weeks, _ := strconv.Atoi(r.URL.Query().Get("weeks")) // 0 is refused
+		return d.Report(r.Context(), weeks)
+	}))
 	mux.HandleFunc("POST /v1/gpus/check", answer(func(r *http.Request) (any, error) { return d.CheckGPU(r.Context()) }))
 	handlePeople(mux, d)
 	handleImages(mux, d)

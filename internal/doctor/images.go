@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +17,9 @@ func probeImages(h host, opts Options) []Finding {
 	if opts.ImagesDir == "" {
 		if opts.ImagesError == nil {
 			return nil
+		}
+		if errors.Is(opts.ImagesError, fs.ErrPermission) {
+			return []Finding{{Probe: "images", State: Unseen, Seen: "Only root can look for the container images."}}
 		}
 		return []Finding{{
 			Probe: "images", State: Fail,

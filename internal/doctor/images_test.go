@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"testing"
 )
@@ -32,6 +34,7 @@ func TestImages(t *testing.T) {
 		files["/img/images.json"] = list
 		finds(t, machine(t, files), "images", opts, Fail, "cannot be read")
 	}
+	finds(t, machine(t, nil), "images", Options{ImagesError: fmt.Errorf("there: %w", fs.ErrPermission)}, Unseen)
 	finds(t, machine(t, nil), "images", Options{ImagesError: errors.New("they are in none of /a, /b")}, Fail, "none of /a, /b", "`apt-get install gpulab-images`")
 }
 

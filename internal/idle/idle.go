@@ -77,7 +77,9 @@ type Notebook struct {
 	Node    string
 	PodUID  string
 	Ready   time.Time
-	Policy  Policy
+	// Waited says that its owner had to wait for it, and may be elsewhere by now; Browsed that a browser had an answer of it.
+	Waited, Browsed bool
+	Policy          Policy
 }
 
 // Usage is what has been measured of a notebook's pod so far.
@@ -142,6 +144,7 @@ type Holding struct {
 	IdleSince, Since time.Time
 	// Idle is how long it has not been used, Unused its GPUs themselves.
 	Idle, Unused time.Duration
+	Forgotten    bool      // its turn has come, and nobody has opened it
 	Ends         time.Time // of the countdown, while it is warned
 	Until        time.Time // until when it was extended, zero for not
 	Extensions   int       // how often it was

@@ -7,6 +7,7 @@ type row struct {
 	launch        int64
 	looked, began time.Time
 	seen          [5]time.Time // in the order of Kinds
+	opened        time.Time    // when somebody was seen to use it first, zero for never
 	state         State
 	cause         Cause
 	reason        string
@@ -42,6 +43,7 @@ func begin(n Notebook, now time.Time) row {
 // sight is what a look at a notebook has found.
 type sight struct {
 	watched           bool // it could be measured; if not, no time has passed
+	browsed           bool // by a browser, so far
 	gpu, cpu, network bool // at work since the last look
 	claims            *Claims
 }
@@ -59,6 +61,7 @@ func (r *row) look(now time.Time, s sight) {
 		r.shift(passed)
 	}
 	r.looked = now
+	defer r.open(s.browsed, now)
 	if !s.watched {
 		return
 	}
@@ -75,6 +78,20 @@ func (r *row) look(now time.Time, s sight) {
 	}
 	r.claim(seenKernel, s.claims.Kernel, now)
 	r.claim(seenTerminal, s.claims.Terminal, now)
+}
+
+// open notes that a notebook has come into use: in a browser, or by a program with its owner's token. Its server alone
+// takes processors and network, too.
+func (r *row) open(browsed bool, now time.Time) {
+	if r.opened.IsZero() && (browsed || later(r.seen[seenGPU], r.seen[seenKernel], r.seen[seenTerminal]).After(r.began)) {
+		r.opened = now
+	}
+}
+
+// forgotten tells whether a notebook that was waited for has not been opened. Its own page opens it at once, and it may
+// take a moment.
+func (r *row) forgotten(n Notebook, now time.Time) bool {
+	return n.Waited && r.opened.IsZero() && n.Policy.Unopened > 0 && now.Sub(r.began) >= n.Policy.Unopened/10
 }
 
 // claim believes a time that is neither in the future nor before what is known.
@@ -97,7 +114,7 @@ func (r *row) shift(by time.Duration) {
 	for i := range r.seen {
 		move(&r.seen[i])
 	}
-	for _, t := range []*time.Time{&r.began, &r.warned, &r.ends, &r.until} {
+	for _, t := range []*time.Time{&r.began, &r.opened, &r.warned, &r.ends, &r.until} {
 		move(t)
 	}
 }
@@ -130,6 +147,9 @@ func (r *row) holding(n Notebook) Holding {
 		Ends: r.ends, Until: r.until, Extensions: r.extensions, WantedBy: r.wantedBy, WantedLaunch: r.wantedLaunch}
 	for i, k := range Kinds() {
 		h.Seen[k] = r.seen[i]
+	}
+	if r.forgotten(n, r.looked) {
+		h.Forgotten, h.IdleSince = true, r.began
 	}
 	h.Idle, h.Unused = r.looked.Sub(h.IdleSince), r.looked.Sub(r.seen[seenGPU])
 	return h

@@ -31,13 +31,15 @@ type Policy struct {
 	// Unused is how long its GPUs themselves have done nothing before it counts as idle whatever its processors,
 	// kernels and terminals do; 0 for never.
 	Unused time.Duration
+	// Unopened is how long one that was waited for stays if nobody opens it, 0 for as long as any.
+	Unopened time.Duration
 	// MaxAge is how long a notebook runs at most, 0 for as long as it likes. It holds for notebooks without GPUs too.
 	MaxAge time.Duration
 }
 
 // Default is the policy of a lab that says nothing.
 func Default() Policy {
-	return Policy{Act: WhenWanted, After: 30 * time.Minute, Countdown: 10 * time.Minute, Extend: 30 * time.Minute, Extensions: 3, Unused: 24 * time.Hour}
+	return Policy{Act: WhenWanted, After: 30 * time.Minute, Countdown: 10 * time.Minute, Extend: 30 * time.Minute, Extensions: 3, Unused: 24 * time.Hour, Unopened: 10 * time.Minute}
 }
 
 // longest is the longest of all times: more is a slip of the pen.
@@ -56,13 +58,13 @@ func (p Policy) Check() error {
 		return fmt.Errorf("extensions is %d; it may be 0 to 100", p.Extensions)
 	case p.Extensions > 0 && p.Extend < time.Second:
 		return errors.New("extend is for how long somebody can keep a notebook, and at least 1s; write it as 30m. `extensions: 0` lets nobody")
-	case p.Unused < 0 || p.MaxAge < 0:
-		return errors.New("unused and maxAge are times such as 24h, or 0 for no such limit")
+	case p.Unused < 0 || p.Unopened < 0 || p.MaxAge < 0:
+		return errors.New("unused, unopened and maxAge are times such as 24h, or 0 for no such limit")
 	case p.Unused > 0 && p.Unused < p.After:
 		return errors.New("unused is shorter than after: what is measured at the GPU alone has to be the longer time; set unused too, or to 0")
 	case p.MaxAge > 0 && p.MaxAge <= p.Countdown:
 		return errors.New("maxAge is not longer than countdown: a notebook would be warned before it has begun")
-	case slices.Max([]time.Duration{p.After, p.Countdown, p.Extend, p.Unused, p.MaxAge}) > longest:
+	case slices.Max([]time.Duration{p.After, p.Countdown, p.Extend, p.Unused, p.Unopened, p.MaxAge}) > longest:
 		return errors.New("no time is longer than 366 days (8784h)")
 	}
 	return nil
@@ -70,9 +72,9 @@ func (p Policy) Check() error {
 
 // Change is what is different for one profile or one group; nil leaves it as it is.
 type Change struct {
-	Act                                      *Act
-	After, Countdown, Extend, Unused, MaxAge *time.Duration
-	Extensions                               *int
+	Act                                                *Act
+	After, Countdown, Extend, Unused, Unopened, MaxAge *time.Duration
+	Extensions                                         *int
 }
 
 // Apply returns a policy with the change.
@@ -92,6 +94,7 @@ func (c Change) Apply(p Policy) Policy {
 	set(&p.Countdown, c.Countdown)
 	set(&p.Extend, c.Extend)
 	set(&p.Unused, c.Unused)
+	set(&p.Unopened, c.Unopened)
 	set(&p.MaxAge, c.MaxAge)
 	return p
 }

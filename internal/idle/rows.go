@@ -9,15 +9,15 @@ import (
 	"github.com/gpulab/gpulab/internal/store"
 )
 
-const columns = `launch_id, looked_at, began_at, gpu_at, cpu_at, kernel_at, terminal_at, network_at,
+const columns = `launch_id, looked_at, began_at, gpu_at, cpu_at, kernel_at, terminal_at, network_at, opened_at,
 	state, cause, reason, warned_at, ends_at, until, extensions, wanted_launch, wanted_by`
 
 func scan(from store.Row) (r row, err error) {
-	var looked, began, warned, ends, until int64
+	var looked, began, opened, warned, ends, until int64
 	var seen [5]int64
-	err = from.Scan(&r.launch, &looked, &began, &seen[0], &seen[1], &seen[2], &seen[3], &seen[4],
+	err = from.Scan(&r.launch, &looked, &began, &seen[0], &seen[1], &seen[2], &seen[3], &seen[4], &opened,
 		&r.state, &r.cause, &r.reason, &warned, &ends, &until, &r.extensions, &r.wantedLaunch, &r.wantedBy)
-	r.looked, r.began, r.warned, r.ends, r.until = timeOf(looked), timeOf(began), timeOf(warned), timeOf(ends), timeOf(until)
+	r.looked, r.began, r.opened, r.warned, r.ends, r.until = timeOf(looked), timeOf(began), timeOf(opened), timeOf(warned), timeOf(ends), timeOf(until)
 	for i := range seen {
 		r.seen[i] = timeOf(seen[i])
 	}
@@ -53,8 +53,8 @@ func load(ctx context.Context, tx store.Asker) (map[int64]row, error) {
 
 // save writes a row whole; the caller's transaction has read it.
 func save(ctx context.Context, tx *sql.Tx, r row) error {
-	_, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO idle (`+columns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		r.launch, milli(r.looked), milli(r.began), milli(r.seen[0]), milli(r.seen[1]), milli(r.seen[2]), milli(r.seen[3]), milli(r.seen[4]),
+	_, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO idle (`+columns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.launch, milli(r.looked), milli(r.began), milli(r.seen[0]), milli(r.seen[1]), milli(r.seen[2]), milli(r.seen[3]), milli(r.seen[4]), milli(r.opened),
 		r.state, r.cause, r.reason, milli(r.warned), milli(r.ends), milli(r.until), r.extensions, r.wantedLaunch, r.wantedBy)
 	if err != nil {
 		return fmt.Errorf("note what is idle: %w", err)

@@ -230,10 +230,10 @@ const readWithin = 30 * time.Second
 func (s *Service) sight(n Notebook, r *row, now time.Time, claims *Claims) sight {
 	if !s.known[n.Launch] {
 		s.known[n.Launch] = true
-		return sight{} // gpulab has just begun: nobody has watched before
+		return sight{browsed: n.Browsed} // gpulab has just begun: nobody has watched before
 	}
 	if n.GPUs == 0 {
-		return sight{watched: true}
+		return sight{watched: true, browsed: n.Browsed}
 	}
 	on, m := s.gpus.of(n.PodUID), s.measured[n.PodUID]
 	return sight{
@@ -242,6 +242,7 @@ func (s *Service) sight(n Notebook, r *row, now time.Time, claims *Claims) sight
 		cpu:     m.cpu && m.at.After(r.looked),
 		network: m.network && m.at.After(r.looked),
 		claims:  claims,
+		browsed: n.Browsed,
 	}
 }
 
@@ -332,7 +333,8 @@ func candidates(now time.Time, running []Notebook, rows map[int64]row) []candida
 
 // idly tells whether a notebook may be warned, or stay warned, for not being used.
 func (r *row) idly(n Notebook, now time.Time) bool {
-	return n.GPUs > 0 && n.Policy.Act != Never && r.state != Stopped && !now.Before(r.until) && now.Sub(r.used(n.Policy)) >= n.Policy.After
+	return n.GPUs > 0 && n.Policy.Act != Never && r.state != Stopped && !now.Before(r.until) &&
+		(now.Sub(r.used(n.Policy)) >= n.Policy.After || r.forgotten(n, now))
 }
 
 // old tells whether a notebook has to be warned for its age.
@@ -378,6 +380,9 @@ func (s *Service) step(ctx context.Context, tx *sql.Tx, now time.Time, n Noteboo
 		return nil, nil
 	}
 	r.state, r.warned, r.ends = Warned, now, now.Add(n.Policy.Countdown)
+	if r.cause == CauseIdle && r.forgotten(n, now) {
+		r.ends = later(r.began.Add(n.Policy.Unopened), now.Add(n.Policy.Unopened/2))
+	}
 	h := r.holding(n)
 	return []effect{{entry: &users.Entry{Actor: "system", Action: "idle.warn", Target: n.Handle, Detail: audited(h)}}}, nil
 }
@@ -388,6 +393,9 @@ func (r *row) withdraw(n Notebook, now time.Time) *users.Entry {
 	if now.Sub(r.used(n.Policy)) < n.Policy.After {
 		why = "in use again"
 		r.extensions, r.until = 0, time.Time{}
+	}
+	if now.Equal(r.opened) {
+		why = "it was opened"
 	}
 	r.state, r.cause, r.warned, r.ends, r.wantedLaunch, r.wantedBy = Free, "", time.Time{}, time.Time{}, 0, ""
 	return &users.Entry{Actor: "system", Action: "idle.withdraw", Target: n.Handle, Detail: fmt.Sprintf("launch %d, %s", n.Launch, why)}

@@ -496,3 +496,65 @@ func TestMachineThatIsNotHeard(t *testing.T) {
 		t.Error("a notebook was warned that nobody could watch")
 	}
 }
+
+// A turn that nobody takes goes to the next in line; who is seen to use theirs keeps it.
+func TestWhatNobodyOpensGoesOn(t *testing.T) {
+	w := newWorld(t)
+	n := w.notebook("ada")
+	w.running[0].Waited = true
+	w.pass(3 * time.Minute)
+	if h, _ := w.Of(n.Launch); h.State != Free || !h.Forgotten || h.Idle != 3*time.Minute {
+		t.Fatalf("while nobody waits: %+v", h)
+	}
+	w.waits("zoe", 77)
+	w.pass(15 * time.Second)
+	h, _ := w.Of(n.Launch)
+	if h.State != Warned || !h.Ends.Equal(start.Add(10*time.Minute)) || !strings.Contains(h.Notice(), "It is your turn: your notebook “Work” has been ready for 3 min, nobody has opened it, and zoe waits for a GPU.") {
+		t.Fatalf("once somebody does: %s until %s: %s", h.State, h.Ends, h.Notice())
+	}
+	if note := w.Note(77); !strings.Contains(note, "the turn of ada") {
+		t.Errorf("who waits reads %q", note)
+	}
+	w.restart()
+	w.pass(2 * time.Minute)
+	w.running[0].Browsed = true
+	w.pass(15 * time.Second)
+	if h, _ := w.Of(n.Launch); h.State != Free || h.Forgotten {
+		t.Fatalf("once it was opened: %+v", h)
+	}
+	if e := w.entries[len(w.entries)-1]; e.Action != "idle.withdraw" || !strings.HasSuffix(e.Detail, "it was opened") {
+		t.Errorf("the log says %+v", e)
+	}
+	// A browser that was closed is one that was open, also after a restart.
+	w.running[0].Browsed = false
+	w.restart()
+	w.pass(15 * time.Minute)
+	if h, _ := w.Of(n.Launch); h.State != Free {
+		t.Errorf("a closed browser: %+v", h)
+	}
+}
+
+func TestWhatNobodyOpensIsStopped(t *testing.T) {
+	w := newWorld(t)
+	n, program, soon := w.notebook("ada"), w.notebook("ben"), w.notebook("cleo")
+	for i := range w.running {
+		w.running[i].Waited = w.running[i].Launch != soon.Launch
+	}
+	for i, handle := range []string{"zoe", "zack", "zelda"} {
+		w.waits(handle, int64(77+i))
+	}
+	w.pass(time.Minute, "ben") // its owner's program works without a browser
+	w.pass(8 * time.Minute)
+	if len(w.stopped) != 0 {
+		t.Fatalf("stopped early: %v", w.stopped)
+	}
+	w.pass(2 * time.Minute)
+	if why := w.stopped[n.Launch]; len(w.stopped) != 1 || why != "It was stopped: its turn had come, nobody opened it for 10 min, and zoe was waiting for a GPU. Start it again to stand in line anew." {
+		t.Errorf("stopped: %v", w.stopped)
+	}
+	for _, n := range []Notebook{program, soon} {
+		if h, _ := w.Of(n.Launch); h.State != Free {
+			t.Errorf("%s: %s", n.Handle, h.State)
+		}
+	}
+}

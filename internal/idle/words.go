@@ -16,6 +16,10 @@ func audited(h Holding) string {
 	case CauseAge:
 		text += ", as old as one may get"
 	default:
+		if h.Forgotten {
+			text += ", not opened when its turn had come"
+			break
+		}
 		text += ", idle for " + units.Lasting(h.Idle)
 	}
 	if h.WantedBy != "" {
@@ -28,6 +32,13 @@ func audited(h Holding) string {
 func stopWords(h Holding) string {
 	if h.Cause == CauseAge {
 		return fmt.Sprintf("It was stopped: it had run for %s, which is as long as a notebook may run here. %s", units.Lasting(h.Policy.MaxAge), homeStays)
+	}
+	if h.Forgotten {
+		waited := ""
+		if h.WantedBy != "" {
+			waited = fmt.Sprintf(", and %s was waiting for a GPU", h.WantedBy)
+		}
+		return fmt.Sprintf("It was stopped: its turn had come, nobody opened it for %s%s. Start it again to stand in line anew.", units.Lasting(h.Idle), waited)
 	}
 	if h.WantedBy == "" {
 		return fmt.Sprintf("It was stopped: nobody had used its GPU for %s. %s", units.Lasting(h.Idle), homeStays)
@@ -53,6 +64,17 @@ func (h Holding) Notice() string {
 			text += " unless you say that you still need it"
 		}
 		return text + ". " + stays
+	}
+	if h.Forgotten {
+		waits := ""
+		if h.WantedBy != "" {
+			waits = fmt.Sprintf(", and %s waits for a GPU", h.WantedBy)
+		}
+		unless := "unless you open it or say that you still need it"
+		if !h.MayExtend() {
+			unless = "unless you open it"
+		}
+		return fmt.Sprintf("It is your turn: your notebook “%s” has been ready for %s, nobody has opened it%s. It is stopped at %s %s.", h.Title, units.Lasting(h.Idle), waits, end, unless)
 	}
 	waits := ""
 	if h.WantedBy != "" {
@@ -99,6 +121,9 @@ func (s *Service) Note(launch int64) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.holdings {
+		if h.State == Warned && h.WantedLaunch == launch && h.Forgotten {
+			return fmt.Sprintf("It was the turn of %s, who has not opened the notebook: unless that changes, the GPU is yours soon after %s.", h.Handle, h.Ends.Local().Format("15:04:05"))
+		}
 		if h.State == Warned && h.WantedLaunch == launch {
 			return fmt.Sprintf("%s has not used a GPU for %s and was asked: unless it is still needed, it is yours soon after %s.", h.Handle, units.Lasting(h.Idle), h.Ends.Local().Format("15:04:05"))
 		}

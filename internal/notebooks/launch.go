@@ -64,6 +64,9 @@ type Launch struct {
 	Position int      `json:"position,omitempty"`
 	Holders  []Holder `json:"holders,omitempty"`
 	Never    bool     `json:"never,omitempty"`
+	// Expected is when it may start, judging by how long notebooks have run; zero
+	// where that cannot be told.
+	Expected time.Time `json:"expected,omitzero"`
 }
 
 // Active reports whether the launch has not ended.

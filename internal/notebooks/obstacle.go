@@ -111,7 +111,7 @@ func (s *Service) blocked(l Launch) bool {
 	}
 	s.with(l.ID, func(t *track) {
 		t.begin(StepQueue, l.Requested)
-		t.never, t.holders, t.position, t.reason = never, nil, 0, why
+		t.never, t.holders, t.position, t.expected, t.reason = never, nil, 0, time.Time{}, why
 	})
 	return true
 }

@@ -261,6 +261,7 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 		}
 	}
 	behind, admitted, starting := 0, false, s.starting(all)
+	expected := s.expectations(ctx, room, reserved, all)
 	for i, v := range admit(room, reserved, queue) {
 		l := waiting[i]
 		if v.admit && (s.cfg.StartsAtOnce == 0 || starting < s.cfg.StartsAtOnce) {
@@ -279,7 +280,7 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 		}
 		s.with(l.ID, func(t *track) {
 			t.begin(StepQueue, l.Requested)
-			t.never, t.holders, t.position = v.never, room.Holders, position
+			t.never, t.holders, t.position, t.expected = v.never, room.Holders, position, time.Time{}
 			if v.inLine() && !t.housed && t.tries > 0 {
 				return // what keeps it from the line is said already
 			}
@@ -289,6 +290,9 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 				t.reason = "Several notebooks are starting at this moment; this one is among the next."
 			case v.inLine() && !v.never && room.opens(v.need) && s.cfg.Line.Trouble() != "":
 				t.reason = s.cfg.Line.Trouble()
+			case v.inLine() && position > 0 && !expected[l.ID].IsZero():
+				t.expected = expected[l.ID]
+				t.reason += " " + expectedWords(t.expected.Sub(s.now()))
 			}
 		})
 	}

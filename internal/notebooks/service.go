@@ -123,6 +123,9 @@ type Config struct {
 	// or two, "" for nothing. It must not call the service, and stands behind the
 	// launch's reason until the launch has ended. Nil knows nothing.
 	Note func(launch int64) string
+	// EndsBy is when a launch that has GPUs is stopped at the latest, zero where
+	// that is open. It must not call the service. Nil knows of none.
+	EndsBy func(Launch) time.Time
 	// Barred are machines that somebody may not use, ForWhom says whom one is for.
 	// Limited are all that are not for everybody. Nil bars nobody.
 	Barred  func(userID int64) []string
@@ -151,6 +154,10 @@ type Service struct {
 	launching sync.Mutex // from asking for the quota until the row that counts is there
 
 	used pastUse // the loop's own
+	ran  struct {
+		at time.Time
+		of lengths
+	}
 
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended

@@ -25,6 +25,7 @@ type track struct {
 	reason   string // plain words for now, instead of the row's
 	gpus     []string
 	position int
+	expected time.Time
 	holders  []Holder
 	never    bool
 	steps    map[string]*stepTime
@@ -83,7 +84,7 @@ func (t *track) active() string {
 // show puts what is known into the launch.
 func (t *track) show(l *Launch, now time.Time) {
 	if l.State == Waiting {
-		l.Position, l.Holders, l.Never = t.position, t.holders, t.never
+		l.Position, l.Holders, l.Never, l.Expected = t.position, t.holders, t.never, t.expected
 	}
 	if len(t.gpus) > 0 {
 		l.GPUUUIDs = t.gpus

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -69,6 +71,14 @@ const (
 	idleInterval    = 30 * time.Second // what somebody changed by hand is written again
 	retryInterval   = 2 * time.Second
 	answerTime      = 5 * time.Second // for one call
+	orderInterval   = time.Second     // at least, between two questions for the order of a line
+)
+
+// When many come at once, such as a class, or all after the line was lost: so
+// many are seen to before it is looked who is let in, and so many at a time.
+const (
+	atOnce  = 100
+	callers = 8
 )
 
 // Line keeps Kueue's objects as gpulab's state wants them. Keep, Standing and
@@ -86,7 +96,17 @@ type Line struct {
 	standings map[int64]Standing
 	trouble   string
 
+	orders map[string]order // by line, as Kueue has said last
+	rest   time.Duration    // between two questions for one
+
+	writing sync.Mutex         // guards written
 	written map[string]writing // what the loop has applied, by object
+}
+
+// order is a line's launches, the next one first.
+type order struct {
+	at       time.Time
+	launches []int64
 }
 
 type writing struct {
@@ -96,7 +116,9 @@ type writing struct {
 
 // New prepares a line; nothing is asked of the cluster before Run.
 func New(cfg Config) (*Line, error) {
-	client, err := dynamic.NewForConfig(cfg.REST)
+	access := rest.CopyConfig(cfg.REST)
+	access.QPS, access.Burst = 200, 400
+	client, err := dynamic.NewForConfig(access)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
@@ -105,8 +127,8 @@ func New(cfg Config) (*Line, error) {
 	}
 	return &Line{
 		cfg: cfg, client: client, changes: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		standings: map[int64]Standing{}, written: map[string]writing{},
-		trouble: notYet,
+		standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{},
+		rest: orderInterval, trouble: notYet,
 	}, nil
 }
 
@@ -176,7 +198,7 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 	}
 	next, trouble := idleInterval, ""
 	var standings map[int64]Standing
-	err := l.keep(ctx, *state)
+	more, err := l.keep(ctx, *state)
 	if err == nil {
 		standings, err = l.standing(ctx, *state)
 	}
@@ -186,8 +208,13 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 	if err != nil {
 		next, trouble = retryInterval, troubleWords(err)
 		l.nudge(ctx)
+	} else if more {
+		next = 0
 	} else if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held }) {
 		next = waitingInterval
+		if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held && standings[c.Launch] == Standing{} }) {
+			next = orderInterval / 2 // it is to know its place
+		}
 	}
 	l.mu.Lock()
 	if err != nil {
@@ -277,47 +304,74 @@ func (l *Line) known() map[int64]workload {
 	return list
 }
 
-// keep makes, changes and deletes what differs from the state.
-func (l *Line) keep(ctx context.Context, s State) error {
+// keep makes, changes and deletes what differs from the state, or the most urgent
+// part of it: then there is more to do.
+func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 	if err := l.watch(ctx); err != nil {
-		return err
+		return false, err
 	}
-	lines := linesOf(s)
-	for _, o := range wanted(s, lines) {
+	for _, o := range wanted(s, linesOf(s)) {
 		if err := l.write(ctx, o, time.Minute); err != nil {
-			return err
+			return false, err
 		}
 	}
-	var errs []error
 	have := l.known()
-	for _, c := range s.Claims {
+	var todo []func(context.Context) error
+	// Who has a GPU is booked first, and who comes first joins first: so nobody is
+	// let in past somebody who has not joined yet.
+	claims := slices.Clone(s.Claims)
+	slices.SortStableFunc(claims, func(a, b Claim) int {
+		switch {
+		case a.Held != b.Held && a.Held:
+			return -1
+		case a.Held != b.Held:
+			return 1
+		}
+		return cmp.Compare(b.Priority, a.Priority)
+	})
+	for _, c := range claims {
 		w, there := have[c.Launch]
 		delete(have, c.Launch)
-		errs = append(errs, l.keepClaim(ctx, c, lineOf(c, s.Stock), w, there))
+		if do := l.keepClaim(c, lineOf(c, s.Stock), w, there); do != nil {
+			todo = append(todo, do)
+		}
 	}
 	for _, w := range have {
-		errs = append(errs, l.remove(ctx, w))
+		todo = slices.Insert(todo, 0, func(ctx context.Context) error { return l.remove(ctx, w) })
 	}
-	return errors.Join(errs...)
+	if more = len(todo) > atOnce; more {
+		todo = todo[:atOnce]
+	}
+	var g errgroup.Group
+	g.SetLimit(callers)
+	for _, do := range todo {
+		g.Go(func() error { return do(ctx) })
+	}
+	return more, g.Wait()
 }
 
-// keepClaim brings one launch's Workload to what its claim says.
-func (l *Line) keepClaim(ctx context.Context, c Claim, line string, w workload, there bool) error {
+// keepClaim is what brings one launch's Workload to what its claim says, nil for
+// nothing.
+func (l *Line) keepClaim(c Claim, line string, w workload, there bool) func(context.Context) error {
 	switch {
 	case !there:
-		return l.join(ctx, c, line)
+		return func(ctx context.Context) error { return l.join(ctx, c, line) }
 	case c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On), // it runs on another kind
 		!c.Held && w.reserved && c.Kinds != nil && !slices.ContainsFunc(c.Kinds, func(k string) bool { return flavorName(k) == w.flavor }), // the pool has changed meanwhile
 		!c.Held && !w.reserved && w.line != line,
 		w.gpus != c.GPUs, w.finished:
 		// The watch tells when it is gone, and then it joins anew.
-		return l.remove(ctx, w)
+		return func(ctx context.Context) error { return l.remove(ctx, w) }
+	case c.Held && !w.reserved && c.On == "":
+		return nil // its pod is not placed yet
 	case c.Held && !w.reserved:
-		return l.grant(ctx, c, line, w)
+		return func(ctx context.Context) error { return l.grant(ctx, c, line, w) }
 	case !w.reserved && w.priority != c.Priority:
-		return l.prefer(ctx, c, w)
+		return func(ctx context.Context) error { return l.prefer(ctx, c, w) }
 	case !c.Held && !w.reserved:
-		return l.write(ctx, localQueue(c.Namespace, line), time.Minute)
+		if place := localQueue(c.Namespace, line); l.due(place, time.Minute) {
+			return func(ctx context.Context) error { return l.write(ctx, place, time.Minute) }
+		}
 	}
 	return nil
 }
@@ -336,7 +390,7 @@ func (l *Line) join(ctx context.Context, c Claim, line string) error {
 	if err != nil {
 		return fmt.Errorf("put launch %d in line: %w", c.Launch, err)
 	}
-	if c.Held {
+	if c.Held && c.On != "" {
 		return l.grant(ctx, c, line, readWorkload(made))
 	}
 	return nil
@@ -358,9 +412,6 @@ func (l *Line) prefer(ctx context.Context, c Claim, w workload) error {
 func (l *Line) grant(ctx context.Context, c Claim, line string, w workload) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if c.On == "" {
-		return nil // its pod is not placed yet
-	}
 	_, err := l.client.Resource(workloadKind).Namespace(w.namespace).Patch(ctx, w.name, mergePatch, granted(c, line, time.Now()), patched, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("book the GPUs of launch %d: %w", c.Launch, err)
@@ -384,8 +435,7 @@ func (l *Line) remove(ctx context.Context, w workload) error {
 
 // write applies an object unless it was written in the same words a moment ago.
 func (l *Line) write(ctx context.Context, o object, again time.Duration) error {
-	key := o.kind.Resource + " " + o.namespace + "/" + o.name
-	if old, ok := l.written[key]; ok && reflect.DeepEqual(old.object, o.content) && time.Since(old.at) < again {
+	if !l.due(o, again) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -397,8 +447,18 @@ func (l *Line) write(ctx context.Context, o object, again time.Duration) error {
 	if _, err := client.Apply(ctx, o.name, &unstructured.Unstructured{Object: o.content}, applied); err != nil {
 		return fmt.Errorf("write %s %s: %w", o.kind.Resource, o.name, err)
 	}
-	l.written[key] = writing{o.content, time.Now()}
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.written[o.key()] = writing{o.content, time.Now()}
 	return nil
+}
+
+// due tells whether an object has to be applied.
+func (l *Line) due(o object, again time.Duration) bool {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	old, ok := l.written[o.key()]
+	return !ok || time.Since(old.at) >= again || !reflect.DeepEqual(old.object, o.content)
 }
 
 // standing asks who is where in the lines.
@@ -421,18 +481,41 @@ func (l *Line) standing(ctx context.Context, s State) (map[int64]Standing, error
 			pending[w.line][c.Launch] = true
 		}
 	}
+	maps.DeleteFunc(l.orders, func(line string, _ order) bool { return pending[line] == nil })
 	for line, waiting := range pending {
-		order, err := l.order(ctx, line)
+		launches, err := l.orderOf(ctx, line, waiting)
 		if err != nil {
 			return nil, err
 		}
-		for i, launch := range order {
+		position := 0
+		for _, launch := range launches {
 			if waiting[launch] {
-				list[launch] = Standing{Position: i + 1}
+				position++
+				list[launch] = Standing{Position: position}
 			}
 		}
 	}
 	return list, nil
+}
+
+// orderOf is the order of a line in which these wait, not much older than they are.
+func (l *Line) orderOf(ctx context.Context, line string, waiting map[int64]bool) ([]int64, error) {
+	last := l.orders[line]
+	asked := 0
+	for _, launch := range last.launches {
+		if waiting[launch] {
+			asked++
+		}
+	}
+	since := time.Since(last.at)
+	if since < l.rest/5 || since < l.rest && asked == len(waiting) {
+		return last.launches, nil
+	}
+	launches, err := l.order(ctx, line)
+	if err == nil {
+		l.orders[line] = order{time.Now(), launches}
+	}
+	return launches, err
 }
 
 // order is a line's launches, the next one first, as Kueue has them.

@@ -44,7 +44,7 @@ func TestKueueEndsInTheMiddle(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	l := &Line{cfg: Config{Log: slog.New(slog.DiscardHandler)}, client: client,
-		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, written: map[string]writing{}}
+		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{}}
 	l.Keep(State{Stock: []Stock{{"T4", 1}}, Claims: claims})
 	l.pass(ctx)
 	if got := l.Standing(2); got.Position != 1 || l.Trouble() != "" {

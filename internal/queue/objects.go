@@ -80,6 +80,8 @@ func newObject(kind schema.GroupVersionResource, name, namespace, kindName strin
 	return object{kind: kind, name: name, namespace: namespace, content: content}
 }
 
+func (o object) key() string { return o.kind.Resource + " " + o.namespace + "/" + o.name }
+
 // everyKind is the line of those whom any GPU of the pool will do.
 const everyKind = "any"
 

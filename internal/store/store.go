@@ -334,10 +334,10 @@ func Damaged(err error) bool {
 	return ok && (code == sqlite3.SQLITE_NOTADB || code == sqlite3.SQLITE_CORRUPT)
 }
 
-// Full says whether an error of a query means that the disk is full.
+// Full says whether an error of a query, or of writing a file, means that the disk is full.
 func Full(err error) bool {
 	code, ok := primaryCode(err)
-	return ok && code == sqlite3.SQLITE_FULL
+	return ok && code == sqlite3.SQLITE_FULL || errors.Is(err, syscall.ENOSPC)
 }
 
 // primaryCode is SQLite's result code without its details.

@@ -48,6 +48,8 @@ var inTheAPI = map[string]string{
 	"GET /gpus/{uuid}/curves":         "getGPUHistory",
 	"GET /use":                        "listUse listMyUse listReclaims",
 	"GET /events":                     "getNotebook getJob listGPUs",
+	"GET /report":                     "getReport",
+	"GET /report.csv":                 "getReport",
 	"POST /launch":                    "launchNotebook",
 	"GET /launches/{id}":              "getNotebook",
 	"POST /launches/{id}/stop":        "stopNotebook",

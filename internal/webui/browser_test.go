@@ -150,6 +150,7 @@ func TestPagesInABrowser(t *testing.T) {
 	ctx := browser(t)
 	busy, empty, many, none, cpuOnly := newLab(t, "ada", "ben"), newLab(t), newLab(t), newLab(t), newLab(t)
 	cpuOnly.fleet.publish(gpu.Snapshot{Node: "gpu-box", Time: time.Now()})
+	empty.unused = true
 	empty.machines.Edit(func(m *ctl.Machines) { m.Nodes = m.Nodes[:1] })
 	for n, node := range []string{"gpu-box", "gpu-box-2"} {
 		s := snapshotAt(time.Now(), 8, "ada", "ben", "lea", "somebody-with-a-long-name-of-30", "ada")
@@ -231,6 +232,8 @@ func TestPagesInABrowser(t *testing.T) {
 		{"use", "/use", "ben", busy, 200},
 		{"use-all", "/use?days=30", "ada", busy, 200},
 		{"use-empty", "/use", "ben", empty, 200},
+		{"report", "/report?weeks=12", "ada", busy, 200},
+		{"report-empty", "/report", "ada", empty, 200},
 		{"gpus-cpu-only", "/gpus", "ben", cpuOnly, 200},
 		{"home-cpu-only", "/", "ben", cpuOnly, 200},
 		{"launch-starting", "/launches/4", "ada", busy, 200},

@@ -114,13 +114,13 @@ func (s *Server) importPeople(w http.ResponseWriter, r *http.Request, v visitor)
 		if err != nil {
 			return s.importRefused(w, r, v, form, err)
 		}
-		return s.showImport(w, r, v, http.StatusOK, importView{Form: form, Report: report(plan)})
+		return s.showImport(w, r, v, http.StatusOK, importView{Form: form, Report: planReport(plan)})
 	}
 	options.DropWrong, options.Expect = step == stepImportGood, r.PostForm.Get("agreed")
 	plan, links, err := s.cfg.Users.Import(r.Context(), users.Entry{Actor: v.session.User.Handle, Remote: remote(r)}, []byte(form.Text), options)
 	if errors.Is(err, users.ErrImportStopped) {
 		form.Problem = message(err)
-		return s.showImport(w, r, v, http.StatusConflict, importView{Form: form, Report: report(plan)})
+		return s.showImport(w, r, v, http.StatusConflict, importView{Form: form, Report: planReport(plan)})
 	}
 	if err != nil {
 		return s.importRefused(w, r, v, form, err)
@@ -178,8 +178,8 @@ var importTones = map[users.ImportStatus]tone{users.ImportNew: "ok", users.Impor
 // importWords are what a status is called on the page.
 var importWords = map[users.ImportStatus]string{users.ImportNew: "new", users.ImportExists: "there already", users.ImportWrong: "error"}
 
-// report shows a plan, what needs mending first.
-func report(plan users.ImportPlan) *importReport {
+// planReport shows a plan, what needs mending first.
+func planReport(plan users.ImportPlan) *importReport {
 	view := &importReport{Digest: plan.Digest(), New: plan.New, Joins: plan.Joins(), Wrong: plan.Wrong, Summary: importSummary(plan, false),
 		Ignored: strings.Join(plan.Ignored, ", "), NewGroups: strings.Join(plan.Groups, ", ")}
 	for i := range plan.Rows {

@@ -39,6 +39,7 @@ const testGPU = "GPU-5f0c1a7e-0000-4000-8000-000000000000"
 // A lab is the pages over fakes, on a server of their own that is the
 // notebooks' origin too.
 type lab struct {
+	unused    bool // nobody has had a GPU
 	users     *testUsers
 	quotas    *quota.Service
 	storage   *storage.Service
@@ -109,7 +110,7 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 		t.Fatal(err)
 	}
 	config := webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, LendGPU: l.lending.set, Machines: l.machines, GPULabels: func(node string) []string {
+		History: l.history, Quotas: l.quotas, Storage: l.storage, Report: l.report, LendGPU: l.lending.set, Machines: l.machines, GPULabels: func(node string) []string {
 			return []string{"nvidia.com/gpu.memory=24576", "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB"}
 		}, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
 		CA: func() []byte { return l.ca }, Clients: someClients(t), LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,

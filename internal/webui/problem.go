@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -48,6 +49,8 @@ var (
 		text: "Nothing was changed. Send it again with less text.", linkText: "Go to the home page", link: "/"}
 	errFormUnreadable = &problem{status: http.StatusBadRequest, title: "This form could not be read",
 		text: "Nothing was changed. Open the page again and send the form once more.", linkText: "Go to the home page", link: "/"}
+	errDiskFull = &problem{status: http.StatusInsufficientStorage, title: "The lab’s disk is full",
+		text: "Nothing was changed, and what runs goes on. An admin finds what takes the room with “gpulab disk”; people make room by deleting files in a running notebook. Try again in a minute.", linkText: "Go to the home page", link: "/"}
 	errPanicked = &problem{status: http.StatusInternalServerError, title: "Something went wrong here",
 		text: "It is not your doing. Try again; if it stays, an admin finds the reason with “gpulab logs”.", linkText: "Go to the home page", link: "/"}
 )
@@ -70,8 +73,12 @@ func problemOf(err error) *problem {
 	case errors.Is(err, users.ErrSuspended):
 		return &problem{status: http.StatusForbidden, title: "This account is suspended", text: message(err), cause: err}
 	}
-	return &problem{status: http.StatusInternalServerError, title: errPanicked.title, text: errPanicked.text,
-		linkText: errPanicked.linkText, link: errPanicked.link, cause: err}
+	ours := *errPanicked
+	if store.Full(err) {
+		ours = *errDiskFull
+	}
+	ours.cause = err
+	return &ours
 }
 
 // fail answers a request with err: a redirect, JSON for scripts, or a page.

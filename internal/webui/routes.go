@@ -63,6 +63,8 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/gpus/{uuid}/lend", need: users.ActionManageLab, handler: s.lendGPU},
 		{method: "GET", path: "/gpus/{uuid}/curves", need: users.ActionSee, handler: s.gpuCurves, script: true},
 		{method: "GET", path: "/use", need: users.ActionSee, handler: s.usePage},
+		{method: "GET", path: "/report", need: users.ActionManageLab, handler: s.reportPage},
+		{method: "GET", path: "/report.csv", need: users.ActionManageLab, handler: s.downloadReport},
 		{method: "GET", path: "/events", need: users.ActionSee, handler: s.events, script: true},
 		{method: "GET", path: "/network", need: users.ActionSee, handler: s.networkPage},
 		{method: "GET", path: "/design", need: users.ActionSee, handler: s.designPage},

@@ -136,6 +136,8 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/invitations/1/revoke", lead | admin},
 		{"GET", "/network", signedIn},
 		{"GET", "/status", admin},
+		{"GET", "/report", admin},
+		{"GET", "/report.csv", admin},
 		{"GET", "/machines", admin},
 		{"POST", "/machines/invite", admin},
 		{"POST", "/machines/invitations/0000000000000001/withdraw", admin},

@@ -20,6 +20,7 @@ type useView struct {
 	MyGPUs     []useRow
 	Everybody  []useRow // for those who may see it, otherwise nil
 	SeesOthers bool
+	Report     bool // may be seen
 	Reclaimed  []reclaimedView
 	NotKept    string // why nothing is written down at the moment
 }
@@ -81,7 +82,7 @@ func (s *Server) usePage(w http.ResponseWriter, r *http.Request, v visitor) erro
 }
 
 func (s *Server) useView(ctx context.Context, v visitor, days int) (useView, error) {
-	view := useView{Days: days, SeesOthers: v.mayOnOthers(users.ActionSeeUse), NotKept: s.notKept()}
+	view := useView{Days: days, SeesOthers: v.mayOnOthers(users.ActionSeeUse), Report: s.cfg.Report != nil && v.may(users.ActionManageLab), NotKept: s.notKept()}
 	for _, span := range useSpans {
 		span.Current = span.Days == days
 		view.Spans = append(view.Spans, span)

@@ -28,6 +28,7 @@ import (
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/report"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -123,6 +124,8 @@ type Config struct {
 	Storage   Storage
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
+	// Report says what the lab had of its GPUs in so many weeks; nil says nothing.
+	Report func(ctx context.Context, weeks int) (report.Report, error)
 	// CheckGPU lets a test pod compute on a free GPU and returns what it saw, as
 	// the end of a sentence that begins with "a test pod saw".
 	CheckGPU func(ctx context.Context) (string, error)

@@ -21,6 +21,7 @@ import (
 // TestClass is a lab with many people: who may do what to whom, how much each
 // may use, and the ways in and out.
 func TestClass(t *testing.T) {
+	// Not beside others: thirty browsers and notebooks need what processors there are.
 	live(t, []chapter{
 		{"set up", testSetUpClass, true},
 		{"quotas", testQuotas, false},

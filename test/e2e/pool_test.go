@@ -27,6 +27,7 @@ import (
 // TestPool is a lab of two machines: the second joins by the printed line, works
 // with the first, dies and comes back, and is removed with nothing left on it.
 func TestPool(t *testing.T) {
+	t.Parallel()
 	p := &pool{}
 	live(t, []chapter{
 		{"set up", p.setUp, true},
@@ -56,6 +57,7 @@ func TestPool(t *testing.T) {
 // TestPoolWithHomesOnTheHead is a lab whose homes lie on the head's own disk:
 // what the other machine has is seen, and notebooks stay where homes are.
 func TestPoolWithHomesOnTheHead(t *testing.T) {
+	t.Parallel()
 	p := &pool{}
 	live(t, []chapter{
 		{"set up", p.setUpLocal, true},
@@ -72,6 +74,7 @@ func TestPoolWithHomesOnTheHead(t *testing.T) {
 // whose other machine mounts them. The kernel here may have no NFS: what stands in
 // for it is the lowest layer, the programs exportfs and mount.nfs4.
 func TestPoolWithHomesOverNFS(t *testing.T) {
+	t.Parallel()
 	p := &pool{}
 	live(t, []chapter{
 		{"set up", p.setUpExport, true},
@@ -875,22 +878,22 @@ const neighbour = "0.2.0"
 // and is marked; one of the release after that is told what to install where.
 func (p *pool) anotherVersion(t *testing.T, a *appliance) {
 	thief := p.thief(t, p.node.DialHost)
-	r, err := http.NewRequestWithContext(a.ctx, http.MethodPost, "https://"+nodesDoor+"/v1/stream", strings.NewReader(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Gpulab-Version", "0.3.7")
-	resp, err := thief.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, _ := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusUpgradeRequired || !bytes.Contains(answer, []byte("of version 0.3.7 on the head")) {
-		t.Errorf("a machine two releases away gets %s %s", resp.Status, answer)
-	}
 	a.eventually(t, "the head says what is to be installed", func() bool {
-		out := a.MustGpulab(a.ctx, "nodes")
+		r, err := http.NewRequestWithContext(a.ctx, http.MethodPost, "https://"+nodesDoor+"/v1/stream", strings.NewReader(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Gpulab-Version", "0.3.7")
+		resp, err := thief.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusUpgradeRequired || !bytes.Contains(answer, []byte("of version 0.3.7 on the head")) {
+			t.Errorf("a machine two releases away gets %s %s", resp.Status, answer)
+		}
+		out := a.MustGpulab(a.ctx, "nodes") // before the machine itself is back
 		return strings.Contains(out, "not ready") && strings.Contains(out, "0.3.7 ≠") && strings.Contains(out, "of version 0.3.7 on the head")
 	})
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,9 @@ func TestQueue(t *testing.T) {
 		{"gpulab is killed", q.gpulabKilled, true},
 		{"what is deleted by hand comes back", q.byHand, true},
 		{"a deleted pod makes room", q.podDeleted, true},
+		{"a turn that nobody takes", q.notOpened, true},
 		{"nothing is left", q.nothingLeft, false},
+		{"the report", q.report, false},
 	})
 }
 
@@ -45,6 +48,7 @@ profiles:
   - {slug: gpu, title: GPU notebook, cpus: 2, memory: 2Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}
   - {slug: many, title: Many GPUs, cpus: 2, memory: 2Gi, gpus: 9}
 queue: {halfLife: 1h, sampling: 1s}
+idle: {unopened: 30s}
 `
 
 func (q *line) setUp(t *testing.T, a *appliance) {
@@ -67,6 +71,14 @@ func (q *line) moreThanThereIs(t *testing.T, a *appliance) {
 // whoUsedLess: two have the GPUs; of the two who wait then, the one who has used
 // none goes first, though she came later.
 func (q *line) whoUsedLess(t *testing.T, a *appliance) {
+	// What notebooks did here two months ago.
+	a.MustRun(a.ctx, "python3", "-c", `import sqlite3, time
+db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=20)
+for hours in range(1, 10):
+    at = int((time.time() - 60 * 86400) * 1000)
+    db.execute("""INSERT INTO launches (user_id, handle, name, title, profile, gpus, state, requested_at, started_at, ready_at, ended_at)
+        SELECT id, handle, 'old', 'Old', 'gpu', 1, 'ended', ?, ?, ?, ? FROM users WHERE handle = ?""", (at, at, at, at + hours * 3600000, "`+adminHandle+`"))
+db.commit()`)
 	began := time.Now()
 	ada := a.browser.For(t)
 	launch(ada, "gpu", "First")
@@ -84,6 +96,7 @@ func (q *line) whoUsedLess(t *testing.T, a *appliance) {
 	for _, holder := range []string{"You", guestHandle} {
 		q.more.WaitText("#launch-detail", holder)
 	}
+	q.more.WaitText("#launch-state", "It starts in about 5 h, judging by how long notebooks here have run.")
 	cleo := q.cleo.For(t)
 	launch(cleo, "gpu", "Fresh")
 	cleo.WaitText("#launch-state", "It is next in line.")
@@ -192,11 +205,59 @@ func (q *line) podDeleted(t *testing.T, a *appliance) {
 	}
 }
 
+// notOpened: who waited, went away and does not open what they got loses it to
+// the next.
+func (q *line) notOpened(t *testing.T, a *appliance) {
+	cleo := q.cleo.For(t).Tab()
+	launch(cleo, "gpu", "Forgotten")
+	cleo.WaitText("#launch-state", "It is next in line.")
+	cleo.Open(pages + "/")
+	ben := a.guest.For(t).Tab()
+	launch(ben, "gpu", "After")
+	ben.WaitText("#launch-state", "One launch is ahead of it.")
+	stopNotebook(t, a.browser, "More")
+	cleo.WaitText("main", "It is your turn: your notebook “Forgotten” has been ready")
+	cleo.Pictures("queue-your-turn")
+	ben.WaitText("#launch-state", "It was the turn of cleo, who has not opened the notebook")
+	waitJupyterLab(ben, guestHandle)
+	cleo.WaitText("main", "nobody opened it for")
+}
+
 // nothingLeft: when all have ended, Kueue knows of none.
 func (q *line) nothingLeft(t *testing.T, a *appliance) {
-	stopNotebook(t, a.browser, "More")
 	stopNotebook(t, a.guest, "Third")
+	stopNotebook(t, a.guest, "After")
 	a.eventually(t, "Kueue knows of no launch", func() bool {
 		return strings.TrimSpace(a.workloads(t)) == ""
 	})
+}
+
+// report: what all this has come to, on the page and in the terminal.
+func (q *line) report(t *testing.T, a *appliance) {
+	var got struct {
+		Simulated bool
+		Whole     struct {
+			HeldSeconds, ThereSeconds                                 float64
+			People, Launches, GaveUp, Reclaimed, ReclaimedForSomebody int
+			Waited50Seconds, Waited95Seconds, Fairness                float64
+		}
+		Weeks []struct{ Launches int }
+	}
+	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "report", "--json")), &got); err != nil {
+		t.Fatal(err)
+	}
+	if w := got.Whole; !got.Simulated || w.People != 3 || w.Launches != 7 || w.GaveUp != 0 || w.Reclaimed != 1 || w.ReclaimedForSomebody != 1 ||
+		w.HeldSeconds <= 0 || w.HeldSeconds > w.ThereSeconds || w.Waited95Seconds < 3 || w.Waited50Seconds > w.Waited95Seconds || w.Fairness <= 1.0/3 || w.Fairness > 1 || len(got.Weeks) == 0 {
+		t.Errorf("the report says %+v", got)
+	}
+	t.Logf("held %.0f s, half waited %.1f s, 19 of 20 %.1f s, fairness %.2f", got.Whole.HeldSeconds, got.Whole.Waited50Seconds, got.Whole.Waited95Seconds, got.Whole.Fairness)
+	if text := a.MustGpulab(a.ctx, "report"); !strings.Contains(text, "TAKEN BACK") || !strings.Contains(text, "These GPUs are simulated.") {
+		t.Errorf("the command says\n%s", text)
+	}
+	checkFailure(t, a.Gpulab(a.ctx, "report", "--weeks", "54"), exitUsage, "1 to 53 weeks")
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/use")
+	b.ClickOn(`a[href="/report"]`)
+	b.WaitText("main", "Week by week")
+	b.Pictures("report")
 }

@@ -14,8 +14,12 @@ func testReset(t *testing.T, a *appliance) {
 	if a.notebookPods(t) == "" {
 		t.Error("no notebook runs, so reset has less to do than it should")
 	}
-	// Ending the service alone takes longer than this.
-	checkFailure(t, a.Run(a.ctx, "timeout", "--preserve-status", "0.3", a.Binary(), "reset", "--yes"), 1, "Run `gpulab reset` again")
+	// In its first step, which takes a while.
+	const interrupted = `"$0" reset --yes >/tmp/reset.out 2>&1 & reset=$!
+until grep -q ending /tmp/reset.out; do sleep 0.01; done
+kill $reset; wait $reset; code=$?
+cat /tmp/reset.out >&2; rm /tmp/reset.out; exit $code`
+	checkFailure(t, a.Run(a.ctx, "sh", "-c", interrupted, a.Binary()), 1, "Run `gpulab reset` again")
 	a.Gpulab(a.ctx, "reset", "--yes") // whether it failed, the next one shows
 	if got := a.MustRun(a.ctx, "ip", "netns", "list"); !strings.HasPrefix(got, "own") {
 		t.Errorf("reset took somebody else's network namespace away: %q", got)

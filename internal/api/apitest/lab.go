@@ -18,6 +18,7 @@ import (
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
+	"github.com/gpulab/gpulab/internal/report"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
@@ -166,7 +167,8 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		files = rootless{l.Storage}
 	}
 	l.API, err = api.New(api.Config{
-		Users: l.Users, Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}), Quotas: l.Quotas, Storage: files,
+		Report: report.New(report.Config{DB: st.DB(), Usage: history.New(history.Config{Store: st}).Usage, Groups: l.Users.Groups, Members: l.Users.Members}).Make,
+		Users:  l.Users, Notebooks: l.Notebooks, History: history.New(history.Config{Store: st}), Quotas: l.Quotas, Storage: files,
 		Snapshots: func() []gpu.Snapshot { return l.GPUs }, Status: l.status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error {
 			return l.Quotas.Check(ctx, u, quota.Ask{GPUs: p.GPUs, CPUs: p.CPUs, Memory: 4 << 30}, 0)

@@ -1,0 +1,196 @@
+package notebooks
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/units"
+)
+
+// When a waiting launch starts depends on people. What is expected is what would
+// come of it if everybody used GPUs for as long as notebooks here have usually run.
+
+const (
+	enoughPast = 5                   // notebooks, to tell from them how long others run
+	pastDays   = 90 * 24 * time.Hour // how far back they are looked at
+)
+
+// lengths are how long notebooks with GPUs have run, the shortest first.
+type lengths []time.Duration
+
+// left is how much longer a notebook runs that has run for so long: half of those
+// that did ended sooner. It is false where too few ran longer.
+func (d lengths) left(age time.Duration) (time.Duration, bool) {
+	i, _ := slices.BinarySearch(d, max(age, 0)+1)
+	longer := d[i:]
+	if len(longer) < enoughPast {
+		return 0, false
+	}
+	return longer[len(longer)/2] - max(age, 0), true
+}
+
+// tenure are GPUs of a machine that come free about then.
+type tenure struct {
+	machine string
+	gpus    int
+	until   time.Time
+}
+
+// expected says when launches that wait in this order can be expected to start,
+// zero where that cannot be told. Who has got GPUs keeps them for so long.
+func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []Need, length time.Duration) []time.Time {
+	nodes := slices.Clone(room.Nodes)
+	for _, r := range reserved {
+		place(nodes, r)
+	}
+	free := map[string][]time.Time{} // by machine: from when on each of its GPUs is
+	for _, n := range nodes {
+		free[n.Name] = slices.Repeat([]time.Time{now}, max(n.Free.GPUs, 0))
+	}
+	for _, h := range held {
+		if _, open := free[h.machine]; open {
+			free[h.machine] = append(free[h.machine], slices.Repeat([]time.Time{h.until}, h.gpus)...)
+		}
+	}
+	for _, f := range free {
+		slices.SortFunc(f, time.Time.Compare)
+	}
+	starts := make([]time.Time, len(queue))
+	ahead := map[string]time.Time{} // by line: when the one before starts
+	for i, need := range queue {
+		var at time.Time
+		var on string
+		var line strings.Builder
+		for _, n := range nodes {
+			if !n.fits(need) {
+				continue
+			}
+			line.WriteString(n.Name + "\n")
+			if f := free[n.Name]; len(f) >= need.GPUs && (on == "" || f[need.GPUs-1].Before(at)) {
+				at, on = f[need.GPUs-1], n.Name
+			}
+		}
+		// Nobody overtakes who waits for the same machines.
+		before, others := ahead[line.String()]
+		switch {
+		case on == "" || others && before.IsZero():
+			ahead[line.String()] = time.Time{}
+			continue
+		case at.Before(before):
+			at = before
+		}
+		starts[i], ahead[line.String()] = at, at
+		f := append(free[on][need.GPUs:], slices.Repeat([]time.Time{at.Add(length)}, need.GPUs)...)
+		slices.SortFunc(f, time.Time.Compare)
+		free[on] = f
+	}
+	return starts
+}
+
+// expectations are when the launches that wait for GPUs can be expected to start.
+func (s *Service) expectations(ctx context.Context, room Room, reserved []Need, all []Launch) map[int64]time.Time {
+	now := s.now()
+	past, err := s.pastLengths(ctx, now)
+	if err != nil {
+		s.log.Warn("how long notebooks ran is not known", "error", err)
+		return nil
+	}
+	length, known := past.left(0)
+	if !known {
+		return nil
+	}
+	var held []tenure
+	var waiting []Launch
+	for _, l := range all {
+		switch {
+		case l.GPUs == 0:
+		case l.State == Waiting:
+			if s.unable(l.Profile) == "" {
+				waiting = append(waiting, l)
+			}
+		case l.Node != "":
+			until := now
+			if left, known := past.left(now.Sub(l.Started)); known {
+				until = now.Add(left)
+			} else if l.State != Stopping {
+				until = time.Time{}
+			}
+			if s.cfg.EndsBy != nil {
+				if latest := s.cfg.EndsBy(l); !latest.IsZero() && (until.IsZero() || latest.Before(until)) {
+					until = latest
+				}
+			}
+			if l.State == Stopping || !until.IsZero() && until.Before(now) {
+				until = now
+			}
+			if !until.IsZero() {
+				held = append(held, tenure{l.Node, l.GPUs, until})
+			}
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b Launch) int { return cmp.Compare(s.turn(a), s.turn(b)) })
+	queue := make([]Need, len(waiting))
+	for i, l := range waiting {
+		queue[i] = s.need(l)
+	}
+	list := map[int64]time.Time{}
+	for i, at := range expected(now, room, reserved, held, queue, length) {
+		if !at.IsZero() {
+			list[waiting[i].ID] = at.Round(time.Minute)
+		}
+	}
+	return list
+}
+
+// pastLengths reads them anew once a minute.
+func (s *Service) pastLengths(ctx context.Context, now time.Time) (lengths, error) {
+	if at := now.Truncate(time.Minute); !at.Equal(s.ran.at) {
+		of, err := s.rows.lengths(ctx, now.Add(-pastDays))
+		if err != nil {
+			return nil, err
+		}
+		s.ran.at, s.ran.of = at, of
+	}
+	return s.ran.of, nil
+}
+
+func (t rows) lengths(ctx context.Context, since time.Time) (lengths, error) {
+	list, err := t.db.QueryContext(ctx, `SELECT ended_at - started_at FROM launches
+		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL ORDER BY 1`, since.UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("read how long notebooks ran: %w", err)
+	}
+	defer func() { _ = list.Close() }()
+	var d lengths
+	for list.Next() {
+		var ms int64
+		if err := list.Scan(&ms); err != nil {
+			return nil, fmt.Errorf("read how long notebooks ran: %w", err)
+		}
+		d = append(d, time.Duration(ms)*time.Millisecond)
+	}
+	if err := list.Err(); err != nil {
+		return nil, fmt.Errorf("read how long notebooks ran: %w", err)
+	}
+	return d, nil
+}
+
+// expectedWords says it as roughly as it is known, so that it also stays the same
+// for a while.
+func expectedWords(wait time.Duration) string {
+	const why = ", judging by how long notebooks here have run"
+	step := 5 * time.Minute
+	switch {
+	case wait < 5*time.Minute:
+		return "It can start any minute" + why + "."
+	case wait >= 4*time.Hour:
+		step = time.Hour
+	case wait >= time.Hour:
+		step = 15 * time.Minute
+	}
+	return "It starts in about " + units.Lasting(wait.Round(step)) + why + "."
+}
