@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/units"
 )
 
@@ -113,21 +114,7 @@ func (s *Service) expectations(ctx context.Context, room Room, reserved []Need, 
 				waiting = append(waiting, l)
 			}
 		case l.Node != "":
-			until := now
-			if left, known := past.left(now.Sub(l.Started)); known {
-				until = now.Add(left)
-			} else if l.State != Stopping {
-				until = time.Time{}
-			}
-			if s.cfg.EndsBy != nil {
-				if latest := s.cfg.EndsBy(l); !latest.IsZero() && (until.IsZero() || latest.Before(until)) {
-					until = latest
-				}
-			}
-			if l.State == Stopping || !until.IsZero() && until.Before(now) {
-				until = now
-			}
-			if !until.IsZero() {
+			if until := s.givesBack(l, past, now); !until.IsZero() {
 				held = append(held, tenure{l.Node, l.GPUs, until})
 			}
 		}
@@ -146,6 +133,32 @@ func (s *Service) expectations(ctx context.Context, room Room, reserved []Need, 
 	return list
 }
 
+// givesBack is when a launch that has GPUs can be expected to give them back, zero
+// where nothing tells.
+func (s *Service) givesBack(l Launch, past lengths, now time.Time) (until time.Time) {
+	if l.State == Stopping {
+		return now
+	}
+	if left, known := past.left(now.Sub(l.Started)); known {
+		until = now.Add(left)
+	}
+	if s.cfg.EndsBy != nil {
+		until = earlier(until, s.cfg.EndsBy(l))
+	}
+	if !until.IsZero() && until.Before(now) {
+		return now
+	}
+	return until
+}
+
+// earlier is the earlier one of those times that are known.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // pastLengths reads them anew once a minute.
 func (s *Service) pastLengths(ctx context.Context, now time.Time) (lengths, error) {
 	if at := now.Truncate(time.Minute); !at.Equal(s.ran.at) {
@@ -159,21 +172,12 @@ func (s *Service) pastLengths(ctx context.Context, now time.Time) (lengths, erro
 }
 
 func (t rows) lengths(ctx context.Context, since time.Time) (lengths, error) {
-	list, err := t.db.QueryContext(ctx, `SELECT ended_at - started_at FROM launches
+	d, err := store.All(ctx, t.db, func(row store.Row) (time.Duration, error) {
+		ms, err := store.Value[int64](row)
+		return time.Duration(ms) * time.Millisecond, err
+	}, `SELECT ended_at - started_at FROM launches
 		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL ORDER BY 1`, since.UnixMilli())
 	if err != nil {
-		return nil, fmt.Errorf("read how long notebooks ran: %w", err)
-	}
-	defer func() { _ = list.Close() }()
-	var d lengths
-	for list.Next() {
-		var ms int64
-		if err := list.Scan(&ms); err != nil {
-			return nil, fmt.Errorf("read how long notebooks ran: %w", err)
-		}
-		d = append(d, time.Duration(ms)*time.Millisecond)
-	}
-	if err := list.Err(); err != nil {
 		return nil, fmt.Errorf("read how long notebooks ran: %w", err)
 	}
 	return d, nil
