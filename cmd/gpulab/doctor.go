@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -262,6 +264,10 @@ func machineOptions(cfg Config) doctor.Options {
 // askLab asks the running gpulab for what the doctor wants to know.
 func (a *app) askLab(ctx context.Context) (doctor.Lab, error) {
 	s, err := a.client().Status(ctx)
+	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+		time.Sleep(time.Second) // it was ending just then
+		s, err = a.client().Status(ctx)
+	}
 	switch {
 	case errors.Is(err, ctl.ErrNotRunning):
 		return doctor.Lab{}, doctor.ErrNoDaemon

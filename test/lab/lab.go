@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -292,12 +293,17 @@ func (l *Lab) Processes(ctx context.Context, name string) []int {
 }
 
 // Kill sends a signal, such as "KILL", to the host's programs with the name.
-// It returns how many there were.
+// It returns how many there were; those that got KILL are gone by then, or it
+// waited for five seconds.
 func (l *Lab) Kill(ctx context.Context, signal, name string) int {
 	l.t.Helper()
 	pids := l.Processes(ctx, name)
 	for _, pid := range pids {
 		l.Run(ctx, "kill", "-s", signal, strconv.Itoa(pid))
+	}
+	still := func(pid int) bool { return slices.Contains(pids, pid) }
+	for end := time.Now().Add(5 * time.Second); signal == "KILL" && time.Now().Before(end) && slices.ContainsFunc(l.Processes(ctx, name), still); {
+		time.Sleep(20 * time.Millisecond)
 	}
 	return len(pids)
 }
