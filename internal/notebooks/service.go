@@ -156,7 +156,7 @@ type Service struct {
 	used pastUse // the loop's own
 	ran  struct {
 		at time.Time
-		of lengths
+		of pastRuns
 	}
 
 	mu          sync.Mutex
