@@ -47,7 +47,7 @@ func newLaptopFor(t *testing.T, a *appliance, b *lab.Browser, handle, scope stri
 	b.Fill("What it is for", "my laptop")
 	b.Click("main", "Make the token")
 	b.WaitFor("the token", `document.querySelector("#secret")?.value`)
-	dir := t.TempDir()
+	dir := a.lifeOf.TempDir() // for the chapters after this one, too
 	l := &laptop{a: a, dir: dir, login: filepath.Join(dir, "login.json")}
 	text, err := json.Marshal(map[string]any{"server": pages, "lab": "Class lab", "handle": handle, "scope": scope, "ca": string(a.ca),
 		"token": lab.Evaluate[string](b, `() => document.querySelector("#secret").value`), "expires": time.Now().Add(time.Hour)})
