@@ -133,7 +133,7 @@ func jobEndWords(p PodInfo, limit time.Duration, memoryRanOut bool) (code, words
 		return EndTimeLimit, outOfTime
 	}
 	code, words = endWords(p)
-	if p.ExitCode == 127 {
+	if p.ExitCode == 127 && lastLine(p.ExitMessage) == "" {
 		words += " A program was not found."
 	}
 	return code, words

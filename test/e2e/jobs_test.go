@@ -237,7 +237,7 @@ func (j *jobs) cancelled(t *testing.T, a *appliance) {
 	b.WaitText("#job-log", "begun")
 	second := l.submit(t, "--gpus", "1", "--name", "next", l.script(t, "next.sh", "echo next; sleep 600\n"))
 	l.gpulab(t, 0, []string{"jobs"}, "waiting: Both GPUs are in use.")
-	b.Click("#job-actions", "Cancel")
+	b.Click("#job-actions", "Cancel long")
 	b.Click("dialog[open]", "Cancel it")
 	b.WaitText("#job-state", "Cancelled")
 	if got := a.MustRun(a.ctx, "cat", a.homeOf(t, "cleo")+"/saved.txt"); got != "saved\n" {
@@ -271,7 +271,7 @@ func (j *jobs) gpulabKilled(t *testing.T, a *appliance) {
 		t.Errorf("it ran as often as this: %q", got)
 	}
 	// Once more, from its page.
-	b.Click("#job-actions", "Run again")
+	b.Click("#job-actions", "Run again steady")
 	b.WaitFor("the page of another job", fmt.Sprintf(`location.pathname.startsWith("/jobs/") && location.pathname !== "/jobs/%s"`, number))
 	b.WaitText("#job-log", "step 2")
 	l.gpulab(t, 0, []string{"cancel", "steady"}, "is being cancelled")
