@@ -216,6 +216,20 @@
 
   // ---- a notebook opens by itself, once, when it becomes ready before our eyes
   // or just did; not in a browser where its kernel would stay "connecting"
+  // A log shows its end, and stays where somebody has scrolled to.
+  let atEnd = true;
+  const showEnd = () => {
+    const log = document.querySelector("pre[data-follow]");
+    if (log && atEnd) log.scrollTop = log.scrollHeight;
+  };
+  document.addEventListener("scroll", (event) => {
+    const log = event.target;
+    if (log.matches?.("pre[data-follow]")) atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+  }, true);
+  const logPlace = document.querySelector("#job-log")?.parentElement;
+  if (logPlace) new MutationObserver(showEnd).observe(logPlace, { childList: true, subtree: true, characterData: true });
+  showEnd();
+
   const ready = () => document.querySelector("[data-open-when-ready]");
   let awaited = !ready() || "justReady" in ready().dataset;
 

@@ -228,7 +228,7 @@ func (l *appliance) idleNotebooks(ctx context.Context, policies idle.Policies) (
 	var list []idle.Notebook
 	for i := range active {
 		a := &active[i]
-		if a.State != notebooks.Running {
+		if a.State != notebooks.Running || a.Job != nil { // a job has its time limit
 			continue
 		}
 		if _, known := groups[a.UserID]; !known {

@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpulab/gpulab/internal/client"
 	"github.com/gpulab/gpulab/internal/journal"
 )
 
@@ -28,8 +30,9 @@ type logsOptions struct {
 func newLogs(a *app) *cobra.Command {
 	var o logsOptions
 	c := &cobra.Command{
-		Use: "logs [gpulab|k3s|hub|probe]", Short: "Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU probe",
-		Long: `Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU probe.
+		Use: "logs [gpulab|k3s|hub|probe|JOB]", Short: "Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU probe; or of a job",
+		Long: `Show the log of gpulab, its Kubernetes, its JupyterHub or its GPU probe; or what
+a job of yours has said, by its number or name, without root.
 
 With systemd all but the hub's is in the journal too, with fields of its own:
 SYSLOG_IDENTIFIER is gpulab, k3s or gpulab-probe; GPULAB_COMPONENT is the part
@@ -39,10 +42,14 @@ journalctl -u gpulab -p warning GPULAB_USER=ada`,
 		Example: `  sudo gpulab logs -f
   sudo gpulab logs --component charts
   sudo gpulab logs k3s -n 500
-  sudo gpulab logs hub`,
-		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+  sudo gpulab logs hub
+  gpulab logs -f 12`,
+		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"gpulab", "k3s", "hub", "probe"},
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 && !slices.Contains(c.ValidArgs, args[0]) {
+				return (&client.App{}).JobLog(c, args[0], o.follow)
+			}
 			if err := requireRoot(c); err != nil {
 				return err
 			}

@@ -120,7 +120,7 @@ func TestCompletion(t *testing.T) {
 func TestWrongUse(t *testing.T) {
 	for _, args := range [][]string{
 		{"frobnicate"}, {"statu"}, {"--bogus"}, {"status", "--bogus"}, {"status", "surplus"}, {"user", "frobnicate"},
-		{"user", "add"}, {"user", "add", "a", "b"}, {"logs", "nothing"}, {"init", "--simulated-gpus", "many"}, {"man"},
+		{"user", "add"}, {"user", "add", "a", "b"}, {"logs", "a", "b"}, {"init", "--simulated-gpus", "many"}, {"man"},
 		{"ca", "--trust", "--untrust"},
 	} {
 		code, out, stderr := gpulab(t, args...)

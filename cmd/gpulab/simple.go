@@ -49,7 +49,7 @@ func newExitCodes() *cobra.Command {
   7  this computer is not signed in to a lab, or not any more (gpulab login)
   8  the lab cannot be reached, or is not the one that was trusted
   9  the lab refused it: by role, scope or quota, or there is no such thing
- 10  the notebook did not start`,
+ 10  the notebook or the job did not start`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), c.Long)
 			return err

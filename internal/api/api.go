@@ -107,6 +107,11 @@ type Notebooks interface {
 	Stop(ctx context.Context, id int64) error
 	Cancel(ctx context.Context, id int64) error
 	Subscribe(ctx context.Context) <-chan struct{}
+
+	Submit(ctx context.Context, user users.User, request notebooks.JobRequest) (notebooks.Launch, error)
+	Again(ctx context.Context, user users.User, id int64) (notebooks.Launch, error)
+	Jobs(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	Log(l notebooks.Launch, from int64) (notebooks.LogPart, error)
 }
 
 // History is what GPUs did, and who used them.
@@ -241,6 +246,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addAccount()
 	s.addNotebooks()
 	s.addIdle()
+	s.addJobs()
 	s.addReport()
 	s.addFiles()
 	s.addSSHKeys()
@@ -276,6 +282,7 @@ func (s *Server) config() huma.Config {
 var tags = []*huma.Tag{
 	{Name: "account", Description: "Your own account, quotas and use."},
 	{Name: "notebooks", Description: "What you can launch, and what runs or waits."},
+	{Name: "jobs", Description: "Programs that run to their end without a browser."},
 	{Name: "GPUs", Description: "What GPUs are, do and did, and for whom."},
 	{Name: "folders", Description: "The room in your home, and folders that people share."},
 	{Name: "files", Description: "Bringing files in and out over SFTP."},

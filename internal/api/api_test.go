@@ -210,6 +210,12 @@ var operations = map[string]struct {
 	"keepNotebook":              {"/notebooks/1/keep", "", managers, users.ScopeFull},
 	"freeNotebook":              {"/notebooks/1/free", "", admin, users.ScopeFull},
 	"listReclaims":              {"/reclaims", "", signedIn, ""},
+	"listJobs":                  {"/jobs", "", signedIn, ""},
+	"submitJob":                 {"/jobs", `{"command": ["true"]}`, signedIn, users.ScopeLaunch},
+	"getJob":                    {"/jobs/2", "", managers, ""},
+	"readJobLog":                {"/jobs/2/log", "", 0, ""},
+	"runJobAgain":               {"/jobs/2/again", "", 0, users.ScopeLaunch},
+	"cancelJob":                 {"/jobs/2", "", managers, users.ScopeFull},
 	"getReport":                 {"/report", "", admin, ""},
 	"listGPUs":                  {"/gpus", "", signedIn, ""},
 	"getGPUHistory":             {"/gpus/" + apitest.GPU + "/history", "", signedIn, ""},
@@ -284,6 +290,9 @@ func TestEveryOperationForEveryRoleAndScope(t *testing.T) {
 				if _, err := l.Notebooks.Launch(t.Context(), zed, notebooks.Request{Profile: "cpu", Title: "zed's own"}); err != nil {
 					t.Fatal(err)
 				}
+				if _, err := l.Notebooks.Submit(t.Context(), zed, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: "zed's own"}); err != nil {
+					t.Fatal(err)
+				}
 				for _, o := range l.API.Operations() {
 					row, listed := operations[o.ID]
 					if !listed {
@@ -298,7 +307,7 @@ func TestEveryOperationForEveryRoleAndScope(t *testing.T) {
 						token = l.Token(t, asker.handle, scope)
 					}
 					got := ask(t, l, token, o.Method, row.path, strings.ReplaceAll(row.body, "HANDLE", asker.handle))
-					refused := got.status == http.StatusUnauthorized || got.status == http.StatusForbidden || got.status == http.StatusNotFound && strings.HasPrefix(row.path, "/notebooks/")
+					refused := got.status == http.StatusUnauthorized || got.status == http.StatusForbidden || got.status == http.StatusNotFound && (strings.HasPrefix(row.path, "/notebooks/") || strings.HasPrefix(row.path, "/jobs/"))
 					allowed := row.allowed&asker.bit != 0 && (row.allowed&nobody != 0 || reach[scope] >= reach[row.scope])
 					if scope == users.ScopeFiles && asker.bit != nobody { // for files and nothing else
 						allowed = row.allowed&nobody != 0 || o.ID == "getFiles" || o.ID == "revokeThisToken"
@@ -335,7 +344,7 @@ func TestDescription(t *testing.T) {
 			t.Errorf("%s %s is described as %+v", o.Method, o.Path, d)
 		}
 		public := operations[o.ID].allowed&nobody != 0
-		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" { // launch stops one's own
+		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" && o.ID != "cancelJob" { // launch stops one's own
 			t.Errorf("%s: scope %q, want %q", o.ID, d.Scope, scope)
 		}
 		if !public {
@@ -574,6 +583,65 @@ func TestNotebooks(t *testing.T) {
 	log := ask(t, l, ada, "GET", "/audit?person=ben", "").want(t, http.StatusOK, "notebook.launch", "notebook.stop", "launch 1, profile gpu")
 	if strings.Contains(log.body, "secret-plan") {
 		t.Error("the log holds a title")
+	}
+}
+
+// TestJobs: a job is submitted, followed, run again and cancelled by its owner; others see that there is one.
+func TestJobs(t *testing.T) {
+	l := apitest.New(t)
+	ben, gus, ada := l.Token(t, "ben", users.ScopeLaunch), l.Token(t, "gus", users.ScopeFull), l.Token(t, "ada", users.ScopeFull)
+	type job struct {
+		ID                           int64
+		Name, State, Version, Output string
+		ExitCode                     *int
+	}
+	for body, why := range map[string]string{
+		`{}`: "nothing to run", `{"script": "x", "command": ["y"]}`: "not both", `{"script": "x", "timeLimit": "soon"}`: "is no time limit; write 2h",
+		`{"script": 7}`: "body.script", `{"command": ["x"], "memory": "4Gi"}`: "memory",
+	} {
+		ask(t, l, ben, "POST", "/jobs", body).want(t, http.StatusUnprocessableEntity, why)
+	}
+	made := ask(t, l, ben, "POST", "/jobs", `{"command": ["python", "x.py"], "name": "secret-plan", "gpus": 1, "timeLimit": "2h"}`).want(t, http.StatusCreated, `"timeLimit":7200`, `"page":"https://lab.example/jobs/1"`)
+	j := read[job](t, made)
+	if made.header.Get("Location") != "/api/v1/jobs/1" || j.State != "waiting" {
+		t.Errorf("%+v, %v", j, made.header)
+	}
+	for token, sees := range map[string]bool{gus: false, ada: true} {
+		if got := ask(t, l, token, "GET", "/jobs?of=everybody", "").want(t, http.StatusOK, `"user":"ben"`); strings.Contains(got.body, "secret-plan") != sees {
+			t.Errorf("sees the name: %v, want %v", !sees, sees)
+		}
+	}
+	// It is no notebook, and a notebook no job.
+	ask(t, l, ben, "GET", "/notebooks/1", "").want(t, http.StatusNotFound)
+	if got := ask(t, l, ada, "GET", "/notebooks?of=everybody", ""); strings.Contains(got.body, "secret-plan") {
+		t.Errorf("listed as a notebook: %s", got.body)
+	}
+	ask(t, l, ben, "POST", "/notebooks", `{"profile": "cpu"}`).want(t, http.StatusCreated)
+	ask(t, l, ben, "GET", "/jobs/2", "").want(t, http.StatusNotFound, "There is no such job")
+
+	ask(t, l, ben, "GET", "/jobs/1/log", "").want(t, http.StatusOK, `"missing":true`)
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		l.Notebooks.Say("h\xffi")
+		l.Notebooks.Move(1, func(n *notebooks.Launch) { n.State = notebooks.Running })
+	}()
+	ask(t, l, ben, "GET", "/jobs/1?wait=20&seen="+j.Version, "").want(t, http.StatusOK, `"state":"running"`)
+	ask(t, l, ben, "GET", "/jobs/1/log?wait=20", "").want(t, http.StatusOK, `"data":"aP9p"`, `"next":3`)
+	ask(t, l, ada, "GET", "/jobs/1/log", "").want(t, http.StatusForbidden, "for its owner alone")
+	ask(t, l, ada, "POST", "/jobs/1/again", "").want(t, http.StatusForbidden)
+	ask(t, l, gus, "GET", "/jobs/1/log", "").want(t, http.StatusNotFound)
+	l.Notebooks.Move(1, func(n *notebooks.Launch) {
+		n.State, n.EndCode, n.Reason = notebooks.Ended, notebooks.EndExited, "Its program ended with exit code 3."
+		n.Job.ExitCode = new(3)
+	})
+	ask(t, l, ben, "GET", "/jobs/1/log?from=3&wait=20", "").want(t, http.StatusOK, `"end":true`)
+	ask(t, l, ben, "GET", "/jobs/1", "").want(t, http.StatusOK, `"state":"failed"`, `"exitCode":3`, `"endCode":"exited"`)
+	again := read[job](t, ask(t, l, ben, "POST", "/jobs/1/again", "").want(t, http.StatusCreated))
+	ask(t, l, ben, "DELETE", "/jobs/"+strconv.FormatInt(again.ID, 10), "").want(t, http.StatusOK, `"state":"cancelled"`)
+	ask(t, l, ben, "DELETE", "/jobs/1", "").want(t, http.StatusOK, `"state":"failed"`)
+	log := ask(t, l, ada, "GET", "/audit?person=ben", "").want(t, http.StatusOK, "job.submit", "job.cancel", "job 1, profile gpu, 1 GPUs")
+	if strings.Contains(log.body, "secret-plan") {
+		t.Error("the log holds a name")
 	}
 }
 

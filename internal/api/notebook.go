@@ -222,6 +222,9 @@ func (s *Server) listNotebooks(ctx context.Context, c *call, in *notebooksInput)
 	}
 	list := NotebookList{Notebooks: []Notebook{}}
 	for i := range launches {
+		if launches[i].Job != nil {
+			continue
+		}
 		list.Notebooks = append(list.Notebooks, s.notebook(c, &launches[i]))
 	}
 	return answerWith(list)
@@ -281,7 +284,7 @@ func versionOf(n Notebook) string {
 // launchOf reads a launch that the caller may see all of. To others it does not exist.
 func (s *Server) launchOf(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
 	l, err := s.cfg.Notebooks.Get(ctx, id)
-	if err == nil && !c.may(users.ActionManageNotebooks, l.UserID) {
+	if err == nil && (l.Job != nil || !c.may(users.ActionManageNotebooks, l.UserID)) {
 		err = notebooks.ErrNotFound
 	}
 	return l, err

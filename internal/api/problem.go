@@ -103,6 +103,7 @@ var kinds = []struct {
 	{notebooks.ErrProfileUnknown, http.StatusUnprocessableEntity, "There is no such profile"},
 	{notebooks.ErrTitleInvalid, http.StatusUnprocessableEntity, "This title is not possible"},
 	{notebooks.ErrTooMany, http.StatusConflict, "The notebook was not started"},
+	{notebooks.ErrTooManyJobs, http.StatusConflict, "The job was not taken"},
 	{idle.ErrNotWarned, http.StatusConflict, "The notebook was not kept"},
 	{idle.ErrNoMore, http.StatusConflict, "The notebook was not kept"},
 	{idle.ErrTooLate, http.StatusConflict, "The notebook is stopped"},
@@ -137,6 +138,7 @@ func refusal(err error) error {
 	var often *limitError
 	var limited *users.RateError
 	var obstacle *notebooks.ObstacleError
+	var job *notebooks.JobError
 	switch {
 	case errors.As(err, &often):
 		return huma.ErrorWithHeaders(problem(http.StatusTooManyRequests, "Too many requests", "This program asks too often. Let it wait as long as Retry-After says."),
@@ -152,7 +154,9 @@ func refusal(err error) error {
 		return huma.ErrorWithHeaders(problem(http.StatusUnauthorized, "The access token was not accepted", message(err)),
 			http.Header{"Www-Authenticate": {`Bearer realm="gpulab", error="invalid_token"`}})
 	case errors.As(err, &obstacle):
-		return problem(http.StatusConflict, "The notebook was not started", message(err))
+		return problem(http.StatusConflict, "It was not started", message(err))
+	case errors.As(err, &job):
+		return problem(http.StatusUnprocessableEntity, "The job was not taken", message(err))
 	}
 	for _, k := range kinds {
 		if errors.Is(err, k.kind) {

@@ -29,6 +29,7 @@ func (a *App) Commands() []*cobra.Command {
 	return []*cobra.Command{
 		newLogin(a), newLogout(a), newWhoami(a),
 		newProfiles(a), newLaunch(a), newStop(a), newKeep(a), newPs(a), newOpen(a), newCp(a),
+		newSubmit(a), newRun(a), newJobs(a), newCancel(a),
 	}
 }
 
@@ -52,7 +53,7 @@ Sign in once with the address of the lab; the browser asks you to confirm it.`,
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
 	root.AddCommand(a.Commands()...)
-	root.AddCommand(a.Quota())
+	root.AddCommand(a.Quota(), a.Logs())
 	for _, c := range append(root.Commands(), root) {
 		if check := c.Args; check != nil {
 			c.Args = func(c *cobra.Command, args []string) error {

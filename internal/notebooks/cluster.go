@@ -32,6 +32,7 @@ const (
 	labelComponent = "app.kubernetes.io/component"
 
 	componentNotebook = "notebook"
+	componentJob      = "job"
 	componentHub      = "hub"
 )
 
@@ -48,8 +49,10 @@ type Cluster interface {
 	Synced() bool
 	// Room is what the ready nodes have and what is left of it.
 	Room() Room
-	// Notebooks are all notebook pods, terminating ones too.
+	// Notebooks are all pods of launches, terminating ones too: notebooks and jobs.
 	Notebooks() []PodInfo
+	// CreatePod makes a job's pod; one of this name that is there is no error.
+	CreatePod(ctx context.Context, p *corev1.Pod) error
 	// Warnings are the cluster's latest complaints about a pod, newest first.
 	Warnings(ctx context.Context, p PodInfo) ([]string, error)
 	// DeletePod deletes this very pod (by UID); one that is gone is no error.
@@ -58,9 +61,10 @@ type Cluster interface {
 	Changes() <-chan struct{}
 }
 
-// PodInfo is a notebook's pod as the watch last saw it.
+// PodInfo is a notebook's or a job's pod as the watch last saw it.
 type PodInfo struct {
 	UID, Namespace, Name string
+	Job                  bool
 	Handle, Server       string
 	LaunchID             int64 // 0 when the pod does not say which launch it belongs to
 	Node, IP             string
@@ -68,6 +72,7 @@ type PodInfo struct {
 	GPUs                 int
 	MemoryLimit          int64 // bytes, 0 = none
 	Created, Started     time.Time
+	Ended                time.Time // of the container, once it has exited
 	Scheduled            bool
 	Unschedulable        string // the scheduler's words
 	ImageReady           bool
@@ -286,7 +291,7 @@ func (c *KubeCluster) PodFor(handle, server string) (PodInfo, bool) {
 // goes to an address that has passed to another pod.
 func (c *KubeCluster) PodAddress(uid string) (string, bool) {
 	p, ok := c.index.Load().notebooks[uid]
-	if !ok || !p.Reachable() {
+	if !ok || p.Job || !p.Reachable() {
 		return "", false
 	}
 	return net.JoinHostPort(p.IP, strconv.Itoa(notebookPort)), true
@@ -431,6 +436,17 @@ func (c *KubeCluster) DeletePod(ctx context.Context, p PodInfo, grace time.Durat
 	return nil
 }
 
+// CreatePod implements [Cluster].
+func (c *KubeCluster) CreatePod(ctx context.Context, p *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err := c.client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}
+
 func (c *KubeCluster) wake() {
 	select {
 	case c.changes <- struct{}{}:
@@ -448,7 +464,7 @@ func (c *KubeCluster) podChanged(o any, deleted bool) {
 		return
 	}
 	switch {
-	case p.Labels[labelComponent] == componentNotebook && p.Labels[labelUser] != "":
+	case (p.Labels[labelComponent] == componentNotebook || p.Labels[labelComponent] == componentJob) && p.Labels[labelUser] != "":
 		c.notebookChanged(p, deleted)
 	case p.Labels[labelComponent] == componentHub && p.Namespace == c.namespace:
 		c.hubChanged(p, deleted)
@@ -478,6 +494,9 @@ func (c *KubeCluster) notebookChanged(p *corev1.Pod, deleted bool) {
 func currentPods(all map[string]PodInfo) map[podKey]PodInfo {
 	current := make(map[podKey]PodInfo, len(all))
 	for _, p := range all {
+		if p.Job {
+			continue // nobody is led there
+		}
 		k := podKey{p.Handle, p.Server}
 		if had, ok := current[k]; !ok || p.supersedes(had) {
 			current[k] = p
@@ -516,7 +535,7 @@ func (c *KubeCluster) hubChanged(p *corev1.Pod, deleted bool) {
 func podInfo(p *corev1.Pod) PodInfo {
 	info := PodInfo{
 		UID: string(p.UID), Namespace: p.Namespace, Name: p.Name,
-		Handle: p.Labels[labelUser], Server: p.Labels[labelNotebook],
+		Handle: p.Labels[labelUser], Server: p.Labels[labelNotebook], Job: p.Labels[labelComponent] == componentJob,
 		Node: p.Spec.NodeName, IP: p.Status.PodIP,
 		GPUs:          podRequests(p).GPUs,
 		Created:       p.CreationTimestamp.Time,
@@ -556,6 +575,10 @@ func (p *PodInfo) containerState(s corev1.ContainerStatus) {
 	}
 	if ended != nil {
 		p.Exited, p.ExitCode = true, int(ended.ExitCode)
+		p.Ended = ended.FinishedAt.Time
+		if p.Job && p.Started.IsZero() && ended.StartedAt.Unix() > 0 {
+			p.Started = ended.StartedAt.Time
+		}
 		p.ExitReason, p.ExitMessage = ended.Reason, ended.Message
 	}
 }

@@ -8,18 +8,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/units"
 )
 
 // When a waiting launch starts depends on people. What is expected is what would
-// come of it if everybody used GPUs for as long as notebooks here have usually run.
+// come of it if everybody used GPUs for as long as notebooks, or jobs, here have
+// usually run.
 
 const (
 	enoughPast = 5                   // notebooks, to tell from them how long others run
 	pastDays   = 90 * 24 * time.Hour // how far back they are looked at
 )
 
-// lengths are how long notebooks with GPUs have run, the shortest first.
+// lengths are how long notebooks, or jobs, with GPUs have run, the shortest first.
 type lengths []time.Duration
 
 // left is how much longer a notebook runs that has run for so long: half of those
@@ -33,6 +35,28 @@ func (d lengths) left(age time.Duration) (time.Duration, bool) {
 	return longer[len(longer)/2] - max(age, 0), true
 }
 
+// pastRuns are the lengths of what has ended.
+type pastRuns struct{ notebooks, jobs lengths }
+
+// left is how much longer a launch runs that has had its GPUs for so long. A job
+// has its time limit, if nothing else is known of jobs.
+func (p pastRuns) left(l Launch, age time.Duration) (time.Duration, bool) {
+	if l.Job == nil {
+		return p.notebooks.left(age)
+	}
+	most := max(l.Job.Limit-age, 0)
+	if left, known := p.jobs.left(age); known {
+		most = min(most, left)
+	}
+	return most, true
+}
+
+// A wish is a launch that waits: what it needs, and for how long if it gets it.
+type wish struct {
+	Need
+	length time.Duration
+}
+
 // tenure are GPUs of a machine that come free about then.
 type tenure struct {
 	machine string
@@ -42,7 +66,7 @@ type tenure struct {
 
 // expected says when launches that wait in this order can be expected to start,
 // zero where that cannot be told. Who has got GPUs keeps them for so long.
-func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []Need, length time.Duration) []time.Time {
+func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []wish) []time.Time {
 	nodes := slices.Clone(room.Nodes)
 	for _, r := range reserved {
 		place(nodes, r)
@@ -66,7 +90,7 @@ func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []
 		var on string
 		var line strings.Builder
 		for _, n := range nodes {
-			if !n.fits(need) {
+			if !n.fits(need.Need) {
 				continue
 			}
 			line.WriteString(n.Name + "\n")
@@ -84,7 +108,7 @@ func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []
 			at = before
 		}
 		starts[i], ahead[line.String()] = at, at
-		f := append(free[on][need.GPUs:], slices.Repeat([]time.Time{at.Add(length)}, need.GPUs)...)
+		f := append(free[on][need.GPUs:], slices.Repeat([]time.Time{at.Add(need.length)}, need.GPUs)...)
 		slices.SortFunc(f, time.Time.Compare)
 		free[on] = f
 	}
@@ -94,13 +118,12 @@ func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []
 // expectations are when the launches that wait for GPUs can be expected to start.
 func (s *Service) expectations(ctx context.Context, room Room, reserved []Need, all []Launch) map[int64]time.Time {
 	now := s.now()
-	past, err := s.pastLengths(ctx, now)
+	past, err := s.pastRuns(ctx, now)
 	if err != nil {
-		s.log.Warn("how long notebooks ran is not known", "error", err)
+		s.log.Warn("how long launches ran is not known", "error", err)
 		return nil
 	}
-	length, known := past.left(0)
-	if !known {
+	if _, known := past.notebooks.left(0); !known {
 		return nil
 	}
 	var held []tenure
@@ -113,32 +136,19 @@ func (s *Service) expectations(ctx context.Context, room Room, reserved []Need, 
 				waiting = append(waiting, l)
 			}
 		case l.Node != "":
-			until := now
-			if left, known := past.left(now.Sub(l.Started)); known {
-				until = now.Add(left)
-			} else if l.State != Stopping {
-				until = time.Time{}
-			}
-			if s.cfg.EndsBy != nil {
-				if latest := s.cfg.EndsBy(l); !latest.IsZero() && (until.IsZero() || latest.Before(until)) {
-					until = latest
-				}
-			}
-			if l.State == Stopping || !until.IsZero() && until.Before(now) {
-				until = now
-			}
-			if !until.IsZero() {
+			if until := s.givesBack(l, past, now); !until.IsZero() {
 				held = append(held, tenure{l.Node, l.GPUs, until})
 			}
 		}
 	}
 	slices.SortStableFunc(waiting, func(a, b Launch) int { return cmp.Compare(s.turn(a), s.turn(b)) })
-	queue := make([]Need, len(waiting))
+	queue := make([]wish, len(waiting))
 	for i, l := range waiting {
-		queue[i] = s.need(l)
+		length, _ := past.left(l, 0)
+		queue[i] = wish{s.need(l), length}
 	}
 	list := map[int64]time.Time{}
-	for i, at := range expected(now, room, reserved, held, queue, length) {
+	for i, at := range expected(now, room, reserved, held, queue) {
 		if !at.IsZero() {
 			list[waiting[i].ID] = at.Round(time.Minute)
 		}
@@ -146,35 +156,56 @@ func (s *Service) expectations(ctx context.Context, room Room, reserved []Need, 
 	return list
 }
 
-// pastLengths reads them anew once a minute.
-func (s *Service) pastLengths(ctx context.Context, now time.Time) (lengths, error) {
+// givesBack is when a launch that has GPUs can be expected to give them back, zero
+// where nothing tells.
+func (s *Service) givesBack(l Launch, past pastRuns, now time.Time) (until time.Time) {
+	if l.State == Stopping {
+		return now
+	}
+	if left, known := past.left(l, now.Sub(l.Started)); known {
+		until = now.Add(left)
+	}
+	if s.cfg.EndsBy != nil {
+		until = earlier(until, s.cfg.EndsBy(l))
+	}
+	if !until.IsZero() && until.Before(now) {
+		return now
+	}
+	return until
+}
+
+// earlier is the earlier one of those times that are known.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// pastRuns reads them anew once a minute.
+func (s *Service) pastRuns(ctx context.Context, now time.Time) (pastRuns, error) {
 	if at := now.Truncate(time.Minute); !at.Equal(s.ran.at) {
-		of, err := s.rows.lengths(ctx, now.Add(-pastDays))
-		if err != nil {
-			return nil, err
+		var of pastRuns
+		var err error
+		if of.notebooks, err = s.rows.lengths(ctx, false, now.Add(-pastDays)); err != nil {
+			return of, err
+		}
+		if of.jobs, err = s.rows.lengths(ctx, true, now.Add(-pastDays)); err != nil {
+			return of, err
 		}
 		s.ran.at, s.ran.of = at, of
 	}
 	return s.ran.of, nil
 }
 
-func (t rows) lengths(ctx context.Context, since time.Time) (lengths, error) {
-	list, err := t.db.QueryContext(ctx, `SELECT ended_at - started_at FROM launches
-		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL ORDER BY 1`, since.UnixMilli())
+func (t rows) lengths(ctx context.Context, jobs bool, since time.Time) (lengths, error) {
+	d, err := store.All(ctx, t.db, func(row store.Row) (time.Duration, error) {
+		ms, err := store.Value[int64](row)
+		return time.Duration(ms) * time.Millisecond, err
+	}, `SELECT ended_at - started_at FROM launches
+		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL AND (id IN (SELECT launch_id FROM jobs)) = ? ORDER BY 1`, since.UnixMilli(), jobs)
 	if err != nil {
-		return nil, fmt.Errorf("read how long notebooks ran: %w", err)
-	}
-	defer func() { _ = list.Close() }()
-	var d lengths
-	for list.Next() {
-		var ms int64
-		if err := list.Scan(&ms); err != nil {
-			return nil, fmt.Errorf("read how long notebooks ran: %w", err)
-		}
-		d = append(d, time.Duration(ms)*time.Millisecond)
-	}
-	if err := list.Err(); err != nil {
-		return nil, fmt.Errorf("read how long notebooks ran: %w", err)
+		return nil, fmt.Errorf("read how long launches ran: %w", err)
 	}
 	return d, nil
 }

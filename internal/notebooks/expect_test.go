@@ -32,6 +32,25 @@ func TestHowMuchLonger(t *testing.T) {
 	}
 }
 
+// A job runs for as long as jobs do, and never longer than it may.
+func TestJobsHaveTheirLimit(t *testing.T) {
+	past := pastRuns{notebooks: lengths{1, 1, 1, 1, 1, 1}}
+	job := Launch{Job: &Job{Limit: 2 * time.Hour}}
+	for age, want := range map[time.Duration]time.Duration{0: 2 * time.Hour, 90 * time.Minute: 30 * time.Minute, 3 * time.Hour: 0} {
+		if got, known := past.left(job, age); !known || got != want {
+			t.Errorf("after %s: %s more, want %s", age, got, want)
+		}
+	}
+	for range 5 {
+		past.jobs = append(past.jobs, time.Hour)
+	}
+	for age, want := range map[time.Duration]time.Duration{0: time.Hour, 30 * time.Minute: 30 * time.Minute, 90 * time.Minute: 30 * time.Minute} {
+		if got, known := past.left(job, age); !known || got != want {
+			t.Errorf("where jobs took an hour, after %s: %s more, want %s", age, got, want)
+		}
+	}
+}
+
 func TestExpected(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	machine := func(name string, total, free int) NodeRoom {
@@ -70,7 +89,11 @@ func TestExpected(t *testing.T) {
 			room: []NodeRoom{machine("a", 1, 0)}, held: []tenure{{"gone", 1, minutes(1)}, {"a", 1, minutes(9)}}, queue: []Need{one}, want: []int{9},
 		},
 	} {
-		got := expected(now, Room{Nodes: tc.room}, tc.reserved, tc.held, tc.queue, time.Hour)
+		var queue []wish
+		for _, need := range tc.queue {
+			queue = append(queue, wish{need, time.Hour})
+		}
+		got := expected(now, Room{Nodes: tc.room}, tc.reserved, tc.held, queue)
 		for i, want := range tc.want {
 			m := -1
 			if !got[i].IsZero() {

@@ -10,12 +10,16 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpulab/gpulab/internal/queue"
 	"github.com/gpulab/gpulab/internal/store"
@@ -33,6 +37,8 @@ type smallLab struct {
 	warnings []string
 	deleted  []string // UIDs that gpulab deleted itself
 	noDelete bool     // the API is away
+	created  []*corev1.Pod
+	broken   bool // images cannot be had
 	linger   time.Duration
 	slow     bool   // pods get their place later
 	between  func() // runs after each look at the room, under mu
@@ -122,6 +128,35 @@ func (c *smallLab) DeletePod(_ context.Context, p PodInfo, _ time.Duration) erro
 	c.deleted = append(c.deleted, p.UID)
 	c.mu.Unlock()
 	c.remove(p.UID)
+	return nil
+}
+
+// CreatePod makes a job's pod, which gets a place as others do.
+func (c *smallLab) CreatePod(_ context.Context, p *corev1.Pod) error {
+	c.mu.Lock()
+	if c.noDelete {
+		c.mu.Unlock()
+		return errors.New("connection refused")
+	}
+	c.created = append(c.created, p)
+	for _, had := range c.pods {
+		if had.Namespace == p.Namespace && had.Name == p.Name {
+			c.mu.Unlock()
+			return nil
+		}
+	}
+	c.mu.Unlock()
+	launch, _ := strconv.ParseInt(p.Labels[labelLaunch], 10, 64)
+	gpus := p.Spec.Containers[0].Resources.Limits[gpuResource]
+	uid := c.add(p.Labels[labelUser], p.Labels[labelNotebook], launch, int(gpus.Value()))
+	c.pod(uid, func(info *PodInfo) { info.Name, info.Job = p.Name, true })
+	if c.broken {
+		c.pod(uid, func(p *PodInfo) {
+			p.WaitingReason, p.WaitingMessage = "ErrImagePull", "gpulab.local/notebook:1: not found"
+		})
+		return nil
+	}
+	c.ready(uid)
 	return nil
 }
 
@@ -554,8 +589,9 @@ type house struct {
 	placing   atomic.Pointer[Placing]
 	barred    atomic.Pointer[map[int64][]string]
 
-	booted    time.Time    // when the machine was started
-	simulated bool         // the lab's GPUs are
+	booted    time.Time // when the machine was started
+	simulated bool      // the lab's GPUs are
+	homes     string
 	kills     atomic.Int64 // of programs that ran into a memory limit
 }
 
@@ -593,7 +629,7 @@ func newHouse(t *testing.T, gpus ...int) *house {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), line: newSmallLine(), tenants: &tenants{}}
+	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), line: newSmallLine(), tenants: &tenants{}, homes: t.TempDir()}
 	h.alice, h.bob = h.person("alice"), h.person("bob")
 	h.proxy, err = NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken})
 	if err != nil {
@@ -627,7 +663,9 @@ func (h *house) open(tune func(*patience)) {
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
-		Booted:      h.booted,
+		Booted: h.booted,
+		Home:   func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },
+		JobEnv:      map[string]string{"https_proxy": "http://proxy.example:3128"},
 		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },
 		Hold: func() string {
 			if why := h.hold.Load(); why != nil {

@@ -34,7 +34,7 @@ const (
 	EndInterrupted = "interrupted" // its pod vanished: machine failed or pod deleted
 )
 
-// Launch is one notebook from the click to its end.
+// Launch is one notebook, or job, from the request to its end.
 type Launch struct {
 	ID        int64     `json:"id"`
 	UserID    int64     `json:"userId"`
@@ -51,7 +51,8 @@ type Launch struct {
 	Started   time.Time `json:"started,omitzero"` // admitted
 	Ready     time.Time `json:"ready,omitzero"`
 	Ended     time.Time `json:"ended,omitzero"`
-	URL       string    `json:"url"` // path on the notebooks' origin
+	Job       *Job      `json:"job,omitempty"` // nil of a notebook
+	URL       string    `json:"url"`           // path on the notebooks' origin, "" of a job
 	Node      string    `json:"node,omitempty"`
 	Pod       string    `json:"pod,omitempty"`
 	Placement Placement `json:"placement,omitzero"`
@@ -72,7 +73,12 @@ type Launch struct {
 func (l Launch) Active() bool { return l.State != Ended }
 
 // Audited names the launch in the audit log. Its title is its owner's own matter.
-func (l Launch) Audited() string { return fmt.Sprintf("launch %d, profile %s", l.ID, l.Profile) }
+func (l Launch) Audited() string {
+	if l.Job != nil {
+		return fmt.Sprintf("job %d, profile %s, %d GPUs", l.ID, l.Profile, l.GPUs)
+	}
+	return fmt.Sprintf("launch %d, profile %s", l.ID, l.Profile)
+}
 
 // Names of the steps shown while a notebook starts, in order.
 const (
@@ -115,5 +121,12 @@ var (
 	ErrTitleInvalid   = errors.New("a title has at most 80 characters, all of them visible")
 	ErrNotFound       = errors.New("there is no such notebook")
 )
+
+func (l Launch) url() string {
+	if l.Job != nil {
+		return ""
+	}
+	return launchURL(l.Handle, l.Name)
+}
 
 func launchURL(handle, name string) string { return "/user/" + handle + "/" + name + "/" }

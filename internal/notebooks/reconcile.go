@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/gpulab/gpulab/internal/units"
 )
 
@@ -48,6 +50,9 @@ var usualPatience = patience{
 const (
 	podDeleteGrace = 5 * time.Second
 	maxServerFault = 3 // answers 500 to a start before it is given up
+	// maxRefusals is how often the cluster may refuse a job's pod: in a new
+	// namespace it does until all of that is there.
+	maxRefusals = 6
 )
 
 // Run reconciles launches with hub and cluster until ctx ends, and returns once
@@ -487,6 +492,9 @@ func failed(l Launch, code, reason string) Launch {
 
 // advanceStart asks for the server once everything it needs is there, then watches it come up.
 func (s *Service) advanceStart(ctx context.Context, l Launch) (Launch, error) {
+	if l.Job != nil {
+		return s.advanceJobStart(ctx, l)
+	}
 	t := s.look(l.ID)
 	if p, ok := s.earlierPod(l); ok {
 		return l, s.clearEarlier(ctx, l, p)
@@ -558,20 +566,8 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 	if err := s.cfg.Servers.EnsureUser(ctx, l.Handle); err != nil {
 		return err
 	}
-	u, err := s.cfg.People.ByID(ctx, l.UserID)
+	options, err := s.options(ctx, l)
 	if err != nil {
-		return fmt.Errorf("find the owner: %w", err)
-	}
-	// The hub takes nothing but these: what a notebook gets is its profile's matter.
-	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID}
-	if s.cfg.Options != nil {
-		more, err := s.cfg.Options(ctx, u, l.ID)
-		if err != nil {
-			return fmt.Errorf("prepare the folders of %s: %w", l.Handle, err)
-		}
-		maps.Copy(options, more)
-	}
-	if err := s.place(ctx, l, options); err != nil {
 		return err
 	}
 	if err := s.cfg.Servers.StartServer(ctx, l.Handle, l.Name, l.Title, options); err != nil {
@@ -582,6 +578,24 @@ func (s *Service) ask(ctx context.Context, l Launch) error {
 		t.clear()
 	})
 	return nil
+}
+
+// options are what a launch gets besides its profile. The hub takes nothing but
+// these: what a notebook gets is its profile's matter.
+func (s *Service) options(ctx context.Context, l Launch) (map[string]any, error) {
+	u, err := s.cfg.People.ByID(ctx, l.UserID)
+	if err != nil {
+		return nil, fmt.Errorf("find the owner: %w", err)
+	}
+	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID}
+	if s.cfg.Options != nil {
+		more, err := s.cfg.Options(ctx, u, l.ID)
+		if err != nil {
+			return nil, fmt.Errorf("prepare the folders of %s: %w", l.Handle, err)
+		}
+		maps.Copy(options, more)
+	}
+	return options, s.place(ctx, l, options)
 }
 
 // startTrouble decides whether an error of a start is worth another try.
@@ -604,6 +618,8 @@ func (s *Service) startTrouble(l Launch, err error) Launch {
 		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "An earlier notebook of this name is still going away.") })
 	case errors.Is(err, ErrHubDown), isHub:
 		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "JupyterHub does not answer; gpulab keeps trying.") })
+	case (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && s.look(l.ID).tries+1 >= maxRefusals:
+		return failed(l, EndFailed, "The cluster refused its pod: "+err.Error())
 	default:
 		s.log.Warn("a launch cannot go on yet", "launch", l.ID, "error", err)
 		s.with(l.ID, func(t *track) { t.hold(now, s.patience.retry, "It cannot go on yet and is tried again: "+err.Error()) })
@@ -727,6 +743,8 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	}
 	l.Pod, l.Node = p.Name, p.Node
 	switch {
+	case (p.Finished || p.Exited && !p.Ready) && l.Job != nil:
+		return s.jobEnded(ctx, l, p)
 	case p.Finished, p.Exited && !p.Ready:
 		code, words := endWords(s.evicted(ctx, p))
 		if p.StatusReason == "UnexpectedAdmissionError" {
@@ -746,7 +764,7 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	}
 	reason := s.memoryWords(l, p, now)
 	if !p.Ready {
-		reason = "Its machine " + s.called(p.Node) + " does not answer; the notebook goes on there if the machine runs."
+		reason = "Its machine " + s.called(p.Node) + " does not answer; it goes on there if the machine runs."
 	}
 	s.with(l.ID, func(t *track) {
 		t.clear()
@@ -755,7 +773,9 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 			t.finish(now)
 		}
 	})
-	s.checkRoute(ctx, l, p, now)
+	if l.Job == nil {
+		s.checkRoute(ctx, l, p, now)
+	}
 	return l
 }
 
@@ -795,7 +815,7 @@ func (s *Service) memoryWords(l Launch, p PodInfo, now time.Time) (words string)
 		}
 		t.kills = kills
 		if !t.killed.IsZero() && now.Sub(t.killed) < s.patience.memory {
-			words = memoryRanOut(p.MemoryLimit)
+			words = memoryRanOut(p)
 		}
 	})
 	return words
@@ -862,18 +882,24 @@ func (s *Service) checkRoute(ctx context.Context, l Launch, p PodInfo, now time.
 // only then is a GPU free. Where the hub cannot do it, gpulab deletes the pod.
 func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
 	now := s.now()
-	var since time.Time
+	var since, asked time.Time
 	s.with(l.ID, func(t *track) {
 		if t.stopping.IsZero() {
 			t.clear()
 			t.stopping = now
 		}
-		since = t.stopping
+		since, asked = t.stopping, t.asked
 	})
-	done, hubErr := s.cfg.Servers.StopServer(ctx, l.Handle, l.Name)
+	var done bool
+	var hubErr, podErr error
+	if l.Job == nil {
+		done, hubErr = s.cfg.Servers.StopServer(ctx, l.Handle, l.Name)
+	}
 	pods := s.podsOf(l)
-	var podErr error
-	if hubErr != nil || now.Sub(since) > s.patience.hubStop {
+	if l.Job != nil {
+		// A pod that was made just now may not be seen yet.
+		done, podErr = len(pods) > 0 || now.Sub(asked) > s.patience.look, s.deletePods(ctx, pods)
+	} else if hubErr != nil || now.Sub(since) > s.patience.hubStop {
 		podErr = s.deletePods(ctx, pods)
 	}
 	if done && hubErr == nil && len(pods) == 0 {
@@ -903,7 +929,11 @@ func (s *Service) deletePods(ctx context.Context, pods []PodInfo) error {
 	var errs []error
 	for _, p := range pods {
 		if !p.Terminating {
-			errs = append(errs, s.cfg.Cluster.DeletePod(ctx, p, podDeleteGrace))
+			grace := podDeleteGrace
+			if p.Job {
+				grace = jobGrace
+			}
+			errs = append(errs, s.cfg.Cluster.DeletePod(ctx, p, grace))
 		}
 	}
 	return errors.Join(errs...)

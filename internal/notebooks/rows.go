@@ -14,11 +14,12 @@ import (
 type rows struct{ db *sql.DB }
 
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
-	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement`
+	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement,
+	output, time_limit, exit_code`
 
 // insert adds a waiting launch under the first free name after stem, unless the
-// user has limit active launches already.
-func (t rows) insert(ctx context.Context, l Launch, stem string, limit int) (Launch, error) {
+// user has limit active launches of its kind already. A job runs the program.
+func (t rows) insert(ctx context.Context, l Launch, stem string, limit int, p Program) (Launch, error) {
 	tx, err := t.db.BeginTx(ctx, nil)
 	if err != nil {
 		return Launch{}, fmt.Errorf("record the launch: %w", err)
@@ -28,11 +29,21 @@ func (t rows) insert(ctx context.Context, l Launch, stem string, limit int) (Lau
 	if err != nil {
 		return Launch{}, fmt.Errorf("record the launch: %w", err)
 	}
-	if len(taken) >= limit {
+	same := 0
+	for _, job := range taken {
+		if job == (l.Job != nil) {
+			same++
+		}
+	}
+	switch {
+	case same < limit:
+	case l.Job != nil:
+		return Launch{}, ErrTooManyJobs
+	default:
 		return Launch{}, ErrTooMany
 	}
-	l.Name = freeName(stem, func(s string) bool { return taken[s] })
-	l.State, l.URL = Waiting, launchURL(l.Handle, l.Name)
+	l.Name = freeName(stem, func(s string) bool { _, is := taken[s]; return is })
+	l.State = Waiting
 	res, err := tx.ExecContext(ctx, `INSERT INTO launches
 		(user_id, handle, name, title, profile, gpus, state, reason, requested_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -40,17 +51,54 @@ func (t rows) insert(ctx context.Context, l Launch, stem string, limit int) (Lau
 	if err == nil {
 		l.ID, err = res.LastInsertId()
 	}
+	if err == nil && l.Job != nil {
+		err = insertJob(ctx, tx, &l, p)
+	}
 	if err == nil {
 		err = tx.Commit()
 	}
 	if err != nil {
 		return Launch{}, fmt.Errorf("record the launch: %w", err)
 	}
+	l.URL = l.url()
 	return l, nil
 }
 
+// insertJob adds what makes the launch a job, whose number is known by now.
+func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
+	output, err := outputFile(l.Job.Output, l.Handle, l.Title, l.ID)
+	if err != nil {
+		return err
+	}
+	l.Job.Output = output
+	args, err := json.Marshal(append([]string{}, p.Args...))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit) VALUES (?, ?, ?, ?, ?, ?)`,
+		l.ID, p.Script, string(args), p.Dir, output, int64(l.Job.Limit/time.Second))
+	return err
+}
+
+// program is what a job runs.
+func (t rows) program(ctx context.Context, id int64) (p Program, err error) {
+	var args string
+	err = t.db.QueryRowContext(ctx, `SELECT script, args, dir FROM jobs WHERE launch_id = ?`, id).Scan(&p.Script, &args, &p.Dir)
+	if errors.Is(err, sql.ErrNoRows) {
+		return p, ErrNotFound
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(args), &p.Args)
+	}
+	if err != nil {
+		return p, fmt.Errorf("read what job %d runs: %w", id, err)
+	}
+	return p, nil
+}
+
+// activeNames are the names that are taken, and whether by a job.
 func activeNames(ctx context.Context, tx *sql.Tx, userID int64) (map[string]bool, error) {
-	r, err := tx.QueryContext(ctx, `SELECT name FROM launches WHERE user_id = ? AND state <> 'ended'`, userID)
+	r, err := tx.QueryContext(ctx, `SELECT name, EXISTS (SELECT 1 FROM jobs WHERE launch_id = id) FROM launches WHERE user_id = ? AND state <> 'ended'`, userID)
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +106,11 @@ func activeNames(ctx context.Context, tx *sql.Tx, userID int64) (map[string]bool
 	names := map[string]bool{}
 	for r.Next() {
 		var name string
-		if err := r.Scan(&name); err != nil {
+		var job bool
+		if err := r.Scan(&name, &job); err != nil {
 			return nil, err
 		}
-		names[name] = true
+		names[name] = job
 	}
 	return names, r.Err()
 }
@@ -82,13 +131,13 @@ func (t rows) active(ctx context.Context) ([]Launch, error) {
 	return t.query(ctx, `WHERE state <> 'ended' ORDER BY requested_at, id`)
 }
 
-// ofUser is the user's active launches, newest first, then the ended ones, at most limit in all.
-func (t rows) ofUser(ctx context.Context, userID int64, limit int) ([]Launch, error) {
-	return t.query(ctx, `WHERE user_id = ? ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, limit)
+// ofUser is the user's active notebooks, or jobs, newest first, then the ended ones, at most limit in all.
+func (t rows) ofUser(ctx context.Context, userID int64, limit int, jobs bool) ([]Launch, error) {
+	return t.query(ctx, `WHERE user_id = ? AND (launch_id IS NOT NULL) = ? ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, jobs, limit)
 }
 
 func (t rows) query(ctx context.Context, where string, args ...any) ([]Launch, error) {
-	r, err := t.db.QueryContext(ctx, `SELECT `+launchColumns+` FROM launches `+where, args...)
+	r, err := t.db.QueryContext(ctx, `SELECT `+launchColumns+` FROM launches LEFT JOIN jobs ON launch_id = id `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the launches: %w", err)
 	}
@@ -113,9 +162,11 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		requested             int64
 		started, ready, ended sql.NullInt64
 		uuids, placement      string
+		output                sql.NullString
+		limit, exit           sql.NullInt64
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
-		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement)
+		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -126,7 +177,13 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		return Launch{}, fmt.Errorf("launch %d: where it runs: %w", l.ID, err)
 	}
 	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
-	l.URL = launchURL(l.Handle, l.Name)
+	if output.Valid {
+		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second}
+		if exit.Valid {
+			l.Job.ExitCode = new(int(exit.Int64))
+		}
+	}
+	l.URL = l.url()
 	return l, nil
 }
 
@@ -149,7 +206,12 @@ func (t rows) move(ctx context.Context, from State, l Launch) error {
 	if l.GPUUUIDs == nil {
 		uuids = []byte("[]")
 	}
-	res, err := t.db.ExecContext(ctx, `UPDATE launches SET state = ?, reason = ?, end_code = ?,
+	tx, err := t.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("update launch %d: %w", l.ID, err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	res, err := tx.ExecContext(ctx, `UPDATE launches SET state = ?, reason = ?, end_code = ?,
 		started_at = ?, ready_at = ?, ended_at = ?, node = ?, pod = ?, gpu_uuids = ?, simulated = ?
 		WHERE id = ? AND state = ?`,
 		l.State, l.Reason, l.EndCode, nullMilli(l.Started), nullMilli(l.Ready), nullMilli(l.Ended),
@@ -163,6 +225,15 @@ func (t rows) move(ctx context.Context, from State, l Launch) error {
 	}
 	if n == 0 {
 		return errMoved
+	}
+	if l.Job != nil && l.Job.ExitCode != nil {
+		_, err = tx.ExecContext(ctx, `UPDATE jobs SET exit_code = ? WHERE launch_id = ?`, *l.Job.ExitCode, l.ID)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		return fmt.Errorf("update launch %d: %w", l.ID, err)
 	}
 	return nil
 }

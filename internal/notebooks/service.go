@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -108,6 +109,13 @@ type Config struct {
 	// OnlyOn names the machine that a profile's notebooks have to run on, "" for
 	// any. Nil keeps none to one.
 	OnlyOn func(profile string) string
+	// Home is the folder of somebody's home on this machine, where the logs of
+	// their jobs are read. Required where jobs are to run.
+	Home func(userID int64) string
+	// JobImage is the container image of jobs whose profile names none.
+	JobImage func() string
+	// JobEnv is in the environment of every job, such as the proxy it is to use.
+	JobEnv map[string]string
 	// CordonReason says why a machine takes no new work, in a few words, "" for
 	// no reason. Nil knows none.
 	CordonReason func(machine string) string
@@ -148,7 +156,7 @@ type Service struct {
 	used pastUse // the loop's own
 	ran  struct {
 		at time.Time
-		of lengths
+		of pastRuns
 	}
 
 	mu          sync.Mutex
@@ -197,6 +205,23 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	if !validTitle(r.Title) {
 		return Launch{}, ErrTitleInvalid
 	}
+	stem, title := slug(r.Title), r.Title
+	if stem == "" {
+		stem = profile.Slug
+	}
+	if title == "" {
+		title = profile.Title
+	}
+	return s.enter(ctx, u, profile, Launch{Title: title}, stem, r.Instead, Program{})
+}
+
+// launch records a job; one without a name of its own to be found by is called one.
+func (s *Service) launch(ctx context.Context, u users.User, profile Profile, l Launch, stem string, p Program) (Launch, error) {
+	return s.enter(ctx, u, profile, l, cmp.Or(stem, "job"), 0, p)
+}
+
+// enter checks that a request can be met, and makes its row.
+func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l Launch, stem string, instead int64, p Program) (Launch, error) {
 	if why := s.closed(); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
@@ -209,13 +234,13 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	s.launching.Lock()
 	defer s.launching.Unlock()
 	if s.cfg.Quota != nil {
-		if err := s.cfg.Quota(ctx, u, profile, r.Instead); err != nil {
+		if err := s.cfg.Quota(ctx, u, profile, instead); err != nil {
 			return Launch{}, err
 		}
 	}
 	// Only a request that can be met gives up a place in the queue; what runs by now stays.
-	if r.Instead != 0 {
-		waiting, err := s.rows.get(ctx, r.Instead)
+	if instead != 0 {
+		waiting, err := s.rows.get(ctx, instead)
 		if err != nil {
 			return Launch{}, err
 		}
@@ -225,17 +250,12 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 			}
 		}
 	}
-	stem, title := slug(r.Title), r.Title
-	if stem == "" {
-		stem = profile.Slug
+	l.UserID, l.Handle, l.Profile, l.GPUs, l.Requested = u.ID, u.Handle, profile.Slug, profile.GPUs, s.now()
+	most := s.cfg.MaxActive
+	if l.Job != nil {
+		most = maxJobs
 	}
-	if title == "" {
-		title = profile.Title
-	}
-	l, err := s.rows.insert(ctx, Launch{
-		UserID: u.ID, Handle: u.Handle, Title: title, Profile: profile.Slug, GPUs: profile.GPUs,
-		Requested: s.now(),
-	}, stem, s.cfg.MaxActive)
+	l, err := s.rows.insert(ctx, l, stem, most, p)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -252,9 +272,9 @@ func (s *Service) Get(ctx context.Context, id int64) (Launch, error) {
 	return s.decorate(l), nil
 }
 
-// List is a user's active launches, newest first, then the latest ended ones.
+// List is a user's active notebooks, newest first, then the latest ended ones.
 func (s *Service) List(ctx context.Context, userID int64) ([]Launch, error) {
-	return s.decorated(s.rows.ofUser(ctx, userID, historyLimit))
+	return s.decorated(s.rows.ofUser(ctx, userID, historyLimit, false))
 }
 
 // Active is every launch that has not ended, of all users, oldest request first.

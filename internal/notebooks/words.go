@@ -96,12 +96,16 @@ func outOfMemory(limit int64) string {
 	return fmt.Sprintf("It used more memory than its limit of %s and was ended by the system.", bytesWords(limit))
 }
 
-// memoryRanOut is said of a notebook that goes on after a program in it did not.
-func memoryRanOut(limit int64) string {
-	if limit <= 0 {
-		return "Memory ran out, and a program in it was ended by the system. The notebook itself goes on."
+// memoryRanOut is said of a launch that goes on after a program in it did not.
+func memoryRanOut(p PodInfo) string {
+	what := "notebook"
+	if p.Job {
+		what = "job"
 	}
-	return fmt.Sprintf("Memory ran out: a program in it went over the notebook's limit of %s and was ended by the system. The notebook itself goes on.", bytesWords(limit))
+	if p.MemoryLimit <= 0 {
+		return "Memory ran out, and a program in it was ended by the system. The " + what + " itself goes on."
+	}
+	return fmt.Sprintf("Memory ran out: a program in it went over the %s's limit of %s and was ended by the system. The %[1]s itself goes on.", what, bytesWords(p.MemoryLimit))
 }
 
 func detail(message, fallback string) string {

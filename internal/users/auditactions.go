@@ -50,6 +50,8 @@ var auditActions = []AuditAction{
 	{"group.remove", "removed a group"},
 	{"group.member", "added somebody to a group, or changed who leads it"},
 	{"group.member-remove", "took somebody out of a group"},
+	{"job.submit", "submitted a job"},
+	{"job.cancel", "cancelled a job"},
 	{"notebook.launch", "launched a notebook"},
 	{"notebook.stop", "stopped a notebook"},
 	{"notebook.cancel", "cancelled a waiting notebook"},

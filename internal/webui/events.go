@@ -114,6 +114,13 @@ func (s *Server) liveView(r *http.Request, v visitor) (parts, error) {
 			return nil, errNotAllowed
 		}
 		return s.poolParts(p), nil
+	case "jobs":
+		return s.jobsParts(v, p), nil
+	case "job":
+		if _, err := s.jobFor(r.Context(), v, query.Get("id")); err != nil {
+			return nil, err
+		}
+		return s.jobParts(v, p, query.Get("id")), nil
 	case "launch":
 		if _, err := s.launchFor(r.Context(), v, query.Get("id")); err != nil {
 			return nil, err

@@ -1,12 +1,14 @@
 package webui_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +27,9 @@ type fakeNotebooks struct {
 	more     []notebooks.Profile
 	// obstacles are why profiles cannot work, by slug.
 	obstacles map[string]string
+	// programs are what jobs run, said is what they have said.
+	programs []notebooks.Program
+	said     string
 }
 
 func (f *fakeNotebooks) Profiles() []notebooks.Profile {
@@ -114,7 +119,58 @@ func (f *fakeNotebooks) filter(keep func(notebooks.Launch) bool) []notebooks.Lau
 }
 
 func (f *fakeNotebooks) List(_ context.Context, userID int64) ([]notebooks.Launch, error) {
-	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID }), nil
+	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job == nil }), nil
+}
+
+func (f *fakeNotebooks) Jobs(_ context.Context, userID int64) ([]notebooks.Launch, error) {
+	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil }), nil
+}
+
+func (f *fakeNotebooks) Submit(_ context.Context, u users.User, r notebooks.JobRequest) (notebooks.Launch, error) {
+	if strings.TrimSpace(r.Script) == "" && len(r.Args) == 0 {
+		return notebooks.Launch{}, &notebooks.JobError{Text: "The job has nothing to run. Give it a script or a command."}
+	}
+	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, "job"), Profile: "cpu", State: notebooks.Waiting,
+		Reason: "Both GPUs are in use. It is next in line.", Requested: time.Now(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour)}}
+	if r.GPUs != nil {
+		l.GPUs = *r.GPUs
+	}
+	f.change(func(list *[]notebooks.Launch) {
+		l.ID = int64(len(*list) + 1)
+		l.Job.Output = fmt.Sprintf("jobs/job-%d.log", l.ID)
+		f.programs = append(f.programs, r.Program)
+		*list = append(*list, l)
+	})
+	return l, nil
+}
+
+func (f *fakeNotebooks) Again(ctx context.Context, u users.User, id int64) (notebooks.Launch, error) {
+	l, err := f.Get(ctx, id)
+	if err != nil {
+		return l, err
+	}
+	return f.Submit(ctx, u, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: l.Title})
+}
+
+func (f *fakeNotebooks) Program(context.Context, int64) (notebooks.Program, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.programs) == 0 {
+		return notebooks.Program{}, nil
+	}
+	return f.programs[len(f.programs)-1], nil
+}
+
+func (f *fakeNotebooks) Log(_ notebooks.Launch, from int64) (notebooks.LogPart, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.said == "" {
+		return notebooks.LogPart{}, notebooks.ErrNoLog
+	}
+	if from < 0 {
+		from = max(0, int64(len(f.said))+from)
+	}
+	return notebooks.LogPart{Data: []byte(f.said[from:]), From: from, Next: int64(len(f.said))}, nil
 }
 
 func (f *fakeNotebooks) Active(context.Context) ([]notebooks.Launch, error) {

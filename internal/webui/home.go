@@ -83,6 +83,8 @@ type launchRow struct {
 	Reason    string
 	// Again is the profile with which one that has ended can be started again.
 	Again string
+	// Job says that it is no notebook.
+	Job bool
 }
 
 func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -270,6 +272,9 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 		GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
 	if !manages {
 		row.Title = s.profileTitle(l.Profile)
+	}
+	if row.Job = l.Job != nil; row.Job {
+		row.Title = "Job: " + row.Title
 	}
 	if !own {
 		row.Reason = ""

@@ -121,6 +121,9 @@ func (s *Server) launchPage(w http.ResponseWriter, r *http.Request, v visitor) e
 	if err != nil {
 		return err
 	}
+	if l.Job != nil {
+		return seeOther("/jobs/" + r.PathValue("id"))
+	}
 	view := s.launchView(r, v, &l)
 	s.render(w, r, http.StatusOK, launchPage(s.page(w, r, v, view.Title, "view=launch&id="+view.ID), view))
 	return nil

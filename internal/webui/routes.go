@@ -76,6 +76,13 @@ func (s *Server) table() []route {
 		{method: "POST", path: "/launches/{id}/free", need: users.ActionManageLab, handler: s.freeLaunch},
 		{method: "POST", path: "/launches/{id}/cancel", need: users.ActionSee, handler: s.cancelLaunch},
 
+		{method: "GET", path: "/jobs", need: users.ActionSee, handler: s.jobsPage},
+		{method: "POST", path: "/jobs", need: users.ActionLaunch, handler: s.submitJob, maxForm: maxJobForm},
+		{method: "GET", path: "/jobs/{id}", need: users.ActionSee, handler: s.jobPage},
+		{method: "GET", path: "/jobs/{id}/log", need: users.ActionSee, handler: s.jobLog},
+		{method: "POST", path: "/jobs/{id}/cancel", need: users.ActionSee, handler: s.cancelJob},
+		{method: "POST", path: "/jobs/{id}/again", need: users.ActionLaunch, handler: s.runJobAgain},
+
 		{method: "GET", path: "/users", need: users.ActionManageUsers, handler: s.usersPage},
 		{method: "POST", path: "/users", need: users.ActionManageUsers, handler: s.addUser},
 		{method: "POST", path: "/users/{handle}/link", need: users.ActionManageUsers, handler: s.newPasswordLink},

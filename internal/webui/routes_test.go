@@ -74,6 +74,12 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/launches/1/cancel", managers},
 		{"POST", "/launches/1/keep", managers},
 		{"POST", "/launches/1/free", admin},
+		{"GET", "/jobs", signedIn},
+		{"POST", "/jobs", signedIn},
+		{"GET", "/jobs/2", managers},
+		{"GET", "/jobs/2/log", 0},
+		{"POST", "/jobs/2/cancel", managers},
+		{"POST", "/jobs/2/again", 0},
 		{"GET", "/users", admin},
 		{"POST", "/users", admin},
 		{"POST", "/users/gus/link", admin},
@@ -175,7 +181,8 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 			for _, rt := range routes {
 				// Somebody's launch that is nobody's of those who ask, in a group that lea leads.
 				l.notebooks.change(func(list *[]notebooks.Launch) {
-					*list = []notebooks.Launch{{ID: 1, UserID: zed.ID, Handle: "zed", Title: "zed's", Profile: "cpu", State: notebooks.Running, URL: "/user/zed/cpu/"}}
+					*list = []notebooks.Launch{{ID: 1, UserID: zed.ID, Handle: "zed", Title: "zed's", Profile: "cpu", State: notebooks.Running, URL: "/user/zed/cpu/"},
+						{ID: 2, UserID: zed.ID, Handle: "zed", Title: "zed's job", Profile: "cpu", State: notebooks.Running, Job: &notebooks.Job{Limit: time.Hour, Output: "jobs/zed-2.log"}}}
 				})
 				c := l.client(t, role.handle)
 				var got answer
@@ -190,7 +197,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 				}
 				refused := got.status == http.StatusUnauthorized && rt.path != "/login" || got.status == http.StatusForbidden ||
 					strings.HasPrefix(got.header.Get("Location"), "/login?next=") ||
-					got.status == http.StatusNotFound && strings.HasPrefix(rt.path, "/launches/")
+					got.status == http.StatusNotFound && (strings.HasPrefix(rt.path, "/launches/") || strings.HasPrefix(rt.path, "/jobs/"))
 				if allowed := rt.allowed&role.bit != 0; allowed == refused {
 					t.Errorf("%s %s as %q: status %d %s, want allowed %v", rt.method, rt.path, role.handle, got.status, got.header.Get("Location"), allowed)
 				}
@@ -205,7 +212,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{number}", "012345", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
+	return strings.NewReplacer("/jobs/{id}", "/jobs/2", "{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{number}", "012345", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

@@ -68,6 +68,15 @@ type Notebooks interface {
 	Active(ctx context.Context) ([]notebooks.Launch, error)
 	Stop(ctx context.Context, id int64) error
 	Cancel(ctx context.Context, id int64) error
+	// Jobs returns a user's jobs, newest first.
+	Jobs(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	Submit(ctx context.Context, user users.User, request notebooks.JobRequest) (notebooks.Launch, error)
+	// Again submits a job once more.
+	Again(ctx context.Context, user users.User, id int64) (notebooks.Launch, error)
+	// Program is what a job runs.
+	Program(ctx context.Context, id int64) (notebooks.Program, error)
+	// Log reads what a job has said, from a position on or so many bytes from its end.
+	Log(l notebooks.Launch, from int64) (notebooks.LogPart, error)
 	// Obstacle says in a sentence why a profile cannot work on this lab's GPUs,
 	// "" where nothing is known against it.
 	Obstacle(slug string) string

@@ -238,7 +238,7 @@ func testHubRestartWhileNotebookHangs(t *testing.T, a *appliance) {
 func testHubEndsWhileKubernetesIsDown(t *testing.T, a *appliance) {
 	pods, hub := a.notebookPods(t), a.hubPod(t)
 	for _, name := range []string{"gpulab", "k3s", "containerd"} {
-		if a.Kill(a.ctx, "KILL", name) == 0 {
+		if a.Kill(a.ctx, "KILL", name) == 0 && name != "containerd" { // which k3s may have taken with it
 			t.Fatalf("%s does not run", name)
 		}
 	}

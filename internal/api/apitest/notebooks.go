@@ -1,7 +1,9 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +20,7 @@ type Notebooks struct {
 	mu       sync.Mutex
 	launches []notebooks.Launch
 	last     int64
+	said     string // by every job
 	changed  []chan struct{}
 }
 
@@ -106,9 +109,62 @@ func (n *Notebooks) Get(_ context.Context, id int64) (notebooks.Launch, error) {
 	return list[0], nil
 }
 
-// List is somebody's launches, the newest first.
+// Submit notes a job as the real service does; it waits, and nothing is in its log.
+func (n *Notebooks) Submit(_ context.Context, u users.User, r notebooks.JobRequest) (notebooks.Launch, error) {
+	if r.Script == "" && len(r.Args) == 0 {
+		return notebooks.Launch{}, &notebooks.JobError{Text: "The job has nothing to run."}
+	}
+	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"), Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
+		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour)}}
+	if r.GPUs != nil {
+		l.GPUs, l.Profile = *r.GPUs, "gpu"
+	}
+	n.change(func() {
+		n.last++
+		l.ID = n.last
+		l.Job.Output = fmt.Sprintf("jobs/job-%d.log", l.ID)
+		n.launches = append(n.launches, l)
+		n.launches = n.launches[max(0, len(n.launches)-mostLaunches):]
+	})
+	return l, nil
+}
+
+// Again submits a job of the same name.
+func (n *Notebooks) Again(ctx context.Context, u users.User, id int64) (notebooks.Launch, error) {
+	l, err := n.Get(ctx, id)
+	if err != nil {
+		return l, err
+	}
+	return n.Submit(ctx, u, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: l.Title})
+}
+
+// Jobs are somebody's, the newest first.
+func (n *Notebooks) Jobs(_ context.Context, userID int64) ([]notebooks.Launch, error) {
+	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil })
+	slices.Reverse(list)
+	return list, nil
+}
+
+// Say lets every job say more.
+func (n *Notebooks) Say(text string) { n.change(func() { n.said += text }) }
+
+// Log is what jobs have said.
+func (n *Notebooks) Log(_ notebooks.Launch, from int64) (notebooks.LogPart, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.said == "" {
+		return notebooks.LogPart{From: max(0, from), Next: max(0, from)}, notebooks.ErrNoLog
+	}
+	if from < 0 {
+		from = max(0, int64(len(n.said))+from)
+	}
+	from = min(from, int64(len(n.said)))
+	return notebooks.LogPart{Data: []byte(n.said[from:]), From: from, Next: int64(len(n.said))}, nil
+}
+
+// List is somebody's notebooks, the newest first.
 func (n *Notebooks) List(_ context.Context, userID int64) ([]notebooks.Launch, error) {
-	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID })
+	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job == nil })
 	slices.Reverse(list)
 	return list, nil
 }

@@ -1,0 +1,274 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Job is a program that runs to its end without a browser.
+type Job struct {
+	ID        int64            `json:"id"`
+	User      string           `json:"user" doc:"Whose, by sign-in name"`
+	Name      string           `json:"name,omitempty" doc:"Left out where it is not yours to see"`
+	Profile   string           `json:"profile"`
+	State     string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out" doc:"The last four are ends"`
+	Reason    string           `json:"reason,omitempty" doc:"Why it waits, what it does, how it ended; for people"`
+	EndCode   string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted" doc:"How it ended, in one word"`
+	ExitCode  *int             `json:"exitCode,omitempty" doc:"Of its program, where that ended by itself"`
+	Machine   string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
+	GPUs      int              `json:"gpus"`
+	GPUUUIDs  []string         `json:"gpuUuids,omitempty" doc:"Which GPUs it has"`
+	Simulated bool             `json:"simulated,omitempty" doc:"Its GPUs are, and compute nothing"`
+	Position  int              `json:"position,omitempty" doc:"Its place in the line while it waits, from 1"`
+	Never     bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
+	Holders   []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
+	Output    string           `json:"output,omitempty" doc:"The file of its log, in the home"`
+	TimeLimit int              `json:"timeLimit" doc:"For how many seconds it may run"`
+	Requested time.Time        `json:"requested"`
+	Started   *time.Time       `json:"started,omitempty" doc:"When its turn came"`
+	Ready     *time.Time       `json:"ready,omitempty" doc:"When its program began"`
+	Ended     *time.Time       `json:"ended,omitempty"`
+	Page      string           `json:"page" doc:"Its page for browsers"`
+	Version   string           `json:"version" doc:"Another one whenever something above changes; see the parameter seen"`
+}
+
+// JobList is some jobs, the newest first.
+type JobList struct {
+	Jobs []Job `json:"jobs"`
+}
+
+// JobLog is a piece of what a job has said.
+type JobLog struct {
+	Data    []byte `json:"data" doc:"In base64: a program may say anything"`
+	From    int64  `json:"from" doc:"Where the piece begins, in bytes of all that the job has said"`
+	Next    int64  `json:"next" doc:"Where the next one begins"`
+	LeftOut int64  `json:"leftOut,omitempty" doc:"How many bytes before from are not kept: of a long log the beginning and the end are"`
+	Missing bool   `json:"missing,omitempty" doc:"The file of the log is not there: it was not begun, or was moved or deleted"`
+	End     bool   `json:"end,omitempty" doc:"The job has ended, and this was the last piece"`
+}
+
+type jobsInput struct {
+	Of string `query:"of" default:"me" enum:"me,everybody" doc:"me lists yours, ended ones too; everybody lists all that have not ended"`
+}
+
+type jobLogInput struct {
+	IDInput
+	From int64 `query:"from" minimum:"-10485760" doc:"Where to begin, in bytes; a negative number counts from the end"`
+	Wait int   `query:"wait" minimum:"0" maximum:"20" doc:"For how many seconds to wait at most while there is nothing more"`
+}
+
+type submitInput struct {
+	Body struct {
+		Script    string   `json:"script,omitempty" maxLength:"65536" doc:"Text of a script. Its directives, #GPULAB --gpus=1 or #SBATCH --gres=gpu:1, hold where nothing else is said here"`
+		Command   []string `json:"command,omitempty" maxItems:"1000" doc:"A program with its arguments, instead of a script; no shell reads it"`
+		Args      []string `json:"args,omitempty" maxItems:"1000" doc:"Arguments of the script"`
+		Name      string   `json:"name,omitempty" maxLength:"80"`
+		File      string   `json:"file,omitempty" maxLength:"500" doc:"The script's own name, after which a job is called that has no other"`
+		Profile   string   `json:"profile,omitempty" maxLength:"63" doc:"Its slug; the first with as many GPUs if left out"`
+		GPUs      *int     `json:"gpus,omitempty" minimum:"0" maximum:"1000"`
+		TimeLimit string   `json:"timeLimit,omitempty" maxLength:"40" doc:"Such as 2h, 90m, 3d, or as sbatch takes it; 24h if left out"`
+		Output    string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
+		Dir       string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
+	}
+}
+
+type submitted struct {
+	Location string `header:"Location"`
+	Body     Job
+}
+
+// maxJobBody has room for a script with every character escaped.
+const maxJobBody = 512 << 10
+
+func (s *Server) addJobs() {
+	add(s, Operation{Method: "GET", Path: "/jobs", ID: "listJobs", Need: users.ActionSee, tag: "jobs", summary: "Your jobs, or everybody's"}, s.listJobs)
+	add(s, Operation{Method: "POST", Path: "/jobs", ID: "submitJob", Need: users.ActionLaunch, tag: "jobs", summary: "Submit a job",
+		description: "It stands in the same line as notebooks, and starts by itself.", status: http.StatusCreated, also: []int{conflict}, maxBody: maxJobBody}, s.submitJob)
+	add(s, Operation{Method: "GET", Path: "/jobs/{id}", ID: "getJob", Need: users.ActionSee, tag: "jobs", summary: "One job; waits for a change where asked to"}, s.getJob)
+	add(s, Operation{Method: "GET", Path: "/jobs/{id}/log", ID: "readJobLog", Need: users.ActionSee, tag: "jobs", summary: "What a job of yours has said",
+		description: "Of long logs the beginning and the end are kept."}, s.readJobLog)
+	add(s, Operation{Method: "POST", Path: "/jobs/{id}/again", ID: "runJobAgain", Need: users.ActionLaunch, tag: "jobs", summary: "Submit a job of yours once more",
+		status: http.StatusCreated, also: []int{conflict}}, s.runJobAgain)
+	add(s, Operation{Method: "DELETE", Path: "/jobs/{id}", ID: "cancelJob", Need: users.ActionManageNotebooks, tag: "jobs", summary: "Cancel a job",
+		description: "Its program gets SIGTERM, and half a minute to end. One that has ended is as was wanted."}, s.cancelJob)
+}
+
+func (s *Server) listJobs(ctx context.Context, c *call, in *jobsInput) (*body[JobList], error) {
+	var launches []notebooks.Launch
+	var err error
+	if in.Of == "everybody" {
+		launches, err = s.cfg.Notebooks.Active(ctx)
+	} else {
+		launches, err = s.cfg.Notebooks.Jobs(ctx, c.user.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := JobList{Jobs: []Job{}}
+	for i := range launches {
+		if launches[i].Job != nil {
+			list.Jobs = append(list.Jobs, s.job(c, &launches[i]))
+		}
+	}
+	return answerWith(list)
+}
+
+// job is a job as whoever asks may see it.
+func (s *Server) job(c *call, l *notebooks.Launch) Job {
+	j := Job{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated, TimeLimit: int(l.Job.Limit / time.Second),
+		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/jobs/" + strconv.FormatInt(l.ID, 10))}
+	if end := l.Finished(); end != "" {
+		j.State = end
+	}
+	if c.may(users.ActionManageNotebooks, l.UserID) {
+		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output =
+			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output
+		for _, h := range l.Holders {
+			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
+		}
+	}
+	text, _ := json.Marshal(j) // a struct of plain fields
+	sum := sha256.Sum256(text)
+	j.Version = hex.EncodeToString(sum[:8])
+	return j
+}
+
+var errNoJob = problem(http.StatusNotFound, "There is no such job", "There is no such job: its number may be mistyped, or it is somebody else's. “gpulab jobs” lists yours.")
+
+// jobOf reads a job that the caller may see all of. To others it does not exist.
+func (s *Server) jobOf(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
+	l, err := s.cfg.Notebooks.Get(ctx, id)
+	if errors.Is(err, notebooks.ErrNotFound) || err == nil && (l.Job == nil || !c.may(users.ActionManageNotebooks, l.UserID)) {
+		return l, errNoJob
+	}
+	return l, err
+}
+
+// ownJob is jobOf for what is its owner's alone.
+func (s *Server) ownJob(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
+	l, err := s.jobOf(ctx, c, id)
+	if err == nil && l.UserID != c.user.ID {
+		err = problem(http.StatusForbidden, "It is not yours", "What a job runs and says is for its owner alone.")
+	}
+	return l, err
+}
+
+func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*submitted, error) {
+	b := &in.Body
+	if b.Script != "" && len(b.Command) > 0 {
+		return nil, &notebooks.JobError{Text: "A job runs a script or a command, not both."}
+	}
+	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output}
+	if b.Script == "" {
+		r.Args = b.Command
+	}
+	if b.TimeLimit != "" {
+		limit, err := notebooks.ParseJobTime(b.TimeLimit)
+		if err != nil {
+			return nil, err
+		}
+		r.Limit = limit
+	}
+	l, err := s.cfg.Notebooks.Submit(ctx, c.user, r)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "job.submit", l.Handle, l.Audited())
+	return s.submitted(c, &l), nil
+}
+
+func (s *Server) submitted(c *call, l *notebooks.Launch) *submitted {
+	return &submitted{Prefix + "/jobs/" + strconv.FormatInt(l.ID, 10), s.job(c, l)}
+}
+
+func (s *Server) runJobAgain(ctx context.Context, c *call, in *IDInput) (*submitted, error) {
+	if _, err := s.ownJob(ctx, c, in.ID); err != nil {
+		return nil, err
+	}
+	l, err := s.cfg.Notebooks.Again(ctx, c.user, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "job.submit", l.Handle, fmt.Sprintf("%s, job %d again", l.Audited(), in.ID))
+	return s.submitted(c, &l), nil
+}
+
+func (s *Server) getJob(ctx context.Context, c *call, in *notebookInput) (*body[Job], error) {
+	waiting, cancel := context.WithTimeout(ctx, time.Duration(min(in.Wait, longestWait))*time.Second)
+	defer cancel()
+	changes := s.cfg.Notebooks.Subscribe(waiting)
+	for {
+		l, err := s.jobOf(ctx, c, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		j := s.job(c, &l)
+		if in.Seen == "" || in.Wait == 0 || j.Version != in.Seen {
+			return answerWith(j)
+		}
+		select {
+		case <-waiting.Done():
+			return answerWith(j)
+		case <-changes:
+		}
+	}
+}
+
+// logEvery is how often a log is looked at while somebody follows it.
+const logEvery = 250 * time.Millisecond
+
+func (s *Server) readJobLog(ctx context.Context, c *call, in *jobLogInput) (*body[JobLog], error) {
+	until := time.Now().Add(time.Duration(min(in.Wait, longestWait)) * time.Second)
+	for {
+		l, err := s.ownJob(ctx, c, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		part, err := s.cfg.Notebooks.Log(l, in.From)
+		missing := errors.Is(err, notebooks.ErrNoLog)
+		if err != nil && !missing {
+			return nil, err
+		}
+		// The state was read before the log: what a job that had ended has said is all there.
+		log := JobLog{Data: part.Data, From: part.From, Next: part.Next, LeftOut: part.LeftOut, Missing: missing, End: !l.Active() && len(part.Data) == 0}
+		if log.Data == nil {
+			log.Data = []byte{}
+		}
+		if len(part.Data) > 0 || part.LeftOut > 0 || log.End || time.Now().After(until) {
+			return answerWith(log)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(logEvery):
+		}
+	}
+}
+
+func (s *Server) cancelJob(ctx context.Context, c *call, in *IDInput) (*body[Job], error) {
+	l, err := s.jobOf(ctx, c, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if l.Active() {
+		if err := s.cfg.Notebooks.Cancel(ctx, l.ID); err != nil {
+			return nil, fmt.Errorf("cancel job %d: %w", l.ID, err)
+		}
+		s.audit(ctx, c, "job.cancel", l.Handle, l.Audited())
+		if l, err = s.cfg.Notebooks.Get(ctx, l.ID); err != nil {
+			return nil, err
+		}
+	}
+	return answerWith(s.job(c, &l))
+}

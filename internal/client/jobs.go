@@ -1,0 +1,366 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/gpulab/gpulab/internal/units"
+)
+
+// A job is a program that runs to its end, as the API tells it.
+type job struct {
+	ID        int64     `json:"id"`
+	User      string    `json:"user"`
+	Name      string    `json:"name"`
+	Profile   string    `json:"profile"`
+	State     string    `json:"state"`
+	Reason    string    `json:"reason"`
+	EndCode   string    `json:"endCode"`
+	ExitCode  *int      `json:"exitCode"`
+	GPUs      int       `json:"gpus"`
+	Simulated bool      `json:"simulated"`
+	Output    string    `json:"output"`
+	Requested time.Time `json:"requested"`
+	Page      string    `json:"page"`
+	Version   string    `json:"version"`
+}
+
+type jobList struct {
+	Jobs []job `json:"jobs"`
+}
+
+func (j job) ended() bool {
+	return slices.Contains([]string{"succeeded", "failed", "cancelled", "timed out"}, j.State)
+}
+
+// says is what happens with it now, in one line.
+func (j job) says() string {
+	if j.Reason == "" {
+		return j.State
+	}
+	return plain(j.State + ": " + j.Reason)
+}
+
+func (j job) path() string { return "/jobs/" + strconv.FormatInt(j.ID, 10) }
+
+// findJob is the job that somebody names by its number, or the latest of a name.
+func (s *Session) findJob(ctx context.Context, name string) (job, error) {
+	var j job
+	if _, err := strconv.ParseInt(name, 10, 64); err == nil {
+		return j, s.Get(ctx, "/jobs/"+name, &j)
+	}
+	var list jobList
+	if err := s.Get(ctx, "/jobs", &list); err != nil {
+		return j, err
+	}
+	for _, j := range list.Jobs {
+		if strings.EqualFold(j.Name, name) {
+			return j, nil
+		}
+	}
+	return j, fail(ExitRefused, "you have no job called %q; `gpulab jobs` shows those that there are", clip(plain(name), 80))
+}
+
+func (a *App) completeJobs(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	s, err := a.Session()
+	var list jobList
+	if err != nil || len(args) > 0 || s.Get(c.Context(), "/jobs", &list) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var words []string
+	for _, j := range list.Jobs {
+		words = append(words, fmt.Sprintf("%d\t%s", j.ID, plain(j.Name)))
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// jobAsk is what a job is asked for with. What is left out is as the script's directives or the lab have it.
+type jobAsk struct {
+	Script    string   `json:"script,omitempty"`
+	Command   []string `json:"command,omitempty"`
+	Args      []string `json:"args,omitempty"`
+	Name      string   `json:"name,omitempty"`
+	File      string   `json:"file,omitempty"`
+	Profile   string   `json:"profile,omitempty"`
+	GPUs      *int     `json:"gpus,omitempty"`
+	TimeLimit string   `json:"timeLimit,omitempty"`
+	Output    string   `json:"output,omitempty"`
+	Dir       string   `json:"dir,omitempty"`
+
+	gpus int
+}
+
+func (q *jobAsk) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.IntVar(&q.gpus, "gpus", 0, "how many GPUs")
+	f.StringVar(&q.Profile, "profile", "", "which profile (gpulab profiles); the first with as many GPUs if empty")
+	f.StringVar(&q.TimeLimit, "time", "", "how long it may run, such as 2h, 90m, 3d or 1-12:00:00; 24h if empty")
+	f.StringVar(&q.Name, "name", "", "what you call it")
+	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name (default jobs/NAME-NUMBER.log)")
+	f.StringVar(&q.Dir, "dir", "", "folder of your home in which it runs")
+	f.SetInterspersed(false) // what stands behind the program is the program's
+}
+
+// submit is not interrupted: a job that is there must be told.
+func (s *Session) submit(c *cobra.Command, q *jobAsk) (answer json.RawMessage, j job, err error) {
+	if c.Flags().Changed("gpus") {
+		q.GPUs = &q.gpus
+	}
+	if err = s.Do(context.WithoutCancel(c.Context()), http.MethodPost, "/jobs", q, &answer); err == nil {
+		err = json.Unmarshal(answer, &j)
+	}
+	return answer, j, err
+}
+
+// maxScript is more than a lab takes.
+const maxScript = 1 << 20
+
+func readScript(c *cobra.Command, name string) (string, error) {
+	from := c.InOrStdin()
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return "", fail(ExitUsage, "the script cannot be read: %w; to run a command, write `gpulab run -- COMMAND`", err)
+		}
+		defer func() { _ = file.Close() }()
+		from = file
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxScript))
+	switch {
+	case err != nil:
+		return "", fail(ExitUsage, "the script cannot be read: %w", err)
+	case len(text) == 0:
+		return "", fail(ExitUsage, "the script is empty")
+	}
+	return string(text), nil
+}
+
+func newSubmit(a *App) *cobra.Command {
+	var q jobAsk
+	var wait, asJSON bool
+	c := &cobra.Command{
+		Use: "submit SCRIPT [ARGUMENT...]", Short: "Submit a script as a job, which runs when its turn has come",
+		Long: `Submit a script as a job. It stands in the same line as notebooks, starts by
+itself, and runs with your home, in the same software as a notebook. What it
+says is kept in a file of your home.
+
+Lines at the beginning of the script may say what it needs:
+
+  #GPULAB --gpus=1 --time=8h
+  #SBATCH --job-name=train --gres=gpu:1 --output=out/%x-%j.log
+
+There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
+--chdir and --profile. Options of this command come before them.`,
+		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := a.Session()
+			if err != nil {
+				return err
+			}
+			if q.Script, err = readScript(c, args[0]); err != nil {
+				return err
+			}
+			q.Args = args[1:]
+			if args[0] != "-" {
+				q.File = filepath.Base(args[0])
+			}
+			answer, j, err := s.submit(c, &q)
+			if err != nil {
+				return err
+			}
+			if wait {
+				return s.watch(c, j, false)
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), answer)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts log: `gpulab logs -f %d`, in your home %s\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, plain(j.Output), j.Page)
+			return err
+		},
+	}
+	q.flags(c)
+	c.Flags().BoolVar(&wait, "wait", false, "wait until it ends, show what it says, and end with its exit code")
+	jsonFlag(c, &asJSON)
+	return c
+}
+
+func newRun(a *App) *cobra.Command {
+	var q jobAsk
+	c := &cobra.Command{
+		Use: "run [--gpus N] -- COMMAND [ARGUMENT...]", Short: "Run a command in the lab as if it ran here",
+		Long: `Run a command in the lab, with your home there, as a job: what it says appears
+here, and gpulab ends with its exit code. Nothing is read from this computer's
+files or its keyboard.
+
+Ctrl-C asks whether to cancel the job; it goes on otherwise, also when this
+computer is closed. Exit codes beside the command's: 124 for its time limit, 130
+when it was cancelled, 137 for memory, and those of ` + "`gpulab exit-codes`.",
+		Example: "  gpulab run --gpus 1 -- python train.py --epochs 3\n  gpulab run -- bash -c 'du -sh ~/data; df -h'",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := a.Session()
+			if err != nil {
+				return err
+			}
+			if q.Command = args; q.Name == "" {
+				q.Name = clip(plain(filepath.Base(args[0])), 60)
+			}
+			_, j, err := s.submit(c, &q)
+			if err != nil {
+				return err
+			}
+			return s.watch(c, j, false)
+		},
+	}
+	q.flags(c)
+	return c
+}
+
+func newJobs(a *App) *cobra.Command {
+	var all, asJSON bool
+	c := &cobra.Command{
+		Use: "jobs", Short: "List your jobs, the newest first; with --all those of others that run or wait, too",
+		Example: "  gpulab jobs\n  gpulab jobs --all\n  gpulab jobs --json",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			path := "/jobs"
+			if all {
+				path += "?of=everybody"
+			}
+			return answered(a, c, path, asJSON, func(_ *Session, list jobList) error {
+				return a.printJobs(c, list.Jobs, all)
+			})
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "list everybody's; how others call theirs is not shown")
+	jsonFlag(c, &asJSON)
+	return c
+}
+
+func (a *App) printJobs(c *cobra.Command, list []job, all bool) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(c.OutOrStdout(), "There is no job. `gpulab submit SCRIPT` submits one.")
+		return err
+	}
+	header := []string{"NUMBER", "NAME", "PROFILE", "GPUS", "SINCE", "STATE"}
+	if all {
+		header = slices.Insert(header, 1, "USER")
+	}
+	rows := [][]string{header}
+	for _, j := range list {
+		gpus := strconv.Itoa(j.GPUs)
+		if j.Simulated {
+			gpus += " simulated"
+		}
+		row := []string{strconv.FormatInt(j.ID, 10), j.Name, j.Profile, gpus, units.Lasting(a.time().Sub(j.Requested)), j.says()}
+		if all {
+			row = slices.Insert(row, 1, j.User)
+		}
+		rows = append(rows, row)
+	}
+	return table(c.OutOrStdout(), rows)
+}
+
+func newCancel(a *App) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "cancel JOB...", Short: "Cancel jobs, by number or name; what they have written stays",
+		Example:           "  gpulab cancel 12\n  gpulab cancel train",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeJobs,
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := a.Session()
+			if err != nil {
+				return err
+			}
+			answers := []json.RawMessage{}
+			for _, name := range args {
+				j, err := s.findJob(c.Context(), name)
+				if err != nil {
+					return err
+				}
+				var answer json.RawMessage
+				if err := s.Do(c.Context(), http.MethodDelete, j.path(), nil, &answer); err != nil {
+					return err
+				}
+				answers = append(answers, answer)
+				switch {
+				case asJSON:
+				case j.ended():
+					fmt.Fprintf(c.OutOrStdout(), "Job %d had ended before: %s\n", j.ID, j.says())
+				default:
+					fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is being cancelled.\n", j.ID, plain(j.Name))
+				}
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), map[string]any{"jobs": answers})
+			}
+			return nil
+		},
+	}
+	jsonFlag(c, &asJSON)
+	return c
+}
+
+// Logs shows what a job has said.
+func (a *App) Logs() *cobra.Command {
+	var follow bool
+	c := &cobra.Command{
+		Use: "logs JOB", Short: "Show what a job has said; with -f go on until it ends",
+		Example:           "  gpulab logs 12\n  gpulab logs -f train",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeJobs,
+		RunE:              func(c *cobra.Command, args []string) error { return a.JobLog(c, args[0], follow) },
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on showing new lines until the job ends")
+	return c
+}
+
+// JobLog shows what a job has said.
+func (a *App) JobLog(c *cobra.Command, name string, follow bool) error {
+	s, err := a.Session()
+	if err != nil {
+		return err
+	}
+	j, err := s.findJob(c.Context(), name)
+	if err != nil {
+		return err
+	}
+	if follow {
+		return s.watch(c, j, true)
+	}
+	w := &watcher{Session: s, c: c, j: j, out: terminalSafe(c.OutOrStdout())}
+	for {
+		more, err := w.piece(c.Context(), 0)
+		if err != nil {
+			return err
+		}
+		if !more {
+			if w.missing {
+				fmt.Fprintf(c.ErrOrStderr(), "[job %d has no log: %s]\n", j.ID, j.says())
+			}
+			return nil
+		}
+	}
+}
+
+// terminalSafe keeps what a program says from controlling a terminal; files and pipes get it as it is.
+func terminalSafe(out io.Writer) io.Writer {
+	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) { //nolint:gosec // a file descriptor is small
+		return &saneWriter{out: out}
+	}
+	return out
+}

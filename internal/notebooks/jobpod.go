@@ -1,0 +1,229 @@
+package notebooks
+
+import (
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// jobRunner starts the program in the pod and keeps its log.
+//
+//go:embed jobrun.py
+var jobRunner string
+
+// Bounds of a job's log in bytes: how much of its beginning is kept, and how
+// large its file gets.
+const (
+	logHead = 2 << 20
+	logMost = 10 << 20
+)
+
+// logCut is the line that stands for what is left out of a log. Its length does
+// not depend on how much that is.
+const logCut = "\n[gpulab left out %020d bytes here]\n"
+
+// jobGrace is what a job has to save its state, from SIGTERM to its end.
+const jobGrace = 30 * time.Second
+
+// scratchSize is what it may write beside its home, as of a notebook.
+const scratchSize = "20Gi"
+
+// jobSpec is what the runner is told, as JSON.
+type jobSpec struct {
+	ID     int64    `json:"id"`
+	Name   string   `json:"name"`
+	Script string   `json:"script"`
+	Args   []string `json:"args"`
+	Dir    string   `json:"dir"`
+	Output string   `json:"output"`
+	Head   int      `json:"head"`
+	Most   int      `json:"most"`
+	Cut    string   `json:"cut"`
+}
+
+// podOptions are what the hub is told of a notebook, as far as a job needs it.
+type podOptions struct {
+	UID          int64 `json:"uid"`
+	HomeReadOnly bool  `json:"homeReadOnly"`
+	HostUsers    bool  `json:"hostUsers"`
+	Folders      []struct {
+		Claim    string `json:"claim"`
+		Name     string `json:"name"`
+		ReadOnly bool   `json:"readOnly"`
+		GID      int64  `json:"gid"`
+	} `json:"folders"`
+	Node     string   `json:"node"`
+	Machines []string `json:"machines"`
+	Prefer   []string `json:"prefer"`
+}
+
+// readOptions takes what a launch gets besides its profile.
+func readOptions(options map[string]any) (podOptions, error) {
+	var o podOptions
+	text, err := json.Marshal(options)
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	if err == nil && o.UID < 1000 {
+		err = fmt.Errorf("the user ID %d is nobody's", o.UID) // pods never run as the machine's own
+	}
+	return o, err
+}
+
+// jobPod is the pod of a job: as the hub makes those of notebooks, but for what
+// runs in it. jupyterhub_config.py is the other side of this.
+func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, error) {
+	profile, ok := s.profile(l.Profile)
+	if !ok {
+		return nil, fmt.Errorf("the profile %s is gone", l.Profile)
+	}
+	profile.GPUs = l.GPUs
+	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut})
+	if err != nil {
+		return nil, err
+	}
+	home := "/home/" + l.Handle
+	container := corev1.Container{
+		Name: "job", Image: s.cfg.JobImage(), ImagePullPolicy: corev1.PullIfNotPresent, WorkingDir: home,
+		// The image's entrypoint goes first, as with a notebook.
+		Args: []string{"python3", "-I", "-c", jobRunner},
+		// In base64, because Kubernetes would read $(…) in it.
+		Env:                      append(s.jobEnv(l, home), corev1.EnvVar{Name: "GPULAB_JOB", Value: base64.StdEncoding.EncodeToString(spec)}),
+		Resources:                profile.resources(),
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: &corev1.SecurityContext{
+			Privileged: new(false), AllowPrivilegeEscalation: new(false), RunAsNonRoot: new(true), RunAsUser: &o.UID, RunAsGroup: &o.UID,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+	}
+	if profile.Image != "" {
+		container.Image = profile.Image
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("job-%d", l.ID), Namespace: "user-" + l.Handle,
+			Labels: map[string]string{
+				labelComponent: componentJob, labelUser: l.Handle, labelNotebook: l.Name, labelLaunch: strconv.FormatInt(l.ID, 10),
+			},
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, PriorityClassName: "gpulab-notebook",
+			ActiveDeadlineSeconds: new(int64(l.Job.Limit / time.Second)), TerminationGracePeriodSeconds: new(int64(jobGrace / time.Second)),
+			AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
+			HostUsers:       new(o.HostUsers || l.GPUs > 0 && s.cfg.Simulated),
+			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		},
+	}
+	addVolumes(pod, &container, home, o)
+	pod.Spec.Containers = []corev1.Container{container}
+	// Kubernetes would delete it once its node has been away for five minutes.
+	for _, state := range []string{"not-ready", "unreachable"} {
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "node.kubernetes.io/" + state, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	}
+	if o.Node != "" {
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: o.Node}
+	}
+	return pod, chooseMachines(pod, profile.GPUKind(), o)
+}
+
+func (s *Service) jobEnv(l Launch, home string) []corev1.EnvVar {
+	env := []corev1.EnvVar{{Name: "HOME", Value: home}, {Name: "JUPYTERHUB_USER", Value: l.Handle}}
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.JobEnv)) {
+		env = append(env, corev1.EnvVar{Name: name, Value: s.cfg.JobEnv[name]})
+	}
+	return env
+}
+
+// resources are what a container of this profile is promised, and may take.
+func (p Profile) resources() corev1.ResourceRequirements {
+	need := p.need()
+	r := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{
+			corev1.ResourceCPU: *resource.NewMilliQuantity(need.MilliCPU, resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(need.Memory, resource.BinarySI),
+			corev1.ResourceEphemeralStorage: resource.MustParse("0"),
+		},
+		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(scratchSize)},
+	}
+	if p.CPUs > 0 {
+		r.Limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(p.CPUs*1000), resource.DecimalSI)
+	}
+	if q, err := resource.ParseQuantity(p.Memory); err == nil {
+		r.Limits[corev1.ResourceMemory] = q
+	}
+	if p.GPUs > 0 {
+		r.Limits[gpuResource] = *resource.NewQuantity(int64(p.GPUs), resource.DecimalSI)
+	}
+	return r
+}
+
+// addVolumes gives the pod the home, its shared folders, and room beside them.
+func addVolumes(pod *corev1.Pod, container *corev1.Container, home string, o podOptions) {
+	claim := func(name string, readOnly bool) corev1.VolumeSource {
+		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: readOnly}}
+	}
+	scratch := resource.MustParse(scratchSize)
+	memory := &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
+	if limit, ok := container.Resources.Limits[corev1.ResourceMemory]; ok {
+		memory.SizeLimit = resource.NewQuantity(limit.Value()/2, resource.BinarySI)
+	}
+	pod.Spec.Volumes = []corev1.Volume{
+		{Name: "home", VolumeSource: claim("home", false)},
+		{Name: "shm", VolumeSource: corev1.VolumeSource{EmptyDir: memory}},
+		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}}},
+	}
+	container.VolumeMounts = []corev1.VolumeMount{{Name: "home", MountPath: home}, {Name: "shm", MountPath: "/dev/shm"}, {Name: "scratch", MountPath: "/tmp"}}
+	groups := map[int64]bool{}
+	for _, f := range o.Folders {
+		mount := corev1.VolumeMount{Name: f.Claim, MountPath: home + "/shared/" + f.Name, ReadOnly: f.ReadOnly}
+		if f.ReadOnly {
+			mount.RecursiveReadOnly = new(corev1.RecursiveReadOnlyEnabled)
+		}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: f.Claim, VolumeSource: claim(f.Claim, f.ReadOnly)})
+		container.VolumeMounts = append(container.VolumeMounts, mount)
+		if f.GID != 0 {
+			groups[f.GID] = true
+		}
+	}
+	pod.Spec.SecurityContext.SupplementalGroups = slices.Sorted(maps.Keys(groups))
+}
+
+// chooseMachines keeps the pod to the machines it may run on, and to those it
+// should where they have room.
+func chooseMachines(pod *corev1.Pod, kind GPUKind, o podOptions) error {
+	var required corev1.NodeSelectorTerm
+	if kind != (GPUKind{}) {
+		text, err := json.Marshal(kind.nodeTerm())
+		if err == nil {
+			err = json.Unmarshal(text, &required)
+		}
+		if err != nil {
+			return fmt.Errorf("the kind of GPU of %s: %w", pod.Name, err)
+		}
+	}
+	named := func(machines []string) corev1.NodeSelectorRequirement {
+		return corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: machines}
+	}
+	if o.Machines != nil {
+		required.MatchExpressions = append(required.MatchExpressions, named(o.Machines))
+	}
+	affinity := &corev1.NodeAffinity{}
+	if required.MatchExpressions != nil {
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{required}}
+	}
+	if o.Prefer != nil {
+		affinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{
+			{Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{named(o.Prefer)}}},
+		}
+	}
+	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: affinity}
+	return nil
+}

@@ -1,0 +1,288 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// TestJobs is a lab whose people submit jobs from a page and from a terminal,
+// beside notebooks, in the same line.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	var j jobs
+	live(t, []chapter{
+		{"set up", j.setUp, true},
+		{"refused", j.refused, false},
+		{"behind two notebooks", j.behindNotebooks, true},
+		{"how they end", j.ends, false},
+		{"cancelled", j.cancelled, true},
+		{"gpulab is killed", j.gpulabKilled, true},
+		{"nothing is left", j.nothingLeft, false},
+	})
+}
+
+// jobs is what the chapters of TestJobs hand on.
+type jobs struct {
+	cleo     *lab.Browser
+	terminal *laptop // hers
+}
+
+func (j *jobs) setUp(t *testing.T, a *appliance) {
+	a.WriteFile("/etc/gpulab/config.yaml", strings.Replace(queueConfig, "profiles:\n", "profiles:\n  - {slug: small, title: Small, cpus: 1, memory: 256Mi, cpuRequest: 0.01, memoryRequest: 64Mi}\n", 1))
+	testSetUp(t, a)
+	j.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
+	j.terminal = newLaptopFor(t, a, j.cleo.For(t).Tab(), "cleo", "launch")
+	a.eventually(t, "Kueue is ready", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "deployment", "kueue-controller-manager", "-o", "jsonpath={.status.readyReplicas}") == "1"
+	})
+	page := j.cleo.For(t).Tab()
+	page.Open(pages + "/jobs")
+	page.WaitText("#jobs", "You have no job")
+	page.Pictures("jobs-empty")
+}
+
+// script writes a file on the student's own computer.
+func (l *laptop) script(t *testing.T, name, text string) string {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(l.dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// gpulab runs a command there, and wants an exit code and some words.
+func (l *laptop) gpulab(t *testing.T, code int, args []string, words ...string) string {
+	t.Helper()
+	cmd, said := l.command(args...)
+	err := cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("gpulab %v: exit code %d, want %d (%v)\n%s", args, got, code, err, said)
+	}
+	for _, word := range words {
+		if !strings.Contains(said.String(), word) {
+			t.Errorf("gpulab %v does not say %q:\n%s", args, word, said)
+		}
+	}
+	return said.String()
+}
+
+var submittedJob = regexp.MustCompile(`Job (\d+) `)
+
+// submit submits a job, and returns its number.
+func (l *laptop) submit(t *testing.T, args ...string) string {
+	t.Helper()
+	number := submittedJob.FindStringSubmatch(l.gpulab(t, 0, append([]string{"submit"}, args...)))
+	if number == nil {
+		t.Fatalf("submit %v names no job", args)
+	}
+	return number[1]
+}
+
+// refused: what cannot be is refused at once, with what there is.
+func (j *jobs) refused(t *testing.T, _ *appliance) {
+	l := j.terminal
+	for name, c := range map[string]struct {
+		script string
+		args   []string
+		words  string
+	}{
+		"gpus":    {"#SBATCH --gres=gpu:9\ntrue\n", nil, "It asks for 9 GPUs, but no machine of this lab has more than 2."},
+		"profile": {"true\n", []string{"--profile", "h100"}, `This lab has no profile "h100". It has small, cpu, gpu, many.`},
+		"mem":     {"#!/bin/bash\n#SBATCH --mem=4G\ntrue\n", nil, "Line 2: --mem=4G is nothing that gpulab knows."},
+		"nothing": {"#!/bin/bash\n# later\n", nil, "The script has no command in it, only comments."},
+		"binary":  {"\x7fELF\x00\x00", nil, "This is no text of a script."},
+	} {
+		l.gpulab(t, 9, append(append([]string{"submit"}, c.args...), l.script(t, name+".sh", c.script)), c.words)
+	}
+	l.gpulab(t, 2, []string{"submit", "missing.sh"}, "no such file")
+	l.gpulab(t, 9, []string{"run", "--output", "/etc/passwd", "--", "true"}, "has to lie in the home, /home/cleo, and /etc/passwd does not.")
+	l.gpulab(t, 0, []string{"jobs"}, "There is no job.")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs")
+	b.Fill("Script", "#!/bin/bash\n#SBATCH --nodes=4\ntrue")
+	b.Click("main", "Submit")
+	b.WaitText("main", "Line 2: --nodes=4 is nothing that gpulab knows.")
+}
+
+// behindNotebooks: a job waits for a GPU that two notebooks have, and runs when
+// one of them ends; what it says is on its page and in the terminal, and stays in
+// the home.
+func (j *jobs) behindNotebooks(t *testing.T, a *appliance) {
+	ada, ben := a.browser.For(t), a.guest.For(t)
+	launch(ada, "gpu", "First")
+	waitJupyterLab(ada, adminHandle)
+	launch(ben, "gpu", "Second")
+	waitJupyterLab(ben, guestHandle)
+
+	l := j.terminal
+	// As an editor on Windows leaves it.
+	number := l.submit(t, l.script(t, "train.sh", strings.ReplaceAll(`#!/bin/bash
+#SBATCH --job-name=train --gres=gpu:1
+#SBATCH --time=00:10:00 --output=out/%x-%j.log
+echo "begun on $(hostname) in $PWD with $1"
+echo result >result.txt
+for i in $(seq 1 40); do echo "line $i"; sleep 0.5; done
+`, "\n", "\r\n")), "an argument")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-state", "Both GPUs are in use. It is next in line.")
+	b.WaitText("#job-detail", guestHandle)
+	b.Pictures("job-waiting")
+	l.gpulab(t, 0, []string{"jobs"}, "train", "waiting: Both GPUs are in use. It is next in line.")
+	if got := a.workloads(t); strings.Count(got, "True") != 2 || !strings.Contains(got, "user-cleo") {
+		t.Errorf("Kueue knows of\n%s", got)
+	}
+
+	stopNotebook(t, a.guest, "Second")
+	began := time.Now()
+	b.WaitText("#job-state", "Running")
+	t.Logf("from the stop to the job that runs: %s", time.Since(began).Round(100*time.Millisecond))
+	b.WaitText("#job-log", "line 3")
+	if text := b.Text("#job-log"); strings.Contains(text, "line 40") {
+		t.Errorf("the log is not live:\n%s", text)
+	}
+	b.Pictures("job-running")
+	said := l.gpulab(t, 0, []string{"logs", "-f", "train"}, "begun on job-"+number+" in /home/cleo with an argument", "line 1\n", "line 40\n", "succeeded")
+	if strings.Count(said, "line 7\n") != 1 {
+		t.Errorf("who follows the log sees:\n%s", said)
+	}
+	b.WaitText("#job-state", "It has succeeded")
+	b.WaitText("#job-log", "line 40")
+	b.Pictures("job-succeeded")
+	home := a.homeOf(t, "cleo")
+	if got := a.MustRun(a.ctx, "cat", home+"/result.txt"); got != "result\n" {
+		t.Errorf("the job has written %q", got)
+	}
+	log := home + "/out/train-" + number + ".log"
+	if got := a.MustRun(a.ctx, "cat", log); !strings.HasSuffix(got, "line 39\nline 40\n") {
+		t.Errorf("the log in the home is %q", got)
+	}
+	if owner := a.MustRun(a.ctx, "stat", "-c", "%u", home, log); len(strings.Fields(owner)) != 2 || strings.Fields(owner)[0] != strings.Fields(owner)[1] {
+		t.Errorf("the home and the log belong to %s", owner)
+	}
+	a.eventually(t, "its GPU is free", func() bool { return strings.Count(a.workloads(t), "launch-") == 1 })
+	l.gpulab(t, 0, []string{"jobs"}, "succeeded: It has ended well.")
+	a.browser.For(t).Open(pages + "/audit")
+	a.browser.For(t).WaitText("main", "submitted a job")
+}
+
+// homeOf is the folder of somebody's home on the machine.
+func (a *appliance) homeOf(t *testing.T, handle string) string {
+	t.Helper()
+	path := a.MustGpulab(a.ctx, "kubectl", "get", "pv", "-o", `jsonpath={range .items[?(@.spec.claimRef.namespace=="user-`+handle+`")]}{.spec.claimRef.name} {.spec.hostPath.path}{"\n"}{end}`)
+	for line := range strings.Lines(path) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "home" {
+			return f[1]
+		}
+	}
+	t.Fatalf("no home of %s among\n%s", handle, path)
+	return ""
+}
+
+// ends: how a job ended is said in words and by the exit code; what it runs
+// arrives as it was written.
+func (j *jobs) ends(t *testing.T, a *appliance) {
+	l := j.terminal
+	l.gpulab(t, 0, []string{"run", "--", "printf", "%s|", "a b", "$(id)", "'\"", "two\nlines"}, "a b|$(id)|'\"|two\nlines|")
+	l.gpulab(t, 7, []string{"run", "--", "bash", "-c", "echo the reason; exit 7"}, "the reason", "Its program ended with exit code 7. Its last line was: the reason")
+	l.gpulab(t, 127, []string{"run", "--", "nosuch"}, "there is no such program")
+	began := time.Now()
+	l.gpulab(t, 124, []string{"run", "--time", "10s", "--name", "endless", "--", "sleep", "300"}, "timed out: It ran into its time limit of 10 s and was ended.")
+	t.Logf("a job with 10 s ended after %s", time.Since(began).Round(time.Second))
+	l.gpulab(t, 137, []string{"run", "--profile", "small", "--name", "greedy", "--", "python3", "-c", "x = bytearray(1 << 30)\nprint('never')"}, "It used more memory than its limit of 256 MiB and was ended by the system.")
+	// What is no text does a terminal no harm; a page shows what it can.
+	number := l.submit(t, "--name", "binary", l.script(t, "binary.sh", `printf '\033]0;title\007\033[31mred\033[0m\000\377 10%%\r100%%\n'`))
+	l.gpulab(t, 0, []string{"logs", "-f", number}, "\x1b]0;title\x07") // into a file, as it is
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-log", "100%")
+	if text := b.Text("#job-log"); strings.Contains(text, "title") || strings.Contains(text, " 10%") {
+		t.Errorf("the page shows %q", text)
+	}
+	b.Open(pages + "/jobs")
+	b.WaitText("#jobs", "timed out")
+	b.WaitText("#jobs", "It used more memory than its limit")
+	b.Pictures("jobs")
+	// A long log is kept with its beginning and its end.
+	long := l.submit(t, "--name", "long", l.script(t, "long.sh", "seq 1 3000000\n"))
+	said := l.gpulab(t, 0, []string{"logs", "-f", long})
+	if !strings.Contains(said, "\n3000000\n") {
+		t.Errorf("the end of a long log is not shown: …%.200s", said[max(0, len(said)-200):])
+	}
+	size := strings.TrimSpace(a.MustRun(a.ctx, "stat", "-c", "%s", a.homeOf(t, "cleo")+"/jobs/long-"+long+".log"))
+	if len(size) != 7 && len(size) != 8 || size > "10600000" && len(size) == 8 {
+		t.Errorf("a log of 22 MB takes %s bytes", size)
+	}
+	if said := l.gpulab(t, 0, []string{"logs", long}, "bytes are left out here"); !strings.HasPrefix(said, "1\n2\n3\n") {
+		t.Errorf("a long log begins with %.40q", said)
+	}
+}
+
+// cancelled: a job that is cancelled has time to save its state, and its GPU goes
+// to the next one.
+func (j *jobs) cancelled(t *testing.T, a *appliance) {
+	l := j.terminal
+	first := l.submit(t, "--gpus", "1", l.script(t, "long.sh", "trap 'echo saved >saved.txt; exit 0' TERM\necho begun\nsleep 600 & wait\n"))
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + first)
+	b.WaitText("#job-log", "begun")
+	second := l.submit(t, "--gpus", "1", "--name", "next", l.script(t, "next.sh", "echo next; sleep 600\n"))
+	l.gpulab(t, 0, []string{"jobs"}, "waiting: Both GPUs are in use.")
+	b.Click("#job-actions", "Cancel long")
+	b.Click("dialog[open]", "Cancel it")
+	b.WaitText("#job-state", "Cancelled")
+	if got := a.MustRun(a.ctx, "cat", a.homeOf(t, "cleo")+"/saved.txt"); got != "saved\n" {
+		t.Errorf("it has saved %q", got)
+	}
+	b.Open(pages + "/jobs/" + second)
+	b.WaitText("#job-log", "next")
+	l.gpulab(t, 0, []string{"cancel", "next"}, "is being cancelled")
+	b.WaitText("#job-state", "Cancelled")
+	a.eventually(t, "both are gone", func() bool {
+		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-cleo", "get", "pods", "-o", "name"), "job-")
+	})
+}
+
+// gpulabKilled: a job goes on without gpulab, and is not run twice.
+func (j *jobs) gpulabKilled(t *testing.T, a *appliance) {
+	l := j.terminal
+	number := l.submit(t, "--gpus", "1", "--name", "steady", l.script(t, "steady.sh", "echo run >>runs.txt\nfor i in $(seq 1 60); do echo \"step $i\"; sleep 1; done\n"))
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-log", "step 3")
+	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
+	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	b.Patient(2*time.Minute).WaitText("#job-state", "It has succeeded")
+	b.WaitText("#job-log", "step 60")
+	if got := a.MustRun(a.ctx, "cat", a.homeOf(t, "cleo")+"/runs.txt"); got != "run\n" {
+		t.Errorf("it ran as often as this: %q", got)
+	}
+	// Once more, from its page.
+	b.Click("#job-actions", "Run again steady")
+	b.WaitFor("the page of another job", fmt.Sprintf(`location.pathname.startsWith("/jobs/") && location.pathname !== "/jobs/%s"`, number))
+	b.WaitText("#job-log", "step 2")
+	l.gpulab(t, 0, []string{"cancel", "steady"}, "is being cancelled")
+	b.WaitText("#job-state", "Cancelled")
+}
+
+// nothingLeft: when all have ended, neither Kueue nor Kubernetes knows of any.
+func (j *jobs) nothingLeft(t *testing.T, a *appliance) {
+	stopNotebook(t, a.browser, "First")
+	a.eventually(t, "Kueue knows of nothing", func() bool { return strings.TrimSpace(a.workloads(t)) == "" })
+	if pods := a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-A", "-l", "app.kubernetes.io/component=job", "-o", "name"); pods != "" {
+		t.Errorf("left: %s", pods)
+	}
+}
