@@ -679,7 +679,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
-		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id),
+		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), Environment: l.jobEnvironment, EnvironmentsOn: l.id.NodeName,
 		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy,
 	})
 	if err != nil {

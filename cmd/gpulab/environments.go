@@ -121,6 +121,35 @@ func (l *appliance) environments() (*environments.Service, error) {
 	return parts.environments, nil
 }
 
+// jobEnvironment finds an environment for a job.
+func (l *appliance) jobEnvironment(name string) (notebooks.Environment, error) {
+	service, err := l.environments()
+	if err != nil {
+		return notebooks.Environment{}, err
+	}
+	e, err := service.Get(name)
+	if errors.Is(err, environments.ErrNotFound) {
+		return notebooks.Environment{}, l.noEnvironment(service, name)
+	}
+	return notebooks.Environment{ID: e.ID(), Path: e.Path(), Mount: environments.MountPath, Variable: environments.EnvironmentVariable}, err
+}
+
+// noEnvironment says which ones there are instead.
+func (l *appliance) noEnvironment(service *environments.Service, name string) error {
+	list, err := service.List()
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return &notebooks.JobError{Text: "This lab has no environments yet. An admin makes them, with `gpulab env create`."}
+	}
+	var ids []string
+	for i := range list {
+		ids = append(ids, list[i].ID())
+	}
+	return &notebooks.JobError{Text: fmt.Sprintf("This lab has no environment %q. It has %s.", name, strings.Join(ids, ", "))}
+}
+
 // environmentObstacle says why no GPU of the lab can be used with what needs that version of CUDA, "" where one can,
 // where there is none, or where that cannot be told.
 func (l *appliance) environmentObstacle(title, cuda string) string {

@@ -131,6 +131,9 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 			return nil, err
 		}
 		node := l.onlyOn(row.Profile)
+		if row.Job != nil && row.Job.Environment != "" {
+			node = l.id.NodeName
+		}
 		if node != "" {
 			options["node"] = node
 		}

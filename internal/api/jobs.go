@@ -18,29 +18,30 @@ import (
 
 // Job is a program that runs to its end without a browser.
 type Job struct {
-	ID        int64            `json:"id"`
-	User      string           `json:"user" doc:"Whose, by sign-in name"`
-	Name      string           `json:"name,omitempty" doc:"Left out where it is not yours to see"`
-	Profile   string           `json:"profile"`
-	State     string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out" doc:"The last four are ends"`
-	Reason    string           `json:"reason,omitempty" doc:"Why it waits, what it does, how it ended; for people"`
-	EndCode   string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted" doc:"How it ended, in one word"`
-	ExitCode  *int             `json:"exitCode,omitempty" doc:"Of its program, where that ended by itself"`
-	Machine   string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
-	GPUs      int              `json:"gpus"`
-	GPUUUIDs  []string         `json:"gpuUuids,omitempty" doc:"Which GPUs it has"`
-	Simulated bool             `json:"simulated,omitempty" doc:"Its GPUs are, and compute nothing"`
-	Position  int              `json:"position,omitempty" doc:"Its place in the line while it waits, from 1"`
-	Never     bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
-	Holders   []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
-	Output    string           `json:"output,omitempty" doc:"The file of its log, in the home"`
-	TimeLimit int              `json:"timeLimit" doc:"For how many seconds it may run"`
-	Requested time.Time        `json:"requested"`
-	Started   *time.Time       `json:"started,omitempty" doc:"When its turn came"`
-	Ready     *time.Time       `json:"ready,omitempty" doc:"When its program began"`
-	Ended     *time.Time       `json:"ended,omitempty"`
-	Page      string           `json:"page" doc:"Its page for browsers"`
-	Version   string           `json:"version" doc:"Another one whenever something above changes; see the parameter seen"`
+	ID          int64            `json:"id"`
+	User        string           `json:"user" doc:"Whose, by sign-in name"`
+	Name        string           `json:"name,omitempty" doc:"Left out where it is not yours to see"`
+	Profile     string           `json:"profile"`
+	State       string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out" doc:"The last four are ends"`
+	Reason      string           `json:"reason,omitempty" doc:"Why it waits, what it does, how it ended; for people"`
+	EndCode     string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted" doc:"How it ended, in one word"`
+	ExitCode    *int             `json:"exitCode,omitempty" doc:"Of its program, where that ended by itself"`
+	Machine     string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
+	GPUs        int              `json:"gpus"`
+	GPUUUIDs    []string         `json:"gpuUuids,omitempty" doc:"Which GPUs it has"`
+	Simulated   bool             `json:"simulated,omitempty" doc:"Its GPUs are, and compute nothing"`
+	Position    int              `json:"position,omitempty" doc:"Its place in the line while it waits, from 1"`
+	Never       bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
+	Holders     []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
+	Environment string           `json:"environment,omitempty" doc:"The lab's environment in which it runs, as NAME/VERSION"`
+	Output      string           `json:"output,omitempty" doc:"The file of its log, in the home"`
+	TimeLimit   int              `json:"timeLimit" doc:"For how many seconds it may run"`
+	Requested   time.Time        `json:"requested"`
+	Started     *time.Time       `json:"started,omitempty" doc:"When its turn came"`
+	Ready       *time.Time       `json:"ready,omitempty" doc:"When its program began"`
+	Ended       *time.Time       `json:"ended,omitempty"`
+	Page        string           `json:"page" doc:"Its page for browsers"`
+	Version     string           `json:"version" doc:"Another one whenever something above changes; see the parameter seen"`
 }
 
 // JobList is some jobs, the newest first.
@@ -70,16 +71,17 @@ type jobLogInput struct {
 
 type submitInput struct {
 	Body struct {
-		Script    string   `json:"script,omitempty" maxLength:"65536" doc:"Text of a script. Its directives, #GPULAB --gpus=1 or #SBATCH --gres=gpu:1, hold where nothing else is said here"`
-		Command   []string `json:"command,omitempty" maxItems:"1000" doc:"A program with its arguments, instead of a script; no shell reads it"`
-		Args      []string `json:"args,omitempty" maxItems:"1000" doc:"Arguments of the script"`
-		Name      string   `json:"name,omitempty" maxLength:"80"`
-		File      string   `json:"file,omitempty" maxLength:"500" doc:"The script's own name, after which a job is called that has no other"`
-		Profile   string   `json:"profile,omitempty" maxLength:"63" doc:"Its slug; the first with as many GPUs if left out"`
-		GPUs      *int     `json:"gpus,omitempty" minimum:"0" maximum:"1000"`
-		TimeLimit string   `json:"timeLimit,omitempty" maxLength:"40" doc:"Such as 2h, 90m, 3d, or as sbatch takes it; 24h if left out"`
-		Output    string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
-		Dir       string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
+		Script      string   `json:"script,omitempty" maxLength:"65536" doc:"Text of a script. Its directives, #GPULAB --gpus=1 or #SBATCH --gres=gpu:1, hold where nothing else is said here"`
+		Command     []string `json:"command,omitempty" maxItems:"1000" doc:"A program with its arguments, instead of a script; no shell reads it"`
+		Args        []string `json:"args,omitempty" maxItems:"1000" doc:"Arguments of the script"`
+		Name        string   `json:"name,omitempty" maxLength:"80"`
+		File        string   `json:"file,omitempty" maxLength:"500" doc:"The script's own name, after which a job is called that has no other"`
+		Profile     string   `json:"profile,omitempty" maxLength:"63" doc:"Its slug; the first with as many GPUs if left out"`
+		GPUs        *int     `json:"gpus,omitempty" minimum:"0" maximum:"1000"`
+		TimeLimit   string   `json:"timeLimit,omitempty" maxLength:"40" doc:"Such as 2h, 90m, 3d, or as sbatch takes it; 24h if left out"`
+		Environment string   `json:"environment,omitempty" maxLength:"80" doc:"The lab's environment in which it runs, by name or NAME/VERSION; the Python of its image if left out"`
+		Output      string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
+		Dir         string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
 	}
 }
 
@@ -132,8 +134,8 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 		j.State = end
 	}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
-		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output =
-			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output
+		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output, j.Environment =
+			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output, l.Job.Environment
 		for _, h := range l.Holders {
 			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
 		}
@@ -169,7 +171,7 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 	if b.Script != "" && len(b.Command) > 0 {
 		return nil, &notebooks.JobError{Text: "A job runs a script or a command, not both."}
 	}
-	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output}
+	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment}
 	if b.Script == "" {
 		r.Args = b.Command
 	}

@@ -99,6 +99,8 @@ type jobAsk struct {
 	Output    string   `json:"output,omitempty"`
 	Dir       string   `json:"dir,omitempty"`
 
+	Environment string `json:"environment,omitempty"`
+
 	gpus int
 }
 
@@ -109,6 +111,7 @@ func (q *jobAsk) flags(c *cobra.Command) {
 	f.StringVar(&q.TimeLimit, "time", "", "how long it may run, such as 2h, 90m, 3d or 1-12:00:00; 24h if empty")
 	f.StringVar(&q.Name, "name", "", "what you call it")
 	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name (default jobs/NAME-NUMBER.log)")
+	f.StringVar(&q.Environment, "env", "", "which of the lab's environments it runs in, such as pytorch; the Python of notebooks' image if empty")
 	f.StringVar(&q.Dir, "dir", "", "folder of your home in which it runs")
 	f.SetInterspersed(false) // what stands behind the program is the program's
 }
@@ -162,7 +165,7 @@ Lines at the beginning of the script may say what it needs:
   #SBATCH --job-name=train --gres=gpu:1 --output=out/%x-%j.log
 
 There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
---chdir and --profile. Options of this command come before them.`,
+--chdir, --env and --profile. Options of this command come before them.`,
 		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -16,9 +16,10 @@ import (
 // Job is what makes a launch a job: a program that runs to its end in a pod of
 // its own, with the same home, image and limits as a notebook of its profile.
 type Job struct {
-	Output   string        `json:"output"`             // the file of its log, below the home
-	Limit    time.Duration `json:"limit"`              // how long it may run
-	ExitCode *int          `json:"exitCode,omitempty"` // of its program, once that has ended by itself
+	Output      string        `json:"output"`                // the file of its log, below the home
+	Limit       time.Duration `json:"limit"`                 // how long it may run
+	Environment string        `json:"environment,omitempty"` // in which it runs, as NAME/VERSION; "" for the Python of its image
+	ExitCode    *int          `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
 }
 
 // Program is what a job runs.
@@ -38,6 +39,9 @@ type JobRequest struct {
 	GPUs    *int          // nil = the directive's, or the profile's
 	Limit   time.Duration // 0 = the directive's, or DefaultJobLimit
 	Output  string        // file below the home, "" = the directive's, or jobs/NAME-NUMBER.log
+	// Environment is the lab's in which it runs, by name, or name and version; ""
+	// = the directive's, or none.
+	Environment string
 }
 
 // Bounds of jobs.
@@ -80,9 +84,24 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 	if err != nil {
 		return Launch{}, err
 	}
+	environment, err := s.environment(r.Environment)
+	if err != nil {
+		return Launch{}, err
+	}
 	return s.launch(ctx, u, profile, Launch{
-		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit},
+		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID},
 	}, slug(r.Name), r.Program)
+}
+
+// environment finds an environment for a job; "" is none.
+func (s *Service) environment(name string) (Environment, error) {
+	switch {
+	case name == "":
+		return Environment{}, nil
+	case s.cfg.Environment == nil:
+		return Environment{}, refuse("This lab has no environments.")
+	}
+	return s.cfg.Environment(name)
 }
 
 // prepare reads the script's directives, and checks everything that needs no lab.
@@ -216,7 +235,10 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 		return Launch{}, refuse("This lab has no profile %q any more. It has %s.", l.Profile, slugs(s.cfg.Profiles))
 	}
 	profile.GPUs = l.GPUs
-	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output}}
+	if _, err := s.environment(l.Job.Environment); err != nil {
+		return Launch{}, err
+	}
+	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment}}
 	if strings.Contains(l.Job.Output, fmt.Sprint(id)) {
 		again.Job.Output = "" // a file of its own, as it had before
 	}

@@ -303,3 +303,42 @@ func TestJobAgain(t *testing.T) {
 		t.Errorf("a notebook again: %v", err)
 	}
 }
+
+// A job of an environment runs where environments are, sees them and cannot
+// change them; what is gone by then it says.
+func TestJobInAnEnvironment(t *testing.T) {
+	h := newHouse(t, 2)
+	if _, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Environment: "torch"}); err == nil || err.Error() != "This lab has no environments." {
+		t.Errorf("without any: %v", err)
+	}
+	gone := false
+	h.service.mu.Lock()
+	h.service.cfg.EnvironmentsOn = "head"
+	h.service.cfg.Environment = func(name string) (Environment, error) {
+		if name != "torch" && name != "torch/2" || gone {
+			return Environment{}, &JobError{"There is none."}
+		}
+		return Environment{"torch/2", "/environments/torch/2", "/environments", "ENVIRONMENT"}, nil
+	}
+	h.service.mu.Unlock()
+	l, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: Program{Script: "#GPULAB --env=torch\ntrue\n"}})
+	if err != nil || l.Job.Environment != "torch/2" {
+		t.Fatalf("%+v, %v", l.Job, err)
+	}
+	if need := h.service.need(l); need.Only != "head" {
+		t.Errorf("it may run on %q", need.Only)
+	}
+	pod, err := h.service.jobPod(l, Program{Args: []string{"x"}}, podOptions{UID: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := pod.Spec.Containers[0]
+	if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/environments" && m.ReadOnly }) ||
+		!slices.Contains(c.Env, corev1.EnvVar{Name: "ENVIRONMENT", Value: "torch/2"}) {
+		t.Errorf("it has %+v, %+v", c.VolumeMounts, c.Env)
+	}
+	gone = true
+	if _, err := h.service.Again(t.Context(), h.alice, l.ID); err == nil || err.Error() != "There is none." {
+		t.Errorf("again, without it: %v", err)
+	}
+}

@@ -48,6 +48,8 @@ type jobSpec struct {
 	Head   int      `json:"head"`
 	Most   int      `json:"most"`
 	Cut    string   `json:"cut"`
+	// Venv is the virtual environment in which it runs, "" for none.
+	Venv string `json:"venv"`
 }
 
 // podOptions are what the hub is told of a notebook, as far as a job needs it.
@@ -87,7 +89,11 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		return nil, fmt.Errorf("the profile %s is gone", l.Profile)
 	}
 	profile.GPUs = l.GPUs
-	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut})
+	environment, err := s.environment(l.Job.Environment)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path})
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +130,9 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		},
 	}
 	addVolumes(pod, &container, home, o)
+	if environment.ID != "" {
+		addEnvironments(pod, &container, environment)
+	}
 	pod.Spec.Containers = []corev1.Container{container}
 	// Kubernetes would delete it once its node has been away for five minutes.
 	for _, state := range []string{"not-ready", "unreachable"} {
@@ -194,6 +203,16 @@ func addVolumes(pod *corev1.Pod, container *corev1.Container, home string, o pod
 		}
 	}
 	pod.Spec.SecurityContext.SupplementalGroups = slices.Sorted(maps.Keys(groups))
+}
+
+// addEnvironments lets it see the lab's environments, which it cannot change.
+func addEnvironments(pod *corev1.Pod, container *corev1.Container, e Environment) {
+	const name = "environments"
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: true},
+	}})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: e.Mount, ReadOnly: true})
+	container.Env = append(container.Env, corev1.EnvVar{Name: e.Variable, Value: e.ID})
 }
 
 // chooseMachines keeps the pod to the machines it may run on, and to those it

@@ -103,6 +103,8 @@ def program():
 def start():
     """Start it in a process group of its own, which one signal reaches as a whole."""
     env = {**os.environ, "GPULAB_JOB_ID": str(job["id"]), "GPULAB_JOB_NAME": job["name"]}
+    if job["venv"]:
+        env.update(VIRTUAL_ENV=job["venv"], PATH=os.path.join(job["venv"], "bin") + ":" + env.get("PATH", os.defpath))
     env.setdefault("PYTHONUNBUFFERED", "1")  # or a program's lines would come in lumps
     out, into = os.pipe()
     argv = program()

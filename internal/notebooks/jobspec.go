@@ -98,6 +98,7 @@ var directiveNames = map[string]string{
 	"--output": "output", "-o": "output",
 	"--profile": "profile",
 	"--chdir":   "dir", "-D": "dir",
+	"--env": "environment",
 }
 
 func (r *JobRequest) directives(words []string) error {
@@ -108,11 +109,11 @@ func (r *JobRequest) directives(words []string) error {
 		}
 		what, known := directiveNames[name]
 		if !known {
-			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir and --profile.", clipped(words[i]))
+			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env and --profile.", clipped(words[i]))
 		}
 		if !has {
 			if i++; i == len(words) {
-				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work"}[what])
+				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch"}[what])
 			}
 			value = words[i]
 		}
@@ -163,6 +164,8 @@ func (r *JobRequest) directive(what, name, value string) error {
 		setIfEmpty(&r.Profile, value)
 	case "dir":
 		setIfEmpty(&r.Dir, value)
+	case "environment":
+		setIfEmpty(&r.Environment, value)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -48,6 +49,9 @@ func (s *Service) advanceJobStart(ctx context.Context, l Launch) (Launch, error)
 		return l, err
 	}
 	pod, err := s.jobPod(l, program, o)
+	if gone := (*JobError)(nil); errors.As(err, &gone) {
+		return failed(l, EndFailed, gone.Text), nil
+	}
 	if err != nil {
 		return l, err
 	}

@@ -356,6 +356,9 @@ func (s *Service) need(l Launch) Need {
 	}
 	p.GPUs = l.GPUs
 	n := s.needOf(p)
+	if l.Job != nil && l.Job.Environment != "" {
+		n.Only = s.cfg.EnvironmentsOn
+	}
 	if s.cfg.Barred != nil && l.UserID != 0 {
 		n.Barred = s.cfg.Barred(l.UserID)
 	}

@@ -114,6 +114,11 @@ type Config struct {
 	Home func(userID int64) string
 	// JobImage is the container image of jobs whose profile names none.
 	JobImage func() string
+	// Environment finds an environment of the lab by name, the newest version, or by
+	// NAME/VERSION; an unknown one is a *JobError. EnvironmentsOn names the
+	// machine that has them. Nil: there are none.
+	Environment    func(name string) (Environment, error)
+	EnvironmentsOn string
 	// JobEnv is in the environment of every job, such as the proxy it is to use.
 	JobEnv map[string]string
 	// CordonReason says why a machine takes no new work, in a few words, "" for
@@ -136,6 +141,14 @@ type Config struct {
 	// Called is what a machine is shown as. Nil shows names.
 	Called func(machine string) string
 	Log    *slog.Logger
+}
+
+// Environment is one of the lab's in which jobs can run.
+type Environment struct {
+	ID       string // NAME/VERSION
+	Path     string // where pods see it,
+	Mount    string // and all of them
+	Variable string // tells its programs the ID
 }
 
 // Service keeps every launch from the click to its end. Launch, Stop and the

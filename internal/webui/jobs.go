@@ -233,6 +233,9 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	if l.GPUs > 0 {
 		view.Facts = append(view.Facts, view.GPU)
 	}
+	if l.Job.Environment != "" {
+		view.Facts = append(view.Facts, l.Job.Environment)
+	}
 	view.Facts = append(view.Facts, "time limit "+units.Lasting(l.Job.Limit))
 	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
 		view.Facts = append(view.Facts, "on "+s.called(l.Node))

@@ -140,7 +140,10 @@ const smallPlace = "/opt/gpulab/environments/small/1"
 // kernels are the kernels that the notebook in a browser offers, the default one first.
 func kernels(b *lab.Browser) []string {
 	return lab.Evaluate[[]string](b, `async () => {
-		const specs = await (await fetch(`+notebookBase+` + "api/kernelspecs")).json();
+		const token = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1] ?? "";
+		const r = await fetch(`+notebookBase+` + "api/kernelspecs", {headers: {"X-XSRFToken": token}});
+		if (!r.ok) throw new Error("GET api/kernelspecs: " + r.status + " " + await r.text());
+		const specs = await r.json();
 		return [specs.default, ...Object.values(specs.kernelspecs).map(k => k.spec.display_name).sort()];
 	}`)
 }
@@ -190,6 +193,10 @@ func testEnvironment(t *testing.T, a *appliance, _ *packageIndex) {
 		"sorted(os.listdir('/opt/gpulab/environments'))", "['config', 'kernels', 'small']",
 	)
 	ownKernel(t, b, k)
+
+	l := newLaptopFor(t, a, b.Tab(), guestHandle, "launch")
+	l.gpulab(t, 9, []string{"run", "--env", "large", "--", "true"}, `This lab has no environment "large". It has small/1.`)
+	l.gpulab(t, 0, []string{"run", "--env", "small", "--", "python", "-c", inEnvironment}, "4.9.0 "+smallPlace)
 
 	var list []struct {
 		Name, LockSHA256 string
