@@ -125,7 +125,7 @@ may be given as the requirements of another one. Wheels alone are installed.
 Ctrl-C ends the build and leaves nothing behind; packages that were downloaded are
 kept for the next try. Afterwards all notebooks have a new kernel.`,
 		Example: "  sudo gpulab env create --from pytorch\n  sudo gpulab env create vision --title 'Computer vision' --requirements vision.txt\n" +
-			"  echo 'numpy==2.1.3' | sudo gpulab env create numbers --requirements -\n" +
+			"  sudo gpulab env create numbers --requirements - <<<'numpy==2.1.3'\n" +
 			"  sudo gpulab env create torch-cpu --requirements torch.txt --extra-index https://download.pytorch.org/whl/cpu",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -190,6 +190,8 @@ func TestPagesInABrowser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	working := newLab(t)
+	working.someJobs()
 	before := newLab(t)
 	before.users.exec(t, "UPDATE users SET password_hash = '' WHERE handle = 'ada'")
 	setup, err := before.users.CreateLink(ctx, users.Link{Purpose: users.PurposeAdminSetup, Role: users.RoleAdmin}, time.Hour)
@@ -234,6 +236,12 @@ func TestPagesInABrowser(t *testing.T) {
 		{"use-empty", "/use", "ben", empty, 200},
 		{"report", "/report?weeks=12", "ada", busy, 200},
 		{"report-empty", "/report", "ada", empty, 200},
+		{"jobs", "/jobs", "ben", working, 200},
+		{"jobs-empty", "/jobs", "ben", empty, 200},
+		{"job-waiting", "/jobs/1", "ben", working, 200},
+		{"job-running", "/jobs/2", "ben", working, 200},
+		{"job-failed", "/jobs/3", "ben", working, 200},
+		{"job-of-another", "/jobs/2", "ada", working, 200},
 		{"gpus-cpu-only", "/gpus", "ben", cpuOnly, 200},
 		{"home-cpu-only", "/", "ben", cpuOnly, 200},
 		{"launch-starting", "/launches/4", "ada", busy, 200},

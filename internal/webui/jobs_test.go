@@ -1,6 +1,7 @@
 package webui_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -10,6 +11,32 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 )
+
+// someJobs are ben's: one that waits, one that runs and has said something, and
+// two that have ended.
+func (l *lab) someJobs() {
+	l.notebooks.change(func(list *[]notebooks.Launch) {
+		now := time.Now()
+		job := func(title string, state notebooks.State, ago time.Duration, gpus int) *notebooks.Launch {
+			id := int64(len(*list) + 1)
+			*list = append(*list, notebooks.Launch{
+				ID: id, UserID: 2, Handle: "ben", Name: "job", Title: title, Profile: "gpu", GPUs: gpus, State: state, Requested: now.Add(-ago),
+				Job: &notebooks.Job{Limit: 24 * time.Hour, Output: fmt.Sprintf("jobs/%s-%d.log", title, id), Environment: "pytorch/2.5.1"},
+			})
+			return &(*list)[id-1]
+		}
+		waiting := job("sweep", notebooks.Waiting, 10*time.Minute, 1)
+		waiting.Position, waiting.Reason = 2, "Both GPUs are in use. One is ahead of it in line."
+		waiting.Holders = []notebooks.Holder{{Handle: "ada", GPUs: 1, Since: now.Add(-time.Hour)}}
+		running := job("train-a-model-with-a-long-name-that-says-everything-about-it", notebooks.Running, 3*time.Hour, 1)
+		running.Started, running.Ready, running.Node = now.Add(-2*time.Hour), now.Add(-2*time.Hour), "gpu-box"
+		failed := job("evaluate", notebooks.Ended, 26*time.Hour, 0)
+		failed.Ended, failed.EndCode, failed.Reason = now.Add(-25*time.Hour), notebooks.EndExited, "Its program ended with exit code 1. Its last line was: ValueError: no data"
+		done := job("download", notebooks.Ended, 50*time.Hour, 0)
+		done.Ended, done.EndCode, done.Reason = now.Add(-48*time.Hour), notebooks.EndSucceeded, "It has ended well."
+		l.notebooks.said = strings.Repeat("epoch 1: loss 0.71, a line that is much longer than any phone is wide, and then some more of it\n", 12)
+	})
+}
 
 // A job is submitted on its page, followed there, cancelled and run again.
 func TestJobs(t *testing.T) {
