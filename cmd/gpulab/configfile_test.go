@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// fill sets everything below v to something of its own that is no zero value.
+func fill(t *testing.T, v reflect.Value, path string, n *int) {
+	t.Helper()
+	*n++
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(fmt.Sprintf("it's \"%d\" # %s", *n, path))
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(*n))
+	case reflect.Float64:
+		v.SetFloat(float64(*n) + 0.5)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem(), path, n)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range v.Len() {
+			fill(t, v.Index(i), path, n)
+		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		for range 2 {
+			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			fill(t, key, path, n)
+			fill(t, value, path, n)
+			v.SetMapIndex(key, value)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if f.IsExported() && f.Tag.Get("json") != "-" {
+				fill(t, v.Field(i), path+"."+f.Name, n)
+			}
+		}
+	default:
+		t.Fatalf("%s is a %s, which this test cannot fill", path, v.Kind())
+	}
+}
+
+// What init writes back is what it has read: the file is a text of its own, which
+// may not forget a key.
+func TestConfigIsWrittenWhole(t *testing.T) {
+	var c Config
+	n := 0
+	fill(t, reflect.ValueOf(&c).Elem(), "Config", &n)
+	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act = gpusNone, "off", signUpOff, "never" // words without quotation marks
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if _, err := saveConfig(path, c); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Config
+	if err := yaml.UnmarshalStrict(text, &got); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if reflect.DeepEqual(c, got) {
+		return
+	}
+	for i, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if want, got := reflect.ValueOf(c).Field(i).Interface(), reflect.ValueOf(got).Field(i).Interface(); !reflect.DeepEqual(want, got) {
+			t.Errorf("%s:\nwritten %+v\nread    %+v", f.Name, want, got)
+		}
+	}
+}
