@@ -43,8 +43,8 @@ func TestJobInLine(t *testing.T) {
 	h := newHouse(t, 2)
 	first, second := h.running(h.alice, "gpu", "One"), h.running(h.bob, "gpu", "Two")
 	job := h.submit(h.alice, JobRequest{Program: command("python", "train.py"), GPUs: new(1), Name: "Train it"})
-	third := h.launch(h.bob, "gpu", "Three")
 	h.until(job.ID, "next in line", func(l Launch) bool { return l.State == Waiting && l.Position == 1 && len(l.Holders) == 2 })
+	third := h.launch(h.bob, "gpu", "Three")
 	h.until(third.ID, "behind it", func(l Launch) bool { return l.Position == 2 })
 	if job.Name != "train-it" || job.URL != "" || job.Job.Output != fmt.Sprintf("jobs/train-it-%d.log", job.ID) || job.Job.Limit != DefaultJobLimit {
 		t.Errorf("the job is %+v, %+v", job, job.Job)
@@ -149,8 +149,8 @@ func TestJobCancelled(t *testing.T) {
 func TestJobSurvivesRestart(t *testing.T) {
 	h := newHouse(t, 1)
 	job := h.submit(h.alice, JobRequest{Program: command("x"), GPUs: new(1)})
-	waiting := h.submit(h.bob, JobRequest{Program: command("x"), GPUs: new(1)})
 	h.is(job.ID, Running)
+	waiting := h.submit(h.bob, JobRequest{Program: command("x"), GPUs: new(1)})
 	h.reopen(nil)
 	h.is(job.ID, Running)
 	h.end()
