@@ -85,7 +85,7 @@ print(json.dumps({
         "/run/gpulab", "/var/lib/gpulab", "/etc/gpulab", "/run/k3s", "/run/containerd", "/var/run/docker.sock", "/var/lib/kubelet",
         "/var/lib/rancher", "/etc/rancher", "/run/flannel", "/host", "/dev/mem", "/dev/kmsg", "/dev/vda", "/dev/loop0",
     ) if os.path.exists(p)],
-    "Disks": sorted({line.split()[4] for line in open("/proc/self/mountinfo") if line.split(" - ")[1].split()[0] in ("ext4", "xfs", "btrfs")}),
+    "Disks": sorted({line.split()[4] + (" read-only" if "ro" in line.split()[5].split(",") else "") for line in open("/proc/self/mountinfo") if line.split(" - ")[1].split()[0] in ("ext4", "xfs", "btrfs")}),
     "Cards": len([f for f in os.listdir("/dev") if f.startswith("nvidia") and f[6:].isdigit()]),
     "SharedMemory": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
 }))`
@@ -127,7 +127,7 @@ func testNoPrivileges(t *testing.T, a *appliance) {
 			t.Errorf("%s sees of the machine %v", c.who, got.There)
 		}
 		for _, path := range got.Disks {
-			if !slices.Contains([]string{"/home/" + c.who, "/tmp", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"}, path) && c.cards == 0 {
+			if !slices.Contains([]string{"/home/" + c.who, "/tmp", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log", "/opt/gpulab/environments read-only"}, path) && c.cards == 0 {
 				t.Errorf("%s has something of the machine's disk at %s", c.who, path)
 			}
 		}
