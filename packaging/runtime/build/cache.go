@@ -137,7 +137,15 @@ func (c *cache) obtain(ctx context.Context, root string, p part, have versions) 
 
 // build runs the part's steps and describes what they made.
 func (p part) build(ctx context.Context, root, out string) (map[string]built, error) {
+	modfile, remove, err := p.applyPatches(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
 	for _, s := range p.steps {
+		if modfile != "" {
+			s.Env = append(slices.Clone(s.Env), "GOFLAGS="+goFlags+" -modfile="+modfile)
+		}
 		if _, err := s.run(ctx, filepath.Join(root, p.dir), out); err != nil {
 			return nil, err
 		}

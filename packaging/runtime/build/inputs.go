@@ -35,6 +35,11 @@ func (p part) key(ctx context.Context, root string, have versions) (string, erro
 	if err := json.NewEncoder(h).Encode(p.steps); err != nil {
 		return "", err
 	}
+	if len(p.patches) > 0 {
+		if err := json.NewEncoder(h).Encode(p.patches); err != nil {
+			return "", err
+		}
+	}
 	var err error
 	if p.packages != nil {
 		err = hashPackages(ctx, h, root, p)

@@ -16,6 +16,7 @@ type part struct {
 	slow     string   // why building it takes long, said before it starts
 	dir      string   // its module or folder; everything in it counts as input
 	packages []string // instead of all of dir: these packages of the module, with what they import
+	patches  []patch  // of modules it is built from
 	tools    []tool   // beyond Go
 	steps    []step
 	linked   linkage
@@ -45,6 +46,7 @@ func parts(root string) ([]part, error) {
 			name:    "k3s",
 			slow:    "several minutes where Go has not compiled it before",
 			dir:     "packaging/runtime/k3s",
+			patches: []patch{interruptedDumps},
 			tools:   []tool{gcc, glibc},
 			linked:  nothing,
 			version: k3s,
@@ -120,6 +122,8 @@ func parts(root string) ([]part, error) {
 	return list, nil
 }
 
+const goFlags = "-mod=readonly -trimpath -buildvcs=false"
+
 // goBuild is how Go programs are built here.
 type goBuild struct {
 	packages      []string
@@ -146,7 +150,7 @@ func (b goBuild) step() step {
 			"CGO_CFLAGS=" + strings.TrimSpace("-O2 -g "+b.cflags),
 			"CGO_LDFLAGS=-O2 -g",
 			"CC=gcc",
-			"GOFLAGS=-mod=readonly -trimpath -buildvcs=false",
+			"GOFLAGS=" + goFlags,
 			"GOWORK=off",
 			"GOOS=" + runtime.GOOS,
 			"GOARCH=" + runtime.GOARCH,

@@ -22,6 +22,7 @@ import (
 	"github.com/moby/sys/reexec"
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
+	etcdversion "go.etcd.io/etcd/api/v3/version"
 	crictl "sigs.k8s.io/cri-tools/cmd/crictl"
 )
 
@@ -40,6 +41,13 @@ func main() {
 		return
 	}
 	os.Args[0] = self
+
+	// kine says how far its watches have come before they are there, and the API
+	// server then ignores what still comes: whoever watches never hears of it
+	// (mended in kine 0.16.6). As an etcd that cannot be asked how far it is, and
+	// that does not say so by itself, it misses nothing.
+	etcdversion.Version = "3.5.12"
+	os.Setenv("KINE_WATCH_PROGRESS_NOTIFY_INTERVAL", "87600h")
 
 	app := cmds.NewApp()
 	app.DisableSliceFlagSeparator = true
