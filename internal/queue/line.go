@@ -71,6 +71,7 @@ const (
 	idleInterval    = 30 * time.Second // what somebody changed by hand is written again
 	retryInterval   = 2 * time.Second
 	answerTime      = 5 * time.Second // for one call
+	settlingTime    = time.Minute     // at most, for Kueue to have everybody who waits in their place
 	orderInterval   = time.Second     // at least, between two questions for the order of a line
 )
 
@@ -95,6 +96,10 @@ type Line struct {
 	state     *State // nil before the first Keep
 	standings map[int64]Standing
 	trouble   string
+
+	// unsettled is since when some who wait have no place: Kueue was away, or has
+	// not seen them yet. What is given free then might go to the wrong one.
+	unsettled time.Time
 
 	orders map[string]order // by line, as Kueue has said last
 	rest   time.Duration    // between two questions for one
@@ -128,7 +133,7 @@ func New(cfg Config) (*Line, error) {
 	return &Line{
 		cfg: cfg, client: client, changes: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{},
-		rest: orderInterval, trouble: notYet,
+		rest: orderInterval, trouble: notYet, unsettled: time.Now(),
 	}, nil
 }
 
@@ -205,14 +210,15 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 	if ctx.Err() != nil {
 		return idleInterval
 	}
+	settled := l.settle(*state, standings, err)
 	if err != nil {
 		next, trouble = retryInterval, troubleWords(err)
 		l.nudge(ctx)
-	} else if more {
+	} else if more || settled {
 		next = 0
 	} else if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held }) {
 		next = waitingInterval
-		if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held && standings[c.Launch] == Standing{} }) {
+		if placeless(*state, standings) {
 			next = orderInterval / 2 // it is to know its place
 		}
 	}
@@ -232,6 +238,39 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 		signal(l.changes)
 	}
 	return next
+}
+
+// placeless tells whether somebody who waits has no place yet.
+func placeless(s State, standings map[int64]Standing) bool {
+	return slices.ContainsFunc(s.Claims, func(c Claim) bool { return !c.Held && standings[c.Launch] == Standing{} })
+}
+
+// settle notes whether Kueue has everybody who waits in their place, and tells
+// whether it has them again just now.
+func (l *Line) settle(s State, standings map[int64]Standing, err error) (again bool) {
+	waits := !l.unsettled.IsZero()
+	switch {
+	case err != nil && (!waits || !refused(err)):
+		l.unsettled = time.Now()
+	case err != nil:
+	case !placeless(s, standings):
+		l.unsettled = time.Time{}
+		return waits
+	case !waits:
+		l.unsettled = time.Now()
+	}
+	return false
+}
+
+// refused tells an error of one launch, such as that its owner's namespace is
+// about to go, from those of a Kueue that is not there.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
+}
+
+// mayFree tells whether room may be given free now.
+func (l *Line) mayFree() bool {
+	return l.unsettled.IsZero() || time.Since(l.unsettled) > settlingTime
 }
 
 // nudge makes the machine look at Kueue's pod again while that is not ready: the
@@ -337,6 +376,9 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 		}
 	}
 	for _, w := range have {
+		if w.reserved && !l.mayFree() {
+			continue
+		}
 		todo = slices.Insert(todo, 0, func(ctx context.Context) error { return l.remove(ctx, w) })
 	}
 	if more = len(todo) > atOnce; more {

@@ -1,0 +1,43 @@
+package queue
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Kueue that comes back has some of those who wait in its line before the
+// others. Room that is given free in that moment goes to somebody of these.
+func TestNothingIsFreedBeforeWhoWaitsHasAPlace(t *testing.T) {
+	l := &Line{}
+	s := State{Claims: []Claim{{Launch: 1, Held: true}, {Launch: 2}, {Launch: 3}}}
+	both := map[int64]Standing{1: {Admitted: true}, 2: {Position: 1}, 3: {Position: 2}}
+	away := errors.New("the server is currently unable to handle the request")
+
+	if l.settle(s, both, nil); !l.mayFree() {
+		t.Fatal("everybody has a place, and nothing may be freed")
+	}
+	if l.settle(s, nil, away); l.mayFree() {
+		t.Error("Kueue does not answer, and room is given free")
+	}
+	if again := l.settle(s, map[int64]Standing{3: {Position: 1}}, nil); again || l.mayFree() {
+		t.Error("launch 2 has no place yet, and room is given free")
+	}
+	if again := l.settle(s, both, nil); !again || !l.mayFree() {
+		t.Error("everybody has a place again, and room is kept")
+	}
+
+	// A launch that never gets one keeps nobody's GPU for long.
+	l.settle(s, map[int64]Standing{3: {Position: 1}}, nil)
+	l.unsettled = time.Now().Add(-settlingTime - time.Second)
+	gone := apierrors.NewForbidden(schema.GroupResource{Resource: "workloads"}, "launch-2", errors.New("the namespace is being terminated"))
+	if l.settle(s, nil, gone); !l.mayFree() {
+		t.Error("one launch that cannot join holds the room of all")
+	}
+	if l.settle(s, nil, away); l.mayFree() {
+		t.Error("Kueue is away again, and room is given free")
+	}
+}
