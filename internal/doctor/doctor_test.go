@@ -199,6 +199,12 @@ func TestPreflight(t *testing.T) {
 		{name: "port of nobody known", spoil: map[string]string{"/proc/self/net/tcp": sampleListener}, probe: "ports", state: Fail, says: "ss -ltnp 'sport = :443'"},
 		{name: "port of ours", spoil: map[string]string{"/proc/self/net/tcp": sampleListener, "/proc/812/fd/3": "->socket:[4711]"},
 			host: processList(process{812, "gpulab", "/usr/bin/gpulab"}), probe: "ports", state: OK},
+		{name: "port of ours, kept by systemd too", spoil: map[string]string{"/proc/self/net/tcp": sampleListener, "/proc/1/fd/9": "->socket:[4711]", "/proc/812/fd/3": "->socket:[4711]"},
+			host: processList(process{1, "systemd", "/usr/lib/systemd/systemd"}, process{812, "gpulab", "/usr/bin/gpulab"}), probe: "ports", state: OK},
+		{name: "port of ours, kept by systemd for the next start", spoil: map[string]string{"/proc/self/net/tcp": sampleListener, "/proc/1/fd/9": "->socket:[4711]", "/run/systemd/system/x": ""},
+			host: keptBySystemd("5\n"), probe: "ports", state: OK},
+		{name: "port of a socket unit", spoil: map[string]string{"/proc/self/net/tcp": sampleListener, "/proc/1/fd/9": "->socket:[4711]", "/run/systemd/system/x": ""},
+			host: keptBySystemd("0\n"), probe: "ports", state: Fail, says: "Port 443 is taken by systemd (process 1)."},
 		{name: "another k3s", host: processList(process{99, "k3s-server", "/usr/local/bin/k3s"}), probe: "neighbours", state: Fail, says: "k3s (process 99)"},
 		{name: "our k3s", host: processList(process{99, "k3s-server", "/var/lib/gpulab/bin/abc/k3s"}), probe: "neighbours", state: OK},
 		{name: "docker", host: processList(process{99, "dockerd", "/usr/bin/dockerd"}), probe: "neighbours", state: Warn, says: "Docker"},
@@ -248,6 +254,20 @@ func TestPreflight(t *testing.T) {
 // processList replaces the running programs.
 func processList(list ...process) func(*host) {
 	return func(h *host) { h.processes = func(string) ([]process, error) { return list, nil } }
+}
+
+// keptBySystemd lets systemd alone hold sockets, so many of them for gpulab.
+func keptBySystemd(kept string) func(*host) {
+	return func(h *host) {
+		processList(process{1, "systemd", "/usr/lib/systemd/systemd"})(h)
+		asked := h.output
+		h.output = func(ctx context.Context, name string, args ...string) (string, error) {
+			if slices.Contains(args, "--property=NFileDescriptorStore") {
+				return kept, nil
+			}
+			return asked(ctx, name, args...)
+		}
+	}
 }
 
 // card adds an NVIDIA card on PCI, and what else is given.

@@ -29,8 +29,8 @@ func probePorts(h host, opts Options) []Finding {
 			free = append(free, strconv.Itoa(port))
 			continue
 		}
-		owner, known := h.owner(processes, inodes)
-		if known && owner.ours(opts.DataDir) {
+		owner, known := h.owner(processes, inodes, opts.DataDir)
+		if known && (owner.ours(opts.DataDir) || h.keepsOurs(owner)) {
 			continue
 		}
 		if !known && !h.isRoot() {
@@ -48,15 +48,29 @@ func probePorts(h host, opts Options) []Finding {
 	return findings
 }
 
-// owner returns the program that holds one of the sockets. A socket may be
-// held by a program we cannot look into, or by none any more.
-func (h host) owner(processes []process, inodes map[string]bool) (process, bool) {
+// owner returns the program that holds one of the sockets, gpulab if it does. A
+// socket may be held by a program we cannot look into, or by none any more.
+func (h host) owner(processes []process, inodes map[string]bool, dataDir string) (owner process, known bool) {
 	for _, p := range processes {
 		if p.holds(h.root, inodes) {
-			return p, true
+			owner, known = p, true
+			if p.ours(dataDir) {
+				break
+			}
 		}
 	}
-	return process{}, false
+	return owner, known
+}
+
+// keepsOurs reports whether the program is systemd, which keeps gpulab's sockets
+// while that is started anew.
+func (h host) keepsOurs(owner process) bool {
+	if owner.pid != 1 || !h.booted() {
+		return false
+	}
+	kept, err := h.output(h.ctx, "systemctl", "show", serviceUnit, "--property=NFileDescriptorStore", "--value")
+	kept = strings.TrimSpace(kept)
+	return err == nil && kept != "" && kept != "0"
 }
 
 func portTaken(port int, owner process, known bool, unit string) Finding {
