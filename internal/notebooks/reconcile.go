@@ -241,7 +241,14 @@ func (s *Service) with(id int64, change func(*track)) {
 // look returns a copy of the track.
 func (s *Service) look(id int64) track {
 	var t track
-	s.with(id, func(p *track) { t = *p })
+	s.with(id, func(p *track) {
+		t = *p
+		t.steps = maps.Clone(p.steps)
+		for name, step := range t.steps {
+			same := *step
+			t.steps[name] = &same
+		}
+	})
 	return t
 }
 
