@@ -122,6 +122,9 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := settle(ctx, a, out); err != nil {
+		return err
+	}
 	if err := linkCommand(); err != nil {
 		return err
 	}
@@ -237,6 +240,48 @@ func followBoot(ctx context.Context, a *app, out io.Writer) (changed bool, err e
 		changed = changed || s.Changed && !before[s.Name]
 	}
 	return changed, nil
+}
+
+// settlingTime is how long init waits for what is still starting behind a lab
+// that is ready otherwise.
+const settlingTime = 2 * time.Minute
+
+// settle waits until `gpulab status` has nothing that is starting: so that what
+// init calls ready is ready for the next command as well.
+func settle(ctx context.Context, a *app, out io.Writer) error {
+	began, told := time.Now(), ""
+	for {
+		s, err := a.client().Status(ctx)
+		if err != nil {
+			return fmt.Errorf("%w; see `gpulab logs` and run `gpulab init` again", err)
+		}
+		part, starting := unsettled(s)
+		if !starting {
+			return nil
+		}
+		if time.Since(began) > settlingTime {
+			fmt.Fprintf(out, "! %-12s %s; `gpulab status` shows how it goes on\n", part.Name, part.Detail)
+			return nil
+		}
+		if line := part.Name + " " + part.Detail; line != told && time.Since(began) > patience {
+			told = line
+			fmt.Fprintf(out, "· %-12s %s\n", part.Name, part.Detail)
+		}
+		select {
+		case <-ctx.Done():
+			return fail(exitFailure, "interrupted; the lab is ready but for %s. `gpulab status` shows how it is", part.Name)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// unsettled is the first part that is starting.
+func unsettled(s ctl.Status) (ctl.Component, bool) {
+	i := slices.IndexFunc(s.Components, func(c ctl.Component) bool { return c.State == ctl.Starting })
+	if i < 0 {
+		return ctl.Component{}, false
+	}
+	return s.Components[i], true
 }
 
 // farewell ends with what the person does next.

@@ -69,7 +69,9 @@ func (c *Cluster) WaitAPI(ctx context.Context, what func(string)) (*kubernetes.C
 	return client, nil
 }
 
-// WaitNode blocks until this machine's node is Ready, at its present address.
+// WaitNode blocks until this machine's node is Ready, at its present address, in
+// the words of the k3s that runs now: what stands there from before its start
+// says nothing.
 func (c *Cluster) WaitNode(ctx context.Context, client kubernetes.Interface, what func(string)) error {
 	err := poll(ctx, 250*time.Millisecond, what, func() (string, error) {
 		n, err := client.CoreV1().Nodes().Get(ctx, c.cfg.Identity.NodeName, metav1.GetOptions{})
@@ -83,7 +85,10 @@ func (c *Cluster) WaitNode(ctx context.Context, client kubernetes.Interface, wha
 		}
 		for _, cond := range n.Status.Conditions {
 			if cond.Type == corev1.NodeReady {
-				if cond.Status == corev1.ConditionTrue {
+				switch {
+				case stale(cond, c.Process().Since):
+					return "the node has not reported since its start", nil
+				case cond.Status == corev1.ConditionTrue:
 					return "", nil
 				}
 				return cond.Message, nil
@@ -95,6 +100,11 @@ func (c *Cluster) WaitNode(ctx context.Context, client kubernetes.Interface, wha
 		return fmt.Errorf("waiting for the node: %w", err)
 	}
 	return nil
+}
+
+// stale tells whether a node said so before k3s began. Its clock has whole seconds.
+func stale(cond corev1.NodeCondition, began time.Time) bool {
+	return cond.LastHeartbeatTime.Time.Before(began.Truncate(time.Second))
 }
 
 // WaitContainerd blocks until containerd answers on its socket: seconds before
