@@ -221,6 +221,11 @@ func (l *life) restarted() {
 	})
 	l.longestPause("a restart")
 	l.sameNotebooks(processes)
+	// systemd keeps the sockets since: they are not somebody else's.
+	if printed := l.run("gpulab init --yes"); !strings.Contains(printed, "nothing changed") {
+		l.t.Errorf("init on a lab that runs says\n%s", printed)
+	}
+	l.sameNotebooks(processes)
 }
 
 // upgraded: another version, with a kernel at work.

@@ -21,6 +21,7 @@ func TestCluster(t *testing.T) {
 	live(t, slices.Concat([]chapter{
 		{"set up", testSetUp, true},
 		{"tutorial pods", testTutorialPods, false},
+		{"watches miss nothing", testWatches, false},
 		{"doctor", testDoctor, false},
 		{"two notebooks", testTwoNotebooks, true},
 	}, attacks, []chapter{
