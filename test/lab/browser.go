@@ -118,6 +118,14 @@ func (b *Browser) Tab() *Browser {
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
+// Close closes the page, as one does with a tab; it asks nothing.
+func (b *Browser) Close() {
+	b.t.Helper()
+	if err := chromedp.Cancel(b.ctx); err != nil {
+		b.t.Fatalf("close the page: %v", err)
+	}
+}
+
 // Private opens a page with cookies of its own, as another person would.
 func (b *Browser) Private() *Browser {
 	b.t.Helper()
