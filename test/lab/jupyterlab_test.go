@@ -254,7 +254,7 @@ func (j jupyter) within(t *testing.T, most time.Duration, what, name string, wan
 func (j jupyter) open(b *Browser, name string) {
 	b.t.Helper()
 	b.Open(j.base + "lab/tree/" + name + "?reset")
-	b.WaitFor("the notebook's kernel", `document.querySelector('.jp-Notebook-ExecutionIndicator[data-status="idle"], .jp-Notebook-ExecutionIndicator[data-status="busy"]')`)
+	b.WaitFor("the notebook's kernel", `/\| (Idle|Busy)/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
 }
 
 // runCells runs the first n cells, one after the other, by their keys. JupyterLab
@@ -349,5 +349,21 @@ func TestOutputsAfterSleep(t *testing.T) {
 	})
 	if strings.Contains(b.text(), "has changed on disk") {
 		b.fail("no question", errors.New("JupyterLab asks which version is right"))
+	}
+}
+
+// The menu leads to gpulab's page of jobs with the notebook's path, as saved.
+func TestRunAsJobMenu(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "a b.ipynb", "1")
+	b := j.browser(t)
+	j.open(b, "a%20b.ipynb")
+	b.Mouse("the cell", codeCells+`[0].querySelector(".cm-content")`)
+	Evaluate[bool](b, `async () => { window.open = page => { window.opened = page; return window }; return true }`)
+	b.Type("# typed ")
+	RunAsJob(b)
+	b.WaitFor("the page of jobs", `window.opened === "/gpulab/job?notebook=a+b.ipynb&kernel=python3"`)
+	if got := fmt.Sprint(j.read(t, "a b.ipynb")[0].Source); !strings.Contains(got, "# typed") {
+		t.Errorf("it was not saved before; the file has %s", got)
 	}
 }

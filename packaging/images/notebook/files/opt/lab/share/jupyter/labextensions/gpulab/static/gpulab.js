@@ -258,6 +258,30 @@
     NotebookActions.executionScheduled.connect((_, { notebook }) => followers.get(notebook)?.begun());
   }
 
+  // jobs: the menu's way to gpulab's page of jobs, with the form for the notebook
+  // that is open.
+
+  const runAsJob = "gpulab:run-as-job";
+
+  function jobs(app, tracker, palette) {
+    const current = () => (tracker.currentWidget === app.shell.currentWidget ? tracker.currentWidget : null);
+    app.commands.addCommand(runAsJob, {
+      label: "Run as Job…",
+      caption: "Run this notebook from top to bottom as a job, without a browser",
+      isEnabled: () => Boolean(current()?.context.isReady),
+      execute: async () => {
+        const { context } = current();
+        if (context.model.dirty && context.contentsModel?.writable) await context.save();
+        const kernel = context.model.getMetadata("kernelspec")?.name ?? "";
+        const page = `/gpulab/job?${new URLSearchParams({ notebook: context.localPath, kernel })}`;
+        if (!window.open(page, "_blank")) window.location.assign(page); // pop-ups are forbidden
+      },
+    });
+    tracker.currentChanged.connect(() => app.commands.notifyCommandChanged(runAsJob));
+    app.shell.currentChanged?.connect(() => app.commands.notifyCommandChanged(runAsJob));
+    palette?.addItem({ command: runAsJob, category: "Notebook Operations" });
+  }
+
   let shared; // JupyterLab's own modules, by name and version
 
   async function load(name) {
@@ -266,7 +290,7 @@
   }
 
   async function plugins() {
-    const [notebook, services] = await Promise.all(["@jupyterlab/notebook", "@jupyterlab/services"].map(load));
+    const [notebook, services, apputils] = await Promise.all(["@jupyterlab/notebook", "@jupyterlab/services", "@jupyterlab/apputils"].map(load));
     return [
       { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate: notices },
       {
@@ -275,6 +299,14 @@
         autoStart: true,
         requires: [notebook.INotebookTracker],
         activate: (app, tracker) => outputs(app, tracker, notebook, services),
+      },
+      {
+        id: "gpulab:jobs",
+        description: "Runs a notebook as a job of gpulab.",
+        autoStart: true,
+        requires: [notebook.INotebookTracker],
+        optional: [apputils.ICommandPalette],
+        activate: jobs,
       },
     ];
   }
