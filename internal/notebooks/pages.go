@@ -20,6 +20,10 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
 		p.redirect(w, r, "/oidc/authorize?"+r.URL.RawQuery)
 	case "/gpulab/logout":
 		p.redirect(w, r, p.cfg.LogoutPath)
+	case "/gpulab/job":
+		// JupyterLab's menu leads here, which knows gpulab's name and port as little.
+		q := r.URL.Query()
+		p.redirect(w, r, "/jobs?"+url.Values{"notebook": {q.Get("notebook")}, "kernel": {q.Get("kernel")}}.Encode())
 	case "/gpulab/ping":
 		p.ping(w, r)
 	case "/gpulab/ws-check":

@@ -777,6 +777,19 @@ func TestNotices(t *testing.T) {
 	}
 }
 
+// JupyterLab's menu leads to gpulab's page of jobs, with nothing but the notebook and its kernel.
+func TestNotebookAsJob(t *testing.T) {
+	o := newOrigin(t)
+	res, _ := o.get("/gpulab/job?notebook=a%2Fb+c.ipynb&kernel=pytorch.2.5&next=//evil.example", func(r *http.Request) { r.Host = "lab.example:8443" })
+	to, err := url.Parse(res.Header.Get("Location"))
+	if err != nil || res.StatusCode != http.StatusFound || to.Scheme != "https" || to.Hostname() != "lab.example" || to.Path != "/jobs" {
+		t.Fatalf("got %d to %s, %v", res.StatusCode, to, err)
+	}
+	if got := to.Query(); got.Get("notebook") != "a/b c.ipynb" || got.Get("kernel") != "pytorch.2.5" || len(got) != 2 {
+		t.Errorf("the query is %v", got)
+	}
+}
+
 func TestAllowedHost(t *testing.T) {
 	o := newOrigin(t)
 	o.proxy.cfg.AllowedHost = func(h string) bool { return h == "lab.example" }

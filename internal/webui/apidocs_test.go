@@ -58,6 +58,7 @@ var inTheAPI = map[string]string{
 	"POST /launches/{id}/free":        "freeNotebook",
 	"GET /jobs":                       "listJobs",
 	"POST /jobs":                      "submitJob",
+	"POST /jobs/notebook":             "submitJob",
 	"GET /jobs/{id}":                  "getJob readJobLog",
 	"GET /jobs/{id}/log":              "readJobLog",
 	"POST /jobs/{id}/cancel":          "cancelJob",

@@ -22,6 +22,7 @@ type jobsView struct {
 	Rows      []jobRow
 	MayLaunch bool
 	Form      jobForm
+	Notebook  notebookForm // empty unless one is to be run
 }
 
 // A jobForm is what was filled in, and what is wrong with it.
@@ -61,8 +62,13 @@ const maxJobForm = 256 << 10
 // shownLog is how much of a log's end its page shows, in bytes.
 const shownLog = 32 << 10
 
+func newJobForm() jobForm { return jobForm{Script: "#!/bin/bash\n", Time: "24h"} }
+
 func (s *Server) jobsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	return s.showJobs(w, r, v, http.StatusOK, jobForm{Script: "#!/bin/bash\n", Time: "24h"})
+	if r.URL.Query().Has("notebook") {
+		return s.notebookPage(w, r, v)
+	}
+	return s.showJobs(w, r, v, http.StatusOK, newJobForm())
 }
 
 func (s *Server) showJobs(w http.ResponseWriter, r *http.Request, v visitor, status int, form jobForm) error {

@@ -78,6 +78,7 @@ func (s *Server) table() []route {
 
 		{method: "GET", path: "/jobs", need: users.ActionSee, handler: s.jobsPage},
 		{method: "POST", path: "/jobs", need: users.ActionLaunch, handler: s.submitJob, maxForm: maxJobForm},
+		{method: "POST", path: "/jobs/notebook", need: users.ActionLaunch, handler: s.submitNotebook},
 		{method: "GET", path: "/jobs/{id}", need: users.ActionSee, handler: s.jobPage},
 		{method: "GET", path: "/jobs/{id}/log", need: users.ActionSee, handler: s.jobLog},
 		{method: "POST", path: "/jobs/{id}/cancel", need: users.ActionSee, handler: s.cancelJob},

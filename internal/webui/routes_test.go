@@ -76,6 +76,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/launches/1/free", admin},
 		{"GET", "/jobs", signedIn},
 		{"POST", "/jobs", signedIn},
+		{"POST", "/jobs/notebook", signedIn},
 		{"GET", "/jobs/2", managers},
 		{"GET", "/jobs/2/log", 0},
 		{"POST", "/jobs/2/cancel", managers},

@@ -24,6 +24,7 @@ func TestJobs(t *testing.T) {
 		{"refused", j.refused, false},
 		{"behind two notebooks", j.behindNotebooks, true},
 		{"how they end", j.ends, false},
+		{"a notebook as a job", j.notebook, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
 		{"nothing is left", j.nothingLeft, false},

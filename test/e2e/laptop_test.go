@@ -23,6 +23,7 @@ func TestLaptop(t *testing.T) {
 	live(t, []chapter{
 		{"a start that fails", testStartThatFails, true},
 		{"set up", testSetUp, true},
+		{"a browser that is closed", testClosedBrowser, false},
 		{"no network at boot", testNoNetworkAtBoot, true},
 		{"the old address", testOldAddress, true},
 	})
@@ -100,6 +101,50 @@ func testStartThatFails(t *testing.T, a *appliance) {
 	if again := a.Gpulab(a.ctx, initArgs...); again.Code != 0 || !strings.Contains(again.Stdout, "nothing changed") {
 		t.Errorf("init afterwards: exit code %d\n%s%s", again.Code, again.Stdout, again.Stderr)
 	}
+}
+
+// testClosedBrowser: a cell prints while no browser is there. Whoever comes back
+// finds every line, in JupyterLab and in the notebook's file.
+func testClosedBrowser(t *testing.T, a *appliance) {
+	const last = 130
+	b := a.guest.For(t).Tab()
+	launch(b, "cpu", "Long")
+	waitJupyterLab(b, guestHandle)
+	lab.TypeCell(b, fmt.Sprintf("import time\n_ = [print('line', i + 1, flush=True) or time.sleep(1) for i in range(%d)]", last))
+	book := lab.Evaluate[string](b, `async () => location.origin + `+lab.NotebookBase+` + "lab/tree/Untitled.ipynb?reset"`)
+	b.WaitText(".jp-OutputArea-output", "line 5")
+	b.Close()
+	left := time.Now()
+
+	file := filepath.Join(a.homeOf(t, guestHandle), "Untitled.ipynb")
+	line := func(i int) string { return fmt.Sprintf("\"line %d\\n\"", i) }
+	a.eventually(t, "the file has lines that nobody saw", func() bool { return strings.Contains(a.Run(a.ctx, "cat", file).Stdout, line(30)) })
+	time.Sleep(time.Until(left.Add(2 * time.Minute)))
+	b = a.guest.For(t).Tab()
+	b.Open(book)
+	b.WaitText(".jp-OutputArea-output", fmt.Sprintf("line %d", last))
+	shown := strings.Fields(b.Text(".jp-OutputArea-output"))
+	if len(shown) != 2*last {
+		t.Errorf("JupyterLab shows %d words of output, not %d: %v", len(shown), 2*last, shown)
+	}
+	for i := range last {
+		if len(shown) == 2*last && shown[2*i+1] != fmt.Sprint(i+1) {
+			t.Fatalf("line %d is shown as %q", i+1, shown[2*i+1])
+		}
+	}
+	a.eventually(t, "the file has every line", func() bool {
+		text := a.Run(a.ctx, "cat", file).Stdout
+		for i := range last {
+			if strings.Count(text, line(i+1)) != 1 {
+				return false
+			}
+		}
+		return true
+	})
+	b.Open(pages + "/")
+	b.Click("#mine", "Stop Long")
+	b.Click("dialog[open]", "Stop")
+	waitGone(b, "Long")
 }
 
 // testNoNetworkAtBoot: the machine starts without an address, says so, and is a

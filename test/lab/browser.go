@@ -118,6 +118,14 @@ func (b *Browser) Tab() *Browser {
 	return &Browser{t: b.t, ctx: ctx, pictures: b.pictures, patience: b.patience, clicks: new(atomic.Int64)}
 }
 
+// Close closes the page, as one does with a tab; it asks nothing.
+func (b *Browser) Close() {
+	b.t.Helper()
+	if err := chromedp.Cancel(b.ctx); err != nil {
+		b.t.Fatalf("close the page: %v", err)
+	}
+}
+
 // Private opens a page with cookies of its own, as another person would.
 func (b *Browser) Private() *Browser {
 	b.t.Helper()
@@ -296,6 +304,27 @@ func (b *Browser) Click(within, name string) {
 func (b *Browser) ClickOn(selector string) {
 	b.t.Helper()
 	b.WaitFor(selector, fmt.Sprintf(`(() => { const e = document.querySelector(%s); e?.click(); return e })()`, quote(selector)))
+	b.clicks.Add(1)
+}
+
+// Mouse moves the mouse to the element that a JavaScript expression finds, and
+// clicks there: menus of JupyterLab heed no click of a script.
+func (b *Browser) Mouse(what, element string) {
+	b.t.Helper()
+	b.WaitFor(what, fmt.Sprintf(`(() => { const e = %s; e?.scrollIntoView({block: "nearest"}); return e?.checkVisibility() })()`, element))
+	at := Evaluate[[]float64](b, `async () => { const box = (`+element+`).getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] }`)
+	b.do("click on "+what, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		for _, kind := range []input.DispatchMouseEventType{input.DispatchMouseEventTypeMouseMoved, input.DispatchMouseEventTypeMousePressed, input.DispatchMouseEventTypeMouseReleased} {
+			event := input.DispatchMouseEventParams{Type: kind, X: at[0], Y: at[1]}
+			if kind != input.DispatchMouseEventTypeMouseMoved {
+				event.Button, event.ClickCount = input.MouseButtonLeft, 1
+			}
+			if _, err := cdp.Call(ctx, target, input.DispatchMouseEvent, event); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 	b.clicks.Add(1)
 }
 

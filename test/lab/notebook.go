@@ -139,6 +139,17 @@ func (k *Kernel) Try(code string) (Answer, error) {
 	return TryEvaluate[Answer](k.browser, execute, k.id, code)
 }
 
+// RunAsJob chooses File, Run as Job… for the notebook that JupyterLab shows.
+func RunAsJob(b *Browser) {
+	b.t.Helper()
+	item := func(menu, label string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.innerText.trim() === %q)`, menu, label)
+	}
+	b.Mouse("the notebook", codeCells+`[0]?.querySelector(".cm-content")`)
+	b.Mouse("the menu File", item(".lm-MenuBar-itemLabel", "File"))
+	b.Mouse("Run as Job…", item(".lm-Menu-item:not(.lm-mod-disabled) .lm-Menu-itemLabel", "Run as Job…"))
+}
+
 // TypeCell opens a new notebook in JupyterLab by hand, types a cell, runs it
 // and returns what is shown below it.
 func TypeCell(b *Browser, code string) string {

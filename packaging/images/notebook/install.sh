@@ -38,7 +38,7 @@ rm -rf /opt/lab/share/jupyterhub/static/components \
 find /opt/lab/share -name '*.map' -delete
 
 cp -R /src/files/. /
-chmod 0755 /usr/local/bin/start-notebook
+chmod 0755 /usr/local/bin/start-notebook /usr/local/bin/run-notebook
 # One kernel, by its full path: "python3" alone would be the server's own.
 cp /src/files/usr/local/share/jupyter/kernels/python3/kernel.json /usr/local/share/jupyter/kernels/python3/kernel.json
 

@@ -39,6 +39,7 @@ try:
 
     specs = json.loads(call("/api/kernelspecs"))["kernelspecs"]
     assert list(specs) == ["python3"], f"kernels: {list(specs)}"
+    assert json.loads(call("/gpulab/outputs?path=none.ipynb"))["runs"] == [], "outputs are not kept without a browser"
     kernel = json.loads(call("/api/kernels", "POST", {"name": "python3"}))["id"]
     client = BlockingKernelClient(connection_file=f"/tmp/.gpulab/runtime/kernel-{kernel}.json")
     client.load_connection_file()

@@ -19,4 +19,6 @@ g++ $(python3-config --includes) -o /tmp/a /tmp/a.cc && /tmp/a >/dev/null || fai
 /opt/lab/bin/jupyterhub-singleuser --version
 python -c 'import pynvml' || fail "no pynvml"
 /opt/lab/bin/python -c 'import site, sys; sys.exit(bool(site.ENABLE_USER_SITE))' || fail "the server looks into homes"
+printf '{"nbformat":4,"nbformat_minor":5,"metadata":{},"cells":[{"cell_type":"code","id":"one","metadata":{},"source":"import os; print(os.getcwd())","outputs":[],"execution_count":null}]}' >/tmp/proof.ipynb
+GPULAB_JOB_ID=7 run-notebook /tmp/proof.ipynb | grep -qx /tmp && grep -q '/tmp' /tmp/proof.7.ipynb || fail "a notebook does not run as a job"
 /opt/lab/bin/python /proof/notebook.py "$1"

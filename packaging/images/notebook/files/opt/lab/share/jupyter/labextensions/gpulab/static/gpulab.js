@@ -1,0 +1,324 @@
+// gpulab's part of JupyterLab: its plugins, which are described where they begin.
+// It is a federated extension written by hand: the object that JupyterLab asks for
+// a module, and the one module.
+// See https://jupyterlab.readthedocs.io/en/stable/extension/extension_dev.html
+(() => {
+  "use strict";
+
+  // notices: what gpulab has to tell the person in front of JupyterLab, such as
+  // that the memory of a GPU they share is nearly full, or that a notebook which
+  // nobody uses is about to be stopped: with a countdown, and a button that keeps it.
+
+  const every = 10_000; // ms
+  const keep = "gpulab:keep-notebook";
+
+  const left = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+
+  function notices(app) {
+    const shown = new Map(); // key of a notice → { id of its notification, the notice, when its countdown ends }
+
+    // The countdown comes first: JupyterLab cuts long messages off.
+    const message = ({ notice, ends }) =>
+      ends ? `Stops in ${left(Math.max(0, Math.ceil((ends - Date.now()) / 1000)))}. ${notice.text}` : notice.text;
+
+    const update = (entry) =>
+      app.commands.execute("apputils:update-notification", { id: entry.id, message: message(entry), type: "warning", autoClose: false });
+
+    function hide(key) {
+      const { id } = shown.get(key);
+      shown.delete(key);
+      app.commands.execute("apputils:dismiss-notification", { id });
+    }
+
+    async function look() {
+      if (document.hidden) return;
+      let notices;
+      try {
+        const answer = await fetch("/gpulab/notices", { headers: { Accept: "application/json" }, cache: "no-store" });
+        if (!answer.ok) return; // signed out, or not behind gpulab
+        notices = await answer.json();
+      } catch {
+        return; // JupyterLab itself says that it is cut off
+      }
+      for (const key of [...shown.keys()]) {
+        if (!notices.some((notice) => notice.key === key)) hide(key);
+      }
+      for (const notice of notices) {
+        const ends = notice.left ? Date.now() + notice.left * 1000 : 0;
+        const entry = shown.get(notice.key);
+        // One that the person has closed is not shown again.
+        if (entry) {
+          Object.assign(entry, { notice, ends });
+          update(entry);
+          continue;
+        }
+        const fresh = { notice, ends };
+        shown.set(notice.key, fresh);
+        const options = { autoClose: false };
+        if (notice.keep) {
+          options.actions = [{ label: "I still need it", commandId: keep, args: { launch: notice.keep }, displayType: "accent" }];
+        }
+        fresh.id = await app.commands.execute("apputils:notify", { message: message(fresh), type: "warning", options });
+      }
+    }
+
+    app.commands.addCommand(keep, {
+      label: "Keep a notebook that is about to be stopped",
+      execute: async ({ launch }) => {
+        let text = "gpulab did not answer. Try again, or use the button on the lab's home page.";
+        let done = false;
+        try {
+          const answer = await fetch(`/gpulab/keep?launch=${encodeURIComponent(launch)}`, { method: "POST", headers: { Accept: "application/json" } });
+          const said = await answer.json();
+          done = said.done === true;
+          text = said.text ?? said.message ?? text;
+        } catch {
+          // The text says so.
+        }
+        await app.commands.execute("apputils:notify", { message: text, type: done ? "success" : "error", options: { autoClose: done ? 8000 : false } });
+        await look();
+      },
+    });
+
+    app.restored.then(() => {
+      look();
+      setInterval(look, every);
+      setInterval(() => {
+        for (const entry of shown.values()) if (entry.ends && entry.id) update(entry);
+      }, 1000);
+    });
+  }
+
+  // outputs: what cells print while no page is there is written into the notebook
+  // by the server (gpulab_outputs.py). This is the page's side of it: a notebook is
+  // saved when a cell is run, so that the file has the cell before the page can
+  // vanish, and a page that comes back gets what it has missed, and what still comes.
+
+  const soon = 2000; // ms until the server is asked again for a run that goes on
+  const later = 30_000; // ms, for a run that another page follows
+  const between = 5000; // ms between two saves because of a run, at least
+
+  class Follower {
+    constructor(app, panel, request) {
+      Object.assign(this, { app, panel, request, context: panel.context });
+      this.since = 0; // the server's revision that this page has seen
+      this.cut = new Set(); // runs of this page during which it was cut off
+      this.taken = new Set(); // runs whose outputs this page gets from the server only
+      this.lost = this.connected = this.asking = false;
+      this.saved = 0;
+      const session = this.context.sessionContext;
+      session.connectionStatusChanged.connect((_, status) => {
+        if (status === "connected") {
+          if (this.lost) this.askIn(soon); // the server first sends what it held back
+          else this.askIn(0);
+          this.connected = true;
+        } else if (this.connected) {
+          this.lost = true;
+        }
+      });
+      session.iopubMessage.connect((_, message) => {
+        const parent = message.parent_header;
+        if (message.header.msg_type === "status" && parent.msg_type === "execute_request" && parent.session !== this.me()) this.askIn(500);
+      });
+      panel.disposed.connect(() => clearTimeout(this.timer));
+      this.context.ready.then(() => session.ready).then(() => {
+        this.connected = true;
+        this.askIn(0);
+      });
+    }
+
+    me() {
+      return this.context.sessionContext.session?.kernel?.clientId;
+    }
+
+    // One question at a time, at the earliest time that was asked for.
+    askIn(wait) {
+      const at = Date.now() + wait;
+      if (this.timer && this.at <= at) return;
+      clearTimeout(this.timer);
+      this.at = at;
+      this.timer = setTimeout(async () => {
+        this.timer = undefined;
+        if (this.asking) return this.askIn(500);
+        this.asking = true;
+        try {
+          await this.ask();
+        } catch {
+          this.askIn(later); // JupyterLab itself says that it is cut off
+        }
+        this.asking = false;
+      }, wait);
+    }
+
+    async ask() {
+      if (this.panel.isDisposed || !this.context.isReady || this.context.model.collaborative) return;
+      const answer = await this.request(`gpulab/outputs?path=${encodeURIComponent(this.context.localPath)}&since=${this.since}`);
+      const mine = (run) => run.session === this.me() && !this.taken.has(run.run);
+      if (this.lost) {
+        this.lost = false;
+        answer.runs.filter(mine).forEach((run) => this.cut.add(run.run));
+      }
+      const runs = answer.runs.filter((run) => (mine(run) ? this.cut.has(run.run) : !run.there || this.taken.has(run.run)));
+      const merged = runs.some((run) => run.written) && (await this.catchUp(answer, runs));
+      let again = answer.runs.some((run) => !mine(run)) ? later : 0;
+      let ended = merged;
+      for (const run of runs) {
+        if (!run.ended) again = soon;
+        // A page's own run goes on here by itself; at its end gaps are filled.
+        if (mine(run) && !run.ended) continue;
+        if (run.outputs && this.show(run)) ended ||= run.ended;
+        if (run.ended) this.cut.delete(run.run);
+      }
+      this.since = answer.revision;
+      if (ended) await this.save();
+      if (again) this.askIn(again);
+    }
+
+    // Takes over what the server has written into the file since this page read it;
+    // reports whether this page is to be saved because of that.
+    async catchUp(answer, runs) {
+      const contents = this.app.serviceManager.contents;
+      const have = this.context.contentsModel;
+      const disk = await contents.get(this.context.path, { content: false, hash: true });
+      if (disk.hash && have.hash ? disk.hash === have.hash : disk.last_modified === have.last_modified) return false;
+      if (!this.context.model.dirty) {
+        await this.context.revert();
+        answer.runs.forEach((run) => this.taken.add(run.run)); // its cells are new ones
+        return false;
+      }
+      // Nobody else has changed it, or else JupyterLab asks the person when it saves.
+      const same = (a, b) => new Date(a).getTime() === new Date(b).getTime();
+      if (!same(have.last_modified, answer.before) || !same(disk.last_modified, answer.last)) return false;
+      const file = await contents.get(this.context.path, { type: "notebook", format: "json", content: true, hash: true });
+      if (file.hash !== disk.hash) return false;
+      for (const run of runs.filter((run) => run.written)) {
+        const cell = file.content.cells.find((cell) => cell.id === run.cell);
+        if (cell) this.show({ ...run, outputs: cell.outputs, count: cell.execution_count });
+      }
+      this.context._updateContentsModel?.(file);
+      return true;
+    }
+
+    // Shows what a run has printed below its cell; reports whether anything changed.
+    show(run) {
+      const cells = [...this.context.model.cells].filter((cell) => cell.type === "code");
+      const same = cells.filter((cell) => cell.sharedModel.getSource() === run.source);
+      const cell = cells.find((cell) => cell.id === run.cell) ?? (same.length === 1 ? same[0] : undefined);
+      if (!cell || !run.begun) return false;
+      const old = cell.outputs.toJSON();
+      const changed = JSON.stringify(old) !== JSON.stringify(run.outputs) || cell.executionCount !== run.count;
+      if (changed) {
+        cell.trusted = true; // its owner ran it
+        if (run.outputs.length < old.length) {
+          cell.outputs.fromJSON(run.outputs);
+        } else {
+          run.outputs.forEach((output, i) => {
+            if (i >= old.length) cell.outputs.add(output);
+            else if (JSON.stringify(output) !== JSON.stringify(old[i])) cell.outputs.set(i, output);
+          });
+        }
+        cell.executionCount = run.count;
+      }
+      cell.executionState = run.ended ? "idle" : "running";
+      return changed;
+    }
+
+    // Saves the notebook because a cell is run, soon.
+    begun() {
+      if (this.saving) return;
+      this.saving = setTimeout(() => {
+        this.saving = undefined;
+        this.saved = Date.now();
+        this.save();
+      }, Math.max(0, this.saved + between - Date.now()));
+    }
+
+    async save() {
+      const { model, contentsModel } = this.context;
+      if (this.panel.isDisposed || !model.dirty || model.collaborative || !contentsModel?.writable) return;
+      await this.context.save().catch(() => {}); // JupyterLab says why
+    }
+  }
+
+  function outputs(app, tracker, { NotebookActions }, { ServerConnection }) {
+    const settings = app.serviceManager.serverSettings;
+    const request = async (path) => {
+      const answer = await ServerConnection.makeRequest(settings.baseUrl + path, { cache: "no-store" }, settings);
+      if (!answer.ok) throw new ServerConnection.ResponseError(answer);
+      return answer.json();
+    };
+    const followers = new Map(); // notebook → its follower
+    const follow = (panel) => {
+      if (followers.has(panel.content)) return;
+      followers.set(panel.content, new Follower(app, panel, request));
+      panel.disposed.connect(() => followers.delete(panel.content));
+    };
+    tracker.forEach(follow);
+    tracker.widgetAdded.connect((_, panel) => follow(panel));
+    NotebookActions.executionScheduled.connect((_, { notebook }) => followers.get(notebook)?.begun());
+  }
+
+  // jobs: the menu's way to gpulab's page of jobs, with the form for the notebook
+  // that is open.
+
+  const runAsJob = "gpulab:run-as-job";
+
+  function jobs(app, tracker, palette) {
+    const current = () => (tracker.currentWidget === app.shell.currentWidget ? tracker.currentWidget : null);
+    app.commands.addCommand(runAsJob, {
+      label: "Run as Job…",
+      caption: "Run this notebook from top to bottom as a job, without a browser",
+      isEnabled: () => Boolean(current()?.context.isReady),
+      execute: async () => {
+        const { context } = current();
+        if (context.model.dirty && context.contentsModel?.writable) await context.save();
+        const kernel = context.model.getMetadata("kernelspec")?.name ?? "";
+        const page = `/gpulab/job?${new URLSearchParams({ notebook: context.localPath, kernel })}`;
+        if (!window.open(page, "_blank")) window.location.assign(page); // pop-ups are forbidden
+      },
+    });
+    tracker.currentChanged.connect(() => app.commands.notifyCommandChanged(runAsJob));
+    app.shell.currentChanged?.connect(() => app.commands.notifyCommandChanged(runAsJob));
+    palette?.addItem({ command: runAsJob, category: "Notebook Operations" });
+  }
+
+  let shared; // JupyterLab's own modules, by name and version
+
+  async function load(name) {
+    const [version] = Object.values(shared[name]);
+    return (await version.get())();
+  }
+
+  async function plugins() {
+    const [notebook, services, apputils] = await Promise.all(["@jupyterlab/notebook", "@jupyterlab/services", "@jupyterlab/apputils"].map(load));
+    return [
+      { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate: notices },
+      {
+        id: "gpulab:outputs",
+        description: "Keeps what cells print while no browser is there.",
+        autoStart: true,
+        requires: [notebook.INotebookTracker],
+        activate: (app, tracker) => outputs(app, tracker, notebook, services),
+      },
+      {
+        id: "gpulab:jobs",
+        description: "Runs a notebook as a job of gpulab.",
+        autoStart: true,
+        requires: [notebook.INotebookTracker],
+        optional: [apputils.ICommandPalette],
+        activate: jobs,
+      },
+    ];
+  }
+
+  window._JUPYTERLAB ??= {};
+  window._JUPYTERLAB.gpulab = {
+    init: async (scope) => {
+      shared = scope;
+    },
+    get: async () => {
+      const all = await plugins();
+      return () => ({ __esModule: true, default: all });
+    },
+  };
+})();

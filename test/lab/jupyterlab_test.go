@@ -1,0 +1,369 @@
+package lab
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp/kb"
+)
+
+// jupyter is the notebook server of the image, of the image's locks and files,
+// without the image and without a hub.
+type jupyter struct {
+	base string // its URL, as the person's computer has it
+	home string // the person's
+	*line
+}
+
+// line is the way from the person's computer to the server.
+type line struct {
+	cut  atomic.Bool // nothing passes
+	mu   sync.Mutex
+	ends []net.Conn
+}
+
+// serve passes connections on to an address.
+func (l *line) serve(listener net.Listener, to string) {
+	for {
+		in, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", to)
+		if err != nil || l.cut.Load() {
+			_ = in.Close()
+			continue
+		}
+		l.mu.Lock()
+		l.ends = append(l.ends, in, out)
+		l.mu.Unlock()
+		go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
+		go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+	}
+}
+
+// dropAll ends every connection.
+func (l *line) dropAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range l.ends {
+		_ = end.Close()
+	}
+	l.ends = nil
+}
+
+// startJupyter starts a notebook server with a home of its own.
+func startJupyter(t *testing.T) jupyter {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: JupyterLab is installed from PyPI and run in a browser")
+	}
+	image := filepath.Join(repository(t), "packaging/images/notebook")
+	venv := jupyterVenv(t, image)
+	lab, scratch := t.TempDir(), t.TempDir()
+	if err := os.CopyFS(lab, os.DirFS(filepath.Join(image, "files/opt/lab"))); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(lab, "etc/jupyter/jupyter_server_config.py")
+	text, err := os.ReadFile(config)
+	if err == nil {
+		err = os.WriteFile(config, bytes.ReplaceAll(text, []byte("/tmp/.gpulab/jupyter"), []byte(scratch)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	passed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := jupyter{base: fmt.Sprintf("http://%s/user/ada/one/", passed.Addr()), home: t.TempDir(), line: &line{}}
+	go j.serve(passed, fmt.Sprintf("127.0.0.1:%d", port))
+	t.Cleanup(func() { _ = passed.Close(); j.dropAll() })
+	server := exec.Command(filepath.Join(venv, "bin/jupyter-lab"), "--no-browser", "--allow-root", "--ip=127.0.0.1",
+		fmt.Sprintf("--port=%d", port), "--ServerApp.base_url=/user/ada/one/", "--IdentityProvider.token=", "--ServerApp.allow_unauthenticated_access=True")
+	server.Dir = j.home
+	server.Env = append(os.Environ(), "HOME="+j.home, "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"),
+		"JUPYTER_RUNTIME_DIR="+scratch, "JUPYTER_CONFIG_PATH="+filepath.Join(lab, "etc/jupyter"), "JUPYTER_PATH="+filepath.Join(lab, "share/jupyter"),
+		"PYTHONPATH="+filepath.Join(lab, "lib/python3.11/site-packages"), "PYTHONDONTWRITEBYTECODE=1")
+	var said bytes.Buffer
+	server.Stdout, server.Stderr, server.WaitDelay = &said, &said, 10*time.Second // kernels hold them open
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGTERM)
+		_ = server.Wait()
+		if t.Failed() {
+			t.Logf("the server said:\n%s", said.String())
+		}
+		if strings.Contains(said.String(), "gpulab_outputs.py") {
+			t.Errorf("the server had an accident:\n%s", said.String())
+		}
+	})
+	for range 300 {
+		if response, err := http.Get(j.base + "api"); err == nil {
+			_ = response.Body.Close()
+			return j
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatalf("no notebook server\n%s", said.String())
+	return j
+}
+
+// jupyterVenv is an environment with what the image's locks name, made once per
+// lock in the user's cache folder.
+func jupyterVenv(t *testing.T, image string) string {
+	t.Helper()
+	locks := []string{filepath.Join(image, "kernel.txt"), filepath.Join(image, "lab.txt")}
+	sum := sha256.New()
+	for _, lock := range locks {
+		text, err := os.ReadFile(lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum.Write(text)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "gpulab", "test-jupyter-"+hex.EncodeToString(sum.Sum(nil)[:6]))
+	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
+		return dir
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	commands := [][]string{{"python3", "-m", "venv", "--clear", dir}}
+	for _, lock := range locks {
+		commands = append(commands, []string{filepath.Join(dir, "bin/pip"), "install", "-q", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", lock})
+	}
+	for _, args := range commands {
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v (Python 3.11 with venv is needed)\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "complete"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// browser opens a browser of the person's own computer.
+func (j jupyter) browser(t *testing.T) *Browser {
+	t.Helper()
+	t.Setenv("GPULAB_SCREENSHOTS", t.TempDir())
+	return NewBrowser(t, []string{"env"}, nil).Patient(time.Minute)
+}
+
+// write puts a notebook with these cells into the home; their IDs are cell-0 and so on.
+func (j jupyter) write(t *testing.T, name string, sources ...string) {
+	t.Helper()
+	cells := []map[string]any{}
+	for i, source := range sources {
+		cells = append(cells, map[string]any{"cell_type": "code", "id": fmt.Sprintf("cell-%d", i), "metadata": map[string]any{},
+			"source": source, "outputs": []any{}, "execution_count": nil})
+	}
+	text, err := json.Marshal(map[string]any{"nbformat": 4, "nbformat_minor": 5, "cells": cells,
+		"metadata": map[string]any{"kernelspec": map[string]any{"name": "python3", "display_name": "Python 3", "language": "python"}}})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(j.home, name), text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fileCell is a cell as the notebook's file has it.
+type fileCell struct {
+	ID      string `json:"id"`
+	Source  any    `json:"source"`
+	Count   int    `json:"execution_count"`
+	Outputs []struct {
+		Type  string         `json:"output_type"`
+		Name  string         `json:"name"`
+		Text  []string       `json:"text"`
+		Data  map[string]any `json:"data"`
+		Ename string         `json:"ename"`
+	} `json:"outputs"`
+}
+
+func (c fileCell) text() string {
+	var b strings.Builder
+	for _, o := range c.Outputs {
+		b.WriteString(strings.Join(o.Text, ""))
+	}
+	return b.String()
+}
+
+// read is the notebook as its file has it, once it is not being written.
+func (j jupyter) read(t *testing.T, name string) []fileCell {
+	t.Helper()
+	for tries := 0; ; tries++ {
+		var book struct{ Cells []fileCell }
+		text, err := os.ReadFile(filepath.Join(j.home, name))
+		if err == nil {
+			err = json.Unmarshal(text, &book)
+		}
+		if err == nil {
+			return book.Cells
+		}
+		if tries == 50 {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// within waits until the notebook's file is as wanted.
+func (j jupyter) within(t *testing.T, most time.Duration, what, name string, wanted func([]fileCell) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(most); !wanted(j.read(t, name)); time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s; the file has %+v", what, most, j.read(t, name))
+		}
+	}
+}
+
+// open opens a notebook, and waits for its kernel.
+func (j jupyter) open(b *Browser, name string) {
+	b.t.Helper()
+	b.Open(j.base + "lab/tree/" + name + "?reset")
+	b.WaitFor("the notebook's kernel", `/\| (Idle|Busy)/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
+}
+
+// runCells runs the first n cells, one after the other, by their keys. JupyterLab
+// drops what is run before its session is connected: then it is done once more.
+func runCells(b *Browser, n int) {
+	b.t.Helper()
+	begun := fmt.Sprintf(`async () => /[*0-9]/.test(%s[0]?.querySelector(".jp-InputPrompt")?.innerText)`, codeCells)
+	b.WaitFor("the cells", fmt.Sprintf(`%s.length >= %d`, codeCells, n))
+	for deadline := time.Now().Add(b.patience); !Evaluate[bool](b, begun) && time.Now().Before(deadline); time.Sleep(time.Second) {
+		for i := range n {
+			Evaluate[bool](b, `async number => { `+codeCells+`[number].querySelector(".cm-content").focus(); return true }`, i)
+			b.Press(kb.Enter, kb.ModifierShift)
+		}
+	}
+}
+
+// shown is what the page shows below the notebook's cell.
+func shown(number int) string {
+	return fmt.Sprintf(`[...(%s[%d]?.querySelectorAll(".jp-OutputArea-output") ?? [])].map(e => e.innerText).join("")`, codeCells, number)
+}
+
+// lines are the numbered lines from one to the last one.
+func lines(last int) string {
+	var b strings.Builder
+	for i := range last {
+		fmt.Fprintf(&b, "line %d\n", i+1)
+	}
+	return b.String()
+}
+
+// What cells print while no browser is there is in the notebook: in its file, and
+// in the page of somebody who comes back while they still print, or afterwards.
+func TestOutputsWithoutBrowser(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "long.ipynb",
+		"import sys, time\nfor i in range(40):\n    print('line', i + 1, flush=True)\n    time.sleep(0.5)\nfor i in range(50):\n    print(f'\\r{i} of 50', end='', flush=True)\n",
+		"h = display('first', display_id=True)\nfrom IPython.display import clear_output\nprint('gone'); clear_output(wait=True)\nh = display('old', display_id=True)\nh.update('new')\nprint('oops', file=sys.stderr)\n6 * 7",
+		"1 / 0", "print('never')")
+	b := j.browser(t)
+	page := b.Tab()
+	j.open(page, "long.ipynb")
+	runCells(page, 4)
+	page.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
+	page.Close()
+
+	j.within(t, 12*time.Second, "the file has what was printed meanwhile", "long.ipynb", func(cells []fileCell) bool {
+		return strings.Contains(cells[0].text(), "line 10\n")
+	})
+	again := b.Tab()
+	j.open(again, "long.ipynb")
+	again.WaitFor("the lines that still come", shown(0)+`.includes("line 20\n")`)
+	again.Close()
+
+	j.within(t, time.Minute, "the file has the error", "long.ipynb", func(cells []fileCell) bool { return len(cells[2].Outputs) > 0 })
+	cells := j.read(t, "long.ipynb")
+	if got, want := cells[0].text(), lines(40)+"49 of 50"; got != want || cells[0].Count != 1 || len(cells[0].Outputs) != 1 {
+		t.Errorf("the first cell: %q, %+v", got, cells[0])
+	}
+	if got := fmt.Sprint(cells[1].Outputs); !strings.Contains(got, "'new'") || !strings.Contains(got, "oops") || !strings.Contains(got, "42") ||
+		strings.Contains(got, "gone") || strings.Contains(got, "old") || cells[1].Count != 2 {
+		t.Errorf("the second cell: %+v", cells[1])
+	}
+	if len(cells[2].Outputs) != 1 || cells[2].Outputs[0].Ename != "ZeroDivisionError" || len(cells[3].Outputs) > 0 {
+		t.Errorf("the error: %+v", cells[2:])
+	}
+	last := b.Tab()
+	j.open(last, "long.ipynb")
+	last.WaitFor("every line", fmt.Sprintf(`%s.trim() === %q`, shown(0), lines(40)+"49 of 50"))
+	last.WaitFor("the result", shown(1)+`.includes("42")`)
+}
+
+// A page whose computer slept has, when it is back, what was printed meanwhile
+// and what its person typed before, and saves both without a question.
+func TestOutputsAfterSleep(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "sleep.ipynb", "import time\nfor i in range(30):\n    print('line', i + 1, flush=True)\n    time.sleep(0.5)", "")
+	b := j.browser(t)
+	j.open(b, "sleep.ipynb")
+	runCells(b, 1)
+	b.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
+	Evaluate[bool](b, `async () => { `+codeCells+`[1].querySelector(".cm-content").focus(); return true }`)
+	b.Type("# typed")
+	j.cut.Store(true)
+	j.dropAll()
+	j.within(t, time.Minute, "the file has what was printed meanwhile", "sleep.ipynb", func(cells []fileCell) bool {
+		return strings.Contains(cells[0].text(), "line 30\n")
+	})
+	j.cut.Store(false)
+	b.WaitFor("every line", fmt.Sprintf(`%s === %q`, shown(0), lines(30)))
+	j.within(t, time.Minute, "the file has both", "sleep.ipynb", func(cells []fileCell) bool {
+		return cells[0].text() == lines(30) && fmt.Sprint(cells[1].Source) == "[# typed]"
+	})
+	if strings.Contains(b.text(), "has changed on disk") {
+		b.fail("no question", errors.New("JupyterLab asks which version is right"))
+	}
+}
+
+// The menu leads to gpulab's page of jobs with the notebook's path, as saved.
+func TestRunAsJobMenu(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "a b.ipynb", "1")
+	b := j.browser(t)
+	j.open(b, "a%20b.ipynb")
+	b.Mouse("the cell", codeCells+`[0].querySelector(".cm-content")`)
+	Evaluate[bool](b, `async () => { window.open = page => { window.opened = page; return window }; return true }`)
+	b.Type("# typed ")
+	RunAsJob(b)
+	b.WaitFor("the page of jobs", `window.opened === "/gpulab/job?notebook=a+b.ipynb&kernel=python3"`)
+	if got := fmt.Sprint(j.read(t, "a b.ipynb")[0].Source); !strings.Contains(got, "# typed") {
+		t.Errorf("it was not saved before; the file has %s", got)
+	}
+}

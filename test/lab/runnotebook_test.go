@@ -1,0 +1,81 @@
+package lab
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// imagePython runs Python of the image's locks, with the image's own modules.
+func imagePython(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: Jupyter is installed from PyPI")
+	}
+	image := filepath.Join(repository(t), "packaging/images/notebook")
+	venv := jupyterVenv(t, image)
+	for i, arg := range args {
+		args[i] = strings.Replace(arg, "IMAGE", filepath.Join(image, "files"), 1)
+	}
+	cmd := exec.Command(filepath.Join(venv, "bin/python"), args...)
+	cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
+	cmd.Env = append(os.Environ(), "HOME="+dir, "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"), "JUPYTER_RUNTIME_DIR="+t.TempDir(),
+		"PYTHONPATH="+filepath.Join(image, "files/opt/lab/lib/python3.11/site-packages"), "PYTHONDONTWRITEBYTECODE=1", "GPULAB_JOB_ID=7")
+	return cmd
+}
+
+func TestOutputsKept(t *testing.T) {
+	script, err := filepath.Abs("testdata/outputs.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := imagePython(t, t.TempDir(), script).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A notebook runs as a job: the copy beside it has what there was when a cell
+// fails, when the kernel dies and when the job is ended.
+func TestRunNotebook(t *testing.T) {
+	first := "import os, time\nprint('in', os.getcwd(), flush=True)"
+	for name, c := range map[string]struct {
+		cells []string
+		code  int
+		says  string
+		ends  time.Duration
+	}{
+		"well":   {[]string{first, "", "6 * 7"}, 0, "\n42\n", 0},
+		"fails":  {[]string{first, "1 / 0", "print('never')"}, 1, "cell 2 of 3 failed: ZeroDivisionError: division by zero\n", 0},
+		"dies":   {[]string{first, "os.kill(os.getpid(), 9)"}, 1, "cell 2 of 2 failed: the kernel died\n", 0},
+		"ended":  {[]string{first + "\ntime.sleep(600)"}, 143, "\nin ", 15 * time.Second},
+		"absent": {nil, 2, "cannot be read: No such file or directory\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := jupyter{home: t.TempDir()}
+			if c.cells != nil {
+				j.write(t, "my.ipynb", c.cells...)
+			}
+			cmd := imagePython(t, j.home, "IMAGE/usr/local/bin/run-notebook", "my.ipynb")
+			if c.ends > 0 {
+				time.AfterFunc(c.ends, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+			}
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
+				t.Errorf("exit code %d, it says\n%s", code, out)
+			}
+			if c.cells == nil {
+				return
+			}
+			if got := j.read(t, "my.7.ipynb")[0].text(); got != "in "+j.home+"\n" {
+				t.Errorf("the copy has %q", got)
+			}
+			if got := j.read(t, "my.ipynb"); got[0].text() != "" {
+				t.Errorf("the notebook has changed: %+v", got)
+			}
+		})
+	}
+}
