@@ -598,6 +598,7 @@ func TestJobs(t *testing.T) {
 	for body, why := range map[string]string{
 		`{}`: "nothing to run", `{"script": "x", "command": ["y"]}`: "not both", `{"script": "x", "timeLimit": "soon"}`: "is no time limit; write 2h",
 		`{"script": 7}`: "body.script", `{"command": ["x"], "memory": "4Gi"}`: "memory",
+		`{"script": "x", "after": "afternotok:1"}`: "nothing that a job can wait for",
 	} {
 		ask(t, l, ben, "POST", "/jobs", body).want(t, http.StatusUnprocessableEntity, why)
 	}
@@ -639,6 +640,11 @@ func TestJobs(t *testing.T) {
 	again := read[job](t, ask(t, l, ben, "POST", "/jobs/1/again", "").want(t, http.StatusCreated))
 	ask(t, l, ben, "DELETE", "/jobs/"+strconv.FormatInt(again.ID, 10), "").want(t, http.StatusOK, `"state":"cancelled"`)
 	ask(t, l, ben, "DELETE", "/jobs/1", "").want(t, http.StatusOK, `"state":"failed"`)
+	follows := read[job](t, ask(t, l, ben, "POST", "/jobs", `{"command": ["x"], "after": "afterok:1,afterany:2"}`).want(t, http.StatusCreated, `"after":[{"job":1},{"job":2,"any":true}],"held":true`))
+	l.Notebooks.Move(follows.ID, func(n *notebooks.Launch) { n.State, n.EndCode = notebooks.Ended, notebooks.EndDependency })
+	if got := ask(t, l, ben, "GET", "/jobs/"+strconv.FormatInt(follows.ID, 10), "").want(t, http.StatusOK, `"state":"not run"`, `"endCode":"dependency"`); strings.Contains(got.body, "held") {
+		t.Errorf("it has ended, and is held: %s", got.body)
+	}
 	log := ask(t, l, ada, "GET", "/audit?person=ben", "").want(t, http.StatusOK, "job.submit", "job.cancel", "job 1, profile gpu, 1 GPUs")
 	if strings.Contains(log.body, "secret-plan") {
 		t.Error("the log holds a name")

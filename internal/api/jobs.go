@@ -22,9 +22,9 @@ type Job struct {
 	User        string           `json:"user" doc:"Whose, by sign-in name"`
 	Name        string           `json:"name,omitempty" doc:"Left out where it is not yours to see"`
 	Profile     string           `json:"profile"`
-	State       string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out" doc:"The last four are ends"`
+	State       string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out,not run" doc:"The last five are ends"`
 	Reason      string           `json:"reason,omitempty" doc:"Why it waits, what it does, how it ended; for people"`
-	EndCode     string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted" doc:"How it ended, in one word"`
+	EndCode     string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted,dependency" doc:"How it ended, in one word"`
 	ExitCode    *int             `json:"exitCode,omitempty" doc:"Of its program, where that ended by itself"`
 	Machine     string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
 	GPUs        int              `json:"gpus"`
@@ -34,6 +34,8 @@ type Job struct {
 	Never       bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
 	Holders     []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
 	Environment string           `json:"environment,omitempty" doc:"The lab's environment in which it runs, as NAME/VERSION"`
+	After       []JobDependency  `json:"after,omitempty" doc:"The jobs that had to end before it may start"`
+	Held        bool             `json:"held,omitempty" doc:"It waits for other jobs or for its owner's quota, and has no place in the line yet"`
 	Output      string           `json:"output,omitempty" doc:"The file of its log, in the home"`
 	TimeLimit   int              `json:"timeLimit" doc:"For how many seconds it may run"`
 	Requested   time.Time        `json:"requested"`
@@ -42,6 +44,12 @@ type Job struct {
 	Ended       *time.Time       `json:"ended,omitempty"`
 	Page        string           `json:"page" doc:"Its page for browsers"`
 	Version     string           `json:"version" doc:"Another one whenever something above changes; see the parameter seen"`
+}
+
+// JobDependency is a job that another one waits for.
+type JobDependency struct {
+	Job int64 `json:"job"`
+	Any bool  `json:"any,omitempty" doc:"However it ends; it has to succeed otherwise"`
 }
 
 // JobList is some jobs, the newest first.
@@ -80,6 +88,7 @@ type submitInput struct {
 		GPUs        *int     `json:"gpus,omitempty" minimum:"0" maximum:"1000"`
 		TimeLimit   string   `json:"timeLimit,omitempty" maxLength:"40" doc:"Such as 2h, 90m, 3d, or as sbatch takes it; 24h if left out"`
 		Environment string   `json:"environment,omitempty" maxLength:"80" doc:"The lab's environment in which it runs, by name or NAME/VERSION; the Python of its image if left out"`
+		After       string   `json:"after,omitempty" maxLength:"2000" doc:"Jobs of yours that have to end first: their numbers, such as 12,13, if they have to succeed, or as sbatch takes it, such as afterok:12:13,afterany:14"`
 		Output      string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
 		Dir         string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
 	}
@@ -136,6 +145,10 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output, j.Environment =
 			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output, l.Job.Environment
+		j.Held = l.Held()
+		for _, d := range l.Job.After {
+			j.After = append(j.After, JobDependency(d))
+		}
 		for _, h := range l.Holders {
 			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
 		}
@@ -174,6 +187,13 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment}
 	if b.Script == "" {
 		r.Args = b.Command
+	}
+	if b.After != "" {
+		after, err := notebooks.ParseDependencies(b.After)
+		if err != nil {
+			return nil, err
+		}
+		r.After = after
 	}
 	if b.TimeLimit != "" {
 		limit, err := notebooks.ParseJobTime(b.TimeLimit)

@@ -42,7 +42,7 @@ type jobList struct {
 }
 
 func (j job) ended() bool {
-	return slices.Contains([]string{"succeeded", "failed", "cancelled", "timed out"}, j.State)
+	return slices.Contains([]string{"succeeded", "failed", "cancelled", "timed out", "not run"}, j.State)
 }
 
 // says is what happens with it now, in one line.
@@ -100,6 +100,7 @@ type jobAsk struct {
 	Dir       string   `json:"dir,omitempty"`
 
 	Environment string `json:"environment,omitempty"`
+	After       string `json:"after,omitempty"`
 
 	gpus int
 }
@@ -113,6 +114,8 @@ func (q *jobAsk) flags(c *cobra.Command) {
 	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name (default jobs/NAME-NUMBER.log)")
 	f.StringVar(&q.Environment, "env", "", "which of the lab's environments it runs in, such as pytorch; the Python of notebooks' image if empty")
 	f.StringVar(&q.Dir, "dir", "", "folder of your home in which it runs")
+	f.StringVar(&q.After, "after", "", "jobs that have to succeed before it starts, such as 12 or 12,13")
+	f.StringVar(&q.After, "dependency", "", "the same as sbatch takes it, such as afterok:12:13,afterany:14")
 	f.SetInterspersed(false) // what stands behind the program is the program's
 }
 
@@ -165,8 +168,8 @@ Lines at the beginning of the script may say what it needs:
   #SBATCH --job-name=train --gres=gpu:1 --output=out/%x-%j.log
 
 There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
---chdir, --env and --profile. Options of this command come before them.`,
-		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh",
+--chdir, --env, --dependency and --profile. Options of this command come before them.`,
+		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.Session()

@@ -67,6 +67,7 @@ func TestJobs(t *testing.T) {
 	a.wants(t, []string{"cancel", "1"}, "Job 1 had ended before")
 	a.wants(t, []string{"submit", script})
 	a.wants(t, []string{"cancel", "2"}, "Job 2 (train.sh) is being cancelled")
+	a.refuses(t, ExitRefused, []string{"submit", "--after", "train", script}, "names no jobs")
 	a.refuses(t, ExitRefused, []string{"cancel", "other"}, `no job called "other"`)
 	a.refuses(t, ExitRefused, []string{"logs", "99"}, "There is no such job", "is somebody else's")
 }
@@ -86,6 +87,7 @@ func TestRun(t *testing.T) {
 		{ended(notebooks.EndOutOfMemory, nil), 137, "failed"},
 		{ended(notebooks.EndFailed, nil), ExitNotStarted, "failed"},
 		{ended(notebooks.EndCancelled, nil), 130, "cancelled"},
+		{ended(notebooks.EndDependency, nil), ExitNotStarted, "not run: So it ended."},
 		{ended(notebooks.EndInterrupted, nil), ExitFailure, "failed"},
 	} {
 		id := int64(i + 1)

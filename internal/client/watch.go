@@ -206,7 +206,7 @@ func (w *watcher) outcome() error {
 		code = 130
 	case w.j.EndCode == "oom":
 		code = 137
-	case w.j.EndCode == "failed":
+	case w.j.EndCode == "failed", w.j.State == "not run":
 		code = ExitNotStarted
 	}
 	return fail(code, "job %d: %s", w.j.ID, w.j.says())

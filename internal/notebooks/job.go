@@ -20,6 +20,8 @@ type Job struct {
 	Limit       time.Duration `json:"limit"`                 // how long it may run
 	Environment string        `json:"environment,omitempty"` // in which it runs, as NAME/VERSION; "" for the Python of its image
 	ExitCode    *int          `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
+	After       []Dependency  `json:"after,omitempty"`       // the jobs that had to end first
+	Held        bool          `json:"held,omitempty"`        // while it waits: it has no place in the line yet
 }
 
 // Program is what a job runs.
@@ -42,6 +44,7 @@ type JobRequest struct {
 	// Environment is the lab's in which it runs, by name, or name and version; ""
 	// = the directive's, or none.
 	Environment string
+	After       []Dependency // jobs that have to end first, nil = the directive's, or none
 }
 
 // Bounds of jobs.
@@ -61,6 +64,8 @@ const (
 const (
 	EndSucceeded = "succeeded"
 	EndTimeLimit = "time-limit"
+	// EndDependency: a job that it needs has not succeeded, so it was not run.
+	EndDependency = "dependency"
 )
 
 // JobError refuses a job for what it asks; its text is for people.
@@ -88,8 +93,11 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 	if err != nil {
 		return Launch{}, err
 	}
+	if err := s.checkAfter(ctx, u.ID, r.After); err != nil {
+		return Launch{}, err
+	}
 	return s.launch(ctx, u, profile, Launch{
-		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID},
+		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0},
 	}, slug(r.Name), r.Program)
 }
 
@@ -217,7 +225,7 @@ func (s *Service) Program(ctx context.Context, id int64) (Program, error) {
 	return s.rows.program(ctx, id)
 }
 
-// Again asks for a job once more, as it was asked for.
+// Again asks for a job once more, as it was asked for. It waits for no other job.
 func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, error) {
 	l, err := s.rows.get(ctx, id)
 	if err != nil {
@@ -245,7 +253,7 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	return s.launch(ctx, u, profile, again, slug(l.Title), p)
 }
 
-// Finished says how a job ended: succeeded, failed, cancelled or timed out; "" for
+// Finished says how a job ended: succeeded, failed, cancelled, timed out or not run; "" for
 // one that has not ended, and for what is no job.
 func (l Launch) Finished() string {
 	switch {
@@ -255,6 +263,8 @@ func (l Launch) Finished() string {
 		return "succeeded"
 	case l.EndCode == EndTimeLimit:
 		return "timed out"
+	case l.EndCode == EndDependency:
+		return "not run"
 	case l.EndCode == EndCancelled, l.EndCode == EndStopped:
 		return "cancelled"
 	}

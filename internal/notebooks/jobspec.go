@@ -98,7 +98,8 @@ var directiveNames = map[string]string{
 	"--output": "output", "-o": "output",
 	"--profile": "profile",
 	"--chdir":   "dir", "-D": "dir",
-	"--env": "environment",
+	"--env":   "environment",
+	"--after": "after", "--dependency": "after", "-d": "after",
 }
 
 func (r *JobRequest) directives(words []string) error {
@@ -109,11 +110,11 @@ func (r *JobRequest) directives(words []string) error {
 		}
 		what, known := directiveNames[name]
 		if !known {
-			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env and --profile.", clipped(words[i]))
+			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env, --dependency and --profile.", clipped(words[i]))
 		}
 		if !has {
 			if i++; i == len(words) {
-				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch"}[what])
+				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch", "after": "afterok:12"}[what])
 			}
 			value = words[i]
 		}
@@ -166,6 +167,14 @@ func (r *JobRequest) directive(what, name, value string) error {
 		setIfEmpty(&r.Dir, value)
 	case "environment":
 		setIfEmpty(&r.Environment, value)
+	case "after":
+		after, err := ParseDependencies(value)
+		if err != nil {
+			return err
+		}
+		if r.After == nil {
+			r.After = after
+		}
 	}
 	return nil
 }

@@ -139,10 +139,14 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	// twice then, for a moment, rather than not at all.
 	reserved := s.reserved(list)
 	room := s.room()
-	s.keepLine(ctx, list, room)
+	inLine := s.letIn(ctx, list)
+	s.keepLine(ctx, inLine, room)
 	next := s.patience.idle
+	if len(inLine) < len(list) {
+		next = s.patience.waiting
+	}
 	var waiting []Launch
-	for _, l := range list {
+	for _, l := range inLine {
 		switch l.State {
 		case Waiting:
 			waiting = append(waiting, l)
@@ -156,7 +160,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	}
 	if reason := s.hold(); reason != "" {
 		s.explainWait(waiting, reason)
-	} else if s.admitWaiting(ctx, room, reserved, list, waiting) {
+	} else if s.admitWaiting(ctx, room, reserved, inLine, waiting) {
 		next = 0
 	}
 	s.removeOrphans(ctx, list)
@@ -319,12 +323,7 @@ func (s *Service) profileGone(ctx context.Context, l Launch) bool {
 	if _, ok := s.profile(l.Profile); ok {
 		return false
 	}
-	l.State, l.Ended, l.EndCode = Ended, s.now(), EndFailed
-	l.Reason = "The lab does not offer this kind of notebook any more. Launch another one."
-	if err := s.rows.move(ctx, Waiting, l); err != nil && !errors.Is(err, errMoved) {
-		s.log.Error("a launch without a profile could not be ended", "launch", l.ID, "error", err)
-	}
-	s.notify()
+	s.endWaiting(ctx, l, EndFailed, "The lab does not offer this kind of notebook any more. Launch another one.")
 	return true
 }
 

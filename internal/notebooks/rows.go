@@ -15,7 +15,7 @@ type rows struct{ db *sql.DB }
 
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
 	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement,
-	output, time_limit, exit_code, environment`
+	output, time_limit, exit_code, environment, after, held`
 
 // insert adds a waiting launch under the first free name after stem, unless the
 // user has limit active launches of its kind already. A job runs the program.
@@ -75,8 +75,12 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-		l.ID, p.Script, string(args), p.Dir, output, int64(l.Job.Limit/time.Second), l.Job.Environment)
+	after, err := json.Marshal(append([]Dependency{}, l.Job.After...))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		l.ID, p.Script, string(args), p.Dir, output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held)
 	return err
 }
 
@@ -163,10 +167,12 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		started, ready, ended sql.NullInt64
 		uuids, placement      string
 		output, environment   sql.NullString
+		after                 sql.NullString
+		held                  sql.NullBool
 		limit, exit           sql.NullInt64
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
-		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment)
+		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -178,7 +184,10 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 	}
 	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
 	if output.Valid {
-		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String}
+		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String, Held: held.Bool}
+		if err := json.Unmarshal([]byte(after.String), &l.Job.After); err != nil {
+			return Launch{}, fmt.Errorf("launch %d: whom it waits for: %w", l.ID, err)
+		}
 		if exit.Valid {
 			l.Job.ExitCode = new(int(exit.Int64))
 		}

@@ -102,6 +102,9 @@ type Config struct {
 	// the reason; without is a launch that ends in exchange, 0 for none. Nil
 	// refuses nothing.
 	Quota func(ctx context.Context, u users.User, p Profile, without int64) error
+	// QuotaLater tells whether what Quota refused may fit later, so that a job can
+	// wait for it. Nil: it never does.
+	QuotaLater func(refusal error) bool
 	// Options makes ready what a launch gets besides its profile, such as shared
 	// folders, and returns what the hub is told of it. It may be asked several
 	// times for one launch. Nil adds nothing.
@@ -247,8 +250,12 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	s.launching.Lock()
 	defer s.launching.Unlock()
 	if s.cfg.Quota != nil {
-		if err := s.cfg.Quota(ctx, u, profile, instead); err != nil {
+		err := s.cfg.Quota(ctx, u, profile, instead)
+		if err != nil && (l.Job == nil || s.cfg.QuotaLater == nil || !s.cfg.QuotaLater(err)) {
 			return Launch{}, err
+		}
+		if err != nil {
+			l.Job.Held = true // until it fits
 		}
 	}
 	// Only a request that can be met gives up a place in the queue; what runs by now stays.

@@ -111,7 +111,7 @@ func jobStateWords(l *notebooks.Launch) (string, tone) {
 	switch end := l.Finished(); end {
 	case "succeeded":
 		return end, "ok"
-	case "cancelled":
+	case "cancelled", "not run":
 		return end, ""
 	case "":
 		return stateWords(l)
@@ -216,6 +216,9 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	switch l.State {
 	case notebooks.Waiting:
 		s.describeWaiting(&common, v, l)
+		if l.Held() {
+			common.Headline = "Waiting"
+		}
 		view.Headline, view.Text, view.Holders = common.Headline, common.Text, common.Holders
 		view.Elapsed = units.Duration(now.Sub(l.Requested))
 	case notebooks.Starting:
@@ -225,7 +228,7 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	case notebooks.Stopping:
 		view.Headline = "Ending"
 	case notebooks.Ended:
-		view.Headline = map[string]string{"succeeded": "It has succeeded", "failed": "It has failed", "cancelled": "Cancelled", "timed out": "It ran out of time"}[l.Finished()]
+		view.Headline = map[string]string{"succeeded": "It has succeeded", "failed": "It has failed", "cancelled": "Cancelled", "timed out": "It ran out of time", "not run": "It was not run"}[l.Finished()]
 		if !l.Ready.IsZero() {
 			view.Elapsed = units.Duration(l.Ended.Sub(l.Ready))
 		}

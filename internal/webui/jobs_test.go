@@ -32,10 +32,27 @@ func (l *lab) someJobs() {
 		running.Started, running.Ready, running.Node = now.Add(-2*time.Hour), now.Add(-2*time.Hour), "gpu-box"
 		failed := job("evaluate", notebooks.Ended, 26*time.Hour, 0)
 		failed.Ended, failed.EndCode, failed.Reason = now.Add(-25*time.Hour), notebooks.EndExited, "Its program ended with exit code 1. Its last line was: ValueError: no data"
+		held := job("report", notebooks.Waiting, 5*time.Minute, 1)
+		held.Job.Held, held.Reason = true, "It waits until job 1 (sweep) and job 2 (train) have succeeded."
+		never := job("publish", notebooks.Ended, 40*time.Hour, 0)
+		never.Ended, never.EndCode, never.Reason = now.Add(-39*time.Hour), notebooks.EndDependency, "It was not run: it needs job 3 (evaluate) to succeed, and that has failed."
 		done := job("download", notebooks.Ended, 50*time.Hour, 0)
 		done.Ended, done.EndCode, done.Reason = now.Add(-48*time.Hour), notebooks.EndSucceeded, "It has ended well."
 		l.notebooks.said = strings.Repeat("epoch 1: loss 0.71, a line that is much longer than any phone is wide, and then some more of it\n", 12)
 	})
+}
+
+// A job that waits for others says so, and one that was not run is no failure.
+func TestJobAfter(t *testing.T) {
+	l := newLab(t)
+	l.someJobs()
+	c := l.client(t, "ben")
+	c.get("/jobs").want(t, http.StatusOK, "It waits until job 1 (sweep) and job 2 (train) have succeeded.", "not run")
+	c.get("/jobs/4").want(t, http.StatusOK, "Waiting", "It waits until job 1")
+	if body := c.get("/jobs/4").body; strings.Contains(body, "Waiting for 1 GPU") {
+		t.Error("it is said to wait for a GPU")
+	}
+	c.get("/jobs/5").want(t, http.StatusOK, "It was not run", "and that has failed.", "Run again")
 }
 
 // A job is submitted on its page, followed there, cancelled and run again.

@@ -24,6 +24,8 @@ func TestJobs(t *testing.T) {
 		{"refused", j.refused, false},
 		{"behind two notebooks", j.behindNotebooks, true},
 		{"how they end", j.ends, false},
+		{"one after the other", j.after, false},
+		{"beyond a quota", j.beyondQuota, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
 		{"nothing is left", j.nothingLeft, false},
@@ -225,6 +227,52 @@ func (j *jobs) ends(t *testing.T, a *appliance) {
 	if said := l.gpulab(t, 0, []string{"logs", long}, "bytes are left out here"); !strings.HasPrefix(said, "1\n2\n3\n") {
 		t.Errorf("a long log begins with %.40q", said)
 	}
+}
+
+// after: jobs wait for each other, outside of the line; who needs one that fails
+// is not run.
+func (j *jobs) after(t *testing.T, a *appliance) {
+	l := j.terminal
+	l.gpulab(t, 9, []string{"submit", "--after", "4711", l.script(t, "after.sh", "echo after; date\n")}, "You have no job 4711")
+	l.gpulab(t, 9, []string{"submit", "--dependency", "afternotok:1", "after.sh"}, "nothing that a job can wait for")
+	first := l.submit(t, "--name", "first", l.script(t, "first.sh", "until [ -e go-on ]; do sleep 0.2; done\n"))
+	second := l.submit(t, "--name", "second", "--after", first, "--gpus", "1", "after.sh")
+	third := l.submit(t, "--name", "third", l.script(t, "third.sh", "#SBATCH --dependency=afterok:"+second+",afterany:"+first+"\nexit 4\n"))
+	needs := l.submit(t, "--name", "needs", "--after", third, "after.sh")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + second)
+	b.WaitText("#job-state", "It waits until job "+first+" (first) has succeeded.")
+	b.Pictures("job-after")
+	l.gpulab(t, 0, []string{"jobs"}, "It waits until job "+second+" (second) has succeeded, and until job "+first+" (first) has ended.")
+	if got := a.workloads(t); strings.Contains(got, "user-cleo") {
+		t.Errorf("it stands in the line all the same:\n%s", got)
+	}
+	home := a.homeOf(t, "cleo")
+	a.MustRun(a.ctx, "touch", home+"/go-on")
+	b.WaitText("#job-state", "It has succeeded")
+	b.WaitText("#job-log", "after")
+	b.Open(pages + "/jobs/" + needs)
+	b.WaitText("#job-state", "It was not run: it needs job "+third+" (third) to succeed, and that has failed.")
+	l.gpulab(t, 10, []string{"run", "--after", third, "--", "true"}, "It was not run")
+	l.gpulab(t, 0, []string{"run", "--dependency", "afterany:" + third + ":" + needs, "--", "echo", "all the same"}, "all the same")
+}
+
+// beyondQuota: a job waits for what its owner's quota has left, and not at all for
+// what it never allows.
+func (j *jobs) beyondQuota(t *testing.T, a *appliance) {
+	l := j.terminal
+	a.MustGpulab(a.ctx, "quota", "set", "user:cleo", "gpus", "1")
+	defer a.MustGpulab(a.ctx, "quota", "unset", "user:cleo", "gpus")
+	l.gpulab(t, 9, []string{"submit", "--gpus", "2", l.script(t, "one.sh", "echo one\nuntil [ -e enough ]; do sleep 0.2; done\n")}, "your quota for GPUs at once is 1")
+	first := l.submit(t, "--gpus", "1", "one.sh")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + first)
+	b.WaitText("#job-log", "one")
+	second := l.submit(t, "--gpus", "1", "one.sh")
+	b.Open(pages + "/jobs/" + second)
+	b.WaitText("#job-state", "It waits for your quota. Your quota for GPUs at once is 1")
+	a.MustRun(a.ctx, "touch", a.homeOf(t, "cleo")+"/enough")
+	b.WaitText("#job-state", "It has succeeded")
 }
 
 // cancelled: a job that is cancelled has time to save its state, and its GPU goes

@@ -115,7 +115,7 @@ func (n *Notebooks) Submit(_ context.Context, u users.User, r notebooks.JobReque
 		return notebooks.Launch{}, &notebooks.JobError{Text: "The job has nothing to run."}
 	}
 	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"), Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
-		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour)}}
+		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0}}
 	if r.GPUs != nil {
 		l.GPUs, l.Profile = *r.GPUs, "gpu"
 	}
