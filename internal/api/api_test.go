@@ -640,6 +640,12 @@ func TestJobs(t *testing.T) {
 	again := read[job](t, ask(t, l, ben, "POST", "/jobs/1/again", "").want(t, http.StatusCreated))
 	ask(t, l, ben, "DELETE", "/jobs/"+strconv.FormatInt(again.ID, 10), "").want(t, http.StatusOK, `"state":"cancelled"`)
 	ask(t, l, ben, "DELETE", "/jobs/1", "").want(t, http.StatusOK, `"state":"failed"`)
+	ask(t, l, ben, "POST", "/jobs", `{"command": ["x"], "retries": 11}`).want(t, http.StatusUnprocessableEntity, "retries")
+	tried := read[job](t, ask(t, l, ben, "POST", "/jobs", `{"command": ["x"], "retries": 2}`).want(t, http.StatusCreated, `"try":1`, `"retries":2`))
+	l.Notebooks.Move(tried.ID, func(n *notebooks.Launch) {
+		n.Job.Tries = []notebooks.Try{{From: 1000, Until: 2000, EndCode: notebooks.EndExited, Reason: "So it ended.", ExitCode: new(3)}}
+	})
+	ask(t, l, ben, "GET", "/jobs/"+strconv.FormatInt(tried.ID, 10), "").want(t, http.StatusOK, `"try":2`, `"tries":[{"started":"1970-01-01T00:00:01Z","ended":"1970-01-01T00:00:02Z","endCode":"exited","reason":"So it ended.","exitCode":3}]`)
 	follows := read[job](t, ask(t, l, ben, "POST", "/jobs", `{"command": ["x"], "after": "afterok:1,afterany:2"}`).want(t, http.StatusCreated, `"after":[{"job":1},{"job":2,"any":true}],"held":true`))
 	l.Notebooks.Move(follows.ID, func(n *notebooks.Launch) { n.State, n.EndCode = notebooks.Ended, notebooks.EndDependency })
 	if got := ask(t, l, ben, "GET", "/jobs/"+strconv.FormatInt(follows.ID, 10), "").want(t, http.StatusOK, `"state":"not run"`, `"endCode":"dependency"`); strings.Contains(got.body, "held") {

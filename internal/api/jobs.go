@@ -36,6 +36,9 @@ type Job struct {
 	Environment string           `json:"environment,omitempty" doc:"The lab's environment in which it runs, as NAME/VERSION"`
 	After       []JobDependency  `json:"after,omitempty" doc:"The jobs that had to end before it may start"`
 	Held        bool             `json:"held,omitempty" doc:"It waits for other jobs or for its owner's quota, and has no place in the line yet"`
+	Try         int              `json:"try" doc:"Which one this is, from 1"`
+	Retries     int              `json:"retries,omitempty" doc:"How often it is started again at most, when it fails by itself or is interrupted"`
+	Tries       []JobTry         `json:"tries,omitempty" doc:"The former ones"`
 	Output      string           `json:"output,omitempty" doc:"The file of its log, in the home"`
 	TimeLimit   int              `json:"timeLimit" doc:"For how many seconds it may run"`
 	Requested   time.Time        `json:"requested"`
@@ -50,6 +53,15 @@ type Job struct {
 type JobDependency struct {
 	Job int64 `json:"job"`
 	Any bool  `json:"any,omitempty" doc:"However it ends; it has to succeed otherwise"`
+}
+
+// JobTry is a run of a job that another one has followed.
+type JobTry struct {
+	Started  time.Time `json:"started" doc:"When its turn came"`
+	Ended    time.Time `json:"ended"`
+	EndCode  string    `json:"endCode" enum:"exited,evicted,interrupted"`
+	Reason   string    `json:"reason" doc:"How it ended, for people"`
+	ExitCode *int      `json:"exitCode,omitempty"`
 }
 
 // JobList is some jobs, the newest first.
@@ -89,6 +101,7 @@ type submitInput struct {
 		TimeLimit   string   `json:"timeLimit,omitempty" maxLength:"40" doc:"Such as 2h, 90m, 3d, or as sbatch takes it; 24h if left out"`
 		Environment string   `json:"environment,omitempty" maxLength:"80" doc:"The lab's environment in which it runs, by name or NAME/VERSION; the Python of its image if left out"`
 		After       string   `json:"after,omitempty" maxLength:"2000" doc:"Jobs of yours that have to end first: their numbers, such as 12,13, if they have to succeed, or as sbatch takes it, such as afterok:12:13,afterany:14"`
+		Retries     *int     `json:"retries,omitempty" minimum:"0" maximum:"10" doc:"How often it is started again when it fails by itself or is interrupted; never if left out"`
 		Output      string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
 		Dir         string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
 	}
@@ -137,7 +150,7 @@ func (s *Server) listJobs(ctx context.Context, c *call, in *jobsInput) (*body[Jo
 
 // job is a job as whoever asks may see it.
 func (s *Server) job(c *call, l *notebooks.Launch) Job {
-	j := Job{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated, TimeLimit: int(l.Job.Limit / time.Second),
+	j := Job{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated, TimeLimit: int(l.Job.Limit / time.Second), Try: l.Job.Try(), Retries: l.Job.Retries,
 		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/jobs/" + strconv.FormatInt(l.ID, 10))}
 	if end := l.Finished(); end != "" {
 		j.State = end
@@ -148,6 +161,9 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 		j.Held = l.Held()
 		for _, d := range l.Job.After {
 			j.After = append(j.After, JobDependency(d))
+		}
+		for _, t := range l.Job.Tries {
+			j.Tries = append(j.Tries, JobTry{time.UnixMilli(t.From).UTC(), time.UnixMilli(t.Until).UTC(), t.EndCode, t.Reason, t.ExitCode})
 		}
 		for _, h := range l.Holders {
 			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
@@ -184,7 +200,7 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 	if b.Script != "" && len(b.Command) > 0 {
 		return nil, &notebooks.JobError{Text: "A job runs a script or a command, not both."}
 	}
-	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment}
+	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries}
 	if b.Script == "" {
 		r.Args = b.Command
 	}

@@ -29,6 +29,8 @@ type job struct {
 	Reason    string    `json:"reason"`
 	EndCode   string    `json:"endCode"`
 	ExitCode  *int      `json:"exitCode"`
+	Try       int       `json:"try"`
+	Retries   int       `json:"retries"`
 	GPUs      int       `json:"gpus"`
 	Simulated bool      `json:"simulated"`
 	Output    string    `json:"output"`
@@ -47,10 +49,14 @@ func (j job) ended() bool {
 
 // says is what happens with it now, in one line.
 func (j job) says() string {
-	if j.Reason == "" {
-		return j.State
+	text := j.State
+	if j.Retries > 0 && !j.ended() {
+		text += fmt.Sprintf(", try %d of %d", j.Try, j.Retries+1)
 	}
-	return plain(j.State + ": " + j.Reason)
+	if j.Reason != "" {
+		text += ": " + j.Reason
+	}
+	return plain(text)
 }
 
 func (j job) path() string { return "/jobs/" + strconv.FormatInt(j.ID, 10) }
@@ -101,8 +107,9 @@ type jobAsk struct {
 
 	Environment string `json:"environment,omitempty"`
 	After       string `json:"after,omitempty"`
+	Retries     *int   `json:"retries,omitempty"`
 
-	gpus int
+	gpus, retries int
 }
 
 func (q *jobAsk) flags(c *cobra.Command) {
@@ -116,6 +123,7 @@ func (q *jobAsk) flags(c *cobra.Command) {
 	f.StringVar(&q.Dir, "dir", "", "folder of your home in which it runs")
 	f.StringVar(&q.After, "after", "", "jobs that have to succeed before it starts, such as 12 or 12,13")
 	f.StringVar(&q.After, "dependency", "", "the same as sbatch takes it, such as afterok:12:13,afterany:14")
+	f.IntVar(&q.retries, "retries", 0, "how often it is started again when it fails or is interrupted, at most 10")
 	f.SetInterspersed(false) // what stands behind the program is the program's
 }
 
@@ -123,6 +131,9 @@ func (q *jobAsk) flags(c *cobra.Command) {
 func (s *Session) submit(c *cobra.Command, q *jobAsk) (answer json.RawMessage, j job, err error) {
 	if c.Flags().Changed("gpus") {
 		q.GPUs = &q.gpus
+	}
+	if c.Flags().Changed("retries") {
+		q.Retries = &q.retries
 	}
 	if err = s.Do(context.WithoutCancel(c.Context()), http.MethodPost, "/jobs", q, &answer); err == nil {
 		err = json.Unmarshal(answer, &j)
@@ -168,7 +179,8 @@ Lines at the beginning of the script may say what it needs:
   #SBATCH --job-name=train --gres=gpu:1 --output=out/%x-%j.log
 
 There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
---chdir, --env, --dependency and --profile. Options of this command come before them.`,
+--chdir, --env, --dependency, --retries and
+--profile. Options of this command come before them.`,
 		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

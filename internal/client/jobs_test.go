@@ -68,6 +68,7 @@ func TestJobs(t *testing.T) {
 	a.wants(t, []string{"submit", script})
 	a.wants(t, []string{"cancel", "2"}, "Job 2 (train.sh) is being cancelled")
 	a.refuses(t, ExitRefused, []string{"submit", "--after", "train", script}, "names no jobs")
+	a.wants(t, []string{"submit", "--retries", "2", script}, "waiting, try 1 of 3")
 	a.refuses(t, ExitRefused, []string{"cancel", "other"}, `no job called "other"`)
 	a.refuses(t, ExitRefused, []string{"logs", "99"}, "There is no such job", "is somebody else's")
 }

@@ -161,7 +161,7 @@ func (w *watcher) look(ctx context.Context) error {
 		return err
 	}
 	w.j = j
-	if text := j.says(); text != w.said && !j.ended() && text != "running" {
+	if text := j.says(); text != w.said && !j.ended() && (j.State != "running" || j.Try > 1) {
 		fmt.Fprintln(w.c.ErrOrStderr(), text)
 	}
 	w.said = j.says()

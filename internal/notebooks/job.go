@@ -22,6 +22,9 @@ type Job struct {
 	ExitCode    *int          `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
 	After       []Dependency  `json:"after,omitempty"`       // the jobs that had to end first
 	Held        bool          `json:"held,omitempty"`        // while it waits: it has no place in the line yet
+	Retries     int           `json:"retries,omitempty"`     // how often it is started again when it fails
+	Tries       []Try         `json:"tries,omitempty"`       // those that are over and were followed by another
+	NotBefore   time.Time     `json:"notBefore,omitzero"`    // when the next try may stand in line
 }
 
 // Program is what a job runs.
@@ -45,6 +48,7 @@ type JobRequest struct {
 	// = the directive's, or none.
 	Environment string
 	After       []Dependency // jobs that have to end first, nil = the directive's, or none
+	Retries     *int         // how often it is started again, nil = the directive's, or never
 }
 
 // Bounds of jobs.
@@ -97,7 +101,7 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 		return Launch{}, err
 	}
 	return s.launch(ctx, u, profile, Launch{
-		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0},
+		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0, Retries: *r.Retries},
 	}, slug(r.Name), r.Program)
 }
 
@@ -147,6 +151,12 @@ func (r *JobRequest) prepare(handle string) error {
 	}
 	if r.GPUs != nil && *r.GPUs < 0 {
 		return refuse("A job asks for 0 GPUs or more.")
+	}
+	if r.Retries == nil {
+		r.Retries = new(0)
+	}
+	if *r.Retries < 0 || *r.Retries > MaxRetries {
+		return refuse("A job is started again %d times at most.", MaxRetries)
 	}
 	var err error
 	if r.Dir, err = belowHome(r.Dir, handle, "The folder in which a job runs"); err != nil {
@@ -246,7 +256,7 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	if _, err := s.environment(l.Job.Environment); err != nil {
 		return Launch{}, err
 	}
-	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment}}
+	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment, Retries: l.Job.Retries}}
 	if strings.Contains(l.Job.Output, fmt.Sprint(id)) {
 		again.Job.Output = "" // a file of its own, as it had before
 	}

@@ -63,7 +63,9 @@ func (s *Service) heldBy(ctx context.Context, l Launch) (words, never string, er
 	if err != nil || words != "" || never != "" {
 		return words, never, err
 	}
-	words, err = s.beyondQuota(ctx, l)
+	if words = s.pauses(l); words == "" {
+		words, err = s.beyondQuota(ctx, l)
+	}
 	return words, "", err
 }
 

@@ -100,6 +100,7 @@ var directiveNames = map[string]string{
 	"--chdir":   "dir", "-D": "dir",
 	"--env":   "environment",
 	"--after": "after", "--dependency": "after", "-d": "after",
+	"--retries": "retries",
 }
 
 func (r *JobRequest) directives(words []string) error {
@@ -110,11 +111,11 @@ func (r *JobRequest) directives(words []string) error {
 		}
 		what, known := directiveNames[name]
 		if !known {
-			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env, --dependency and --profile.", clipped(words[i]))
+			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env, --dependency, --retries and --profile.", clipped(words[i]))
 		}
 		if !has {
 			if i++; i == len(words) {
-				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch", "after": "afterok:12"}[what])
+				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch", "after": "afterok:12", "retries": "3"}[what])
 			}
 			value = words[i]
 		}
@@ -167,6 +168,14 @@ func (r *JobRequest) directive(what, name, value string) error {
 		setIfEmpty(&r.Dir, value)
 	case "environment":
 		setIfEmpty(&r.Environment, value)
+	case "retries":
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return refuse("%s=%s is no number of times.", name, clipped(value))
+		}
+		if r.Retries == nil {
+			r.Retries = &n
+		}
 	case "after":
 		after, err := ParseDependencies(value)
 		if err != nil {

@@ -32,6 +32,7 @@ type patience struct {
 	retry        time.Duration // first wait after trouble; it doubles
 	stuckPod     time.Duration // before a pod that does not end is mentioned
 	restoreRoute time.Duration // between tries to get the hub's routes at start
+	again        time.Duration // before a job that failed is started again; it doubles
 	memory       time.Duration // for telling that memory ran out
 	obstacle     time.Duration // between looks whether profiles can work here
 }
@@ -44,7 +45,7 @@ var usualPatience = patience{
 	// A pod that is just ending may still hold what was counted as free.
 	unscheduled: 10 * time.Second,
 	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 300 * time.Millisecond,
-	memory: 30 * time.Minute, obstacle: 5 * time.Second,
+	again: 10 * time.Second, memory: 30 * time.Minute, obstacle: 5 * time.Second,
 }
 
 const (
@@ -905,7 +906,7 @@ func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
 		podErr = s.deletePods(ctx, pods)
 	}
 	if done && hubErr == nil && len(pods) == 0 {
-		return ended(l, now)
+		return s.over(l, now)
 	}
 	s.with(l.ID, func(t *track) {
 		if hubErr != nil || podErr != nil {

@@ -15,7 +15,7 @@ type rows struct{ db *sql.DB }
 
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
 	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement,
-	output, time_limit, exit_code, environment, after, held`
+	output, time_limit, exit_code, environment, after, held, retries, tries, not_before`
 
 // insert adds a waiting launch under the first free name after stem, unless the
 // user has limit active launches of its kind already. A job runs the program.
@@ -79,8 +79,8 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		l.ID, p.Script, string(args), p.Dir, output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held)
+	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held, retries) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		l.ID, p.Script, string(args), p.Dir, output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries)
 	return err
 }
 
@@ -167,12 +167,13 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		started, ready, ended sql.NullInt64
 		uuids, placement      string
 		output, environment   sql.NullString
-		after                 sql.NullString
+		after, tries          sql.NullString
+		retries, notBefore    sql.NullInt64
 		held                  sql.NullBool
 		limit, exit           sql.NullInt64
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
-		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held)
+		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held, &retries, &tries, &notBefore)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -184,9 +185,12 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 	}
 	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
 	if output.Valid {
-		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String, Held: held.Bool}
+		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String, Held: held.Bool, Retries: int(retries.Int64), NotBefore: unixMilli(notBefore)}
 		if err := json.Unmarshal([]byte(after.String), &l.Job.After); err != nil {
 			return Launch{}, fmt.Errorf("launch %d: whom it waits for: %w", l.ID, err)
+		}
+		if err := json.Unmarshal([]byte(tries.String), &l.Job.Tries); err != nil {
+			return Launch{}, fmt.Errorf("launch %d: its tries: %w", l.ID, err)
 		}
 		if exit.Valid {
 			l.Job.ExitCode = new(int(exit.Int64))
@@ -220,6 +224,11 @@ func (t rows) move(ctx context.Context, from State, l Launch) error {
 		return fmt.Errorf("update launch %d: %w", l.ID, err)
 	}
 	defer func() { _ = tx.Rollback() }()
+	if from == Stopping && l.State == Waiting {
+		if err := tryAgain(ctx, tx, l); err != nil {
+			return fmt.Errorf("update launch %d: %w", l.ID, err)
+		}
+	}
 	res, err := tx.ExecContext(ctx, `UPDATE launches SET state = ?, reason = ?, end_code = ?,
 		started_at = ?, ready_at = ?, ended_at = ?, node = ?, pod = ?, gpu_uuids = ?, simulated = ?
 		WHERE id = ? AND state = ?`,

@@ -384,8 +384,12 @@ func (s *Service) end(ctx context.Context, id int64, code, reason string) error 
 		}
 		from := l.State
 		switch from {
-		case Ended, Stopping:
+		case Ended:
 			return nil
+		case Stopping:
+			if !l.triesAgain() {
+				return nil
+			}
 		case Waiting:
 			l.State, l.Ended = Ended, s.now()
 			if code == EndStopped && reason == stopped {

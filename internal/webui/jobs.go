@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -44,9 +45,13 @@ type jobView struct {
 	Profile        string
 	Holders        []launchHolder
 	Facts          []string
-	Program        string // what it runs; "" where it is not the visitor's to see
+	Tries          []jobTry // the former ones
+	Program        string   // what it runs; "" where it is not the visitor's to see
 	Log            logView
 }
+
+// A jobTry is a run of a job that another one has followed.
+type jobTry struct{ Number, Lasted, Ended string }
 
 // A logView is the end of what a job has said.
 type logView struct {
@@ -240,6 +245,12 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.Facts = append(view.Facts, l.Job.Environment)
 	}
 	view.Facts = append(view.Facts, "time limit "+units.Lasting(l.Job.Limit))
+	if l.Job.Retries > 0 {
+		view.Facts = append(view.Facts, fmt.Sprintf("try %d of %d", l.Job.Try(), l.Job.Retries+1))
+	}
+	for i, t := range l.Job.Tries {
+		view.Tries = append(view.Tries, jobTry{strconv.Itoa(i + 1), units.Duration(time.Duration(t.Until-t.From) * time.Millisecond), sentence(t.Reason)})
+	}
 	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
 		view.Facts = append(view.Facts, "on "+s.called(l.Node))
 	}

@@ -32,6 +32,8 @@ func (l *lab) someJobs() {
 		running.Started, running.Ready, running.Node = now.Add(-2*time.Hour), now.Add(-2*time.Hour), "gpu-box"
 		failed := job("evaluate", notebooks.Ended, 26*time.Hour, 0)
 		failed.Ended, failed.EndCode, failed.Reason = now.Add(-25*time.Hour), notebooks.EndExited, "Its program ended with exit code 1. Its last line was: ValueError: no data"
+		failed.Job.Retries = 1
+		failed.Job.Tries = []notebooks.Try{{From: now.Add(-26 * time.Hour).UnixMilli(), Until: now.Add(-25*time.Hour - 30*time.Minute).UnixMilli(), EndCode: notebooks.EndInterrupted, Reason: "It was interrupted: its machine was shut down."}}
 		held := job("report", notebooks.Waiting, 5*time.Minute, 1)
 		held.Job.Held, held.Reason = true, "It waits until job 1 (sweep) and job 2 (train) have succeeded."
 		never := job("publish", notebooks.Ended, 40*time.Hour, 0)
@@ -49,6 +51,7 @@ func TestJobAfter(t *testing.T) {
 	c := l.client(t, "ben")
 	c.get("/jobs").want(t, http.StatusOK, "It waits until job 1 (sweep) and job 2 (train) have succeeded.", "not run")
 	c.get("/jobs/4").want(t, http.StatusOK, "Waiting", "It waits until job 1")
+	c.get("/jobs/3").want(t, http.StatusOK, "try 2 of 2", "Tries before this one", "It was interrupted: its machine was shut down.", "30 min")
 	if body := c.get("/jobs/4").body; strings.Contains(body, "Waiting for 1 GPU") {
 		t.Error("it is said to wait for a GPU")
 	}

@@ -25,6 +25,7 @@ func TestJobs(t *testing.T) {
 		{"behind two notebooks", j.behindNotebooks, true},
 		{"how they end", j.ends, false},
 		{"one after the other", j.after, false},
+		{"tried again", j.triedAgain, false},
 		{"beyond a quota", j.beyondQuota, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
@@ -255,6 +256,35 @@ func (j *jobs) after(t *testing.T, a *appliance) {
 	b.WaitText("#job-state", "It was not run: it needs job "+third+" (third) to succeed, and that has failed.")
 	l.gpulab(t, 10, []string{"run", "--after", third, "--", "true"}, "It was not run")
 	l.gpulab(t, 0, []string{"run", "--dependency", "afterany:" + third + ":" + needs, "--", "echo", "all the same"}, "all the same")
+}
+
+// triedAgain: a job that fails, and one whose pod is lost, is started again, in the
+// same log.
+func (j *jobs) triedAgain(t *testing.T, a *appliance) {
+	l := j.terminal
+	number := l.submit(t, "--name", "stubborn", l.script(t, "stubborn.sh", `#!/bin/bash
+#GPULAB --retries=2
+echo "this is try $GPULAB_JOB_TRY of $SLURM_JOB_ID"
+case $GPULAB_JOB_TRY in
+1) exit 5 ;;
+2) sleep 600 ;;
+esac
+`))
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-state", "for try 2 of 3. The last one: Its program ended with exit code 5.")
+	b.Pictures("job-retry")
+	l.gpulab(t, 0, []string{"jobs"}, "waiting, try 2 of 3: It is started again at")
+	b.Patient(time.Minute).WaitText("#job-log", "this is try 2 of "+number)
+	a.MustGpulab(a.ctx, "kubectl", "-n", "user-cleo", "delete", "pod", "job-"+number, "--wait=false", "--grace-period=1")
+	b.Patient(2*time.Minute).WaitText("#job-state", "It has succeeded")
+	b.WaitText("#job-detail", "It was interrupted")
+	said := l.gpulab(t, 0, []string{"logs", number})
+	for _, line := range []string{"this is try 1", "[gpulab: try 2 of 3]", "this is try 2", "[gpulab: try 3 of 3]", "this is try 3"} {
+		if strings.Count(said, line) != 1 {
+			t.Errorf("the log does not have %q once:\n%s", line, said)
+		}
+	}
 }
 
 // beyondQuota: a job waits for what its owner's quota has left, and not at all for

@@ -116,6 +116,9 @@ func (n *Notebooks) Submit(_ context.Context, u users.User, r notebooks.JobReque
 	}
 	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"), Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
 		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0}}
+	if r.Retries != nil {
+		l.Job.Retries = *r.Retries
+	}
 	if r.GPUs != nil {
 		l.GPUs, l.Profile = *r.GPUs, "gpu"
 	}
