@@ -215,6 +215,8 @@ var operations = map[string]struct {
 	"getJob":                    {"/jobs/2", "", managers, ""},
 	"readJobLog":                {"/jobs/2/log", "", 0, ""},
 	"runJobAgain":               {"/jobs/2/again", "", 0, users.ScopeLaunch},
+	"listJobTasks":              {"/jobs/2/tasks", "", managers, ""},
+	"cancelJobTask":             {"/jobs/2/tasks/3", "", managers, users.ScopeFull},
 	"cancelJob":                 {"/jobs/2", "", managers, users.ScopeFull},
 	"getReport":                 {"/report", "", admin, ""},
 	"listGPUs":                  {"/gpus", "", signedIn, ""},
@@ -290,7 +292,7 @@ func TestEveryOperationForEveryRoleAndScope(t *testing.T) {
 				if _, err := l.Notebooks.Launch(t.Context(), zed, notebooks.Request{Profile: "cpu", Title: "zed's own"}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := l.Notebooks.Submit(t.Context(), zed, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: "zed's own"}); err != nil {
+				if _, err := l.Notebooks.Submit(t.Context(), zed, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: "zed's own", Array: "0-9"}); err != nil {
 					t.Fatal(err)
 				}
 				for _, o := range l.API.Operations() {
@@ -344,7 +346,7 @@ func TestDescription(t *testing.T) {
 			t.Errorf("%s %s is described as %+v", o.Method, o.Path, d)
 		}
 		public := operations[o.ID].allowed&nobody != 0
-		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" && o.ID != "cancelJob" { // launch stops one's own
+		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" && o.ID != "cancelJob" && o.ID != "cancelJobTask" { // launch stops one's own
 			t.Errorf("%s: scope %q, want %q", o.ID, d.Scope, scope)
 		}
 		if !public {

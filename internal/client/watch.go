@@ -182,7 +182,7 @@ func (w *watcher) piece(ctx context.Context, wait int) (more bool, err error) {
 	if _, err := w.out.Write(p.Data); err != nil {
 		return false, err
 	}
-	if p.End && p.Missing && wait > 0 {
+	if p.End && p.Missing && wait > 0 && w.j.Array == "" {
 		fmt.Fprintf(w.c.ErrOrStderr(), "[its log, %s in your home, is not there]\n", plain(w.j.Output))
 	}
 	return !p.End && (wait > 0 || len(p.Data) > 0), nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,6 +26,10 @@ type Job struct {
 	Retries     int           `json:"retries,omitempty"`     // how often it is started again when it fails
 	Tries       []Try         `json:"tries,omitempty"`       // those that are over and were followed by another
 	NotBefore   time.Time     `json:"notBefore,omitzero"`    // when the next try may stand in line
+	Array       string        `json:"array,omitempty"`       // of an array: its elements, as in 0-9%4
+	Tasks       *TaskCounts   `json:"tasks,omitempty"`       // of an array: how they stand
+	ArrayJob    int64         `json:"arrayJob,omitempty"`    // of an element: its array, 0 for none
+	ArrayTask   int           `json:"arrayTask,omitempty"`   // and its number there
 }
 
 // Program is what a job runs.
@@ -49,6 +54,7 @@ type JobRequest struct {
 	Environment string
 	After       []Dependency // jobs that have to end first, nil = the directive's, or none
 	Retries     *int         // how often it is started again, nil = the directive's, or never
+	Array       string       // elements of an array, "" = the directive's, or no array
 }
 
 // Bounds of jobs.
@@ -101,7 +107,7 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 		return Launch{}, err
 	}
 	return s.launch(ctx, u, profile, Launch{
-		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0, Retries: *r.Retries},
+		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0 || r.Array != "", Retries: *r.Retries, Array: r.Array},
 	}, slug(r.Name), r.Program)
 }
 
@@ -162,8 +168,21 @@ func (r *JobRequest) prepare(handle string) error {
 	if r.Dir, err = belowHome(r.Dir, handle, "The folder in which a job runs"); err != nil {
 		return err
 	}
-	_, err = outputFile(r.Output, handle, "job", 1)
-	return err
+	if r.Array == "" {
+		_, err = outputFile(r.Output, handle, "job", 1, nil)
+		return err
+	}
+	if _, err := ParseArray(r.Array); err != nil {
+		return err
+	}
+	first, err := outputFile(r.Output, handle, "job", 2, &Job{ArrayJob: 1, ArrayTask: 0})
+	if err != nil {
+		return err
+	}
+	if second, err := outputFile(r.Output, handle, "job", 3, &Job{ArrayJob: 1, ArrayTask: 1}); err != nil || first == second {
+		return refuse("All elements of the array would write to the same file. Have %%a, the element's number, in the name of the output.")
+	}
+	return nil
 }
 
 // profileForJob is the profile that is named, or the first with as many GPUs;
@@ -224,7 +243,8 @@ func clipped(text string) string {
 
 // Jobs are a user's jobs that have not ended, newest first, then the latest ended ones.
 func (s *Service) Jobs(ctx context.Context, userID int64) ([]Launch, error) {
-	return s.decorated(s.rows.ofUser(ctx, userID, jobHistory, true))
+	list, err := s.decorated(s.rows.ofUser(ctx, userID, jobHistory, true))
+	return s.counted(ctx, list, err)
 }
 
 // jobHistory is how many jobs Jobs returns at most.
@@ -257,7 +277,13 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 		return Launch{}, err
 	}
 	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment, Retries: l.Job.Retries}}
-	if strings.Contains(l.Job.Output, fmt.Sprint(id)) {
+	switch {
+	case l.IsArray():
+		again.Job.Array, again.Job.Held = l.Job.Array, true
+	case l.Job.ArrayJob != 0: // an array of this element alone
+		again.Job.Array, again.Job.Held, again.Job.Output = strconv.Itoa(l.Job.ArrayTask), true, ""
+	}
+	if !l.IsArray() && strings.Contains(l.Job.Output, fmt.Sprint(id)) {
 		again.Job.Output = "" // a file of its own, as it had before
 	}
 	return s.launch(ctx, u, profile, again, slug(l.Title), p)

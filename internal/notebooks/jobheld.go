@@ -37,7 +37,7 @@ func (s *Service) lookAtHeld(ctx context.Context, l Launch) {
 		s.endWaiting(ctx, l, EndDependency, never)
 		return
 	}
-	if err == nil && words == "" {
+	if err == nil && words == "" && !l.IsArray() {
 		if err = s.rows.enter(ctx, l.ID, s.now()); err == nil {
 			s.with(l.ID, func(t *track) { *t = track{busy: t.busy} }) // what it waited for is over
 			s.kick()
@@ -62,6 +62,10 @@ func (s *Service) heldBy(ctx context.Context, l Launch) (words, never string, er
 	words, never, err = s.waitsFor(ctx, l)
 	if err != nil || words != "" || never != "" {
 		return words, never, err
+	}
+	if l.IsArray() {
+		words, err = s.spread(ctx, l)
+		return words, "", err
 	}
 	if words = s.pauses(l); words == "" {
 		words, err = s.beyondQuota(ctx, l)

@@ -121,6 +121,7 @@ def start():
     env = {**os.environ, "GPULAB_JOB_ID": str(job["id"]), "GPULAB_JOB_NAME": job["name"], "GPULAB_JOB_TRY": str(job["try"])}
     # What scripts that were written for Slurm ask for.
     env.update(SLURM_JOB_ID=str(job["id"]), SLURM_JOB_NAME=job["name"], SLURM_RESTART_COUNT=str(job["try"] - 1))
+    env.update(job["env"] or {})
     if job["venv"]:
         env.update(VIRTUAL_ENV=job["venv"], PATH=os.path.join(job["venv"], "bin") + ":" + env.get("PATH", os.defpath))
     env.setdefault("PYTHONUNBUFFERED", "1")  # or a program's lines would come in lumps

@@ -289,7 +289,8 @@ func (s *Service) Get(ctx context.Context, id int64) (Launch, error) {
 	if err != nil {
 		return Launch{}, err
 	}
-	return s.decorate(l), nil
+	list, err := s.counted(ctx, []Launch{s.decorate(l)}, nil)
+	return list[0], err
 }
 
 // List is a user's active notebooks, newest first, then the latest ended ones.
@@ -408,6 +409,9 @@ func (s *Service) end(ctx context.Context, id int64, code, reason string) error 
 			return err
 		}
 		s.kick()
+		if l.IsArray() {
+			return s.endTasks(ctx, l.ID, code, reason)
+		}
 		return nil
 	}
 	return fmt.Errorf("stop launch %d: %w", id, errMoved)

@@ -30,6 +30,7 @@ type jobForm struct{ Script, Name, GPUs, Time, Error string }
 
 type jobRow struct {
 	ID, Title, Reason, State string
+	Number                   string // as people call it: 12, or 12_3 as an element of an array
 	Tone                     tone
 	GPU, When                string
 	Simulated                bool
@@ -46,6 +47,9 @@ type jobView struct {
 	Holders        []launchHolder
 	Facts          []string
 	Tries          []jobTry // the former ones
+	IsArray        bool
+	Tasks          []jobRow // of an array: elements that have been in line
+	ArrayJob       string   // of an element: the array's number
 	Program        string   // what it runs; "" where it is not the visitor's to see
 	Log            logView
 }
@@ -94,7 +98,7 @@ func (s *Server) jobRows(ctx context.Context, v visitor) ([]jobRow, error) {
 }
 
 func (s *Server) jobRow(v visitor, l *notebooks.Launch, machines []machineView) jobRow {
-	row := jobRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, Reason: l.Reason, GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
+	row := jobRow{ID: strconv.FormatInt(l.ID, 10), Number: l.Number(), Title: l.Title, Reason: l.Reason, GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
 	row.State, row.Tone = jobStateWords(l)
 	now := s.now()
 	switch {
@@ -104,6 +108,9 @@ func (s *Server) jobRow(v visitor, l *notebooks.Launch, machines []machineView) 
 		row.When = "for " + units.Lasting(now.Sub(l.Requested))
 	default:
 		row.When = units.Lasting(now.Sub(l.Ended)) + " ago"
+	}
+	if c := l.Job.Tasks; c != nil && c.Running > 0 && l.Active() {
+		row.State, row.Tone = stateWords(&notebooks.Launch{State: notebooks.Running})
 	}
 	own := l.UserID == v.session.User.ID
 	row.MayCancel = l.Active() && l.State != notebooks.Stopping && v.mayOn(users.ActionManageNotebooks, l.UserID)
@@ -182,6 +189,9 @@ func (s *Server) jobPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		return err
 	}
 	view := s.jobView(v, &l)
+	if err := s.addTasks(r.Context(), v, &l, &view); err != nil {
+		return err
+	}
 	if view.Own {
 		program, err := s.cfg.Notebooks.Program(r.Context(), l.ID)
 		if err != nil {
@@ -221,7 +231,10 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	switch l.State {
 	case notebooks.Waiting:
 		s.describeWaiting(&common, v, l)
-		if l.Held() {
+		switch c := l.Job.Tasks; {
+		case c != nil && c.Running > 0:
+			common.Headline = "Running"
+		case l.Held():
 			common.Headline = "Waiting"
 		}
 		view.Headline, view.Text, view.Holders = common.Headline, common.Text, common.Holders
@@ -254,11 +267,32 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
 		view.Facts = append(view.Facts, "on "+s.called(l.Node))
 	}
-	if view.Own {
+	if view.IsArray = l.IsArray(); view.IsArray {
+		view.Facts = append(view.Facts, "elements "+l.Job.Array)
+	} else if view.Own {
 		view.Facts = append(view.Facts, "log in "+l.Job.Output)
 		view.Log = s.logView(l)
 	}
+	if l.Job.ArrayJob != 0 {
+		view.ArrayJob = strconv.FormatInt(l.Job.ArrayJob, 10)
+	}
 	return view
+}
+
+// addTasks adds an array's elements to its page.
+func (s *Server) addTasks(ctx context.Context, v visitor, l *notebooks.Launch, view *jobView) error {
+	if !view.IsArray {
+		return nil
+	}
+	tasks, err := s.cfg.Notebooks.Tasks(ctx, l.ID)
+	if err != nil {
+		return fmt.Errorf("list the elements of job %d: %w", l.ID, err)
+	}
+	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
+	for i := range tasks {
+		view.Tasks = append(view.Tasks, s.jobRow(v, &tasks[i], machines))
+	}
+	return nil
 }
 
 func (s *Server) logView(l *notebooks.Launch) logView {
@@ -368,7 +402,7 @@ func (s *Server) runJobAgain(_ http.ResponseWriter, r *http.Request, v visitor) 
 func (s *Server) jobsParts(v visitor, p page) parts {
 	return func(ctx context.Context, _ *tick) ([]part, error) {
 		rows, err := s.jobRows(ctx, v)
-		return []part{{id: "jobs", body: jobList(p, rows)}}, err
+		return []part{{id: "jobs", body: jobList(p, "jobs", "/jobs", rows)}}, err
 	}
 }
 
@@ -380,12 +414,15 @@ func (s *Server) jobParts(v visitor, p page, id string) parts {
 			return nil, err
 		}
 		view := s.jobView(v, &l)
+		if err := s.addTasks(ctx, v, &l, &view); err != nil {
+			return nil, err
+		}
 		return []part{
 			{id: "job-state", body: jobState(view)},
 			{id: "job-clock", body: jobClock(view)},
 			{id: "job-detail", body: jobDetail(view)},
 			{id: "job-actions", body: jobActions(p, view)},
-			{id: "job-log", body: jobLogBox(view)},
+			{id: "job-log", body: jobOutcome(p, view)},
 		}, nil
 	}
 }

@@ -26,6 +26,7 @@ func TestJobs(t *testing.T) {
 		{"how they end", j.ends, false},
 		{"one after the other", j.after, false},
 		{"tried again", j.triedAgain, false},
+		{"an array", j.array, false},
 		{"beyond a quota", j.beyondQuota, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
@@ -285,6 +286,44 @@ esac
 			t.Errorf("the log does not have %q once:\n%s", line, said)
 		}
 	}
+}
+
+// array: one submit makes many jobs, some at a time, each with its log; they are
+// cancelled one by one or as a whole.
+func (j *jobs) array(t *testing.T, a *appliance) {
+	l := j.terminal
+	l.gpulab(t, 9, []string{"submit", "--array", "0-", l.script(t, "sweep.sh", "#SBATCH --output=sweep/%A-%a.log\necho \"element $SLURM_ARRAY_TASK_ID of $GPULAB_ARRAY_JOB_ID\"\nuntil [ -e sweep-on ]; do sleep 0.2; done\n")}, "names no elements of an array")
+	l.gpulab(t, 9, []string{"submit", "--array", "0-5000", "sweep.sh"}, "1000 elements at most")
+	l.gpulab(t, 9, []string{"submit", "--array", "0-9", "--output", "same.log", "sweep.sh"}, "to the same file")
+	number := l.submit(t, "--name", "sweep", "--array", "1-5:2,8%2", "sweep.sh")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-state", "Of 4 elements: 2 running, 2 waiting.")
+	b.WaitText("#job-log", number+"_3")
+	b.Pictures("job-array")
+	l.gpulab(t, 0, []string{"jobs"}, "sweep", "Of 4 elements: 2 running, 2 waiting.")
+	l.gpulab(t, 0, []string{"jobs", "--array", number}, number+"_1", number+"_3")
+	l.gpulab(t, 0, []string{"cancel", number + "_8"}, "is being cancelled")
+	l.gpulab(t, 9, []string{"cancel", number + "_2"}, "no such element")
+	b.WaitText("#job-state", "2 running, 1 waiting, 1 cancelled.")
+	a.MustRun(a.ctx, "touch", a.homeOf(t, "cleo")+"/sweep-on")
+	b.WaitText("#job-state", "Of 4 elements: 3 succeeded, 1 cancelled.")
+	if said := l.gpulab(t, 0, []string{"logs", number + "_5"}); said != "element 5 of "+number+"\n" {
+		t.Errorf("its third element has said %q", said)
+	}
+	if got := a.MustRun(a.ctx, "cat", a.homeOf(t, "cleo")+"/sweep/"+number+"-1.log"); got != "element 1 of "+number+"\n" {
+		t.Errorf("the log of its first is %q", got)
+	}
+	a.MustRun(a.ctx, "rm", a.homeOf(t, "cleo")+"/sweep-on")
+	whole := l.submit(t, "--name", "whole", "--array", "0-999%2", "sweep.sh")
+	b.Open(pages + "/jobs/" + whole)
+	b.WaitText("#job-state", "2 running, 998 waiting.")
+	b.Click("#job-actions", "Cancel whole")
+	b.Click("dialog[open]", "Cancel it")
+	b.WaitText("#job-state", "Cancelled")
+	a.eventually(t, "its pods are gone", func() bool {
+		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-cleo", "get", "pods", "-o", "name"), "job-")
+	})
 }
 
 // beyondQuota: a job waits for what its owner's quota has left, and not at all for
