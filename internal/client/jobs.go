@@ -240,6 +240,10 @@ There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
 			if asJSON {
 				return printJSON(c.OutOrStdout(), answer)
 			}
+			if j.Array != "" {
+				_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts elements: `gpulab jobs --array %d`\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, j.Page)
+				return err
+			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts log: `gpulab logs -f %d`, in your home %s\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, plain(j.Output), j.Page)
 			return err
 		},

@@ -69,7 +69,7 @@ func TestJobs(t *testing.T) {
 	a.wants(t, []string{"cancel", "2"}, "Job 2 (train.sh) is being cancelled")
 	a.refuses(t, ExitRefused, []string{"submit", "--after", "train", script}, "names no jobs")
 	a.wants(t, []string{"submit", "--retries", "2", script}, "waiting, try 1 of 3")
-	a.wants(t, []string{"submit", "--name", "sweep", "--array", "0-9%2", script}, "Job 4 (sweep)")
+	a.wants(t, []string{"submit", "--name", "sweep", "--array", "0-9%2", script}, "Job 4 (sweep)", "gpulab jobs --array 4")
 	s.Notebooks.Move(3, func(l *notebooks.Launch) { l.Job.ArrayJob, l.Job.ArrayTask = 4, 7 })
 	a.wants(t, []string{"jobs", "--array", "4"}, "4_7")
 	a.wants(t, []string{"logs", "4_7"}, "two")
