@@ -45,13 +45,19 @@ func TestJobAfter(t *testing.T) {
 	h.reopen(nil)
 	h.waits(right, "top")
 	h.ends(top, well)
-	h.is(left.ID, Running)
-	h.until(right.ID, "in line", func(l Launch) bool { return l.State == Waiting && !l.Held() && l.Position == 1 })
-	if !h.get(right.ID).Requested.After(other.Requested) {
+	h.until(left.ID, "in line", func(l Launch) bool { return !l.Held() })
+	h.until(right.ID, "in line", func(l Launch) bool { return !l.Held() })
+	if !eventually(func() bool { return (h.get(left.ID).State == Running) != (h.get(right.ID).State == Running) }) {
+		t.Fatal("the free GPU went to neither of them, or to both")
+	}
+	if h.get(right.ID).State == Running {
+		left, right = right, left // both came into line at once
+	}
+	if l := h.until(right.ID, "next", func(l Launch) bool { return l.State == Waiting && l.Position == 1 }); !l.Requested.After(other.Requested) {
 		t.Error("it stands in the line as if it had waited for a GPU all the time")
 	}
 	h.ends(left, well)
-	h.waits(end, fmt.Sprintf("It waits until job %d (right) has succeeded.", right.ID))
+	h.waits(end, fmt.Sprintf("It waits until job %d (%s) has succeeded.", right.ID, right.Title))
 	h.ends(right, well)
 	h.ends(end, well)
 }

@@ -274,12 +274,12 @@ esac
 	b := j.cleo.For(t).Tab()
 	b.Open(pages + "/jobs/" + number)
 	b.WaitText("#job-state", "for try 2 of 3. The last one: Its program ended with exit code 5.")
-	b.Pictures("job-retry")
 	l.gpulab(t, 0, []string{"jobs"}, "waiting, try 2 of 3: It is started again at")
+	b.Pictures("job-retry")
 	b.Patient(time.Minute).WaitText("#job-log", "this is try 2 of "+number)
 	a.MustGpulab(a.ctx, "kubectl", "-n", "user-cleo", "delete", "pod", "job-"+number, "--wait=false", "--grace-period=1")
 	b.Patient(2*time.Minute).WaitText("#job-state", "It has succeeded")
-	b.WaitText("#job-detail", "It was interrupted")
+	b.WaitText("#job-detail", "Its program ended with exit code 5.")
 	said := l.gpulab(t, 0, []string{"logs", number})
 	for _, line := range []string{"this is try 1", "[gpulab: try 2 of 3]", "this is try 2", "[gpulab: try 3 of 3]", "this is try 3"} {
 		if strings.Count(said, line) != 1 {
