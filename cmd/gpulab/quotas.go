@@ -71,7 +71,7 @@ func (l *appliance) asks(ctx context.Context, userID, without int64) ([]quota.As
 	}
 	var list []quota.Ask
 	for i := range active {
-		if n := &active[i]; n.UserID == userID && n.ID != without {
+		if n := &active[i]; n.UserID == userID && n.ID != without && !n.Held() {
 			list = append(list, l.askOf(n.Profile, n.GPUs, n.GPUUUIDs))
 		}
 	}

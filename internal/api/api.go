@@ -111,6 +111,8 @@ type Notebooks interface {
 	Submit(ctx context.Context, user users.User, request notebooks.JobRequest) (notebooks.Launch, error)
 	Again(ctx context.Context, user users.User, id int64) (notebooks.Launch, error)
 	Jobs(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	Tasks(ctx context.Context, array int64) ([]notebooks.Launch, error)
+	CancelTask(ctx context.Context, array notebooks.Launch, task int) error
 	Log(l notebooks.Launch, from int64) (notebooks.LogPart, error)
 }
 

@@ -215,6 +215,8 @@ var operations = map[string]struct {
 	"getJob":                    {"/jobs/2", "", managers, ""},
 	"readJobLog":                {"/jobs/2/log", "", 0, ""},
 	"runJobAgain":               {"/jobs/2/again", "", 0, users.ScopeLaunch},
+	"listJobTasks":              {"/jobs/2/tasks", "", managers, ""},
+	"cancelJobTask":             {"/jobs/2/tasks/3", "", managers, users.ScopeFull},
 	"cancelJob":                 {"/jobs/2", "", managers, users.ScopeFull},
 	"getReport":                 {"/report", "", admin, ""},
 	"listGPUs":                  {"/gpus", "", signedIn, ""},
@@ -290,7 +292,7 @@ func TestEveryOperationForEveryRoleAndScope(t *testing.T) {
 				if _, err := l.Notebooks.Launch(t.Context(), zed, notebooks.Request{Profile: "cpu", Title: "zed's own"}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := l.Notebooks.Submit(t.Context(), zed, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: "zed's own"}); err != nil {
+				if _, err := l.Notebooks.Submit(t.Context(), zed, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: "zed's own", Array: "0-9"}); err != nil {
 					t.Fatal(err)
 				}
 				for _, o := range l.API.Operations() {
@@ -344,7 +346,7 @@ func TestDescription(t *testing.T) {
 			t.Errorf("%s %s is described as %+v", o.Method, o.Path, d)
 		}
 		public := operations[o.ID].allowed&nobody != 0
-		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" && o.ID != "cancelJob" { // launch stops one's own
+		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" && o.ID != "cancelJob" && o.ID != "cancelJobTask" { // launch stops one's own
 			t.Errorf("%s: scope %q, want %q", o.ID, d.Scope, scope)
 		}
 		if !public {
@@ -598,6 +600,7 @@ func TestJobs(t *testing.T) {
 	for body, why := range map[string]string{
 		`{}`: "nothing to run", `{"script": "x", "command": ["y"]}`: "not both", `{"script": "x", "timeLimit": "soon"}`: "is no time limit; write 2h",
 		`{"script": 7}`: "body.script", `{"command": ["x"], "memory": "4Gi"}`: "memory",
+		`{"script": "x", "after": "afternotok:1"}`: "nothing that a job can wait for",
 	} {
 		ask(t, l, ben, "POST", "/jobs", body).want(t, http.StatusUnprocessableEntity, why)
 	}
@@ -639,6 +642,17 @@ func TestJobs(t *testing.T) {
 	again := read[job](t, ask(t, l, ben, "POST", "/jobs/1/again", "").want(t, http.StatusCreated))
 	ask(t, l, ben, "DELETE", "/jobs/"+strconv.FormatInt(again.ID, 10), "").want(t, http.StatusOK, `"state":"cancelled"`)
 	ask(t, l, ben, "DELETE", "/jobs/1", "").want(t, http.StatusOK, `"state":"failed"`)
+	ask(t, l, ben, "POST", "/jobs", `{"command": ["x"], "retries": 11}`).want(t, http.StatusUnprocessableEntity, "retries")
+	tried := read[job](t, ask(t, l, ben, "POST", "/jobs", `{"command": ["x"], "retries": 2}`).want(t, http.StatusCreated, `"try":1`, `"retries":2`))
+	l.Notebooks.Move(tried.ID, func(n *notebooks.Launch) {
+		n.Job.Tries = []notebooks.Try{{From: 1000, Until: 2000, EndCode: notebooks.EndExited, Reason: "So it ended.", ExitCode: new(3)}}
+	})
+	ask(t, l, ben, "GET", "/jobs/"+strconv.FormatInt(tried.ID, 10), "").want(t, http.StatusOK, `"try":2`, `"tries":[{"started":"1970-01-01T00:00:01Z","ended":"1970-01-01T00:00:02Z","endCode":"exited","reason":"So it ended.","exitCode":3}]`)
+	follows := read[job](t, ask(t, l, ben, "POST", "/jobs", `{"command": ["x"], "after": "afterok:1,afterany:2"}`).want(t, http.StatusCreated, `"after":[{"job":1},{"job":2,"any":true}],"held":true`))
+	l.Notebooks.Move(follows.ID, func(n *notebooks.Launch) { n.State, n.EndCode = notebooks.Ended, notebooks.EndDependency })
+	if got := ask(t, l, ben, "GET", "/jobs/"+strconv.FormatInt(follows.ID, 10), "").want(t, http.StatusOK, `"state":"not run"`, `"endCode":"dependency"`); strings.Contains(got.body, "held") {
+		t.Errorf("it has ended, and is held: %s", got.body)
+	}
 	log := ask(t, l, ada, "GET", "/audit?person=ben", "").want(t, http.StatusOK, "job.submit", "job.cancel", "job 1, profile gpu, 1 GPUs")
 	if strings.Contains(log.body, "secret-plan") {
 		t.Error("the log holds a name")

@@ -22,9 +22,9 @@ type Job struct {
 	User        string           `json:"user" doc:"Whose, by sign-in name"`
 	Name        string           `json:"name,omitempty" doc:"Left out where it is not yours to see"`
 	Profile     string           `json:"profile"`
-	State       string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out" doc:"The last four are ends"`
+	State       string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out,not run" doc:"The last five are ends"`
 	Reason      string           `json:"reason,omitempty" doc:"Why it waits, what it does, how it ended; for people"`
-	EndCode     string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted" doc:"How it ended, in one word"`
+	EndCode     string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted,dependency" doc:"How it ended, in one word"`
 	ExitCode    *int             `json:"exitCode,omitempty" doc:"Of its program, where that ended by itself"`
 	Machine     string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
 	GPUs        int              `json:"gpus"`
@@ -34,6 +34,15 @@ type Job struct {
 	Never       bool             `json:"never,omitempty" doc:"No GPU that becomes free could ever be enough"`
 	Holders     []NotebookHolder `json:"holders,omitempty" doc:"Who holds GPUs while it waits"`
 	Environment string           `json:"environment,omitempty" doc:"The lab's environment in which it runs, as NAME/VERSION"`
+	After       []JobDependency  `json:"after,omitempty" doc:"The jobs that had to end before it may start"`
+	Held        bool             `json:"held,omitempty" doc:"It waits for other jobs or for its owner's quota, and has no place in the line yet"`
+	Try         int              `json:"try" doc:"Which one this is, from 1"`
+	Retries     int              `json:"retries,omitempty" doc:"How often it is started again at most, when it fails by itself or is interrupted"`
+	Tries       []JobTry         `json:"tries,omitempty" doc:"The former ones"`
+	Array       string           `json:"array,omitempty" doc:"Of an array: the numbers of its elements, as in 0-9%4. An array runs nothing itself; it ends with the last of its elements"`
+	Tasks       *JobTasks        `json:"tasks,omitempty" doc:"Of an array: how many elements stand how"`
+	ArrayJob    int64            `json:"arrayJob,omitempty" doc:"Of an element: the number of its array"`
+	ArrayTask   *int             `json:"arrayTask,omitempty" doc:"Of an element: its number there"`
 	Output      string           `json:"output,omitempty" doc:"The file of its log, in the home"`
 	TimeLimit   int              `json:"timeLimit" doc:"For how many seconds it may run"`
 	Requested   time.Time        `json:"requested"`
@@ -42,6 +51,31 @@ type Job struct {
 	Ended       *time.Time       `json:"ended,omitempty"`
 	Page        string           `json:"page" doc:"Its page for browsers"`
 	Version     string           `json:"version" doc:"Another one whenever something above changes; see the parameter seen"`
+}
+
+// JobDependency is a job that another one waits for.
+type JobDependency struct {
+	Job int64 `json:"job"`
+	Any bool  `json:"any,omitempty" doc:"However it ends; it has to succeed otherwise"`
+}
+
+// JobTasks count the elements of an array.
+type JobTasks struct {
+	Total     int `json:"total"`
+	Waiting   int `json:"waiting" doc:"Those that are not in line yet, too"`
+	Running   int `json:"running" doc:"Starting and ending ones, too"`
+	Succeeded int `json:"succeeded"`
+	Failed    int `json:"failed"`
+	Cancelled int `json:"cancelled"`
+}
+
+// JobTry is a run of a job that another one has followed.
+type JobTry struct {
+	Started  time.Time `json:"started" doc:"When its turn came"`
+	Ended    time.Time `json:"ended"`
+	EndCode  string    `json:"endCode" enum:"exited,evicted,interrupted"`
+	Reason   string    `json:"reason" doc:"How it ended, for people"`
+	ExitCode *int      `json:"exitCode,omitempty"`
 }
 
 // JobList is some jobs, the newest first.
@@ -80,6 +114,9 @@ type submitInput struct {
 		GPUs        *int     `json:"gpus,omitempty" minimum:"0" maximum:"1000"`
 		TimeLimit   string   `json:"timeLimit,omitempty" maxLength:"40" doc:"Such as 2h, 90m, 3d, or as sbatch takes it; 24h if left out"`
 		Environment string   `json:"environment,omitempty" maxLength:"80" doc:"The lab's environment in which it runs, by name or NAME/VERSION; the Python of its image if left out"`
+		After       string   `json:"after,omitempty" maxLength:"2000" doc:"Jobs of yours that have to end first: their numbers, such as 12,13, if they have to succeed, or as sbatch takes it, such as afterok:12:13,afterany:14"`
+		Retries     *int     `json:"retries,omitempty" minimum:"0" maximum:"10" doc:"How often it is started again when it fails by itself or is interrupted; never if left out"`
+		Array       string   `json:"array,omitempty" maxLength:"2000" doc:"Makes it an array: the numbers of its elements as sbatch takes them, such as 0-9, 1,3,7-20:2, or 0-99%4 for four at a time"`
 		Output      string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
 		Dir         string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
 	}
@@ -102,6 +139,9 @@ func (s *Server) addJobs() {
 		description: "Of long logs the beginning and the end are kept."}, s.readJobLog)
 	add(s, Operation{Method: "POST", Path: "/jobs/{id}/again", ID: "runJobAgain", Need: users.ActionLaunch, tag: "jobs", summary: "Submit a job of yours once more",
 		status: http.StatusCreated, also: []int{conflict}}, s.runJobAgain)
+	add(s, Operation{Method: "GET", Path: "/jobs/{id}/tasks", ID: "listJobTasks", Need: users.ActionSee, tag: "jobs", summary: "The elements of an array, as far as they have been in line"}, s.listJobTasks)
+	add(s, Operation{Method: "DELETE", Path: "/jobs/{id}/tasks/{task}", ID: "cancelJobTask", Need: users.ActionManageNotebooks, tag: "jobs", summary: "Cancel an element of an array",
+		description: "One that is not in line yet never gets there."}, s.cancelJobTask)
 	add(s, Operation{Method: "DELETE", Path: "/jobs/{id}", ID: "cancelJob", Need: users.ActionManageNotebooks, tag: "jobs", summary: "Cancel a job",
 		description: "Its program gets SIGTERM, and half a minute to end. One that has ended is as was wanted."}, s.cancelJob)
 }
@@ -128,7 +168,7 @@ func (s *Server) listJobs(ctx context.Context, c *call, in *jobsInput) (*body[Jo
 
 // job is a job as whoever asks may see it.
 func (s *Server) job(c *call, l *notebooks.Launch) Job {
-	j := Job{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated, TimeLimit: int(l.Job.Limit / time.Second),
+	j := Job{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated, TimeLimit: int(l.Job.Limit / time.Second), Try: l.Job.Try(), Retries: l.Job.Retries,
 		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/jobs/" + strconv.FormatInt(l.ID, 10))}
 	if end := l.Finished(); end != "" {
 		j.State = end
@@ -136,6 +176,23 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output, j.Environment =
 			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output, l.Job.Environment
+		j.Held = l.Held()
+		for _, d := range l.Job.After {
+			j.After = append(j.After, JobDependency(d))
+		}
+		j.Array = l.Job.Array
+		if l.Job.ArrayJob != 0 {
+			j.ArrayJob, j.ArrayTask = l.Job.ArrayJob, &l.Job.ArrayTask
+		}
+		if c := l.Job.Tasks; c != nil {
+			j.Tasks = new(JobTasks(*c))
+			if l.Active() && c.Running > 0 {
+				j.State = string(notebooks.Running)
+			}
+		}
+		for _, t := range l.Job.Tries {
+			j.Tries = append(j.Tries, JobTry{time.UnixMilli(t.From).UTC(), time.UnixMilli(t.Until).UTC(), t.EndCode, t.Reason, t.ExitCode})
+		}
 		for _, h := range l.Holders {
 			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
 		}
@@ -171,9 +228,16 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 	if b.Script != "" && len(b.Command) > 0 {
 		return nil, &notebooks.JobError{Text: "A job runs a script or a command, not both."}
 	}
-	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment}
+	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries, Array: b.Array}
 	if b.Script == "" {
 		r.Args = b.Command
+	}
+	if b.After != "" {
+		after, err := notebooks.ParseDependencies(b.After)
+		if err != nil {
+			return nil, err
+		}
+		r.After = after
 	}
 	if b.TimeLimit != "" {
 		limit, err := notebooks.ParseJobTime(b.TimeLimit)
@@ -256,6 +320,47 @@ func (s *Server) readJobLog(ctx context.Context, c *call, in *jobLogInput) (*bod
 		case <-time.After(logEvery):
 		}
 	}
+}
+
+type jobTaskInput struct {
+	IDInput
+	Task int `path:"task" minimum:"0" example:"3"`
+}
+
+var errNoTask = problem(http.StatusNotFound, "There is no such element", "The job has no such element. “gpulab jobs” shows which jobs are arrays.")
+
+func (s *Server) listJobTasks(ctx context.Context, c *call, in *IDInput) (*body[JobList], error) {
+	if _, err := s.jobOf(ctx, c, in.ID); err != nil {
+		return nil, err
+	}
+	tasks, err := s.cfg.Notebooks.Tasks(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	list := JobList{Jobs: []Job{}}
+	for i := range tasks {
+		list.Jobs = append(list.Jobs, s.job(c, &tasks[i]))
+	}
+	return answerWith(list)
+}
+
+func (s *Server) cancelJobTask(ctx context.Context, c *call, in *jobTaskInput) (*body[Job], error) {
+	l, err := s.jobOf(ctx, c, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	err = s.cfg.Notebooks.CancelTask(ctx, l, in.Task)
+	if errors.Is(err, notebooks.ErrNotFound) {
+		return nil, errNoTask
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cancel element %d of job %d: %w", in.Task, l.ID, err)
+	}
+	s.audit(ctx, c, "job.cancel", l.Handle, fmt.Sprintf("%s, element %d", l.Audited(), in.Task))
+	if l, err = s.cfg.Notebooks.Get(ctx, l.ID); err != nil {
+		return nil, err
+	}
+	return answerWith(s.job(c, &l))
 }
 
 func (s *Server) cancelJob(ctx context.Context, c *call, in *IDInput) (*body[Job], error) {

@@ -130,7 +130,7 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 	}
 	waiting := 0
 	for i := range active {
-		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
+		if active[i].WaitsForGPU() {
 			waiting++
 		}
 	}

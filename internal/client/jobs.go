@@ -29,6 +29,11 @@ type job struct {
 	Reason    string    `json:"reason"`
 	EndCode   string    `json:"endCode"`
 	ExitCode  *int      `json:"exitCode"`
+	Array     string    `json:"array"`
+	ArrayJob  int64     `json:"arrayJob"`
+	ArrayTask *int      `json:"arrayTask"`
+	Try       int       `json:"try"`
+	Retries   int       `json:"retries"`
 	GPUs      int       `json:"gpus"`
 	Simulated bool      `json:"simulated"`
 	Output    string    `json:"output"`
@@ -42,15 +47,38 @@ type jobList struct {
 }
 
 func (j job) ended() bool {
-	return slices.Contains([]string{"succeeded", "failed", "cancelled", "timed out"}, j.State)
+	return slices.Contains([]string{"succeeded", "failed", "cancelled", "timed out", "not run"}, j.State)
 }
 
 // says is what happens with it now, in one line.
 func (j job) says() string {
-	if j.Reason == "" {
-		return j.State
+	text := j.State
+	if j.Retries > 0 && !j.ended() {
+		text += fmt.Sprintf(", try %d of %d", j.Try, j.Retries+1)
 	}
-	return plain(j.State + ": " + j.Reason)
+	if j.Reason != "" {
+		text += ": " + j.Reason
+	}
+	return plain(text)
+}
+
+// number is what the job is called by: 12, or 12_3 as an element of an array.
+func (j job) number() string {
+	if j.ArrayTask != nil {
+		return fmt.Sprintf("%d_%d", j.ArrayJob, *j.ArrayTask)
+	}
+	return strconv.FormatInt(j.ID, 10)
+}
+
+// arrayTask splits the number of an element, 12_3.
+func arrayTask(name string) (array, task string, is bool) {
+	array, task, is = strings.Cut(name, "_")
+	for _, part := range []string{array, task} {
+		if _, err := strconv.ParseUint(part, 10, 31); err != nil {
+			return "", "", false
+		}
+	}
+	return array, task, is
 }
 
 func (j job) path() string { return "/jobs/" + strconv.FormatInt(j.ID, 10) }
@@ -62,6 +90,17 @@ func (s *Session) findJob(ctx context.Context, name string) (job, error) {
 		return j, s.Get(ctx, "/jobs/"+name, &j)
 	}
 	var list jobList
+	if array, task, is := arrayTask(name); is {
+		if err := s.Get(ctx, "/jobs/"+array+"/tasks", &list); err != nil {
+			return j, err
+		}
+		for _, j := range list.Jobs {
+			if j.number() == array+"_"+task {
+				return j, nil
+			}
+		}
+		return j, fail(ExitRefused, "job %s has no element %s that has been in line; `gpulab jobs --array %[1]s` shows those that have", array, task)
+	}
 	if err := s.Get(ctx, "/jobs", &list); err != nil {
 		return j, err
 	}
@@ -100,8 +139,11 @@ type jobAsk struct {
 	Dir       string   `json:"dir,omitempty"`
 
 	Environment string `json:"environment,omitempty"`
+	After       string `json:"after,omitempty"`
+	Retries     *int   `json:"retries,omitempty"`
+	Array       string `json:"array,omitempty"`
 
-	gpus int
+	gpus, retries int
 }
 
 func (q *jobAsk) flags(c *cobra.Command) {
@@ -110,9 +152,13 @@ func (q *jobAsk) flags(c *cobra.Command) {
 	f.StringVar(&q.Profile, "profile", "", "which profile (gpulab profiles); the first with as many GPUs if empty")
 	f.StringVar(&q.TimeLimit, "time", "", "how long it may run, such as 2h, 90m, 3d or 1-12:00:00; 24h if empty")
 	f.StringVar(&q.Name, "name", "", "what you call it")
-	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name (default jobs/NAME-NUMBER.log)")
+	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name, of an array's elements %A and %a (default jobs/NAME-NUMBER.log)")
 	f.StringVar(&q.Environment, "env", "", "which of the lab's environments it runs in, such as pytorch; the Python of notebooks' image if empty")
 	f.StringVar(&q.Dir, "dir", "", "folder of your home in which it runs")
+	f.StringVar(&q.After, "after", "", "jobs that have to succeed before it starts, such as 12 or 12,13")
+	f.StringVar(&q.After, "dependency", "", "the same as sbatch takes it, such as afterok:12:13,afterany:14")
+	f.IntVar(&q.retries, "retries", 0, "how often it is started again when it fails or is interrupted, at most 10")
+	f.StringVar(&q.Array, "array", "", "make it many jobs, one for each number, as sbatch does: 0-9, 1,3,7-20:2, or 0-99%4 for four at a time")
 	f.SetInterspersed(false) // what stands behind the program is the program's
 }
 
@@ -120,6 +166,9 @@ func (q *jobAsk) flags(c *cobra.Command) {
 func (s *Session) submit(c *cobra.Command, q *jobAsk) (answer json.RawMessage, j job, err error) {
 	if c.Flags().Changed("gpus") {
 		q.GPUs = &q.gpus
+	}
+	if c.Flags().Changed("retries") {
+		q.Retries = &q.retries
 	}
 	if err = s.Do(context.WithoutCancel(c.Context()), http.MethodPost, "/jobs", q, &answer); err == nil {
 		err = json.Unmarshal(answer, &j)
@@ -165,8 +214,9 @@ Lines at the beginning of the script may say what it needs:
   #SBATCH --job-name=train --gres=gpu:1 --output=out/%x-%j.log
 
 There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
---chdir, --env and --profile. Options of this command come before them.`,
-		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh",
+--chdir, --env, --dependency, --retries,
+--array and --profile. Options of this command come before them.`,
+		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.Session()
@@ -189,6 +239,10 @@ There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
 			}
 			if asJSON {
 				return printJSON(c.OutOrStdout(), answer)
+			}
+			if j.Array != "" {
+				_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts elements: `gpulab jobs --array %d`\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, j.Page)
+				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts log: `gpulab logs -f %d`, in your home %s\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, plain(j.Output), j.Page)
 			return err
@@ -234,14 +288,18 @@ when it was cancelled, 137 for memory, and those of ` + "`gpulab exit-codes`.",
 
 func newJobs(a *App) *cobra.Command {
 	var all, asJSON bool
+	var array int64
 	c := &cobra.Command{
 		Use: "jobs", Short: "List your jobs, the newest first; with --all those of others that run or wait, too",
-		Example: "  gpulab jobs\n  gpulab jobs --all\n  gpulab jobs --json",
+		Example: "  gpulab jobs\n  gpulab jobs --all\n  gpulab jobs --array 12\n  gpulab jobs --json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			path := "/jobs"
 			if all {
 				path += "?of=everybody"
+			}
+			if array != 0 {
+				path = fmt.Sprintf("/jobs/%d/tasks", array)
 			}
 			return answered(a, c, path, asJSON, func(_ *Session, list jobList) error {
 				return a.printJobs(c, list.Jobs, all)
@@ -249,6 +307,7 @@ func newJobs(a *App) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "list everybody's; how others call theirs is not shown")
+	c.Flags().Int64Var(&array, "array", 0, "list the elements of this array that have been in line")
 	jsonFlag(c, &asJSON)
 	return c
 }
@@ -268,7 +327,7 @@ func (a *App) printJobs(c *cobra.Command, list []job, all bool) error {
 		if j.Simulated {
 			gpus += " simulated"
 		}
-		row := []string{strconv.FormatInt(j.ID, 10), j.Name, j.Profile, gpus, units.Lasting(a.time().Sub(j.Requested)), j.says()}
+		row := []string{j.number(), j.Name, j.Profile, gpus, units.Lasting(a.time().Sub(j.Requested)), j.says()}
 		if all {
 			row = slices.Insert(row, 1, j.User)
 		}
@@ -277,11 +336,21 @@ func (a *App) printJobs(c *cobra.Command, list []job, all bool) error {
 	return table(c.OutOrStdout(), rows)
 }
 
+// toCancel is what cancels a job. Of an element of an array, which may not be in
+// line yet, nothing else is known.
+func (s *Session) toCancel(ctx context.Context, name string) (job, string, error) {
+	if array, task, is := arrayTask(name); is {
+		return job{}, "/jobs/" + array + "/tasks/" + task, nil
+	}
+	j, err := s.findJob(ctx, name)
+	return j, j.path(), err
+}
+
 func newCancel(a *App) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "cancel JOB...", Short: "Cancel jobs, by number or name; what they have written stays",
-		Example:           "  gpulab cancel 12\n  gpulab cancel train",
+		Example:           "  gpulab cancel 12\n  gpulab cancel train\n  gpulab cancel 12_3",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeJobs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -291,17 +360,19 @@ func newCancel(a *App) *cobra.Command {
 			}
 			answers := []json.RawMessage{}
 			for _, name := range args {
-				j, err := s.findJob(c.Context(), name)
+				j, path, err := s.toCancel(c.Context(), name)
 				if err != nil {
 					return err
 				}
 				var answer json.RawMessage
-				if err := s.Do(c.Context(), http.MethodDelete, j.path(), nil, &answer); err != nil {
+				if err := s.Do(c.Context(), http.MethodDelete, path, nil, &answer); err != nil {
 					return err
 				}
 				answers = append(answers, answer)
 				switch {
 				case asJSON:
+				case j.ID == 0:
+					fmt.Fprintf(c.OutOrStdout(), "Job %s is being cancelled.\n", name)
 				case j.ended():
 					fmt.Fprintf(c.OutOrStdout(), "Job %d had ended before: %s\n", j.ID, j.says())
 				default:
@@ -323,7 +394,7 @@ func (a *App) Logs() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use: "logs JOB", Short: "Show what a job has said; with -f go on until it ends",
-		Example:           "  gpulab logs 12\n  gpulab logs -f train",
+		Example:           "  gpulab logs 12\n  gpulab logs -f train\n  gpulab logs 12_3",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeJobs,
 		RunE:              func(c *cobra.Command, args []string) error { return a.JobLog(c, args[0], follow) },

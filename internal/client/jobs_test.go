@@ -67,6 +67,15 @@ func TestJobs(t *testing.T) {
 	a.wants(t, []string{"cancel", "1"}, "Job 1 had ended before")
 	a.wants(t, []string{"submit", script})
 	a.wants(t, []string{"cancel", "2"}, "Job 2 (train.sh) is being cancelled")
+	a.refuses(t, ExitRefused, []string{"submit", "--after", "train", script}, "names no jobs")
+	a.wants(t, []string{"submit", "--retries", "2", script}, "waiting, try 1 of 3")
+	a.wants(t, []string{"submit", "--name", "sweep", "--array", "0-9%2", script}, "Job 4 (sweep)", "gpulab jobs --array 4")
+	s.Notebooks.Move(3, func(l *notebooks.Launch) { l.Job.ArrayJob, l.Job.ArrayTask = 4, 7 })
+	a.wants(t, []string{"jobs", "--array", "4"}, "4_7")
+	a.wants(t, []string{"logs", "4_7"}, "two")
+	a.wants(t, []string{"cancel", "4_7"}, "Job 4_7 is being cancelled.")
+	a.refuses(t, ExitRefused, []string{"cancel", "4_10"}, "no such element")
+	a.refuses(t, ExitRefused, []string{"logs", "4_8"}, "has no element 8 that has been in line")
 	a.refuses(t, ExitRefused, []string{"cancel", "other"}, `no job called "other"`)
 	a.refuses(t, ExitRefused, []string{"logs", "99"}, "There is no such job", "is somebody else's")
 }
@@ -86,6 +95,7 @@ func TestRun(t *testing.T) {
 		{ended(notebooks.EndOutOfMemory, nil), 137, "failed"},
 		{ended(notebooks.EndFailed, nil), ExitNotStarted, "failed"},
 		{ended(notebooks.EndCancelled, nil), 130, "cancelled"},
+		{ended(notebooks.EndDependency, nil), ExitNotStarted, "not run: So it ended."},
 		{ended(notebooks.EndInterrupted, nil), ExitFailure, "failed"},
 	} {
 		id := int64(i + 1)

@@ -161,7 +161,7 @@ func (w *watcher) look(ctx context.Context) error {
 		return err
 	}
 	w.j = j
-	if text := j.says(); text != w.said && !j.ended() && text != "running" {
+	if text := j.says(); text != w.said && !j.ended() && (j.State != "running" || j.Try > 1) {
 		fmt.Fprintln(w.c.ErrOrStderr(), text)
 	}
 	w.said = j.says()
@@ -182,7 +182,7 @@ func (w *watcher) piece(ctx context.Context, wait int) (more bool, err error) {
 	if _, err := w.out.Write(p.Data); err != nil {
 		return false, err
 	}
-	if p.End && p.Missing && wait > 0 {
+	if p.End && p.Missing && wait > 0 && w.j.Array == "" {
 		fmt.Fprintf(w.c.ErrOrStderr(), "[its log, %s in your home, is not there]\n", plain(w.j.Output))
 	}
 	return !p.End && (wait > 0 || len(p.Data) > 0), nil
@@ -206,7 +206,7 @@ func (w *watcher) outcome() error {
 		code = 130
 	case w.j.EndCode == "oom":
 		code = 137
-	case w.j.EndCode == "failed":
+	case w.j.EndCode == "failed", w.j.State == "not run":
 		code = ExitNotStarted
 	}
 	return fail(code, "job %d: %s", w.j.ID, w.j.says())

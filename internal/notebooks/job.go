@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +21,15 @@ type Job struct {
 	Limit       time.Duration `json:"limit"`                 // how long it may run
 	Environment string        `json:"environment,omitempty"` // in which it runs, as NAME/VERSION; "" for the Python of its image
 	ExitCode    *int          `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
+	After       []Dependency  `json:"after,omitempty"`       // the jobs that had to end first
+	Held        bool          `json:"held,omitempty"`        // while it waits: it has no place in the line yet
+	Retries     int           `json:"retries,omitempty"`     // how often it is started again when it fails
+	Tries       []Try         `json:"tries,omitempty"`       // those that are over and were followed by another
+	NotBefore   time.Time     `json:"notBefore,omitzero"`    // when the next try may stand in line
+	Array       string        `json:"array,omitempty"`       // of an array: its elements, as in 0-9%4
+	Tasks       *TaskCounts   `json:"tasks,omitempty"`       // of an array: how they stand
+	ArrayJob    int64         `json:"arrayJob,omitempty"`    // of an element: its array, 0 for none
+	ArrayTask   int           `json:"arrayTask,omitempty"`   // and its number there
 }
 
 // Program is what a job runs.
@@ -42,6 +52,9 @@ type JobRequest struct {
 	// Environment is the lab's in which it runs, by name, or name and version; ""
 	// = the directive's, or none.
 	Environment string
+	After       []Dependency // jobs that have to end first, nil = the directive's, or none
+	Retries     *int         // how often it is started again, nil = the directive's, or never
+	Array       string       // elements of an array, "" = the directive's, or no array
 }
 
 // Bounds of jobs.
@@ -61,6 +74,8 @@ const (
 const (
 	EndSucceeded = "succeeded"
 	EndTimeLimit = "time-limit"
+	// EndDependency: a job that it needs has not succeeded, so it was not run.
+	EndDependency = "dependency"
 )
 
 // JobError refuses a job for what it asks; its text is for people.
@@ -88,8 +103,11 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 	if err != nil {
 		return Launch{}, err
 	}
+	if err := s.checkAfter(ctx, u.ID, r.After); err != nil {
+		return Launch{}, err
+	}
 	return s.launch(ctx, u, profile, Launch{
-		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID},
+		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0 || r.Array != "", Retries: *r.Retries, Array: r.Array},
 	}, slug(r.Name), r.Program)
 }
 
@@ -140,12 +158,31 @@ func (r *JobRequest) prepare(handle string) error {
 	if r.GPUs != nil && *r.GPUs < 0 {
 		return refuse("A job asks for 0 GPUs or more.")
 	}
+	if r.Retries == nil {
+		r.Retries = new(0)
+	}
+	if *r.Retries < 0 || *r.Retries > MaxRetries {
+		return refuse("A job is started again %d times at most.", MaxRetries)
+	}
 	var err error
 	if r.Dir, err = belowHome(r.Dir, handle, "The folder in which a job runs"); err != nil {
 		return err
 	}
-	_, err = outputFile(r.Output, handle, "job", 1)
-	return err
+	if r.Array == "" {
+		_, err = outputFile(r.Output, handle, "job", 1, nil)
+		return err
+	}
+	if _, err := ParseArray(r.Array); err != nil {
+		return err
+	}
+	first, err := outputFile(r.Output, handle, "job", 2, &Job{ArrayJob: 1, ArrayTask: 0})
+	if err != nil {
+		return err
+	}
+	if second, err := outputFile(r.Output, handle, "job", 3, &Job{ArrayJob: 1, ArrayTask: 1}); err != nil || first == second {
+		return refuse("All elements of the array would write to the same file. Have %%a, the element's number, in the name of the output.")
+	}
+	return nil
 }
 
 // profileForJob is the profile that is named, or the first with as many GPUs;
@@ -206,7 +243,8 @@ func clipped(text string) string {
 
 // Jobs are a user's jobs that have not ended, newest first, then the latest ended ones.
 func (s *Service) Jobs(ctx context.Context, userID int64) ([]Launch, error) {
-	return s.decorated(s.rows.ofUser(ctx, userID, jobHistory, true))
+	list, err := s.decorated(s.rows.ofUser(ctx, userID, jobHistory, true))
+	return s.counted(ctx, list, err)
 }
 
 // jobHistory is how many jobs Jobs returns at most.
@@ -217,7 +255,7 @@ func (s *Service) Program(ctx context.Context, id int64) (Program, error) {
 	return s.rows.program(ctx, id)
 }
 
-// Again asks for a job once more, as it was asked for.
+// Again asks for a job once more, as it was asked for. It waits for no other job.
 func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, error) {
 	l, err := s.rows.get(ctx, id)
 	if err != nil {
@@ -238,14 +276,20 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	if _, err := s.environment(l.Job.Environment); err != nil {
 		return Launch{}, err
 	}
-	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment}}
-	if strings.Contains(l.Job.Output, fmt.Sprint(id)) {
+	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment, Retries: l.Job.Retries}}
+	switch {
+	case l.IsArray():
+		again.Job.Array, again.Job.Held = l.Job.Array, true
+	case l.Job.ArrayJob != 0: // an array of this element alone
+		again.Job.Array, again.Job.Held, again.Job.Output = strconv.Itoa(l.Job.ArrayTask), true, ""
+	}
+	if !l.IsArray() && strings.Contains(l.Job.Output, fmt.Sprint(id)) {
 		again.Job.Output = "" // a file of its own, as it had before
 	}
 	return s.launch(ctx, u, profile, again, slug(l.Title), p)
 }
 
-// Finished says how a job ended: succeeded, failed, cancelled or timed out; "" for
+// Finished says how a job ended: succeeded, failed, cancelled, timed out or not run; "" for
 // one that has not ended, and for what is no job.
 func (l Launch) Finished() string {
 	switch {
@@ -255,6 +299,8 @@ func (l Launch) Finished() string {
 		return "succeeded"
 	case l.EndCode == EndTimeLimit:
 		return "timed out"
+	case l.EndCode == EndDependency:
+		return "not run"
 	case l.EndCode == EndCancelled, l.EndCode == EndStopped:
 		return "cancelled"
 	}

@@ -265,7 +265,7 @@ func TestDirectives(t *testing.T) {
 			t.Errorf("%q: %v", c.script, err)
 			continue
 		}
-		file, err := outputFile(r.Output, "ada", r.Name, 7)
+		file, err := outputFile(r.Output, "ada", r.Name, 7, nil)
 		if got := fmt.Sprintf("%s|%d|%s|%s|%s|%s", r.Name, *r.GPUs, r.Limit, file, r.Profile, r.Dir); got != c.want || err != nil || strings.Contains(r.Script, "\r") {
 			t.Errorf("%q: got %s, %v", c.script, got, err)
 		}

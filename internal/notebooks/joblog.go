@@ -29,6 +29,9 @@ var ErrNoLog = errors.New("the log is not there")
 
 // Log reads a job's log from a position on; a negative one counts from the end.
 func (s *Service) Log(l Launch, from int64) (LogPart, error) {
+	if l.IsArray() {
+		return LogPart{}, ErrNoLog // its elements have
+	}
 	if l.Job == nil || s.cfg.Home == nil {
 		return LogPart{}, ErrNotFound
 	}

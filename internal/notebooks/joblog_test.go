@@ -25,6 +25,7 @@ func runJob(t *testing.T, home string, spec jobSpec) (*exec.Cmd, *bytes.Buffer) 
 	if spec.Args == nil {
 		spec.Args = []string{}
 	}
+	spec.Try = max(spec.Try, 1)
 	text, err := json.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +84,44 @@ func TestJobRunner(t *testing.T) {
 	cmd, said := runJob(t, home, jobSpec{Args: []string{"true"}, Output: "file/x.log"})
 	if code := exitCode(cmd); code != 73 || !strings.Contains(said.String(), "the file file/x.log cannot be written") {
 		t.Errorf("a log that cannot be: %d, %s", code, said)
+	}
+}
+
+// Another try goes on in the same file, and knows how much of it is not kept.
+func TestJobRunnerTries(t *testing.T) {
+	home := t.TempDir()
+	for try, want := range []string{
+		"say 1\n", "say 1\n\n[gpulab: try 2]\nsay 2\n",
+	} {
+		cmd, said := runJob(t, home, jobSpec{Args: []string{"bash", "-c", "echo say $GPULAB_JOB_TRY; [ $SLURM_JOB_ID = $GPULAB_JOB_ID ]"}, Try: try + 1, Line: fmt.Sprintf("\n[gpulab: try %d]\n", try+1)})
+		if code := exitCode(cmd); code != 0 {
+			t.Fatalf("exit code %d: %s", code, said)
+		}
+		if got, err := os.ReadFile(filepath.Join(home, "jobs/test-7.log")); err != nil || string(got) != want {
+			t.Errorf("the log is %q, %v", got, err)
+		}
+	}
+	total := int64(len("say 1\n\n[gpulab: try 2]\nsay 2\n"))
+	for try := 3; try < 6; try++ {
+		line := fmt.Sprintf("\n[gpulab: try %d]\n", try)
+		cmd, said := runJob(t, home, jobSpec{Args: []string{"seq", "1000", "1299"}, Try: try, Line: line})
+		if code := exitCode(cmd); code != 0 {
+			t.Fatalf("exit code %d: %s", code, said)
+		}
+		total += int64(len(line)) + 300*5
+		file, err := os.Open(filepath.Join(home, "jobs/test-7.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := file.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		part, err := readPart(file, info.Size(), 200, -10)
+		if err != nil || part.Next != total || string(part.Data) != "1298\n1299\n" || info.Size() > 1400 {
+			t.Errorf("after try %d the log of %d bytes ends with %q at %d, want %d, %v", try, info.Size(), part.Data, part.Next, total, err)
+		}
+		_ = file.Close()
 	}
 }
 

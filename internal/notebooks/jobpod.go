@@ -50,6 +50,11 @@ type jobSpec struct {
 	Cut    string   `json:"cut"`
 	// Venv is the virtual environment in which it runs, "" for none.
 	Venv string `json:"venv"`
+	// Try counts its runs from 1; Line stands in the log before any but the first.
+	Try  int    `json:"try"`
+	Line string `json:"line"`
+	// Env is in its environment beside what every job has.
+	Env map[string]string `json:"env"`
 }
 
 // podOptions are what the hub is told of a notebook, as far as a job needs it.
@@ -93,7 +98,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path})
+	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.Job.tryLine(), l.taskEnv()})
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,23 @@ class Log:
     def __init__(self, path):
         self.path, self.total, self.size, self.lost = path, 0, 0, 0
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        self.file = open(path, "w+b", buffering=0)
+        if job["try"] == 1:
+            self.file = open(path, "w+b", buffering=0)
+            return
+        self.file = open(path, "a+b", buffering=0)
+        self.size = self.file.seek(0, os.SEEK_END)
+        self.total = self.size + self.left_out()
+        self.write(job["line"].encode())
+
+    def left_out(self):
+        """Return how many bytes more were said before than the file has."""
+        self.file.seek(job["head"])
+        line = self.file.read(len(job["cut"] % 0)).decode("ascii", "replace")
+        self.file.seek(self.size)
+        digits = "".join(filter(str.isdigit, line))
+        if not digits or job["cut"] % int(digits) != line:
+            return 0
+        return int(digits) - len(line)
 
     def write(self, data):
         if self.lost:
@@ -102,7 +118,10 @@ def program():
 
 def start():
     """Start it in a process group of its own, which one signal reaches as a whole."""
-    env = {**os.environ, "GPULAB_JOB_ID": str(job["id"]), "GPULAB_JOB_NAME": job["name"]}
+    env = {**os.environ, "GPULAB_JOB_ID": str(job["id"]), "GPULAB_JOB_NAME": job["name"], "GPULAB_JOB_TRY": str(job["try"])}
+    # What scripts that were written for Slurm ask for.
+    env.update(SLURM_JOB_ID=str(job["id"]), SLURM_JOB_NAME=job["name"], SLURM_RESTART_COUNT=str(job["try"] - 1))
+    env.update(job["env"] or {})
     if job["venv"]:
         env.update(VIRTUAL_ENV=job["venv"], PATH=os.path.join(job["venv"], "bin") + ":" + env.get("PATH", os.defpath))
     env.setdefault("PYTHONUNBUFFERED", "1")  # or a program's lines would come in lumps

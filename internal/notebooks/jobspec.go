@@ -98,7 +98,10 @@ var directiveNames = map[string]string{
 	"--output": "output", "-o": "output",
 	"--profile": "profile",
 	"--chdir":   "dir", "-D": "dir",
-	"--env": "environment",
+	"--env":   "environment",
+	"--after": "after", "--dependency": "after", "-d": "after",
+	"--retries": "retries",
+	"--array":   "array", "-a": "array",
 }
 
 func (r *JobRequest) directives(words []string) error {
@@ -109,11 +112,11 @@ func (r *JobRequest) directives(words []string) error {
 		}
 		what, known := directiveNames[name]
 		if !known {
-			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env and --profile.", clipped(words[i]))
+			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env, --dependency, --retries, --array and --profile.", clipped(words[i]))
 		}
 		if !has {
 			if i++; i == len(words) {
-				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch"}[what])
+				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch", "after": "afterok:12", "retries": "3", "array": "0-9"}[what])
 			}
 			value = words[i]
 		}
@@ -166,6 +169,27 @@ func (r *JobRequest) directive(what, name, value string) error {
 		setIfEmpty(&r.Dir, value)
 	case "environment":
 		setIfEmpty(&r.Environment, value)
+	case "array":
+		if _, err := ParseArray(value); err != nil {
+			return err
+		}
+		setIfEmpty(&r.Array, value)
+	case "retries":
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return refuse("%s=%s is no number of times.", name, clipped(value))
+		}
+		if r.Retries == nil {
+			r.Retries = &n
+		}
+	case "after":
+		after, err := ParseDependencies(value)
+		if err != nil {
+			return err
+		}
+		if r.After == nil {
+			r.After = after
+		}
 	}
 	return nil
 }
@@ -249,12 +273,16 @@ func belowHome(text, handle, what string) (string, error) {
 }
 
 // outputFile is the file of a job's log, below the home. In a pattern %j is the
-// job's number and %x its name, as with sbatch.
-func outputFile(pattern, handle, name string, id int64) (string, error) {
+// job's number and %x its name, as with sbatch; of an element of an array, which
+// element is, %A is the array's number and %a its own there.
+func outputFile(pattern, handle, name string, id int64, element *Job) (string, error) {
 	if pattern == "" {
 		stem := slug(name)
 		if stem == "" {
 			stem = "job"
+		}
+		if element != nil {
+			return fmt.Sprintf("jobs/%s-%d_%d.log", stem, element.ArrayJob, element.ArrayTask), nil
 		}
 		return fmt.Sprintf("jobs/%s-%d.log", stem, id), nil
 	}
@@ -268,12 +296,16 @@ func outputFile(pattern, handle, name string, id int64) (string, error) {
 		switch {
 		case i < len(pattern) && pattern[i] == 'j':
 			fmt.Fprint(&b, id)
+		case i < len(pattern) && pattern[i] == 'A' && element != nil:
+			fmt.Fprint(&b, element.ArrayJob)
+		case i < len(pattern) && pattern[i] == 'a' && element != nil:
+			fmt.Fprint(&b, element.ArrayTask)
 		case i < len(pattern) && pattern[i] == 'x':
 			b.WriteString(strings.ReplaceAll(name, "/", "-"))
 		case i < len(pattern) && pattern[i] == '%':
 			b.WriteByte('%')
 		default:
-			return "", refuse("In the name of a job's output file, %%j is the job's number and %%x its name; nothing else begins with %%.")
+			return "", refuse("In the name of a job's output file, %%j is the job's number and %%x its name, and in an array %%A its number and %%a the element's; nothing else begins with %%.")
 		}
 	}
 	if strings.HasSuffix(pattern, "/") {

@@ -716,7 +716,7 @@ func (h *house) open(tune func(*patience)) {
 		answer: 400 * time.Millisecond, start: 2 * time.Second, missing: 100 * time.Millisecond, orphan: 150 * time.Millisecond,
 		hubStop: 150 * time.Millisecond, look: 40 * time.Millisecond, slow: 50 * time.Millisecond, noRoute: 60 * time.Millisecond,
 		unscheduled: 150 * time.Millisecond, retry: 10 * time.Millisecond, stuckPod: 200 * time.Millisecond, restoreRoute: 10 * time.Millisecond,
-		memory: time.Second, obstacle: 20 * time.Millisecond,
+		again: 100 * time.Millisecond, memory: time.Second, obstacle: 20 * time.Millisecond,
 	}
 	if tune != nil {
 		tune(&service.patience)

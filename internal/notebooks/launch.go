@@ -8,6 +8,7 @@ import (
 
 // State is where a launch stands. It moves forward only:
 // waiting → starting → running → stopping → ended, where steps may be left out.
+// A job that is tried again begins anew.
 type State string
 
 // The states of a launch.

@@ -46,8 +46,10 @@ func (s *Service) priority(ctx context.Context, l Launch) int32 {
 // pastUse adds up what everybody's launches have held until then.
 func (t rows) pastUse(ctx context.Context, until time.Time, halfLife time.Duration) (map[int64]float64, error) {
 	// What is twenty half-lives ago counts a millionth.
-	list, err := t.db.QueryContext(ctx, `SELECT user_id, gpus, started_at, ended_at FROM launches
-		WHERE gpus > 0 AND started_at < ? AND (ended_at IS NULL OR ended_at > ?)`,
+	list, err := t.db.QueryContext(ctx, `WITH held AS (
+			SELECT user_id, gpus, started_at, ended_at FROM launches WHERE gpus > 0 UNION ALL
+			SELECT user_id, gpus, one.value ->> 'from', one.value ->> 'until' FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one WHERE gpus > 0 AND tries <> '[]')
+		SELECT * FROM held WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)`,
 		until.UnixMilli(), until.Add(-20*halfLife).UnixMilli())
 	if err != nil {
 		return nil, fmt.Errorf("read past use of GPUs: %w", err)

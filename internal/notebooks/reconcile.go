@@ -32,6 +32,7 @@ type patience struct {
 	retry        time.Duration // first wait after trouble; it doubles
 	stuckPod     time.Duration // before a pod that does not end is mentioned
 	restoreRoute time.Duration // between tries to get the hub's routes at start
+	again        time.Duration // before a job that failed is started again; it doubles
 	memory       time.Duration // for telling that memory ran out
 	obstacle     time.Duration // between looks whether profiles can work here
 }
@@ -44,7 +45,7 @@ var usualPatience = patience{
 	// A pod that is just ending may still hold what was counted as free.
 	unscheduled: 10 * time.Second,
 	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 300 * time.Millisecond,
-	memory: 30 * time.Minute, obstacle: 5 * time.Second,
+	again: 10 * time.Second, memory: 30 * time.Minute, obstacle: 5 * time.Second,
 }
 
 const (
@@ -139,10 +140,14 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	// twice then, for a moment, rather than not at all.
 	reserved := s.reserved(list)
 	room := s.room()
-	s.keepLine(ctx, list, room)
+	inLine := s.letIn(ctx, list)
+	s.keepLine(ctx, inLine, room)
 	next := s.patience.idle
+	if len(inLine) < len(list) {
+		next = s.patience.waiting
+	}
 	var waiting []Launch
-	for _, l := range list {
+	for _, l := range inLine {
 		switch l.State {
 		case Waiting:
 			waiting = append(waiting, l)
@@ -156,7 +161,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	}
 	if reason := s.hold(); reason != "" {
 		s.explainWait(waiting, reason)
-	} else if s.admitWaiting(ctx, room, reserved, list, waiting) {
+	} else if s.admitWaiting(ctx, room, reserved, inLine, waiting) {
 		next = 0
 	}
 	s.removeOrphans(ctx, list)
@@ -326,12 +331,7 @@ func (s *Service) profileGone(ctx context.Context, l Launch) bool {
 	if _, ok := s.profile(l.Profile); ok {
 		return false
 	}
-	l.State, l.Ended, l.EndCode = Ended, s.now(), EndFailed
-	l.Reason = "The lab does not offer this kind of notebook any more. Launch another one."
-	if err := s.rows.move(ctx, Waiting, l); err != nil && !errors.Is(err, errMoved) {
-		s.log.Error("a launch without a profile could not be ended", "launch", l.ID, "error", err)
-	}
-	s.notify()
+	s.endWaiting(ctx, l, EndFailed, "The lab does not offer this kind of notebook any more. Launch another one.")
 	return true
 }
 
@@ -913,7 +913,7 @@ func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
 		podErr = s.deletePods(ctx, pods)
 	}
 	if done && hubErr == nil && len(pods) == 0 {
-		return ended(l, now)
+		return s.over(l, now)
 	}
 	s.with(l.ID, func(t *track) {
 		if hubErr != nil || podErr != nil {

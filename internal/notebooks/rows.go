@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -15,7 +16,8 @@ type rows struct{ db *sql.DB }
 
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
 	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement,
-	output, time_limit, exit_code, environment`
+	output, time_limit, exit_code, environment, after, held, retries, tries, not_before,
+	array_tasks, array_gpus, array_job, array_task`
 
 // insert adds a waiting launch under the first free name after stem, unless the
 // user has limit active launches of its kind already. A job runs the program.
@@ -30,24 +32,30 @@ func (t rows) insert(ctx context.Context, l Launch, stem string, limit int, p Pr
 		return Launch{}, fmt.Errorf("record the launch: %w", err)
 	}
 	same := 0
-	for _, job := range taken {
-		if job == (l.Job != nil) {
+	for _, kind := range taken {
+		if kind == kindOf(l) {
 			same++
 		}
 	}
 	switch {
-	case same < limit:
+	case same < limit, l.State == Ended:
+	case l.Job != nil && l.Job.ArrayJob != 0:
+		return Launch{}, errReleased
 	case l.Job != nil:
 		return Launch{}, ErrTooManyJobs
 	default:
 		return Launch{}, ErrTooMany
 	}
 	l.Name = freeName(stem, func(s string) bool { _, is := taken[s]; return is })
-	l.State = Waiting
+	l.State = cmp.Or(l.State, Waiting)
+	gpus := l.GPUs
+	if l.IsArray() {
+		gpus = 0 // its elements have them
+	}
 	res, err := tx.ExecContext(ctx, `INSERT INTO launches
-		(user_id, handle, name, title, profile, gpus, state, reason, requested_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		l.UserID, l.Handle, l.Name, l.Title, l.Profile, l.GPUs, l.State, l.Reason, l.Requested.UnixMilli())
+		(user_id, handle, name, title, profile, gpus, state, reason, end_code, requested_at, ended_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		l.UserID, l.Handle, l.Name, l.Title, l.Profile, gpus, l.State, l.Reason, l.EndCode, l.Requested.UnixMilli(), nullMilli(l.Ended))
 	if err == nil {
 		l.ID, err = res.LastInsertId()
 	}
@@ -66,17 +74,38 @@ func (t rows) insert(ctx context.Context, l Launch, stem string, limit int, p Pr
 
 // insertJob adds what makes the launch a job, whose number is known by now.
 func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
-	output, err := outputFile(l.Job.Output, l.Handle, l.Title, l.ID)
-	if err != nil {
-		return err
+	var element *Job
+	var array, task sql.NullInt64
+	gpus := 0
+	switch {
+	case l.IsArray():
+		gpus = l.GPUs
+	case l.Job.ArrayJob != 0:
+		element = l.Job
+		array, task = sql.NullInt64{Int64: l.Job.ArrayJob, Valid: true}, sql.NullInt64{Int64: int64(l.Job.ArrayTask), Valid: true}
+		var state State
+		if err := tx.QueryRowContext(ctx, `SELECT state FROM launches WHERE id = ?`, l.Job.ArrayJob).Scan(&state); err != nil || state == Ended {
+			return cmp.Or(err, errMoved) // it was cancelled meanwhile
+		}
 	}
-	l.Job.Output = output
+	if !l.IsArray() { // an array's is for each of its elements
+		output, err := outputFile(l.Job.Output, l.Handle, l.Title, l.ID, element)
+		if err != nil {
+			return err
+		}
+		l.Job.Output = output
+	}
 	args, err := json.Marshal(append([]string{}, p.Args...))
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-		l.ID, p.Script, string(args), p.Dir, output, int64(l.Job.Limit/time.Second), l.Job.Environment)
+	after, err := json.Marshal(append([]Dependency{}, l.Job.After...))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held, retries,
+		array_tasks, array_gpus, array_job, array_task) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task)
 	return err
 }
 
@@ -96,21 +125,32 @@ func (t rows) program(ctx context.Context, id int64) (p Program, err error) {
 	return p, nil
 }
 
-// activeNames are the names that are taken, and whether by a job.
-func activeNames(ctx context.Context, tx *sql.Tx, userID int64) (map[string]bool, error) {
-	r, err := tx.QueryContext(ctx, `SELECT name, EXISTS (SELECT 1 FROM jobs WHERE launch_id = id) FROM launches WHERE user_id = ? AND state <> 'ended'`, userID)
+// kindOf is of which kind only so many may be active.
+func kindOf(l Launch) string {
+	switch {
+	case l.Job == nil:
+		return "notebook"
+	case l.Job.ArrayJob != 0:
+		return "element"
+	}
+	return "job"
+}
+
+// activeNames are the names that are taken, and by which kind.
+func activeNames(ctx context.Context, tx *sql.Tx, userID int64) (map[string]string, error) {
+	r, err := tx.QueryContext(ctx, `SELECT name, CASE WHEN launch_id IS NULL THEN 'notebook' WHEN array_job IS NULL THEN 'job' ELSE 'element' END
+		FROM launches LEFT JOIN jobs ON launch_id = id WHERE user_id = ? AND state <> 'ended'`, userID)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = r.Close() }()
-	names := map[string]bool{}
+	names := map[string]string{}
 	for r.Next() {
-		var name string
-		var job bool
-		if err := r.Scan(&name, &job); err != nil {
+		var name, kind string
+		if err := r.Scan(&name, &kind); err != nil {
 			return nil, err
 		}
-		names[name] = job
+		names[name] = kind
 	}
 	return names, r.Err()
 }
@@ -131,9 +171,9 @@ func (t rows) active(ctx context.Context) ([]Launch, error) {
 	return t.query(ctx, `WHERE state <> 'ended' ORDER BY requested_at, id`)
 }
 
-// ofUser is the user's active notebooks, or jobs, newest first, then the ended ones, at most limit in all.
+// ofUser is the user's active notebooks, or jobs but for elements of arrays, newest first, then the ended ones, at most limit in all.
 func (t rows) ofUser(ctx context.Context, userID int64, limit int, jobs bool) ([]Launch, error) {
-	return t.query(ctx, `WHERE user_id = ? AND (launch_id IS NOT NULL) = ? ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, jobs, limit)
+	return t.query(ctx, `WHERE user_id = ? AND (launch_id IS NOT NULL) = ? AND array_job IS NULL ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, jobs, limit)
 }
 
 func (t rows) query(ctx context.Context, where string, args ...any) ([]Launch, error) {
@@ -163,10 +203,15 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		started, ready, ended sql.NullInt64
 		uuids, placement      string
 		output, environment   sql.NullString
+		after, tries, tasks   sql.NullString
+		gpus, array, task     sql.NullInt64
+		retries, notBefore    sql.NullInt64
+		held                  sql.NullBool
 		limit, exit           sql.NullInt64
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
-		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment)
+		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held, &retries, &tries, &notBefore,
+		&tasks, &gpus, &array, &task)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -178,7 +223,17 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 	}
 	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
 	if output.Valid {
-		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String}
+		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String, Held: held.Bool, Retries: int(retries.Int64), NotBefore: unixMilli(notBefore),
+			Array: tasks.String, ArrayJob: array.Int64, ArrayTask: int(task.Int64)}
+		if l.IsArray() {
+			l.GPUs = int(gpus.Int64)
+		}
+		if err := json.Unmarshal([]byte(after.String), &l.Job.After); err != nil {
+			return Launch{}, fmt.Errorf("launch %d: whom it waits for: %w", l.ID, err)
+		}
+		if err := json.Unmarshal([]byte(tries.String), &l.Job.Tries); err != nil {
+			return Launch{}, fmt.Errorf("launch %d: its tries: %w", l.ID, err)
+		}
 		if exit.Valid {
 			l.Job.ExitCode = new(int(exit.Int64))
 		}
@@ -211,6 +266,11 @@ func (t rows) move(ctx context.Context, from State, l Launch) error {
 		return fmt.Errorf("update launch %d: %w", l.ID, err)
 	}
 	defer func() { _ = tx.Rollback() }()
+	if from == Stopping && l.State == Waiting {
+		if err := tryAgain(ctx, tx, l); err != nil {
+			return fmt.Errorf("update launch %d: %w", l.ID, err)
+		}
+	}
 	res, err := tx.ExecContext(ctx, `UPDATE launches SET state = ?, reason = ?, end_code = ?,
 		started_at = ?, ready_at = ?, ended_at = ?, node = ?, pod = ?, gpu_uuids = ?, simulated = ?
 		WHERE id = ? AND state = ?`,

@@ -102,6 +102,9 @@ type Config struct {
 	// the reason; without is a launch that ends in exchange, 0 for none. Nil
 	// refuses nothing.
 	Quota func(ctx context.Context, u users.User, p Profile, without int64) error
+	// QuotaLater tells whether what Quota refused may fit later, so that a job can
+	// wait for it. Nil: it never does.
+	QuotaLater func(refusal error) bool
 	// Options makes ready what a launch gets besides its profile, such as shared
 	// folders, and returns what the hub is told of it. It may be asked several
 	// times for one launch. Nil adds nothing.
@@ -247,8 +250,12 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	s.launching.Lock()
 	defer s.launching.Unlock()
 	if s.cfg.Quota != nil {
-		if err := s.cfg.Quota(ctx, u, profile, instead); err != nil {
+		err := s.cfg.Quota(ctx, u, profile, instead)
+		if err != nil && (l.Job == nil || s.cfg.QuotaLater == nil || !s.cfg.QuotaLater(err)) {
 			return Launch{}, err
+		}
+		if err != nil {
+			l.Job.Held = true // until it fits
 		}
 	}
 	// Only a request that can be met gives up a place in the queue; what runs by now stays.
@@ -282,7 +289,8 @@ func (s *Service) Get(ctx context.Context, id int64) (Launch, error) {
 	if err != nil {
 		return Launch{}, err
 	}
-	return s.decorate(l), nil
+	list, err := s.counted(ctx, []Launch{s.decorate(l)}, nil)
+	return list[0], err
 }
 
 // List is a user's active notebooks, newest first, then the latest ended ones.
@@ -377,8 +385,12 @@ func (s *Service) end(ctx context.Context, id int64, code, reason string) error 
 		}
 		from := l.State
 		switch from {
-		case Ended, Stopping:
+		case Ended:
 			return nil
+		case Stopping:
+			if !l.triesAgain() {
+				return nil
+			}
 		case Waiting:
 			l.State, l.Ended = Ended, s.now()
 			if code == EndStopped && reason == stopped {
@@ -397,6 +409,9 @@ func (s *Service) end(ctx context.Context, id int64, code, reason string) error 
 			return err
 		}
 		s.kick()
+		if l.IsArray() {
+			return s.endTasks(ctx, l.ID, code, reason)
+		}
 		return nil
 	}
 	return fmt.Errorf("stop launch %d: %w", id, errMoved)

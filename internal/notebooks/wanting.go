@@ -44,7 +44,7 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 	}
 	for i := range active {
 		l := active[i]
-		if l.State != Waiting || l.GPUs == 0 || s.unable(l.Profile) != "" {
+		if !l.WaitsForGPU() || s.unable(l.Profile) != "" {
 			continue
 		}
 		w, need := Wanting{Launch: l}, s.need(l)

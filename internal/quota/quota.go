@@ -320,6 +320,9 @@ func Check(limits []Limit, ask Ask) error {
 	for _, l := range limits {
 		switch l.Kind {
 		case GPUHoursWeek, GPUHoursTerm:
+			if ask.GPUs > 0 && l.Value == 0 {
+				return refused(errNever, "%s", l.hoursUsedUp())
+			}
 			if ask.GPUs > 0 && l.Used >= l.Value {
 				return refused(ErrUsedUp, "%s", l.hoursUsedUp())
 			}
@@ -333,7 +336,7 @@ func Check(limits []Limit, ask Ask) error {
 			continue // a full home can still be read: package storage keeps it
 		case CPUs, Memory:
 			if l.Kind == CPUs && ask.CPUs == 0 || l.Kind == Memory && ask.Memory == 0 {
-				return refused(ErrUsedUp, "This notebook has no bound of its own for %s, and your quota %s does. Choose another one, or ask an admin.",
+				return refused(errNever, "This notebook has no bound of its own for %s, and your quota %s does. Choose another one, or ask an admin.",
 					map[Kind]string{CPUs: "CPU cores", Memory: "memory"}[l.Kind], l.From.Words())
 			}
 		}
@@ -343,9 +346,9 @@ func Check(limits []Limit, ask Ask) error {
 		}
 		switch {
 		case l.Value == 0:
-			return refused(ErrUsedUp, "Your quota allows no %s (%s). Ask an admin for more.", l.What(), l.From.Words())
+			return refused(errNever, "Your quota allows no %s (%s). Ask an admin for more.", l.What(), l.From.Words())
 		case more > l.Value:
-			return refused(ErrUsedUp, "This takes %s; your quota for %s is %s (%s). Choose another notebook, or ask an admin for more.",
+			return refused(errNever, "This takes %s; your quota for %s is %s (%s). Choose another notebook, or ask an admin for more.",
 				l.Kind.Format(more), l.What(), l.Kind.Format(l.Value), l.From.Words())
 		}
 		return refused(ErrUsedUp, "Your quota for %s is %s (%s), and you use %s. Stop a notebook first, or ask an admin for more.",
@@ -378,11 +381,17 @@ func (l Limit) hoursUsedUp() string {
 // What an error is about. Test with errors.Is; the text of the *users.Error around it is for people.
 var (
 	ErrUsedUp  = errors.New("quota used up")
+	errNever   = fmt.Errorf("%w for good", ErrUsedUp)
 	ErrKind    = errors.New("no such kind of quota")
 	ErrSubject = errors.New("no such subject of a quota")
 	ErrValue   = errors.New("no value of a quota")
 	ErrGrant   = errors.New("no such grant")
 )
+
+// MayFitLater tells whether Check refused what may fit once less is used.
+func MayFitLater(refusal error) bool {
+	return errors.Is(refusal, ErrUsedUp) && !errors.Is(refusal, errNever)
+}
 
 func refused(kind error, format string, args ...any) error {
 	return &users.Error{Kind: kind, Text: fmt.Sprintf(format, args...)}

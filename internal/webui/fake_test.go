@@ -123,7 +123,11 @@ func (f *fakeNotebooks) List(_ context.Context, userID int64) ([]notebooks.Launc
 }
 
 func (f *fakeNotebooks) Jobs(_ context.Context, userID int64) ([]notebooks.Launch, error) {
-	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil }), nil
+	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil && l.Job.ArrayJob == 0 }), nil
+}
+
+func (f *fakeNotebooks) Tasks(_ context.Context, array int64) ([]notebooks.Launch, error) {
+	return f.filter(func(l notebooks.Launch) bool { return l.Job != nil && l.Job.ArrayJob == array }), nil
 }
 
 func (f *fakeNotebooks) Submit(_ context.Context, u users.User, r notebooks.JobRequest) (notebooks.Launch, error) {

@@ -142,7 +142,7 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	view.Idle = s.warned(v)
 	waiting := 0
 	for i := range active {
-		if active[i].State == notebooks.Waiting && active[i].GPUs > 0 && !active[i].Never {
+		if active[i].WaitsForGPU() {
 			waiting++
 		}
 	}

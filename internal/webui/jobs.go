@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -30,6 +31,7 @@ type jobForm struct{ Script, Name, GPUs, Time, Error string }
 
 type jobRow struct {
 	ID, Title, Reason, State string
+	Number                   string // as people call it: 12, or 12_3 as an element of an array
 	Tone                     tone
 	GPU, When                string
 	Simulated                bool
@@ -45,9 +47,16 @@ type jobView struct {
 	Profile        string
 	Holders        []launchHolder
 	Facts          []string
-	Program        string // what it runs; "" where it is not the visitor's to see
+	Tries          []jobTry // the former ones
+	IsArray        bool
+	Tasks          []jobRow // of an array: elements that have been in line
+	ArrayJob       string   // of an element: the array's number
+	Program        string   // what it runs; "" where it is not the visitor's to see
 	Log            logView
 }
+
+// A jobTry is a run of a job that another one has followed.
+type jobTry struct{ Number, Lasted, Ended string }
 
 // A logView is the end of what a job has said.
 type logView struct {
@@ -95,7 +104,7 @@ func (s *Server) jobRows(ctx context.Context, v visitor) ([]jobRow, error) {
 }
 
 func (s *Server) jobRow(v visitor, l *notebooks.Launch, machines []machineView) jobRow {
-	row := jobRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, Reason: l.Reason, GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
+	row := jobRow{ID: strconv.FormatInt(l.ID, 10), Number: l.Number(), Title: l.Title, Reason: l.Reason, GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
 	row.State, row.Tone = jobStateWords(l)
 	now := s.now()
 	switch {
@@ -105,6 +114,9 @@ func (s *Server) jobRow(v visitor, l *notebooks.Launch, machines []machineView) 
 		row.When = "for " + units.Lasting(now.Sub(l.Requested))
 	default:
 		row.When = units.Lasting(now.Sub(l.Ended)) + " ago"
+	}
+	if c := l.Job.Tasks; c != nil && c.Running > 0 && l.Active() {
+		row.State, row.Tone = stateWords(&notebooks.Launch{State: notebooks.Running})
 	}
 	own := l.UserID == v.session.User.ID
 	row.MayCancel = l.Active() && l.State != notebooks.Stopping && v.mayOn(users.ActionManageNotebooks, l.UserID)
@@ -117,7 +129,7 @@ func jobStateWords(l *notebooks.Launch) (string, tone) {
 	switch end := l.Finished(); end {
 	case "succeeded":
 		return end, "ok"
-	case "cancelled":
+	case "cancelled", "not run":
 		return end, ""
 	case "":
 		return stateWords(l)
@@ -183,6 +195,9 @@ func (s *Server) jobPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		return err
 	}
 	view := s.jobView(v, &l)
+	if err := s.addTasks(r.Context(), v, &l, &view); err != nil {
+		return err
+	}
 	if view.Own {
 		program, err := s.cfg.Notebooks.Program(r.Context(), l.ID)
 		if err != nil {
@@ -222,6 +237,12 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	switch l.State {
 	case notebooks.Waiting:
 		s.describeWaiting(&common, v, l)
+		switch c := l.Job.Tasks; {
+		case c != nil && c.Running > 0:
+			common.Headline = "Running"
+		case l.Held():
+			common.Headline = "Waiting"
+		}
 		view.Headline, view.Text, view.Holders = common.Headline, common.Text, common.Holders
 		view.Elapsed = units.Duration(now.Sub(l.Requested))
 	case notebooks.Starting:
@@ -231,7 +252,7 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 	case notebooks.Stopping:
 		view.Headline = "Ending"
 	case notebooks.Ended:
-		view.Headline = map[string]string{"succeeded": "It has succeeded", "failed": "It has failed", "cancelled": "Cancelled", "timed out": "It ran out of time"}[l.Finished()]
+		view.Headline = map[string]string{"succeeded": "It has succeeded", "failed": "It has failed", "cancelled": "Cancelled", "timed out": "It ran out of time", "not run": "It was not run"}[l.Finished()]
 		if !l.Ready.IsZero() {
 			view.Elapsed = units.Duration(l.Ended.Sub(l.Ready))
 		}
@@ -243,14 +264,41 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.Facts = append(view.Facts, l.Job.Environment)
 	}
 	view.Facts = append(view.Facts, "time limit "+units.Lasting(l.Job.Limit))
+	if l.Job.Retries > 0 {
+		view.Facts = append(view.Facts, fmt.Sprintf("try %d of %d", l.Job.Try(), l.Job.Retries+1))
+	}
+	for i, t := range l.Job.Tries {
+		view.Tries = append(view.Tries, jobTry{strconv.Itoa(i + 1), units.Duration(time.Duration(t.Until-t.From) * time.Millisecond), sentence(t.Reason)})
+	}
 	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
 		view.Facts = append(view.Facts, "on "+s.called(l.Node))
 	}
-	if view.Own {
+	if view.IsArray = l.IsArray(); view.IsArray {
+		view.Facts = append(view.Facts, "elements "+l.Job.Array)
+	} else if view.Own {
 		view.Facts = append(view.Facts, "log in "+l.Job.Output)
 		view.Log = s.logView(l)
 	}
+	if l.Job.ArrayJob != 0 {
+		view.ArrayJob = strconv.FormatInt(l.Job.ArrayJob, 10)
+	}
 	return view
+}
+
+// addTasks adds an array's elements to its page.
+func (s *Server) addTasks(ctx context.Context, v visitor, l *notebooks.Launch, view *jobView) error {
+	if !view.IsArray {
+		return nil
+	}
+	tasks, err := s.cfg.Notebooks.Tasks(ctx, l.ID)
+	if err != nil {
+		return fmt.Errorf("list the elements of job %d: %w", l.ID, err)
+	}
+	machines := s.machines(s.cfg.Fleet.Snapshots(), v, false)
+	for i := range tasks {
+		view.Tasks = append(view.Tasks, s.jobRow(v, &tasks[i], machines))
+	}
+	return nil
 }
 
 func (s *Server) logView(l *notebooks.Launch) logView {
@@ -360,7 +408,7 @@ func (s *Server) runJobAgain(_ http.ResponseWriter, r *http.Request, v visitor) 
 func (s *Server) jobsParts(v visitor, p page) parts {
 	return func(ctx context.Context, _ *tick) ([]part, error) {
 		rows, err := s.jobRows(ctx, v)
-		return []part{{id: "jobs", body: jobList(p, rows)}}, err
+		return []part{{id: "jobs", body: jobList(p, "jobs", "/jobs", rows)}}, err
 	}
 }
 
@@ -372,12 +420,15 @@ func (s *Server) jobParts(v visitor, p page, id string) parts {
 			return nil, err
 		}
 		view := s.jobView(v, &l)
+		if err := s.addTasks(ctx, v, &l, &view); err != nil {
+			return nil, err
+		}
 		return []part{
 			{id: "job-state", body: jobState(view)},
 			{id: "job-clock", body: jobClock(view)},
 			{id: "job-detail", body: jobDetail(view)},
 			{id: "job-actions", body: jobActions(p, view)},
-			{id: "job-log", body: jobLogBox(view)},
+			{id: "job-log", body: jobOutcome(p, view)},
 		}, nil
 	}
 }

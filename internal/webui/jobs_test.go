@@ -32,10 +32,40 @@ func (l *lab) someJobs() {
 		running.Started, running.Ready, running.Node = now.Add(-2*time.Hour), now.Add(-2*time.Hour), "gpu-box"
 		failed := job("evaluate", notebooks.Ended, 26*time.Hour, 0)
 		failed.Ended, failed.EndCode, failed.Reason = now.Add(-25*time.Hour), notebooks.EndExited, "Its program ended with exit code 1. Its last line was: ValueError: no data"
+		failed.Job.Retries = 1
+		failed.Job.Tries = []notebooks.Try{{From: now.Add(-26 * time.Hour).UnixMilli(), Until: now.Add(-25*time.Hour - 30*time.Minute).UnixMilli(), EndCode: notebooks.EndInterrupted, Reason: "It was interrupted: its machine was shut down."}}
+		held := job("report", notebooks.Waiting, 5*time.Minute, 1)
+		held.Job.Held, held.Reason = true, "It waits until job 1 (sweep) and job 2 (train) have succeeded."
+		array := job("grid", notebooks.Waiting, 9*time.Minute, 1)
+		array.Job.Held, array.Job.Array, array.Job.Tasks = true, "0-99%4", &notebooks.TaskCounts{Total: 100, Waiting: 99, Running: 1}
+		array.Reason = "Of 100 elements: 1 running, 99 waiting."
+		element := job("grid", notebooks.Running, 9*time.Minute, 1)
+		element.Job.ArrayJob, element.Job.ArrayTask, element.Ready = int64(len(*list)-1), 3, now.Add(-time.Minute)
+		never := job("publish", notebooks.Ended, 40*time.Hour, 0)
+		never.Ended, never.EndCode, never.Reason = now.Add(-39*time.Hour), notebooks.EndDependency, "It was not run: it needs job 3 (evaluate) to succeed, and that has failed."
 		done := job("download", notebooks.Ended, 50*time.Hour, 0)
 		done.Ended, done.EndCode, done.Reason = now.Add(-48*time.Hour), notebooks.EndSucceeded, "It has ended well."
 		l.notebooks.said = strings.Repeat("epoch 1: loss 0.71, a line that is much longer than any phone is wide, and then some more of it\n", 12)
 	})
+}
+
+// A job that waits for others says so, and one that was not run is no failure.
+func TestJobAfter(t *testing.T) {
+	l := newLab(t)
+	l.someJobs()
+	c := l.client(t, "ben")
+	c.get("/jobs").want(t, http.StatusOK, "It waits until job 1 (sweep) and job 2 (train) have succeeded.", "not run")
+	c.get("/jobs/4").want(t, http.StatusOK, "Waiting", "It waits until job 1")
+	c.get("/jobs/3").want(t, http.StatusOK, "try 2 of 2", "Tries before this one", "It was interrupted: its machine was shut down.", "30 min")
+	if body := c.get("/jobs/4").body; strings.Contains(body, "Waiting for 1 GPU") {
+		t.Error("it is said to wait for a GPU")
+	}
+	if body := c.get("/jobs").body; strings.Count(body, "grid") == 0 || strings.Contains(body, "5_3") {
+		t.Error("an array is not one row")
+	}
+	c.get("/jobs/5").want(t, http.StatusOK, "Running", "Of 100 elements: 1 running, 99 waiting.", "elements 0-99%4", "5_3", `href="/jobs/6"`)
+	c.get("/jobs/6").want(t, http.StatusOK, "5_3", "All elements", `href="/jobs/5"`)
+	c.get("/jobs/7").want(t, http.StatusOK, "It was not run", "and that has failed.", "Run again")
 }
 
 // A job is submitted on its page, followed there, cancelled and run again.

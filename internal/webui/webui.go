@@ -70,6 +70,8 @@ type Notebooks interface {
 	Cancel(ctx context.Context, id int64) error
 	// Jobs returns a user's jobs, newest first.
 	Jobs(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	// Tasks returns the elements of an array of jobs that have been in line.
+	Tasks(ctx context.Context, array int64) ([]notebooks.Launch, error)
 	Submit(ctx context.Context, user users.User, request notebooks.JobRequest) (notebooks.Launch, error)
 	// Again submits a job once more.
 	Again(ctx context.Context, user users.User, id int64) (notebooks.Launch, error)

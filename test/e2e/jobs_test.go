@@ -25,6 +25,10 @@ func TestJobs(t *testing.T) {
 		{"behind two notebooks", j.behindNotebooks, true},
 		{"how they end", j.ends, false},
 		{"a notebook as a job", j.notebook, false},
+		{"one after the other", j.after, false},
+		{"tried again", j.triedAgain, false},
+		{"an array", j.array, false},
+		{"beyond a quota", j.beyondQuota, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
 		{"nothing is left", j.nothingLeft, false},
@@ -226,6 +230,119 @@ func (j *jobs) ends(t *testing.T, a *appliance) {
 	if said := l.gpulab(t, 0, []string{"logs", long}, "bytes are left out here"); !strings.HasPrefix(said, "1\n2\n3\n") {
 		t.Errorf("a long log begins with %.40q", said)
 	}
+}
+
+// after: jobs wait for each other, outside of the line; who needs one that fails
+// is not run.
+func (j *jobs) after(t *testing.T, a *appliance) {
+	l := j.terminal
+	l.gpulab(t, 9, []string{"submit", "--after", "4711", l.script(t, "after.sh", "echo after; date\n")}, "You have no job 4711")
+	l.gpulab(t, 9, []string{"submit", "--dependency", "afternotok:1", "after.sh"}, "nothing that a job can wait for")
+	first := l.submit(t, "--name", "first", l.script(t, "first.sh", "until [ -e go-on ]; do sleep 0.2; done\n"))
+	second := l.submit(t, "--name", "second", "--after", first, "--gpus", "1", "after.sh")
+	third := l.submit(t, "--name", "third", l.script(t, "third.sh", "#SBATCH --dependency=afterok:"+second+",afterany:"+first+"\nexit 4\n"))
+	needs := l.submit(t, "--name", "needs", "--after", third, "after.sh")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + second)
+	b.WaitText("#job-state", "It waits until job "+first+" (first) has succeeded.")
+	b.Pictures("job-after")
+	l.gpulab(t, 0, []string{"jobs"}, "It waits until job "+second+" (second) has succeeded, and until job "+first+" (first) has ended.")
+	if got := a.workloads(t); strings.Contains(got, "user-cleo") {
+		t.Errorf("it stands in the line all the same:\n%s", got)
+	}
+	home := a.homeOf(t, "cleo")
+	a.MustRun(a.ctx, "touch", home+"/go-on")
+	b.WaitText("#job-state", "It has succeeded")
+	b.WaitText("#job-log", "after")
+	b.Open(pages + "/jobs/" + needs)
+	b.WaitText("#job-state", "It was not run: it needs job "+third+" (third) to succeed, and that has failed.")
+	l.gpulab(t, 10, []string{"run", "--after", third, "--", "true"}, "It was not run")
+	l.gpulab(t, 0, []string{"run", "--dependency", "afterany:" + third + ":" + needs, "--", "echo", "all the same"}, "all the same")
+}
+
+// triedAgain: a job that fails, and one whose pod is lost, is started again, in the
+// same log.
+func (j *jobs) triedAgain(t *testing.T, a *appliance) {
+	l := j.terminal
+	number := l.submit(t, "--name", "stubborn", l.script(t, "stubborn.sh", `#!/bin/bash
+#GPULAB --retries=2
+echo "this is try $GPULAB_JOB_TRY of $SLURM_JOB_ID"
+case $GPULAB_JOB_TRY in
+1) exit 5 ;;
+2) sleep 600 ;;
+esac
+`))
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-state", "for try 2 of 3. The last one: Its program ended with exit code 5.")
+	l.gpulab(t, 0, []string{"jobs"}, "waiting, try 2 of 3: It is started again at")
+	b.Pictures("job-retry")
+	b.Patient(time.Minute).WaitText("#job-log", "this is try 2 of "+number)
+	a.MustGpulab(a.ctx, "kubectl", "-n", "user-cleo", "delete", "pod", "job-"+number, "--wait=false", "--grace-period=1")
+	b.Patient(2*time.Minute).WaitText("#job-state", "It has succeeded")
+	b.WaitText("#job-detail", "Its program ended with exit code 5.")
+	said := l.gpulab(t, 0, []string{"logs", number})
+	for _, line := range []string{"this is try 1", "[gpulab: try 2 of 3]", "this is try 2", "[gpulab: try 3 of 3]", "this is try 3"} {
+		if strings.Count(said, line) != 1 {
+			t.Errorf("the log does not have %q once:\n%s", line, said)
+		}
+	}
+}
+
+// array: one submit makes many jobs, some at a time, each with its log; they are
+// cancelled one by one or as a whole.
+func (j *jobs) array(t *testing.T, a *appliance) {
+	l := j.terminal
+	l.gpulab(t, 9, []string{"submit", "--array", "0-", l.script(t, "sweep.sh", "#SBATCH --output=sweep/%A-%a.log\necho \"element $SLURM_ARRAY_TASK_ID of $GPULAB_ARRAY_JOB_ID\"\nuntil [ -e sweep-on ]; do sleep 0.2; done\n")}, "names no elements of an array")
+	l.gpulab(t, 9, []string{"submit", "--array", "0-5000", "sweep.sh"}, "1000 elements at most")
+	l.gpulab(t, 9, []string{"submit", "--array", "0-9", "--output", "same.log", "sweep.sh"}, "to the same file")
+	number := l.submit(t, "--name", "sweep", "--array", "1-5:2,8%2", "sweep.sh")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-state", "Of 4 elements: 2 running, 2 waiting.")
+	b.WaitText("#job-log", number+"_3")
+	b.Pictures("job-array")
+	l.gpulab(t, 0, []string{"jobs"}, "sweep", "Of 4 elements: 2 running, 2 waiting.")
+	l.gpulab(t, 0, []string{"jobs", "--array", number}, number+"_1", number+"_3")
+	l.gpulab(t, 0, []string{"cancel", number + "_8"}, "is being cancelled")
+	l.gpulab(t, 9, []string{"cancel", number + "_2"}, "no such element")
+	b.WaitText("#job-state", "2 running, 1 waiting, 1 cancelled.")
+	a.MustRun(a.ctx, "touch", a.homeOf(t, "cleo")+"/sweep-on")
+	b.WaitText("#job-state", "Of 4 elements: 3 succeeded, 1 cancelled.")
+	if said := l.gpulab(t, 0, []string{"logs", number + "_5"}); said != "element 5 of "+number+"\n" {
+		t.Errorf("its third element has said %q", said)
+	}
+	if got := a.MustRun(a.ctx, "cat", a.homeOf(t, "cleo")+"/sweep/"+number+"-1.log"); got != "element 1 of "+number+"\n" {
+		t.Errorf("the log of its first is %q", got)
+	}
+	a.MustRun(a.ctx, "rm", a.homeOf(t, "cleo")+"/sweep-on")
+	whole := l.submit(t, "--name", "whole", "--array", "0-999%2", "sweep.sh")
+	b.Open(pages + "/jobs/" + whole)
+	b.WaitText("#job-state", "2 running, 998 waiting.")
+	b.Click("#job-actions", "Cancel whole")
+	b.Click("dialog[open]", "Cancel it")
+	b.WaitText("#job-state", "Cancelled")
+	a.eventually(t, "its pods are gone", func() bool {
+		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-cleo", "get", "pods", "-o", "name"), "job-")
+	})
+}
+
+// beyondQuota: a job waits for what its owner's quota has left, and not at all for
+// what it never allows.
+func (j *jobs) beyondQuota(t *testing.T, a *appliance) {
+	l := j.terminal
+	a.MustGpulab(a.ctx, "quota", "set", "user:cleo", "gpus", "1")
+	defer a.MustGpulab(a.ctx, "quota", "unset", "user:cleo", "gpus")
+	l.gpulab(t, 9, []string{"submit", "--gpus", "2", l.script(t, "one.sh", "echo one\nuntil [ -e enough ]; do sleep 0.2; done\n")}, "your quota for GPUs at once is 1")
+	first := l.submit(t, "--gpus", "1", "one.sh")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + first)
+	b.WaitText("#job-log", "one")
+	second := l.submit(t, "--gpus", "1", "one.sh")
+	b.Open(pages + "/jobs/" + second)
+	b.WaitText("#job-state", "It waits for your quota. Your quota for GPUs at once is 1")
+	a.MustRun(a.ctx, "touch", a.homeOf(t, "cleo")+"/enough")
+	b.WaitText("#job-state", "It has succeeded")
 }
 
 // cancelled: a job that is cancelled has time to save its state, and its GPU goes

@@ -115,7 +115,11 @@ func (n *Notebooks) Submit(_ context.Context, u users.User, r notebooks.JobReque
 		return notebooks.Launch{}, &notebooks.JobError{Text: "The job has nothing to run."}
 	}
 	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"), Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
-		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour)}}
+		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0}}
+	l.Job.Array = r.Array
+	if r.Retries != nil {
+		l.Job.Retries = *r.Retries
+	}
 	if r.GPUs != nil {
 		l.GPUs, l.Profile = *r.GPUs, "gpu"
 	}
@@ -138,9 +142,28 @@ func (n *Notebooks) Again(ctx context.Context, u users.User, id int64) (notebook
 	return n.Submit(ctx, u, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: l.Title})
 }
 
+// Tasks are the elements of an array.
+func (n *Notebooks) Tasks(_ context.Context, array int64) ([]notebooks.Launch, error) {
+	return n.filter(func(l notebooks.Launch) bool { return l.Job != nil && l.Job.ArrayJob == array }), nil
+}
+
+// CancelTask cancels an element, as far as it is there.
+func (n *Notebooks) CancelTask(ctx context.Context, array notebooks.Launch, task int) error {
+	if a, err := notebooks.ParseArray(array.Job.Array); err != nil || !slices.Contains(a.Tasks, task) {
+		return notebooks.ErrNotFound
+	}
+	tasks, err := n.Tasks(ctx, array.ID)
+	for i := range tasks {
+		if err == nil && tasks[i].Job.ArrayTask == task {
+			return n.Cancel(ctx, tasks[i].ID)
+		}
+	}
+	return err
+}
+
 // Jobs are somebody's, the newest first.
 func (n *Notebooks) Jobs(_ context.Context, userID int64) ([]notebooks.Launch, error) {
-	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil })
+	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil && l.Job.ArrayJob == 0 })
 	slices.Reverse(list)
 	return list, nil
 }

@@ -1,0 +1,124 @@
+package notebooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Held tells whether the launch is a job that has no place in the line yet,
+// because it waits for something else than its turn.
+func (l Launch) Held() bool { return l.State == Waiting && l.Job != nil && l.Job.Held }
+
+// WaitsForGPU tells whether the launch stands in the line for GPUs.
+func (l Launch) WaitsForGPU() bool {
+	return l.State == Waiting && l.GPUs > 0 && !l.Never && !l.Held()
+}
+
+// letIn puts jobs in the line that wait for nothing else any more, ends those
+// that cannot start any more, and says of the others what they wait for. It
+// returns what stands in the line already, or is past it.
+func (s *Service) letIn(ctx context.Context, list []Launch) []Launch {
+	return slices.DeleteFunc(slices.Clone(list), func(l Launch) bool {
+		if l.Held() {
+			s.lookAtHeld(ctx, l)
+		}
+		return l.Held()
+	})
+}
+
+func (s *Service) lookAtHeld(ctx context.Context, l Launch) {
+	words, never, err := s.heldBy(ctx, l)
+	if err == nil && never != "" {
+		s.endWaiting(ctx, l, EndDependency, never)
+		return
+	}
+	if err == nil && words == "" && !l.IsArray() {
+		if err = s.rows.enter(ctx, l.ID, s.now()); err == nil {
+			s.with(l.ID, func(t *track) { *t = track{busy: t.busy} }) // what it waited for is over
+			s.kick()
+			return
+		}
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			s.log.Error("what a job waits for cannot be told", "launch", l.ID, "error", err)
+		}
+		return
+	}
+	s.with(l.ID, func(t *track) {
+		t.begin(StepQueue, l.Requested)
+		t.reason = words
+	})
+}
+
+// heldBy says what a held job waits for, or why it cannot start any more; both
+// are "" when it may stand in line.
+func (s *Service) heldBy(ctx context.Context, l Launch) (words, never string, err error) {
+	words, never, err = s.waitsFor(ctx, l)
+	if err != nil || words != "" || never != "" {
+		return words, never, err
+	}
+	if l.IsArray() {
+		words, err = s.spread(ctx, l)
+		return words, "", err
+	}
+	if words = s.pauses(l); words == "" {
+		words, err = s.beyondQuota(ctx, l)
+	}
+	return words, "", err
+}
+
+// beyondQuota says why a job has to wait for its owner's quota, "" when it fits.
+func (s *Service) beyondQuota(ctx context.Context, l Launch) (string, error) {
+	profile, known := s.profile(l.Profile)
+	if s.cfg.Quota == nil || !known {
+		return "", nil
+	}
+	u, err := s.cfg.People.ByID(ctx, l.UserID)
+	if err != nil {
+		return "", fmt.Errorf("find the owner: %w", err)
+	}
+	profile.GPUs = l.GPUs
+	s.launching.Lock()
+	defer s.launching.Unlock()
+	refusal := (*users.Error)(nil)
+	if err := s.cfg.Quota(ctx, u, profile, 0); errors.As(err, &refusal) {
+		return "It waits for your quota. " + refusal.Text, nil
+	} else if err != nil {
+		return "", err
+	}
+	return "", nil
+}
+
+// endWaiting ends a launch that waits and cannot start any more.
+func (s *Service) endWaiting(ctx context.Context, l Launch, code, reason string) {
+	l.State, l.Ended, l.EndCode, l.Reason = Ended, s.now(), code, reason
+	err := s.rows.move(ctx, Waiting, l)
+	if err != nil && !errors.Is(err, errMoved) {
+		s.log.Error("a launch that waits could not be ended", "launch", l.ID, "error", err)
+		return
+	}
+	s.kick()
+}
+
+// enter gives a held job its place in the line, behind those that have one.
+func (t rows) enter(ctx context.Context, id int64, now time.Time) error {
+	tx, err := t.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(ctx, `UPDATE launches SET requested_at = ? WHERE id = ? AND state = 'waiting'`, now.UnixMilli(), id)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `UPDATE jobs SET held = 0 WHERE launch_id = ?`, id)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	return err
+}
