@@ -1,5 +1,5 @@
-// The linters' module: apart from the product's, so that several hundred
-// requirements of golangci-lint decide no version of ours.
+// The module of the linters and of what runs the labs of test/e2e: apart from the
+// product's, so that several hundred requirements decide no version of ours.
 module github.com/gpulab/gpulab/tools
 
 go 1.26.0
