@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -169,17 +170,18 @@ func (r *JobRequest) prepare(handle string) error {
 		return err
 	}
 	if r.Array == "" {
-		_, err = outputFile(r.Output, handle, "job", 1, nil)
+		_, err = outputFile(r.Output, handle, r.Name, math.MaxInt64, nil)
 		return err
 	}
 	if _, err := ParseArray(r.Array); err != nil {
 		return err
 	}
-	first, err := outputFile(r.Output, handle, "job", 2, &Job{ArrayJob: 1, ArrayTask: 0})
+	// As long as their names may ever get.
+	first, err := outputFile(r.Output, handle, r.Name, math.MaxInt64-1, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask - 1})
 	if err != nil {
 		return err
 	}
-	if second, err := outputFile(r.Output, handle, "job", 3, &Job{ArrayJob: 1, ArrayTask: 1}); err != nil || first == second {
+	if second, err := outputFile(r.Output, handle, r.Name, math.MaxInt64, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask}); err != nil || first == second {
 		return refuse("All elements of the array would write to the same file. Have %%a, the element's number, in the name of the output.")
 	}
 	return nil

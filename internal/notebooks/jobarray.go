@@ -52,7 +52,7 @@ func ParseArray(text string) (Array, error) {
 		switch {
 		case err != nil, from < 0, to < from, by < 1, stepped && !isSpan:
 			return a, wrong
-		case to > maxTask:
+		case to > maxTask, by > maxTask:
 			return a, refuse("The numbers of an array's elements go to %d.", maxTask)
 		case (to-from)/by >= maxTasks:
 			return a, tooManyTasks
@@ -149,7 +149,7 @@ func counts(a Array, tasks []Launch) *TaskCounts {
 
 // spread puts elements of an array in line as far as they may, and ends the array
 // after the last one. It says what happens with it, "" when it has ended.
-func (s *Service) spread(ctx context.Context, l Launch) (string, error) {
+func (s *Service) spread(ctx context.Context, l Launch, refused refusals) (string, error) {
 	a, err := ParseArray(l.Job.Array)
 	if err != nil {
 		return "", err
@@ -176,15 +176,13 @@ func (s *Service) spread(ctx context.Context, l Launch) (string, error) {
 		if added >= atOnce || a.Most > 0 && active >= a.Most {
 			break
 		}
-		if words, err = s.beyondQuota(ctx, l); err != nil || words != "" {
-			break
-		}
-		err := s.addTask(ctx, l, task, nil)
+		words, err = s.withinQuota(ctx, l, refused, func() error { return s.addTask(ctx, l, task, nil) })
 		if errors.Is(err, errReleased) {
+			err = nil
 			break
 		}
-		if err != nil {
-			return "", err
+		if err != nil || words != "" {
+			break
 		}
 		active, added = active+1, added+1
 		s.again()
@@ -284,6 +282,23 @@ func (s *Service) CancelTask(ctx context.Context, array Launch, task int) error 
 		}
 	}
 	return fmt.Errorf("cancel element %d of job %d: %w", task, array.ID, errMoved)
+}
+
+// endStrays ends elements that go on although their array has been ended: gpulab
+// was killed in between.
+func (s *Service) endStrays(ctx context.Context, list []Launch) {
+	there := map[int64]bool{}
+	for _, l := range list {
+		there[l.ID] = true
+	}
+	for _, l := range list {
+		if l.Job == nil || l.Job.ArrayJob == 0 || there[l.Job.ArrayJob] || l.State == Stopping && !l.triesAgain() {
+			continue
+		}
+		if err := s.end(ctx, l.ID, EndCancelled, cancelled); err != nil && ctx.Err() == nil {
+			s.log.Error("an element of an array that has ended could not be ended", "launch", l.ID, "error", err)
+		}
+	}
 }
 
 // endTasks ends what an array has in line and in the cluster.

@@ -172,7 +172,7 @@ func TestParseArray(t *testing.T) {
 		"": "names no elements", "a": "names no elements", "3-1": "names no elements", "-1": "names no elements", "1-": "names no elements", "1:2": "names no elements",
 		"0-9:0": "names no elements", "0-9%0": "names no elements", "0-9%": "names no elements", "1,,2": "names no elements",
 		"0-1000": "1000 elements at most", "0-999,2000": "1000 elements at most", "0-99999999": "go to 1000000", "0-9223372036854775807": "go to 1000000",
-		"1-99999999999999999999": "names no elements",
+		"1-99999999999999999999": "names no elements", "1-5:9223372036854775807": "go to 1000000",
 	} {
 		got, err := ParseArray(text)
 		if err != nil && !strings.Contains(err.Error(), want) || err == nil && !strings.Contains(fmt.Sprint(got.Tasks, got.Most), want) {
@@ -185,5 +185,30 @@ func TestParseArray(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("output %s: %v", output, err)
 		}
+	}
+	// What an element would be refused for is refused with the array.
+	_, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Name: "..", Array: "0-9", Output: "%x/%a.log"})
+	if no := (*JobError)(nil); !errors.As(err, &no) {
+		t.Errorf("an output outside of the home: %v", err)
+	}
+}
+
+// gpulab is killed between the end of an array and that of its elements.
+func TestJobArrayEndedByHalf(t *testing.T) {
+	h := newHouse(t, 1)
+	array := h.submit(h.alice, JobRequest{Program: command("x"), GPUs: new(1), Array: "1-2"})
+	first := h.task(array, 1)
+	h.is(first.ID, Running)
+	array, err := h.service.rows.get(t.Context(), array.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	array.State, array.Ended, array.EndCode = Ended, h.service.now(), EndCancelled
+	if err := h.service.rows.move(t.Context(), Waiting, array); err != nil {
+		t.Fatal(err)
+	}
+	h.service.kick()
+	if got := h.is(first.ID, Ended); got.Finished() != "cancelled" {
+		t.Errorf("its element is %s", got.Finished())
 	}
 }

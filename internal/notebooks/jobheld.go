@@ -23,26 +23,42 @@ func (l Launch) WaitsForGPU() bool {
 // that cannot start any more, and says of the others what they wait for. It
 // returns what stands in the line already, or is past it.
 func (s *Service) letIn(ctx context.Context, list []Launch) []Launch {
+	refused := refusals{}
 	return slices.DeleteFunc(slices.Clone(list), func(l Launch) bool {
 		if l.Held() {
-			s.lookAtHeld(ctx, l)
+			s.lookAtHeld(ctx, l, refused)
 		}
 		return l.Held()
 	})
 }
 
-func (s *Service) lookAtHeld(ctx context.Context, l Launch) {
-	words, never, err := s.heldBy(ctx, l)
+// refusals are what one pass has learnt of quotas: what did not fit fits no better
+// after others were let in, and needs no second look.
+type refusals map[quotaAsk]string
+
+type quotaAsk struct {
+	user    int64
+	profile string
+	gpus    int
+}
+
+func (s *Service) lookAtHeld(ctx context.Context, l Launch, refused refusals) {
+	words, never, err := s.heldBy(ctx, l, refused)
 	if err == nil && never != "" {
 		s.endWaiting(ctx, l, EndDependency, never)
 		return
 	}
 	if err == nil && words == "" && !l.IsArray() {
-		if err = s.rows.enter(ctx, l.ID, s.now()); err == nil {
+		enter := func() error { return s.rows.enter(ctx, l.ID, s.now()) }
+		if words, err = s.withinQuota(ctx, l, refused, enter); err == nil && words == "" {
 			s.with(l.ID, func(t *track) { *t = track{busy: t.busy} }) // what it waited for is over
 			s.kick()
 			return
 		}
+	}
+	if no := (*JobError)(nil); errors.As(err, &no) {
+		s.endWaiting(ctx, l, EndFailed, no.Error())
+		return
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -58,22 +74,37 @@ func (s *Service) lookAtHeld(ctx context.Context, l Launch) {
 
 // heldBy says what a held job waits for, or why it cannot start any more; both
 // are "" when it may stand in line.
-func (s *Service) heldBy(ctx context.Context, l Launch) (words, never string, err error) {
+func (s *Service) heldBy(ctx context.Context, l Launch, refused refusals) (words, never string, err error) {
 	words, never, err = s.waitsFor(ctx, l)
 	if err != nil || words != "" || never != "" {
 		return words, never, err
 	}
 	if l.IsArray() {
-		words, err = s.spread(ctx, l)
+		words, err = s.spread(ctx, l, refused)
 		return words, "", err
 	}
-	if words = s.pauses(l); words == "" {
-		words, err = s.beyondQuota(ctx, l)
+	return s.pauses(l), "", nil
+}
+
+// withinQuota lets a job in if its owner's quota has room for it, and says else
+// why it has to wait.
+func (s *Service) withinQuota(ctx context.Context, l Launch, refused refusals, enter func() error) (words string, err error) {
+	ask := quotaAsk{l.UserID, l.Profile, l.GPUs}
+	if words = refused[ask]; words != "" {
+		return words, nil
 	}
-	return words, "", err
+	// Until the row counts, nobody else may be told that there is room.
+	s.launching.Lock()
+	defer s.launching.Unlock()
+	if words, err = s.beyondQuota(ctx, l); err != nil || words != "" {
+		refused[ask] = words
+		return words, err
+	}
+	return "", enter()
 }
 
 // beyondQuota says why a job has to wait for its owner's quota, "" when it fits.
+// The caller holds launching.
 func (s *Service) beyondQuota(ctx context.Context, l Launch) (string, error) {
 	profile, known := s.profile(l.Profile)
 	if s.cfg.Quota == nil || !known {
@@ -84,8 +115,6 @@ func (s *Service) beyondQuota(ctx context.Context, l Launch) (string, error) {
 		return "", fmt.Errorf("find the owner: %w", err)
 	}
 	profile.GPUs = l.GPUs
-	s.launching.Lock()
-	defer s.launching.Unlock()
 	refusal := (*users.Error)(nil)
 	if err := s.cfg.Quota(ctx, u, profile, 0); errors.As(err, &refusal) {
 		return "It waits for your quota. " + refusal.Text, nil

@@ -54,7 +54,8 @@ func (s *Service) over(l Launch, now time.Time) Launch {
 	job.ExitCode, job.Held, job.NotBefore = nil, true, now.Add(s.pause(len(job.Tries)))
 	l.State, l.Job = Waiting, &job
 	l.EndCode, l.Reason, l.Node, l.Pod, l.GPUUUIDs = "", "", "", "", nil
-	l.Started, l.Ready = time.Time{}, time.Time{}
+	l.Started, l.Ready, l.Simulated = time.Time{}, time.Time{}, false
+	s.with(l.ID, func(t *track) { t.gpus, t.steps = nil, nil })
 	return l
 }
 

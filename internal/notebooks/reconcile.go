@@ -140,6 +140,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	// twice then, for a moment, rather than not at all.
 	reserved := s.reserved(list)
 	room := s.room()
+	s.endStrays(ctx, list)
 	inLine := s.letIn(ctx, list)
 	s.keepLine(ctx, inLine, room)
 	next := s.patience.idle

@@ -410,7 +410,7 @@ func (s *Service) end(ctx context.Context, id int64, code, reason string) error 
 		}
 		s.kick()
 		if l.IsArray() {
-			return s.endTasks(ctx, l.ID, code, reason)
+			return s.endTasks(context.WithoutCancel(ctx), l.ID, code, reason)
 		}
 		return nil
 	}

@@ -226,7 +226,9 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 	if err != nil {
 		// What was admitted stays so; places may have changed meanwhile.
 		standings = maps.Clone(l.standings)
-		maps.DeleteFunc(standings, func(_ int64, s Standing) bool { return !s.Admitted })
+		maps.DeleteFunc(standings, func(launch int64, s Standing) bool {
+			return !s.Admitted || !slices.ContainsFunc(state.Claims, func(c Claim) bool { return c.Launch == launch })
+		})
 	}
 	changed := trouble != l.trouble || !maps.Equal(standings, l.standings)
 	if trouble != l.trouble {
@@ -265,7 +267,8 @@ func (l *Line) settle(s State, standings map[int64]Standing, err error) (again b
 // refused tells an error of one launch, such as that its owner's namespace is
 // about to go, from those of a Kueue that is not there.
 func refused(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsBadRequest(err) || apierrors.IsConflict(err)
 }
 
 // mayFree tells whether room may be given free now.

@@ -328,6 +328,9 @@ func Check(limits []Limit, ask Ask) error {
 			}
 			continue
 		case GPUMemory:
+			if ask.GPUs > 0 && l.Value == 0 {
+				return refused(errNever, "%s A notebook without GPU starts at any time.", l.gpuMemoryUsedUp())
+			}
 			if ask.GPUs > 0 && l.Used >= l.Value {
 				return refused(ErrUsedUp, "%s A notebook without GPU starts at any time.", l.gpuMemoryUsedUp())
 			}
