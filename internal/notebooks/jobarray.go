@@ -104,6 +104,24 @@ func (t rows) tasks(ctx context.Context, id int64) ([]Launch, error) {
 	return t.query(ctx, `WHERE array_job = ? ORDER BY array_task`, id)
 }
 
+// taskStates are the elements of an array with nothing but their numbers and how
+// they stand: of a thousand, each row is read many times.
+func (t rows) taskStates(ctx context.Context, id int64) (list []Launch, err error) {
+	found, err := t.db.QueryContext(ctx, `SELECT state, end_code, array_task FROM launches JOIN jobs ON launch_id = id WHERE array_job = ? ORDER BY array_task`, id)
+	if err != nil {
+		return nil, fmt.Errorf("read the elements of job %d: %w", id, err)
+	}
+	defer found.Close()
+	for found.Next() {
+		l := Launch{Job: &Job{ArrayJob: id}}
+		if err := found.Scan(&l.State, &l.EndCode, &l.Job.ArrayTask); err != nil {
+			return nil, fmt.Errorf("read the elements of job %d: %w", id, err)
+		}
+		list = append(list, l)
+	}
+	return list, found.Err()
+}
+
 // counted adds to arrays how their elements stand.
 func (s *Service) counted(ctx context.Context, list []Launch, err error) ([]Launch, error) {
 	for i := range list {
@@ -115,7 +133,7 @@ func (s *Service) counted(ctx context.Context, list []Launch, err error) ([]Laun
 }
 
 func (s *Service) count(ctx context.Context, l *Launch) error {
-	tasks, err := s.rows.tasks(ctx, l.ID)
+	tasks, err := s.rows.taskStates(ctx, l.ID)
 	if err != nil {
 		return err
 	}
@@ -154,7 +172,7 @@ func (s *Service) spread(ctx context.Context, l Launch, refused refusals) (strin
 	if err != nil {
 		return "", err
 	}
-	tasks, err := s.rows.tasks(ctx, l.ID)
+	tasks, err := s.rows.taskStates(ctx, l.ID)
 	if err != nil {
 		return "", err
 	}
@@ -222,6 +240,10 @@ func (s *Service) endArray(ctx context.Context, l Launch, c *TaskCounts, tasks [
 	case len(failed) == 1:
 		s.endWaiting(ctx, l, EndExited, c.words()+" Failed: "+failed[0]+".")
 	default:
+		const named = 20
+		if more := len(failed) - named; more > 0 {
+			failed = append(failed[:named:named], fmt.Sprintf("%d more", more))
+		}
 		s.endWaiting(ctx, l, EndExited, c.words()+" Failed: "+enumerated(failed)+".")
 	}
 }
