@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -34,29 +36,29 @@ func testWatches(t *testing.T, a *appliance) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rounds = 60
+	const rounds, writers = 60, 4
 	ctx, cancel := context.WithTimeout(a.ctx, 2*time.Minute)
 	defer cancel()
 	all := client.CoreV1().ConfigMaps("default")
-	written := make(chan error, 1)
+	written, writing := errgroup.WithContext(ctx)
 	stop := make(chan struct{})
-	n := 0
-	go func() { // as fast as it goes, so that each list meets a write
-		for {
-			select {
-			case <-stop:
-				written <- nil
-				return
-			default:
+	var made atomic.Int64
+	for i := range writers { // as fast as it goes, so that each list meets writes
+		written.Go(func() error {
+			for j := 0; ; j++ {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				_, err := all.Create(writing, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("watched-%d-%d", i, j), Labels: map[string]string{"watched": "1"}}}, metav1.CreateOptions{})
+				if err != nil {
+					return err
+				}
+				made.Add(1)
 			}
-			_, err := all.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("watched-%d", n), Labels: map[string]string{"watched": "1"}}}, metav1.CreateOptions{})
-			if err != nil {
-				written <- err
-				return
-			}
-			n++
-		}
-	}()
+		})
+	}
 	watched := metav1.ListOptions{LabelSelector: "watched=1"}
 	type ear struct {
 		heard map[string]bool
@@ -82,9 +84,10 @@ func testWatches(t *testing.T, a *appliance) {
 		ears = append(ears, e)
 	}
 	close(stop)
-	if err := <-written; err != nil {
+	if err := written.Wait(); err != nil {
 		t.Fatal(err)
 	}
+	n := int(made.Load())
 	for i, e := range ears {
 		for quiet := false; len(e.heard) < n && !quiet; {
 			select {
