@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,13 +47,13 @@ func TestRunNotebook(t *testing.T) {
 		cells []string
 		code  int
 		says  string
-		ends  time.Duration
+		ends  bool // once the copy has what the first cell printed
 	}{
-		"well":   {[]string{first, "", "6 * 7"}, 0, "\n42\n", 0},
-		"fails":  {[]string{first, "1 / 0", "print('never')"}, 1, "cell 2 of 3 failed: ZeroDivisionError: division by zero\n", 0},
-		"dies":   {[]string{first, "os.kill(os.getpid(), 9)"}, 1, "cell 2 of 2 failed: the kernel died\n", 0},
-		"ended":  {[]string{first + "\ntime.sleep(600)"}, 143, "\nin ", 15 * time.Second},
-		"absent": {nil, 2, "cannot be read: No such file or directory\n", 0},
+		"well":   {[]string{first, "", "6 * 7"}, 0, "\n42\n", false},
+		"fails":  {[]string{first, "1 / 0", "print('never')"}, 1, "cell 2 of 3 failed: ZeroDivisionError: division by zero\n", false},
+		"dies":   {[]string{first, "os.kill(os.getpid(), 9)"}, 1, "cell 2 of 2 failed: the kernel died\n", false},
+		"ended":  {[]string{first + "\ntime.sleep(600)"}, 143, "\nin ", true},
+		"absent": {nil, 2, "cannot be read: No such file or directory\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := jupyter{home: t.TempDir()}
@@ -60,11 +61,22 @@ func TestRunNotebook(t *testing.T) {
 				j.write(t, "my.ipynb", c.cells...)
 			}
 			cmd := imagePython(t, j.home, "IMAGE/usr/local/bin/run-notebook", "my.ipynb")
-			if c.ends > 0 {
-				time.AfterFunc(c.ends, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+			var said bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &said, &said
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
 			}
-			out, _ := cmd.CombinedOutput()
-			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
+			if c.ends {
+				for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+					if text, _ := os.ReadFile(filepath.Join(j.home, "my.7.ipynb")); bytes.Contains(text, []byte(`"in /`)) {
+						break
+					}
+				}
+				_ = cmd.Process.Signal(syscall.SIGTERM)
+			}
+			_ = cmd.Wait()
+			out := said.String()
+			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(out, c.says) {
 				t.Errorf("exit code %d, it says\n%s", code, out)
 			}
 			if c.cells == nil {

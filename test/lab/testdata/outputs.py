@@ -1,6 +1,8 @@
 """What is kept of outputs, and into which cell they go (gpulab_outputs)."""
 
 import asyncio
+import os
+import tempfile
 import types
 
 import gpulab_outputs as o
@@ -32,49 +34,70 @@ for i in range(3 * o.MOST_OUTPUTS):
 assert len(run.outputs) == o.MOST_OUTPUTS
 
 
-# A cell that was deleted stays deleted, one without ID is found by its source, and
-# what was typed meanwhile is left as it is; a file that changes is read again.
-class Contents:
-    def __init__(self, cells):
-        self.cells, self.version, self.saves, self.meddle = cells, 1, 0, None
-
-    def get(self, path, content=True, type=None):
-        model = {"last_modified": self.version, "content": {"cells": [dict(c, metadata={}) for c in self.cells]}}
-        if not content and self.meddle:
-            self.meddle, meddle = None, self.meddle
-            meddle()
-            model["last_modified"] = self.version
-        return model
-
-    def save(self, model, path):
-        self.cells, self.saves, self.version = model["content"]["cells"], self.saves + 1, self.version + 1
-        return {"last_modified": self.version}
-
-
+# A cell that was deleted stays deleted, and what was typed meanwhile is left as it
+# is: a file that changes between its reading and its writing is read again.
 def cell(source, **more):
-    return {"cell_type": "code", "source": source, "outputs": ["old"], "execution_count": 1, **more}
+    return {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": 1, **more}
 
 
-contents = Contents([cell("a", id="1"), cell("b", id="2")])
-keeper = o.Keeper(types.SimpleNamespace(log=None, parent=types.SimpleNamespace(contents_manager=contents), _kernel_connections={}))
+def book(*cells):
+    return {"type": "notebook", "format": "json", "content": {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": list(cells)}}
 
 
-def person():
-    contents.cells = [cell("a = 1  # typed", id="1")]
-    contents.version += 1
+class Meddled(o.Contents):
+    """Somebody saves just before the first time that the keeper does."""
+
+    person, saves = None, 0
+
+    async def save(self, model, path=""):
+        if self.person:
+            person, self.person = self.person, None
+            await o.Contents.save(self, person, path)
+        self.saves += 1
+        return await super().save(model, path)
 
 
-contents.meddle = person
-runs = []
-for number in "12":
-    run = o.Run(number, "s", number, "")
-    run.hear("execute_input", {"execution_count": 7}, None)
-    run.hear("stream", {"name": "stdout", "text": "said\n"}, None)
-    runs.append(run)
-found = asyncio.run(keeper._write_into("x.ipynb", runs))
-assert found == {runs[0]} and contents.saves == 1 and len(contents.cells) == 1
-assert contents.cells[0]["source"] == "a = 1  # typed" and contents.cells[0]["outputs"][0]["text"] == "said\n"
-assert contents.cells[0]["execution_count"] == 7 and not runs[0].changed and runs[1].changed
+def keeper_of(contents):
+    keeper = o.Keeper(types.SimpleNamespace(log=None, parent=types.SimpleNamespace(contents_manager=contents), _kernel_connections={}))
+    contents.register_pre_save_hook(keeper.saved)
+    return keeper
+
+
+async def meddle(folder):
+    contents = Meddled(root_dir=folder)
+    keeper = keeper_of(contents)
+    await contents.save(book(cell("a", id="1"), cell("b", id="2")), "x.ipynb")
+    contents.person, contents.saves = book(cell("a = 1  # typed", id="1")), 0
+    runs = []
+    for number in "12":
+        run = o.Run(number, "s", number, "")
+        run.hear("execute_input", {"execution_count": 7}, None)
+        run.hear("stream", {"name": "stdout", "text": "said\n"}, None)
+        runs.append(run)
+    assert await keeper._write_into("x.ipynb", runs) == {runs[0]} and contents.saves == 2
+    (only,) = (await contents.get("x.ipynb"))["content"]["cells"]
+    assert only["source"] == "a = 1  # typed" and only["outputs"][0]["text"] == "said\n", only
+    assert only["execution_count"] == 7 and not runs[0].changed and runs[1].changed and not keeper.saving
+
+
+# Whoever reads a notebook while it is being saved gets what is saved.
+async def read_while_saving(folder):
+    contents = o.Contents(root_dir=folder)
+    cells = [cell("x" * 1000, id=str(i)) for i in range(2000)]
+    for number in range(3):
+        cells[0]["source"] = f"typed {number}"
+        saving = asyncio.ensure_future(contents.save(book(*cells), "y.ipynb"))
+        while not saving.done():
+            await asyncio.sleep(0.01)
+            if os.path.exists(f"{folder}/y.ipynb"):
+                assert (await contents.get("y.ipynb"))["content"]["cells"][0]["source"] == f"typed {number}"
+        await saving
+    assert not [name for name in os.listdir(folder) if "invalid" in name], os.listdir(folder)
+
+
+for test in (meddle, read_while_saving):
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(test(folder))
 
 old = {"cells": [cell("x"), cell("y"), cell("y")]}
 assert o.cell_of(old, o.Run("m", "s", "?", "x")) is old["cells"][0]

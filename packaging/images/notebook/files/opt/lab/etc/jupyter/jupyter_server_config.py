@@ -18,5 +18,6 @@ c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 
 # What cells print while no browser is there is kept (see gpulab_outputs).
+c.ServerApp.contents_manager_class = "gpulab_outputs.Contents"
 c.ServerApp.kernel_manager_class = "gpulab_outputs.Kernels"
 c.ServerApp.kernel_websocket_connection_class = "gpulab_outputs.Connection"

@@ -181,15 +181,18 @@
       const have = this.context.contentsModel;
       const disk = await contents.get(this.context.path, { content: false, hash: true });
       if (disk.hash && have.hash ? disk.hash === have.hash : disk.last_modified === have.last_modified) return false;
+      const file = await contents.get(this.context.path, { type: "notebook", format: "json", content: true, hash: true });
+      // Nothing is waited for from here on: what somebody types stays.
       if (!this.context.model.dirty) {
-        await this.context.revert();
+        this.context.model.fromJSON(file.content);
+        this.context._updateContentsModel?.(file);
+        this.context.model.dirty = false;
         answer.runs.forEach((run) => this.taken.add(run.run)); // its cells are new ones
         return false;
       }
       // Nobody else has changed it, or else JupyterLab asks the person when it saves.
       const same = (a, b) => new Date(a).getTime() === new Date(b).getTime();
       if (!same(have.last_modified, answer.before) || !same(disk.last_modified, answer.last)) return false;
-      const file = await contents.get(this.context.path, { type: "notebook", format: "json", content: true, hash: true });
       if (file.hash !== disk.hash) return false;
       for (const run of runs.filter((run) => run.written)) {
         const cell = file.content.cells.find((cell) => cell.id === run.cell);
