@@ -459,12 +459,12 @@ func (u *unpacker) syncFolders() error {
 // there is no moment without programs.
 func (s *stager) makeCurrent() (switched bool, err error) {
 	link := filepath.Join(s.bin, currentLink)
-	if to, err := os.Readlink(link); err == nil && to == s.hash {
-		return false, nil
-	}
-	next := link + ".new"
+	next := link + ".new" // a killed call may have left one
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
+	}
+	if to, err := os.Readlink(link); err == nil && to == s.hash {
+		return false, nil
 	}
 	if err := os.Symlink(s.hash, next); err != nil {
 		return false, err

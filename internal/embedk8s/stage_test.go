@@ -205,6 +205,17 @@ func TestStageMends(t *testing.T) {
 	}
 }
 
+// A switch to another version that was cut off leaves nothing either when the
+// version before it is staged again.
+func TestStageAfterHalfASwitch(t *testing.T) {
+	dataDir := t.TempDir()
+	rt, _ := someBundle.mustStage(t, dataDir)
+	if err := os.Symlink("another", filepath.Dir(rt.Dir)+"/current.new"); err != nil {
+		t.Fatal(err)
+	}
+	someBundle.mustStage(t, dataDir)
+}
+
 func TestRepairFindsWhatStageDoesNotLookFor(t *testing.T) {
 	dataDir := t.TempDir()
 	rt, _ := someBundle.mustStage(t, dataDir)
