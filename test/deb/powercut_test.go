@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-var cuts = flag.Int("cuts", 3, "how often the power fails in TestPowerCut")
+var cuts = flag.Int("cuts", 4, "how often the power fails in TestPowerCut")
 
 // TestPowerCut has the power fail at random moments of an installation, of
-// `gpulab init` and of an upgrade. What Debian and gpulab say to do then is enough each time.
+// `gpulab init`, of an upgrade and of a rollback. What Debian and gpulab say to do then is enough each time.
 func TestPowerCut(t *testing.T) {
 	packages, newer := current(t), t.TempDir()
 	buildVersion(t, newer, newerVersion)
@@ -55,6 +55,9 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
+// olderLab is a lab of the older version.
+const olderLab = "apt-get -q -y install /old/*.deb && gpulab init --yes --gpus simulated"
+
 // interruptions are what the power fails in: the script that makes it possible,
 // the script that is interrupted and does the same when it is run again, and how
 // long that takes.
@@ -65,7 +68,9 @@ var interruptions = []struct {
 }{
 	{"an installation", "true", "apt-get -q -y install /old/*.deb", 6 * time.Second, false},
 	{"init", "apt-get -q -y install /old/*.deb", "gpulab init --yes --gpus simulated", 25 * time.Second, true},
-	{"an upgrade", "apt-get -q -y install /old/*.deb && gpulab init --yes --gpus simulated", "apt-get -q -y install /new/*.deb", 15 * time.Second, true},
+	{"an upgrade", olderLab, "apt-get -q -y install /new/*.deb", 15 * time.Second, true},
+	// A second one would lead forth again.
+	{"a rollback", olderLab + " && apt-get -q -y install /new/*.deb && gpulab init --yes", `! gpulab status --json | grep -qF '"version": "` + newerVersion + `"' || gpulab rollback --yes`, 12 * time.Second, true},
 }
 
 func lastLines(text string, n int) string {
