@@ -82,6 +82,7 @@ type appliance struct {
 	store   *store.Store
 	people  *users.Service
 	certs   *webca.Certs
+	ownCert *webca.Own // nil without one
 	fleet   *fleet.Fleet
 	history *history.Recorder
 	quotas  *quota.Service
@@ -112,6 +113,7 @@ type appliance struct {
 	asleep atomic.Pointer[power.Sleep]
 
 	where  atomic.Pointer[place]  // it may change at any time
+	local  localName              // on the network where it is
 	former former                 // where it was before
 	before atomic.Pointer[string] // the version that is kept for a rollback
 	mend   chan struct{}          // a token when the cluster is to be looked after
@@ -178,6 +180,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return ctl.Serve(ctx, l.app.socket, l) })
 	g.Go(func() error { return l.disk.Run(ctx) })
 	g.Go(func() error { return l.keepCertificates(ctx) })
+	g.Go(func() error { return l.keepLocalName(ctx) })
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
@@ -266,9 +269,13 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.proxy, err = newProxyName(l.cfg.Network); err != nil {
 		return err
 	}
+	if l.ownCert, err = l.cfg.TLS.open(); err != nil {
+		slog.Warn("the lab shows a certificate of its own making until this is mended", "err", err)
+	}
 	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames()); err != nil {
 		return err
 	}
+	l.certs.Prefer(l.ownCert)
 	if l.hub, err = loadHubSecrets(l.cfg.DataDir); err != nil {
 		return err
 	}

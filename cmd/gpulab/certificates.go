@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/ctl"
@@ -14,13 +15,23 @@ const (
 	// certificatesLeft is how long they must be good at least. k3s makes new ones
 	// for a year when it starts, from 120 days before the end on.
 	certificatesLeft = 60 * 24 * time.Hour
+	// ownLeft is when people are told of a certificate that somebody else renews: those
+	// who do it by themselves have done so by then.
+	ownLeft = 14 * 24 * time.Hour
 )
 
-// keepCertificates restarts k3s, and nothing else, before its certificates run
-// out, or when they have because the clock was set. Notebooks go on.
+// keepCertificates takes a renewed certificate of the lab's own over. It restarts k3s,
+// and nothing else, before Kubernetes' certificates run out, or when they have because the
+// clock was set. Notebooks go on.
 func (l *appliance) keepCertificates(ctx context.Context) error {
 	var tried time.Time // what ran out then; a restart that changes nothing is not repeated
 	for sleep(ctx, certificatesEvery) {
+		if l.ownCert.Look() {
+			slog.Info("the lab's own certificate is a new one", "until", l.ownCert.Until(), "names", l.ownCert.Names())
+			if err := l.certs.Renew(l.certNames()); err != nil {
+				slog.Error("the lab does not answer to the names of its own certificate yet", "err", err)
+			}
+		}
 		cluster := l.cluster.Load()
 		if cluster == nil || !cluster.Process().Running {
 			continue
@@ -52,8 +63,15 @@ func (l *appliance) certificatesComponent() ctl.Component {
 		c.State, c.Detail, c.NextStep = ctl.Warning, err.Error(), "restart gpulab; Kubernetes makes what is missing"
 	case !kubernetes.IsZero() && time.Now().After(kubernetes):
 		c.State, c.Detail, c.NextStep = ctl.Warning, "Kubernetes' ran out on "+kubernetes.Format(time.DateOnly), "gpulab restarts Kubernetes within a minute to renew them; if the clock is wrong, set it: timedatectl set-ntp true"
+	case l.ownCert != nil && l.ownCert.Trouble(time.Now()) != "":
+		c.State, c.Detail, c.NextStep = ctl.Warning, l.ownCert.Trouble(time.Now()), "renew the files that `tls` in the configuration names; they are taken over within a minute"
+	case l.ownCert != nil && time.Until(l.ownCert.Until()) < ownLeft:
+		c.State, c.Detail, c.NextStep = ctl.Warning, "the lab's own certificate runs out on "+l.ownCert.Until().Format(time.DateOnly), "renew the files that `tls` in the configuration names; they are taken over within a minute"
 	default:
 		c.Detail = "pages until " + l.certs.Until().Format(time.DateOnly) + ", Kubernetes until " + kubernetes.Format(time.DateOnly) + "; both are renewed before"
+		if l.ownCert != nil {
+			c.Detail += "; the lab's own, for " + strings.Join(l.ownCert.Names(), ", ") + ", until " + l.ownCert.Until().Format(time.DateOnly)
+		}
 	}
 	return c
 }

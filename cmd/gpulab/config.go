@@ -22,6 +22,7 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/webca"
 )
 
 const (
@@ -51,6 +52,12 @@ type Config struct {
 	Address string `json:"address,omitempty"`
 	// Names are further names people reach this machine by.
 	Names []string `json:"names,omitempty"`
+	// LocalName is the lab's name on the local network, without ".local", or off.
+	LocalName LocalName `json:"localName,omitempty"`
+	// TLS is a certificate of the lab's own for some of its names.
+	TLS TLSConfig `json:"tls,omitzero"`
+	// TrustedProxies are the reverse proxies before this lab: "10.1.2.3", or a network.
+	TrustedProxies []string `json:"trustedProxies,omitempty"`
 	// HTTPSPort serves pages, HubPort notebooks, HTTPPort redirects to HTTPS
 	// (0 turns it off).
 	HTTPSPort int  `json:"httpsPort,omitempty"`
@@ -102,6 +109,32 @@ type Config struct {
 	K3s K3sConfig `json:"k3s,omitempty"`
 }
 
+// TLSConfig names the files of a certificate that another authority has signed.
+type TLSConfig struct {
+	Certificate string `json:"certificate,omitempty"`
+	Key         string `json:"key,omitempty"`
+}
+
+func (t TLSConfig) check() error {
+	switch {
+	case t == TLSConfig{}:
+		return nil
+	case t.Certificate == "" || t.Key == "":
+		return errors.New("tls needs both: certificate, the file with the certificate, and key, the file with its key")
+	case !filepath.IsAbs(t.Certificate) || !filepath.IsAbs(t.Key):
+		return errors.New("tls.certificate and tls.key must be full paths of files")
+	}
+	return nil
+}
+
+// open reads the certificate; without one it is nil.
+func (t TLSConfig) open() (*webca.Own, error) {
+	if t == (TLSConfig{}) {
+		return nil, nil
+	}
+	return webca.OpenOwn(t.Certificate, t.Key)
+}
+
 // SignUp is how people without an invitation come in.
 type SignUp string
 
@@ -113,15 +146,20 @@ const (
 
 // UnmarshalJSON takes the word off, which is false in YAML.
 func (s *SignUp) UnmarshalJSON(data []byte) error {
-	var word string
+	*s = SignUp(wordOrOff(data))
+	return nil
+}
+
+// wordOrOff is the word that stands in the configuration; what is none stays as it
+// is there, to be refused by its name.
+func wordOrOff(data []byte) (word string) {
 	switch {
 	case string(data) == "false":
-		word = string(signUpOff)
+		return "off"
 	case json.Unmarshal(data, &word) != nil:
-		word = string(data)
+		return string(data)
 	}
-	*s = SignUp(word)
-	return nil
+	return word
 }
 
 // MetricsConfig says who may read the metrics besides whoever has the token.
@@ -136,18 +174,23 @@ type MetricsConfig struct {
 func (m MetricsConfig) On() bool { return *m.Enabled }
 
 func (m MetricsConfig) networks() ([]netip.Prefix, error) {
+	return parseNetworks("metrics.networks", m.Networks)
+}
+
+// parseNetworks takes networks and single machines.
+func parseNetworks(key string, list []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
-	for _, text := range m.Networks {
+	for _, text := range list {
 		if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
 			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
 			continue
 		}
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("metrics.networks holds %q, but a network is written as 10.1.2.0/24, and one machine as 10.1.2.3", text)
+			return nil, fmt.Errorf("%s holds %q, but a network is written as 10.1.2.0/24, and one machine as 10.1.2.3", key, text)
 		}
 		if p != p.Masked() {
-			return nil, fmt.Errorf("metrics.networks holds %s, which is a machine and a network at once; write %s or %s", p, p.Masked(), p.Addr())
+			return nil, fmt.Errorf("%s holds %s, which is a machine and a network at once; write %s or %s", key, p, p.Masked(), p.Addr())
 		}
 		out = append(out, p)
 	}
@@ -181,6 +224,9 @@ func (c *Config) setDefaults() {
 	if c.Metrics.Enabled == nil {
 		on := true
 		c.Metrics.Enabled = &on
+	}
+	if c.LocalName == "" {
+		c.LocalName = "gpulab"
 	}
 	if c.SignUp == "" {
 		c.SignUp = signUpOff
@@ -235,6 +281,9 @@ func (c *Config) check() error {
 	if c.SignUp != signUpOff && c.SignUp != signUpApproval {
 		return fmt.Errorf("signUp is %q; it may be off or approval", c.SignUp)
 	}
+	if err := c.LocalName.check(); err != nil {
+		return err
+	}
 	if c.SimulatedGPUs < 1 || c.SimulatedGPUs > 16 {
 		return fmt.Errorf("simulatedGPUs is %d; it may be 1 to 16", c.SimulatedGPUs)
 	}
@@ -251,6 +300,12 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Metrics.networks(); err != nil {
+		return err
+	}
+	if _, err := parseNetworks("trustedProxies", c.TrustedProxies); err != nil {
+		return err
+	}
+	if err := c.TLS.check(); err != nil {
 		return err
 	}
 	if _, err := c.Quotas.term(); err != nil {

@@ -15,10 +15,14 @@ with it: an unknown key, a value that cannot be. Nothing is changed.`,
 		Example: "  gpulab config check\n  gpulab config check --config new.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if _, err := loadConfig(a.configPath); err != nil {
+			cfg, err := loadConfig(a.configPath)
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(c.OutOrStdout(), "%s is right.\n", a.configPath)
+			if _, err := cfg.TLS.open(); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is right.\n", a.configPath)
 			return err
 		},
 	})

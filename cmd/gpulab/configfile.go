@@ -29,6 +29,20 @@ address: {{printf "%q" .Address}}
 # Further names by which people reach this machine, for example [gpu.lab.example].
 names: [{{range $i, $n := .Names}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
 
+# A certificate from another authority, for the names that stand in it; put the one people use
+# first among the names above. Files that are renewed are taken over by themselves.
+tls:
+  certificate: {{printf "%q" .TLS.Certificate}}
+  key: {{printf "%q" .TLS.Key}}
+
+# Reverse proxies in front of this lab, as addresses or networks. Of these alone is believed
+# who the visitor is (X-Forwarded-For) and what was asked for (X-Forwarded-Host).
+trustedProxies: [{{range $i, $n := .TrustedProxies}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
+
+# The lab's name for machines on the same network: gpulab is gpulab.local (mDNS).
+# Of two labs that want one name, the later gets gpulab-2.local. off: none.
+localName: {{printf "%q" .LocalName}}
+
 # Pages, notebooks, and the port that only redirects to pages (0: off).
 httpsPort: {{.HTTPSPort}}
 hubPort: {{.HubPort}}

@@ -57,7 +57,7 @@ func TestConfigIsWrittenWhole(t *testing.T) {
 	var c Config
 	n := 0
 	fill(t, reflect.ValueOf(&c).Elem(), "Config", &n)
-	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act = gpusNone, "off", signUpOff, "never" // words without quotation marks
+	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act, c.LocalName = gpusNone, "off", signUpOff, "never", "vision" // words without quotation marks
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if _, err := saveConfig(path, c); err != nil {
 		t.Fatal(err)

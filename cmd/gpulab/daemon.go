@@ -35,7 +35,7 @@ func (l *appliance) WatchBoot(ctx context.Context, fn func(ctl.Boot) error) erro
 // Status implements ctl.Daemon.
 func (l *appliance) Status(ctx context.Context) (ctl.Status, error) {
 	state, _ := l.boot.now()
-	s := ctl.Status{URL: l.url(), Version: version.Version, GPUs: l.fleet.Snapshots(), Network: l.network(ctx)}
+	s := ctl.Status{URL: l.url(), LocalURL: l.localURL(), Version: version.Version, GPUs: l.fleet.Snapshots(), Network: l.network(ctx)}
 	if s.GPUs == nil {
 		s.GPUs = []gpu.Snapshot{}
 	}
@@ -118,7 +118,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
 	out = append(out, hub, l.podsComponent(ctx), l.sleepComponent(), diskComponent(l.disk.Filesystems()), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
-	out = append(out, l.certificatesComponent())
+	out = append(out, l.localNameComponent(), l.certificatesComponent())
 	out = append(out, signInComponent(l.signin.Health())...)
 	if l.cfg.GPUs == gpusNone {
 		if driver, ok := l.driverComponent(); ok {

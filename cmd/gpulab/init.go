@@ -301,11 +301,16 @@ func farewell(ctx context.Context, a *app, out io.Writer, cfg Config, changed bo
 		fmt.Fprintf(out, "Its %d GPUs are simulated: they compute nothing.\n", cfg.SimulatedGPUs)
 	}
 	fmt.Fprintf(out, "\n  Open           %s\n", status.URL)
+	if status.LocalURL != "" {
+		fmt.Fprintf(out, "                 %s, for machines on the same network\n", status.LocalURL)
+	}
 	// Refused once the lab has an administrator: then people sign in.
 	if link, err := client.AdminLink(ctx); err == nil {
 		fmt.Fprintf(out, "  Administrator  %s\n                 works once, until %s; `gpulab admin-link` makes another\n", link.URL, link.Expires.Local().Format("15:04"))
 	}
-	if fp, err := caFingerprint(cfg); err == nil {
+	if own, err := cfg.TLS.open(); err == nil && len(cfg.Names) > 0 && own.For(cfg.Names[0]) != nil {
+		fmt.Fprintf(out, "  Certificate    your own for %s, until %s\n", cfg.Names[0], own.Until().Local().Format(time.DateOnly))
+	} else if fp, err := caFingerprint(cfg); err == nil {
 		fmt.Fprintf(out, "  Certificate    SHA-256 %s\n                 browsers warn until they trust it: `gpulab ca --trust` for those here, %s/trust for others\n", fp, status.URL)
 	}
 	return printNotes(out, a, cfg)

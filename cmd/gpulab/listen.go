@@ -77,6 +77,10 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 	if *l.cfg.HTTPPort != 0 {
 		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect)})
 	}
+	proxies, err := parseNetworks("trustedProxies", l.cfg.TrustedProxies)
+	if err != nil {
+		return err
+	}
 	kept := keptSockets()
 	defer kept.giveUpRest()
 	for _, d := range doors {
@@ -89,7 +93,7 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 			return explainListen(d.what, d.port, err)
 		}
 		srv := &http.Server{
-			Handler: d.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+			Handler: forwarded{proxies, d.handler}, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 			ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
 		}
 		if d.what != "notebooks" {
@@ -105,7 +109,7 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 				srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 			}
 		}
-		ln = limitPerAddress(ln, connectionsPerAddress)
+		ln = limitPerAddress(ln, connectionsPerAddress, proxies)
 		ended := make(chan struct{})
 		g.Go(func() error {
 			var err error

@@ -3,6 +3,7 @@ package main
 import (
 	"math"
 	"net"
+	"net/netip"
 
 	"github.com/gpulab/gpulab/internal/peers"
 )
@@ -15,11 +16,12 @@ const connectionsPerAddress = 2048
 // closed at once, and others do not notice.
 type perAddress struct {
 	net.Listener
-	gate *peers.Gate
+	gate   *peers.Gate
+	exempt []netip.Prefix // which speak for many
 }
 
-func limitPerAddress(ln net.Listener, most int) *perAddress {
-	return &perAddress{Listener: ln, gate: peers.NewGate(math.MaxInt, most)}
+func limitPerAddress(ln net.Listener, most int, exempt []netip.Prefix) *perAddress {
+	return &perAddress{Listener: ln, gate: peers.NewGate(math.MaxInt, most), exempt: exempt}
 }
 
 func (l *perAddress) Accept() (net.Conn, error) {
@@ -27,6 +29,9 @@ func (l *perAddress) Accept() (net.Conn, error) {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
+		}
+		if inNetworks(l.exempt, conn.RemoteAddr().String()) {
+			return conn, nil
 		}
 		if leave, ok := l.gate.Enter(conn.RemoteAddr().String()); ok {
 			return &counted{Conn: conn, leave: leave}, nil

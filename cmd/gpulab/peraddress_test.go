@@ -14,7 +14,7 @@ func TestConnectionsPerAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := limitPerAddress(inner, 3)
+	ln := limitPerAddress(inner, 3, nil)
 	t.Cleanup(func() { ln.Close() })
 	accepted := make(chan net.Conn, 10)
 	go func() {

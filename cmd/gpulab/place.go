@@ -122,7 +122,10 @@ func (l *appliance) certNames() []string {
 			names = append(names, a.String())
 		}
 	}
-	return append(names, l.cfg.Names...)
+	if name := l.local.now(); name != "" {
+		names = append(names, name)
+	}
+	return slices.Concat(names, l.cfg.Names, l.ownCert.Names())
 }
 
 // allowedHost tells whether a request's host (without port) is one of ours:

@@ -126,7 +126,7 @@ func (p *pool) serve(ctx context.Context, ln net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	slog.Info("machines may join", "port", p.lab.cfg.NodesPort)
-	if err := srv.ServeTLS(limitPerAddress(ln, connectionsPerMachine), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.ServeTLS(limitPerAddress(ln, connectionsPerMachine, nil), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving the pool's machines: %w", err)
 	}
 	return nil

@@ -53,7 +53,7 @@ func newServer(t *testing.T) *server {
 	mux.HandleFunc("GET /ca.crt", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(s.certs.CAPEM()) })
 	s.Server = httptest.NewUnstartedServer(mux)
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	certificate, err := s.certs.GetCertificate(nil)
+	certificate, err := s.certs.GetCertificate(&tls.ClientHelloInfo{})
 	if err != nil {
 		t.Fatal(err)
 	}

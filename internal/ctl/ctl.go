@@ -74,6 +74,7 @@ type Component struct {
 type Status struct {
 	Ready      bool           `json:"ready"`
 	URL        string         `json:"url"`
+	LocalURL   string         `json:"localUrl,omitempty"` // the same, for machines on the local network
 	Version    string         `json:"version"`
 	Before     string         `json:"before,omitempty"` // the version that is kept for a rollback
 	Nodes      []Node         `json:"nodes"`

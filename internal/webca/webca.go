@@ -60,6 +60,7 @@ type Certs struct {
 	mu    sync.RWMutex
 	names []string
 	web   *tls.Certificate
+	own   *Own
 }
 
 // Ensure loads the CA and the certificate for the given DNS names and IP addresses from dir, and makes
@@ -150,10 +151,20 @@ func (c *Certs) Until() time.Time {
 	return c.web.Leaf.NotAfter
 }
 
-// GetCertificate is for tls.Config. Whatever name was asked for, the lab has one certificate.
-func (c *Certs) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// Prefer has a certificate of somebody else's shown to those who ask for a name it is good for.
+func (c *Certs) Prefer(own *Own) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own = own
+}
+
+// GetCertificate is for tls.Config. Whatever name was asked for, the lab has one certificate, or the one to Prefer.
+func (c *Certs) GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	if own := c.own.For(hello.ServerName); own != nil {
+		return own, nil
+	}
 	return c.web, nil
 }
 

@@ -217,7 +217,7 @@ func TestRenewWhileServing(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 50 {
-				if cert, err := c.GetCertificate(nil); err != nil || cert == nil {
+				if cert, err := c.GetCertificate(&tls.ClientHelloInfo{}); err != nil || cert == nil {
 					t.Error("no certificate")
 				}
 			}

@@ -23,6 +23,7 @@ func TestLaptop(t *testing.T) {
 	live(t, []chapter{
 		{"a start that fails", testStartThatFails, true},
 		{"set up", testSetUp, true},
+		{"names", testNames, false},
 		{"a browser that is closed", testClosedBrowser, false},
 		{"no network at boot", testNoNetworkAtBoot, true},
 		{"the old address", testOldAddress, true},
