@@ -876,13 +876,13 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(api.Prefix+"/", programs)
+	mux.Handle(api.Prefix+"/", l.byName(programs))
 	mux.Handle("/oidc/", provider)
 	mux.Handle("/hub-proxy/", parts.proxy.RoutesAPI())
 	if err := l.metricsRoutes(mux); err != nil {
 		return err
 	}
-	mux.Handle("/", pages)
+	mux.Handle("/", l.byName(pages))
 	l.pages.set(mux)
 	g.Go(func() error { return pages.Run(ctx) })
 	return nil

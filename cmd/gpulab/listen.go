@@ -174,6 +174,26 @@ func (l *appliance) starting(s *switchHandler) http.Handler {
 	})
 }
 
+// byName answers under the lab's own names and addresses alone: links are made of the name that
+// somebody came by, and no site elsewhere may have a name of its own lead here.
+func (l *appliance) byName(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if l.allowedHost(strings.Trim(host, "[]")) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		w.WriteHeader(http.StatusMisdirectedRequest)
+		at := html.EscapeString(l.url())
+		fmt.Fprintf(w, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>Another name</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style><h1>This lab goes by another name</h1><p>Open <a href="%s">%[1]s</a>.</p><p>An administrator who wants it to answer here adds this name to <code>names</code> in /etc/gpulab/config.yaml and runs <code>gpulab init</code>.</p></html>`, at)
+	})
+}
+
 // redirect sends plain HTTP to HTTPS under the same name, if it is one of ours.
 func (l *appliance) redirect(w http.ResponseWriter, r *http.Request) {
 	host, _, err := net.SplitHostPort(r.Host)

@@ -176,6 +176,7 @@ func keepLogs(t *testing.T, machine *lab.Lab, folder string, commands map[string
 type status struct {
 	Ready      bool
 	URL        string
+	LocalURL   string
 	GPUs       []struct{ GPUs []gpu }
 	Components []struct{ Name, State, Detail, NextStep string }
 }

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -64,6 +65,23 @@ func testNames(t *testing.T, a *appliance) {
 	status, _, _ := request(t, a.at(a.ca), "GET", "https://gpulab.local/login", nil)
 	if status != http.StatusOK {
 		t.Errorf("https://gpulab.local/login: status %d", status)
+	}
+	// Nobody's name leads here but the lab's.
+	for _, path := range []string{"/login", "/api/v1/me"} {
+		r, err := http.NewRequestWithContext(a.ctx, http.MethodGet, pages+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "rebound.example.com"
+		response, err := a.HTTPClient(a.ca).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if response.StatusCode != http.StatusMisdirectedRequest || !strings.Contains(string(body), pages) || strings.Contains(string(body), "rebound") {
+			t.Errorf("%s as rebound.example.com: status %d\n%.300s", path, response.StatusCode, body)
+		}
 	}
 
 	const own = "lab.example.org"
