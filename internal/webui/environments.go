@@ -426,21 +426,20 @@ func (s *Server) environmentsAt(ctx context.Context, t *tick) ([]ctl.Environment
 // environmentsParts are the live parts of the page of all environments.
 func (s *Server) environmentsParts(v visitor, p page) parts {
 	return func(ctx context.Context, t *tick) ([]part, error) {
-		list, err := s.environmentsAt(ctx, t)
+		there, err := s.environmentsAt(ctx, t)
 		if err != nil {
 			return nil, err
 		}
 		var view environmentsView
-		if err := s.fillEnvironments(&view, v, list); err != nil {
+		if err := s.fillEnvironments(&view, v, there); err != nil {
 			return nil, err
 		}
-		return []part{
-			{id: "environment-build", body: environmentBuild(view.Build)},
-			{id: "environment-cancel", body: environmentCancel(p, view.Build)},
-			{id: "environment-said", body: environmentSaid(view.Build)},
-			{id: "environments", body: environmentList(view)},
-			{id: "environment-offers", body: environmentOffers(p, view)},
-		}, nil
+		list := []part{{id: "environment-build", body: environmentBuild(view.Build)}, {id: "environments", body: environmentList(view)}}
+		if view.Manages {
+			list = append(list, part{id: "environment-cancel", body: environmentCancel(p, view.Build)}, part{id: "environment-said", body: environmentSaid(view.Build)},
+				part{id: "environment-offers", body: environmentOffers(p, view)})
+		}
+		return list, nil
 	}
 }
 
@@ -451,11 +450,14 @@ func (s *Server) environmentParts(v visitor, p page, id string) parts {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(list, func(e ctl.EnvironmentState) bool { return e.ID() == id })
-		if i < 0 {
-			return []part{{id: "environment-state", body: environmentGone()}, {id: "environment-actions", body: noEnvironmentActions()}}, nil
+		state, actions := part{id: "environment-state", body: environmentGone()}, part{id: "environment-actions", body: noEnvironmentActions()}
+		if i := slices.IndexFunc(list, func(e ctl.EnvironmentState) bool { return e.ID() == id }); i >= 0 {
+			view := s.environmentView(v, &list[i])
+			state.body, actions.body = environmentFacts(view), environmentActions(p, view)
 		}
-		view := s.environmentView(v, &list[i])
-		return []part{{id: "environment-state", body: environmentFacts(view)}, {id: "environment-actions", body: environmentActions(p, view)}}, nil
+		if !v.may(users.ActionManageEnvironments) {
+			return []part{state}, nil
+		}
+		return []part{state, actions}, nil
 	}
 }
