@@ -33,7 +33,7 @@ func TestEnvironments(t *testing.T) {
 	c.post("/environments", "/environments", url.Values{"name": {"other"}, "requirements": {"humanize"}}).want(t, http.StatusConflict, "is being built, and one is built at a time", `value="other"`, "humanize")
 	c.post("/environments", "/environments/cancel", nil).want(t, http.StatusSeeOther)
 	l.environments.Wait(t)
-	c.get("/environments").want(t, http.StatusOK, "There is no pytorch/", "it was ended before it was done")
+	c.get("/environments").want(t, http.StatusOK, "There is no pytorch/", "It was ended before it was done")
 	c.post("/environments", "/environments/cancel", nil).want(t, http.StatusSeeOther) // nothing is built, as was wanted
 	release()
 
@@ -67,7 +67,7 @@ func TestEnvironments(t *testing.T) {
 
 	c.post("/environments/small/1", "/environments/default", url.Values{"environment": {"small/1"}}).want(t, http.StatusSeeOther)
 	c.get("/environments").want(t, http.StatusOK, ">default<")
-	c.post("/environments/small/1", "/environments/default", url.Values{"environment": {"small/9"}}).want(t, http.StatusNotFound, "there is no environment small/9")
+	c.post("/environments/small/1", "/environments/default", url.Values{"environment": {"small/9"}}).want(t, http.StatusNotFound, "There is no environment small/9")
 	c.post("/environments/small/1", "/environments/default", nil).want(t, http.StatusSeeOther)
 	if strings.Contains(c.get("/environments").body, ">default<") {
 		t.Error("it is the default still")
@@ -95,7 +95,7 @@ func TestEnvironments(t *testing.T) {
 	if to := c.bring(token, []byte(file.body)).header.Get("Location"); to != "/environments/small/1" {
 		t.Errorf("brought in, one is led to %q", to)
 	}
-	c.bring(token, []byte(file.body)).want(t, http.StatusConflict, "there is an environment small/1 already")
+	c.bring(token, []byte(file.body)).want(t, http.StatusConflict, "There is an environment small/1 already")
 	c.get("/environments/small/1").want(t, http.StatusOK, "Small &lt;one&gt;")
 
 	entries, err := l.users.AuditEntries(t.Context(), users.AuditFilter{})
