@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -343,9 +342,6 @@ type imported struct {
 func (s *Server) importEnvironment(ctx context.Context, c *call, _ *noInput) (*imported, error) {
 	e, err := s.cfg.Environments.Import(ctx, environments.Received(c.answer, c.body))
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, errors.Join(err, ctx.Err())
-		}
 		return nil, err
 	}
 	s.audit(ctx, c, "environment.import", e.ID(), "")

@@ -402,7 +402,7 @@ func (s *Server) importEnvironment(w http.ResponseWriter, r *http.Request, v vis
 	e, err := s.cfg.Environments.Import(r.Context(), file)
 	if err != nil {
 		if r.Context().Err() != nil {
-			return err
+			return r.Context().Err() // nobody is there to read an answer
 		}
 		// A browser that still sends does not read the answer; a large file is cut off all the same.
 		_, _ = io.CopyN(io.Discard, file, 64<<20)
