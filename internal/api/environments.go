@@ -105,15 +105,16 @@ type EnvironmentLock struct {
 	Lock string `json:"lock" doc:"As requirements with hashes; they build the same again"`
 }
 
-type environmentInput struct {
+// EnvironmentInput is the name and version of an environment in a path.
+type EnvironmentInput struct {
 	Name    string `path:"name" minLength:"2" maxLength:"30"`
 	Version string `path:"version" minLength:"1" maxLength:"30"`
 }
 
-func (in *environmentInput) id() string { return in.Name + "/" + in.Version }
+func (in *EnvironmentInput) id() string { return in.Name + "/" + in.Version }
 
 type removeEnvironmentInput struct {
-	environmentInput
+	EnvironmentInput
 	Force bool `query:"force" doc:"Even while somebody's programs use it: they fail at the next thing that they import"`
 }
 
@@ -184,7 +185,7 @@ func (s *Server) environmentOf(c *call, e *ctl.EnvironmentState) Environment {
 }
 
 // environment finds one by name and version.
-func (s *Server) environment(ctx context.Context, in *environmentInput) (ctl.EnvironmentState, error) {
+func (s *Server) environment(ctx context.Context, in *EnvironmentInput) (ctl.EnvironmentState, error) {
 	e, err := s.cfg.Environments.Get(ctx, in.id())
 	if err == nil && e.ID() != in.id() { // by a name that looks like both
 		err = errNotThere
@@ -204,7 +205,7 @@ func (s *Server) listEnvironments(ctx context.Context, c *call, _ *noInput) (*bo
 	return answerWith(out)
 }
 
-func (s *Server) getEnvironment(ctx context.Context, c *call, in *environmentInput) (*body[EnvironmentDetail], error) {
+func (s *Server) getEnvironment(ctx context.Context, c *call, in *EnvironmentInput) (*body[EnvironmentDetail], error) {
 	e, err := s.environment(ctx, in)
 	if err != nil {
 		return nil, err
@@ -216,7 +217,7 @@ func (s *Server) getEnvironment(ctx context.Context, c *call, in *environmentInp
 	return answerWith(out)
 }
 
-func (s *Server) getEnvironmentLock(ctx context.Context, _ *call, in *environmentInput) (*body[EnvironmentLock], error) {
+func (s *Server) getEnvironmentLock(ctx context.Context, _ *call, in *EnvironmentInput) (*body[EnvironmentLock], error) {
 	lock, err := s.cfg.Environments.Lock(ctx, in.id())
 	if err != nil {
 		return nil, err
@@ -314,7 +315,7 @@ func (s *Server) removeEnvironment(ctx context.Context, c *call, in *removeEnvir
 	return done(nil)
 }
 
-func (s *Server) exportEnvironment(ctx context.Context, _ *call, in *environmentInput) (*huma.StreamResponse, error) {
+func (s *Server) exportEnvironment(ctx context.Context, _ *call, in *EnvironmentInput) (*huma.StreamResponse, error) {
 	e, err := s.environment(ctx, in)
 	if err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func TestEnvironments(t *testing.T) {
 		t.Errorf("a member reads all that a build said: %s", got.body)
 	}
 	ask(t, l, ada, "DELETE", "/environment-build", "").want(t, http.StatusNoContent)
-	ask(t, l, ada, "POST", "/environments", `{"name": "small", "version": "1", "requirements": "humanize\n"}`).want(t, http.StatusConflict, "there is an environment small/1 already")
+	ask(t, l, ada, "POST", "/environments", `{"name": "small", "version": "1", "requirements": "humanize\n"}`).want(t, http.StatusConflict, "There is an environment small/1 already")
 
 	l.Environments.Use(environments.Use{Environment: "small/1", Handle: "lea", Notebook: "secret-plan"})
 	ask(t, l, ada, "GET", "/environments", "").want(t, http.StatusOK, "lea/secret-plan", `"cuda":"12.0"`, `"kernel":"small.1"`, `"packages":2`)
