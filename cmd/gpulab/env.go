@@ -28,6 +28,7 @@ one after a moment. Versions stay side by side until they are removed.`,
   sudo gpulab env list`,
 	}
 	c.AddCommand(newEnvList(a), newEnvCatalogue(a), newEnvCreate(a), newEnvCancel(a), newEnvShow(a), newEnvDefault(a), newEnvExport(a), newEnvImport(a), newEnvRemove(a))
+	labEnvs(c)
 	return c
 }
 

@@ -186,8 +186,30 @@ func (l *appliance) describeEnvironment(e environments.Environment, uses []envir
 	return out
 }
 
-// environmentStates are all environments, as admins see them.
-func (l *appliance) environmentStates() ([]ctl.EnvironmentState, error) {
+// wantEnvironment completes what somebody wants, and refuses what no GPU of the lab could be used with.
+func (l *appliance) wantEnvironment(w ctl.WantedEnvironment) (environments.Wanted, error) {
+	want := w.Wanted
+	if w.From != "" {
+		offer, err := environments.Offered(w.From)
+		if err != nil {
+			return want, err
+		}
+		if err := offer.Take(&want); err != nil {
+			return want, err
+		}
+	}
+	want.Index = cmp.Or(want.Index, l.cfg.Environments.Index)
+	if why := l.environmentObstacle(cmp.Or(want.Title, want.Name), want.CUDA); why != "" && !w.Anyway {
+		return want, &users.Error{Kind: environments.ErrUnusable, Text: why + " It was not built; `--anyway` builds it all the same."}
+	}
+	return want, nil
+}
+
+// labEnvironments are the environments for the pages, the HTTP API and the control socket, which record who does what.
+type labEnvironments struct{ *appliance }
+
+// List lists all, by name, the newest version first.
+func (l labEnvironments) List(context.Context) ([]ctl.EnvironmentState, error) {
 	service, err := l.environments()
 	if err != nil {
 		return nil, err
@@ -207,13 +229,8 @@ func (l *appliance) environmentStates() ([]ctl.EnvironmentState, error) {
 	return out, nil
 }
 
-// Environments implements ctl.Daemon.
-func (l *appliance) Environments(context.Context) ([]ctl.EnvironmentState, error) {
-	return l.environmentStates()
-}
-
-// Environment implements ctl.Daemon.
-func (l *appliance) Environment(_ context.Context, id string) (ctl.EnvironmentState, error) {
+// Get finds one by name, or by name and version.
+func (l labEnvironments) Get(_ context.Context, id string) (ctl.EnvironmentState, error) {
 	service, err := l.environments()
 	if err != nil {
 		return ctl.EnvironmentState{}, err
@@ -226,8 +243,8 @@ func (l *appliance) Environment(_ context.Context, id string) (ctl.EnvironmentSt
 	return l.describeEnvironment(e, uses), err
 }
 
-// EnvironmentLock implements ctl.Daemon.
-func (l *appliance) EnvironmentLock(_ context.Context, id string) (string, error) {
+// Lock is what one was built from.
+func (l labEnvironments) Lock(_ context.Context, id string) (string, error) {
 	service, err := l.environments()
 	if err != nil {
 		return "", err
@@ -239,28 +256,106 @@ func (l *appliance) EnvironmentLock(_ context.Context, id string) (string, error
 	return service.Lock(e)
 }
 
+// Catalogue is what can be built without writing anything.
+func (l labEnvironments) Catalogue() ([]environments.Offer, error) { return environments.Catalogue() }
+
+// Building is the build that is under way or was the last, nil where there was none, and the last lines that it said.
+func (l labEnvironments) Building() (*environments.Build, []string) {
+	service, err := l.environments()
+	if err != nil {
+		return nil, nil
+	}
+	return service.Building(), service.Said()
+}
+
+// Changes counts what became of the list.
+func (l labEnvironments) Changes() uint64 {
+	service, err := l.environments()
+	if err != nil {
+		return 0
+	}
+	return service.Changes()
+}
+
+// Start begins a build; built hears of what it comes to.
+func (l labEnvironments) Start(ctx context.Context, w ctl.WantedEnvironment, built func(environments.Environment)) (environments.Build, error) {
+	service, err := l.environments()
+	if err != nil {
+		return environments.Build{}, err
+	}
+	if !l.canLaunch.Load() {
+		return environments.Build{}, &users.Error{Kind: environments.ErrBusy, Text: l.holdLaunches() + " Try again in a minute."}
+	}
+	want, err := l.wantEnvironment(w)
+	if err != nil {
+		return environments.Build{}, err
+	}
+	return service.Start(ctx, want, built)
+}
+
+// Cancel ends the build that is under way, and tells whether there was one.
+func (l labEnvironments) Cancel() (bool, error) {
+	service, err := l.environments()
+	if err != nil {
+		return false, err
+	}
+	return service.Cancel(), nil
+}
+
+// SetDefault chooses what new notebooks begin with; "" their own Python.
+func (l labEnvironments) SetDefault(ctx context.Context, id string) (ctl.EnvironmentState, error) {
+	return l.changed(func(s *environments.Service) (environments.Environment, error) { return s.SetDefault(ctx, id) })
+}
+
+// Remove takes one away; force even while somebody uses it.
+func (l labEnvironments) Remove(ctx context.Context, id string, force bool) (ctl.EnvironmentState, error) {
+	return l.changed(func(s *environments.Service) (environments.Environment, error) { return s.Remove(ctx, id, force) })
+}
+
+// Import brings one in from a file.
+func (l labEnvironments) Import(ctx context.Context, r io.Reader) (ctl.EnvironmentState, error) {
+	return l.changed(func(s *environments.Service) (environments.Environment, error) { return s.Import(ctx, r) })
+}
+
+func (l labEnvironments) changed(change func(*environments.Service) (environments.Environment, error)) (ctl.EnvironmentState, error) {
+	service, err := l.environments()
+	if err != nil {
+		return ctl.EnvironmentState{}, err
+	}
+	e, err := change(service)
+	if err != nil || e.Name == "" {
+		return ctl.EnvironmentState{}, err
+	}
+	return l.describeEnvironment(e, nil), nil
+}
+
+// Export writes one as a file.
+func (l labEnvironments) Export(ctx context.Context, id string, w io.Writer) error {
+	service, err := l.environments()
+	if err != nil {
+		return err
+	}
+	return service.Export(ctx, id, w)
+}
+
+// Environments implements ctl.Daemon.
+func (l *appliance) Environments(ctx context.Context) ([]ctl.EnvironmentState, error) {
+	return labEnvironments{l}.List(ctx)
+}
+
+// Environment implements ctl.Daemon.
+func (l *appliance) Environment(ctx context.Context, id string) (ctl.EnvironmentState, error) {
+	return labEnvironments{l}.Get(ctx, id)
+}
+
+// EnvironmentLock implements ctl.Daemon.
+func (l *appliance) EnvironmentLock(ctx context.Context, id string) (string, error) {
+	return labEnvironments{l}.Lock(ctx, id)
+}
+
 // EnvironmentCatalogue implements ctl.Daemon.
 func (l *appliance) EnvironmentCatalogue(context.Context) ([]environments.Offer, error) {
 	return environments.Catalogue()
-}
-
-// wantEnvironment completes what somebody wants, and refuses what no GPU of the lab could be used with.
-func (l *appliance) wantEnvironment(w ctl.WantedEnvironment) (environments.Wanted, error) {
-	want := w.Wanted
-	if w.From != "" {
-		offer, err := environments.Offered(w.From)
-		if err != nil {
-			return want, err
-		}
-		if err := offer.Take(&want); err != nil {
-			return want, err
-		}
-	}
-	want.Index = cmp.Or(want.Index, l.cfg.Environments.Index)
-	if why := l.environmentObstacle(cmp.Or(want.Title, want.Name), want.CUDA); why != "" && !w.Anyway {
-		return want, fmt.Errorf("%s It was not built; `--anyway` builds it all the same", why)
-	}
-	return want, nil
 }
 
 // CreateEnvironment implements ctl.Daemon.
@@ -269,14 +364,8 @@ func (l *appliance) CreateEnvironment(ctx context.Context, w ctl.WantedEnvironme
 	if err != nil {
 		return err
 	}
-	if !l.canLaunch.Load() {
-		return errors.New(l.holdLaunches() + " Try again in a minute")
-	}
-	want, err := l.wantEnvironment(w)
-	if err != nil {
-		return err
-	}
-	if _, err := service.Start(ctx, want); err != nil {
+	built := func(e environments.Environment) { l.audit(context.WithoutCancel(ctx), "environment.create", e.ID()) }
+	if _, err := (labEnvironments{l}).Start(ctx, w, built); err != nil {
 		return err
 	}
 	last := environments.Build{}
@@ -298,85 +387,48 @@ func (l *appliance) CreateEnvironment(ctx context.Context, w ctl.WantedEnvironme
 	if err != nil {
 		return err
 	}
-	l.audit(ctx, "environment.create", e.ID())
 	there := l.describeEnvironment(e, nil)
 	return fn(ctl.EnvironmentBuild{Build: last, Environment: &there})
 }
 
 // CancelEnvironment implements ctl.Daemon.
 func (l *appliance) CancelEnvironment(context.Context) (bool, error) {
-	service, err := l.environments()
-	if err != nil {
-		return false, err
-	}
-	return service.Cancel(), nil
+	return labEnvironments{l}.Cancel()
 }
 
 // DefaultEnvironment implements ctl.Daemon.
 func (l *appliance) DefaultEnvironment(ctx context.Context, id string) (ctl.EnvironmentState, error) {
-	return l.defaultEnvironment(ctx, id, "root", "")
-}
-
-func (l *appliance) defaultEnvironment(ctx context.Context, id, actor, remote string) (ctl.EnvironmentState, error) {
-	service, err := l.environments()
+	e, err := labEnvironments{l}.SetDefault(ctx, id)
 	if err != nil {
-		return ctl.EnvironmentState{}, err
-	}
-	e, err := service.SetDefault(ctx, id)
-	if err != nil {
-		return ctl.EnvironmentState{}, err
+		return e, err
 	}
 	target := ""
 	if id != "" {
 		target = e.ID()
 	}
-	l.auditEnvironment(ctx, actor, remote, "environment.default", target)
-	return l.describeEnvironment(e, nil), nil
+	l.audit(ctx, "environment.default", target)
+	return e, nil
 }
 
 // RemoveEnvironment implements ctl.Daemon.
 func (l *appliance) RemoveEnvironment(ctx context.Context, id string, force bool) (ctl.EnvironmentState, error) {
-	return l.removeEnvironment(ctx, id, force, "root", "")
-}
-
-func (l *appliance) removeEnvironment(ctx context.Context, id string, force bool, actor, remote string) (ctl.EnvironmentState, error) {
-	service, err := l.environments()
-	if err != nil {
-		return ctl.EnvironmentState{}, err
+	e, err := labEnvironments{l}.Remove(ctx, id, force)
+	if err == nil {
+		l.audit(ctx, "environment.remove", e.ID())
 	}
-	e, err := service.Remove(ctx, id, force)
-	if err != nil {
-		return ctl.EnvironmentState{}, err
-	}
-	l.auditEnvironment(ctx, actor, remote, "environment.remove", e.ID())
-	return l.describeEnvironment(e, nil), nil
+	return e, err
 }
 
 // ExportEnvironment implements ctl.Daemon.
 func (l *appliance) ExportEnvironment(ctx context.Context, id string, w io.Writer) error {
-	service, err := l.environments()
-	if err != nil {
-		return err
-	}
-	return service.Export(ctx, id, w)
+	return labEnvironments{l}.Export(ctx, id, w)
 }
 
 // ImportEnvironment implements ctl.Daemon.
 func (l *appliance) ImportEnvironment(ctx context.Context, r io.Reader) (ctl.EnvironmentState, error) {
-	service, err := l.environments()
-	if err != nil {
-		return ctl.EnvironmentState{}, err
+	e, err := labEnvironments{l}.Import(ctx, r)
+	if err == nil {
+		l.audit(ctx, "environment.import", e.ID())
 	}
-	e, err := service.Import(ctx, r)
-	if err != nil {
-		return ctl.EnvironmentState{}, err
-	}
-	l.audit(ctx, "environment.import", e.ID())
-	return l.describeEnvironment(e, nil), nil
-}
-
-func (l *appliance) auditEnvironment(ctx context.Context, actor, remote, action, target string) {
-	if err := l.people.Audit(ctx, users.Entry{Actor: actor, Action: action, Target: target, Remote: remote}); err != nil {
-		slog.Error("the audit log misses an entry", "action", action, "err", err)
-	}
+	return e, err
 }

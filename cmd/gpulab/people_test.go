@@ -169,12 +169,13 @@ func TestRemoveByPage(t *testing.T) {
 func pagesConfig(p *people) webui.Config {
 	return webui.Config{
 		Users: p, Notebooks: struct{ webui.Notebooks }{}, Fleet: fleet.New(), Status: struct{ webui.StatusSource }{},
-		History:  struct{ webui.History }{},
-		Quotas:   struct{ webui.Quotas }{},
-		Storage:  struct{ webui.Storage }{},
-		Machines: struct{ webui.Machines }{},
-		CheckGPU: func(context.Context) (string, error) { return "", errStarting },
-		LendGPU:  func(context.Context, string, bool) error { return errStarting },
+		History:      struct{ webui.History }{},
+		Quotas:       struct{ webui.Quotas }{},
+		Storage:      struct{ webui.Storage }{},
+		Machines:     struct{ webui.Machines }{},
+		Environments: struct{ webui.Environments }{},
+		CheckGPU:     func(context.Context) (string, error) { return "", errStarting },
+		LendGPU:      func(context.Context, string, bool) error { return errStarting },
 	}
 }
 

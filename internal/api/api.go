@@ -165,6 +165,8 @@ type Config struct {
 	Quotas    Quotas
 	Storage   Storage
 	Machines  Machines
+	// Environments are those that all notebooks share.
+	Environments Environments
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
 	// Barred are the machines that somebody may not use, by name. Nil bars nobody.
@@ -209,9 +211,9 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Snapshots == nil || cfg.Status == nil ||
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Environments == nil || cfg.Snapshots == nil || cfg.Status == nil ||
 		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Machines, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
+		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Machines, Environments, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {
 		cfg.LabName = "gpulab"
@@ -253,6 +255,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addFiles()
 	s.addSSHKeys()
 	s.addFolders()
+	s.addEnvironments()
 	s.addHome()
 	s.addGPUs()
 	s.addPeople()
@@ -287,6 +290,7 @@ var tags = []*huma.Tag{
 	{Name: "jobs", Description: "Programs that run to their end without a browser."},
 	{Name: "GPUs", Description: "What GPUs are, do and did, and for whom."},
 	{Name: "folders", Description: "The room in your home, and folders that people share."},
+	{Name: "environments", Description: "Python with packages, such as PyTorch, that all notebooks and jobs share."},
 	{Name: "files", Description: "Bringing files in and out over SFTP."},
 	{Name: "sign-in", Description: "Access tokens, browsers, and accounts elsewhere."},
 	{Name: "people", Description: "Accounts and groups, for those who look after them."},

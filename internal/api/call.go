@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -25,6 +26,9 @@ type call struct {
 	remote string // address of the client, without its port
 	host   string // as the client called the lab, with its port; safe to repeat
 	url    *url.URL
+	// body and answer are for an operation that reads a body as it comes.
+	body   io.Reader
+	answer http.ResponseWriter
 }
 
 type callKey struct{}
@@ -59,6 +63,7 @@ func (s *Server) admit(o Operation) func(huma.Context, func(huma.Context)) {
 			writeProblem(w, asProblem(refused))
 			return
 		}
+		c.body, c.answer = r.Body, w
 		next(huma.WithValue(ctx, callKey{}, c))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/idle"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
@@ -44,6 +45,7 @@ var kinds = []struct {
 	title  string
 }{
 	{users.ErrNotFound, http.StatusNotFound, "There is no such person"},
+	{environments.ErrNotFound, http.StatusNotFound, "There is no such environment"},
 	{users.ErrGroupNotFound, http.StatusNotFound, "There is no such group"},
 	{users.ErrSSHKeyNotFound, http.StatusNotFound, "There is no such key"},
 	{users.ErrIdentityNotFound, http.StatusNotFound, "There is no such outside account"},
@@ -59,6 +61,12 @@ var kinds = []struct {
 	{ctl.ErrPlacing, http.StatusUnprocessableEntity, "There is no such rule"},
 	{ctl.ErrNodeTitle, http.StatusUnprocessableEntity, "This title is not possible"},
 	{ctl.ErrNodeRefused, http.StatusConflict, "Not possible with this machine now"},
+	{environments.ErrInvalid, http.StatusUnprocessableEntity, "This cannot be an environment"},
+	{environments.ErrExists, http.StatusConflict, "This environment is there already"},
+	{environments.ErrBusy, http.StatusConflict, "Environments are being changed"},
+	{environments.ErrInUse, http.StatusConflict, "This environment is in use"},
+	{environments.ErrUnusable, http.StatusConflict, "No GPU could be used with it"},
+	{environments.ErrFull, http.StatusInsufficientStorage, "There is no room for it"},
 	{notebooks.ErrNotFound, http.StatusNotFound, "There is no such notebook"},
 	{users.ErrPurged, http.StatusGone, "This account is gone"},
 	{users.ErrNotRemoved, http.StatusConflict, "This account is not removed"},

@@ -205,7 +205,7 @@ func TestStory(t *testing.T) {
 	a.wants(t, []string{"stop", "--all"}, "Thesis is being stopped")
 	a.wants(t, []string{"stop", "--all"}, "No notebook runs")
 	a.refuses(t, ExitRefused, []string{"launch", "none"}, "profile")
-	for _, args := range [][]string{{"whoami"}, {"profiles"}, {"ps"}, {"ps", "--all"}, {"quota"}, {"launch", "cpu"}, {"stop"}} {
+	for _, args := range [][]string{{"whoami"}, {"profiles"}, {"ps"}, {"ps", "--all"}, {"quota"}, {"env"}, {"launch", "cpu"}, {"stop"}} {
 		if out := a.wants(t, append(args, "--json")); !json.Valid([]byte(out)) {
 			t.Errorf("%v --json: %s", args, out)
 		}

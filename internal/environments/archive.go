@@ -109,7 +109,7 @@ func (s *Service) pack(ctx context.Context, e *Environment, t *tar.Writer) error
 func (s *Service) Import(ctx context.Context, r io.Reader) (e Environment, err error) {
 	if s.cfg.Refusal != nil {
 		if why := s.cfg.Refusal(); why != "" {
-			return e, errors.New(why)
+			return e, sentence(ErrFull, "%s", why)
 		}
 	}
 	done, err := s.take(ctx)

@@ -46,6 +46,8 @@ type Wanted struct {
 	// Index is where packages come from instead of PyPI, ExtraIndexes where else they may come from: addresses.
 	Index        string   `json:"index,omitempty"`
 	ExtraIndexes []string `json:"extraIndexes,omitempty"`
+	// By is who wants it, for people.
+	By string `json:"-"`
 }
 
 // Job is what has to be done in a pod.
@@ -79,6 +81,9 @@ type Build struct {
 	Line string `json:"line,omitempty"`
 	// Failed says why there is no environment, in a sentence.
 	Failed string `json:"failed,omitempty"`
+	// By is who began it, "" for root, and Ended when it ended.
+	By    string    `json:"by,omitempty"`
+	Ended time.Time `json:"ended,omitzero"`
 
 	ending bool // it cleans up
 }
@@ -95,6 +100,31 @@ func (s *Service) Building() *Build {
 	}
 	b := *s.build
 	return &b
+}
+
+// Said are the last lines of what the build's pod has said, or those of the last build.
+func (s *Service) Said() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.said)
+}
+
+// Of what a build says, so many lines are kept, of so many bytes each.
+const (
+	maxSaid     = 300
+	maxSaidLine = 400
+)
+
+// hear keeps a line of what the build's pod says.
+func (s *Service) hear(line string) {
+	if len(line) > maxSaidLine {
+		line = strings.ToValidUTF8(line[:maxSaidLine], "") + "…"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.said = append(s.said, line); len(s.said) > maxSaid {
+		s.said = slices.Delete(s.said, 0, len(s.said)-maxSaid)
+	}
 }
 
 // update changes what is told of the build.
@@ -227,11 +257,12 @@ func (n *Wanted) options() []string {
 	return list
 }
 
-// Start begins a build that goes on when who asked has gone; Watch tells of it.
-func (s *Service) Start(ctx context.Context, n Wanted) (Build, error) {
+// Start begins a build that goes on when who asked has gone; Watch tells of it. built hears of the environment when it
+// is there, before Watch does.
+func (s *Service) Start(ctx context.Context, n Wanted, built func(Environment)) (Build, error) {
 	begun := make(chan error, 1)
 	go func() {
-		_, err := s.create(s.ctx, ctx, n, begun)
+		_, err := s.create(s.ctx, ctx, n, begun, built)
 		if err != nil {
 			s.cfg.Log.Warn("an environment was not built", "environment", n.Name, "err", err)
 		}
@@ -244,11 +275,11 @@ func (s *Service) Start(ctx context.Context, n Wanted) (Build, error) {
 
 // Create builds an environment, until ctx ends. Watch tells how far it is.
 func (s *Service) Create(ctx context.Context, n Wanted) (Environment, error) {
-	return s.create(ctx, ctx, n, make(chan error, 1))
+	return s.create(ctx, ctx, n, make(chan error, 1), func(Environment) {})
 }
 
 // create builds while ctx lasts; asking is of who waits for its beginning.
-func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- error) (e Environment, err error) {
+func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- error, built func(Environment)) (e Environment, err error) {
 	done, err := s.begin(asking, &n)
 	if err != nil {
 		begun <- err
@@ -258,8 +289,8 @@ func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.mu.Lock()
-	s.build = &Build{Name: n.Name, Version: n.Version, Title: n.Title, Began: time.Now(), Running: true, Step: "starting a pod"}
-	s.cancel = cancel
+	s.build = &Build{Name: n.Name, Version: n.Version, Title: n.Title, Began: time.Now(), Running: true, Step: "starting a pod", By: n.By}
+	s.cancel, s.said = cancel, nil
 	close(s.changed)
 	s.changed = make(chan struct{})
 	s.mu.Unlock()
@@ -271,8 +302,11 @@ func (s *Service) create(ctx, asking context.Context, n Wanted, begun chan<- err
 	}
 	// Whoever gave up must not keep what is half done.
 	err = errors.Join(err, s.empty(context.WithoutCancel(ctx)), s.trimCache())
+	if err == nil {
+		built(e)
+	}
 	s.update(func(b *Build) {
-		b.Running, b.ending, b.Step, b.Line = false, false, "", ""
+		b.Running, b.ending, b.Step, b.Line, b.Ended = false, false, "", "", time.Now()
 		if err != nil {
 			b.Failed = err.Error()
 		}
@@ -286,7 +320,7 @@ func (s *Service) begin(ctx context.Context, n *Wanted) (func(), error) {
 	}
 	if s.cfg.Refusal != nil {
 		if why := s.cfg.Refusal(); why != "" {
-			return nil, errors.New(why)
+			return nil, sentence(ErrFull, "%s", why)
 		}
 	}
 	done, err := s.take(ctx)
@@ -327,6 +361,7 @@ func (s *Service) make(ctx context.Context, n Wanted) (e Environment, err error)
 			if why, failed := strings.CutPrefix(line, "! "); failed {
 				reason = why
 			}
+			s.hear(strings.TrimPrefix(line, "@ "))
 			s.update(func(b *Build) {
 				if isStep {
 					b.Step, b.Line = step, ""
@@ -445,6 +480,7 @@ func (s *Service) publish(e *Environment, dir string) error {
 	if err := os.Rename(dir, s.folder(e)); err != nil {
 		return err
 	}
+	defer s.changes.Add(1)
 	return s.addKernel(e)
 }
 

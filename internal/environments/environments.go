@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/atomicfile"
@@ -44,6 +45,9 @@ var (
 	ErrBusy     = errors.New("environments are being changed")
 	ErrInUse    = errors.New("environment in use")
 	ErrInvalid  = errors.New("cannot be an environment")
+	// ErrUnusable is of what no GPU of the lab could be used with; whoever knows GPUs says so.
+	ErrUnusable = errors.New("no GPU can be used with the environment")
+	ErrFull     = errors.New("no room for environments")
 )
 
 // Error is a sentence for people around one of the errors above.
@@ -161,9 +165,14 @@ type Service struct {
 	mu     sync.Mutex
 	build  *Build
 	cancel context.CancelFunc // ends the build that is under way
+	said   []string           // the last lines of its pod
 	// waiters are told when the build changes.
 	changed chan struct{}
+	changes atomic.Uint64
 }
+
+// Changes counts what became of the list: another number means that List has something new.
+func (s *Service) Changes() uint64 { return s.changes.Load() }
 
 // New makes the folders; Run has to follow.
 func New(ctx context.Context, cfg Config) (*Service, error) {
@@ -415,10 +424,11 @@ func (s *Service) Remove(ctx context.Context, id string, force bool) (Environmen
 		return e, err
 	}
 	defer done()
+	defer s.changes.Add(1)
 	if using, err := s.Users(e.ID()); err != nil {
 		return e, err
 	} else if len(using) > 0 && !force {
-		return e, sentence(ErrInUse, "%s is in use: %s. Their programs would break; ask them to change the kernel or stop the notebook, or add --force", e.ID(), inWords(using))
+		return e, sentence(ErrInUse, "%s is in use: %s. Their programs would break; ask them to change the kernel or stop the notebook, or force it (`--force`)", e.ID(), inWords(using))
 	}
 	if e.Default {
 		if err := s.choose(""); err != nil {
@@ -503,6 +513,7 @@ func (s *Service) SetDefault(ctx context.Context, id string) (Environment, error
 		return Environment{}, err
 	}
 	defer done()
+	defer s.changes.Add(1)
 	if id == "" {
 		return Environment{}, s.choose("")
 	}

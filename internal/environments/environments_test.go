@@ -205,7 +205,7 @@ func TestFailedBuildLeavesNothing(t *testing.T) {
 func TestCancel(t *testing.T) {
 	p := &pod{block: make(chan struct{})}
 	s := start(t, p)
-	b, err := s.Start(t.Context(), humanize)
+	b, err := s.Start(t.Context(), humanize, func(Environment) {})
 	if err != nil || !b.Running {
 		t.Fatalf("it began as %+v, %v", b, err)
 	}

@@ -18,21 +18,22 @@ type Action string
 
 // The actions.
 const (
-	ActionSee             Action = "see"
-	ActionOwnAccount      Action = "own-account"
-	ActionLaunch          Action = "launch"
-	ActionFiles           Action = "files"
-	ActionManageNotebooks Action = "manage-notebooks"
-	ActionSeeUse          Action = "see-use"
-	ActionSeePeople       Action = "see-people"
-	ActionInvite          Action = "invite"
-	ActionManageUsers     Action = "manage-users"
-	ActionManageQuotas    Action = "manage-quotas"
-	ActionSeeFolders      Action = "see-folders"
-	ActionManageFolders   Action = "manage-folders"
-	ActionManageDatasets  Action = "manage-datasets"
-	ActionSeeAudit        Action = "see-audit"
-	ActionManageLab       Action = "manage-lab"
+	ActionSee                Action = "see"
+	ActionOwnAccount         Action = "own-account"
+	ActionLaunch             Action = "launch"
+	ActionFiles              Action = "files"
+	ActionManageNotebooks    Action = "manage-notebooks"
+	ActionSeeUse             Action = "see-use"
+	ActionSeePeople          Action = "see-people"
+	ActionInvite             Action = "invite"
+	ActionManageUsers        Action = "manage-users"
+	ActionManageQuotas       Action = "manage-quotas"
+	ActionSeeFolders         Action = "see-folders"
+	ActionManageFolders      Action = "manage-folders"
+	ActionManageDatasets     Action = "manage-datasets"
+	ActionSeeAudit           Action = "see-audit"
+	ActionManageEnvironments Action = "manage-environments"
+	ActionManageLab          Action = "manage-lab"
 )
 
 // Scope is on whom a role may act.
@@ -74,6 +75,7 @@ var rules = []Rule{
 	{ActionSeeFolders, "see the shared folders that are for them, and the room in the own home", toAll(Own)},
 	{ActionManageFolders, "make, change and delete group folders and hand-ins", byRole(Everybody, OwnGroups, Nobody, Nobody)},
 	{ActionManageDatasets, "make and delete datasets, and show folders of the machine", byRole(Everybody, Nobody, Nobody, Nobody)},
+	{ActionManageEnvironments, "build, bring in, export and remove environments", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionSeeAudit, "read and export the audit log", byRole(Everybody, Nobody, Nobody, Nobody)},
 	{ActionManageLab, "state of the lab, its settings, which GPUs are lent out", byRole(Everybody, Nobody, Nobody, Nobody)},
 }

@@ -91,7 +91,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visit
 			return seeOther("/login?next=" + url.QueryEscape(r.URL.RequestURI()))
 		}
 	}
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || rt.streams {
 		return nil
 	}
 	if err := parseForm(w, r, rt.maxForm); err != nil {

@@ -62,6 +62,8 @@ type news struct {
 	mine   memo[int64, []notebooks.Launch] // by user
 	events memo[eventsKey, []eventView]
 	status memo[struct{}, statusView]
+	// environments are as of so many changes of their list.
+	environments memo[uint64, []ctl.EnvironmentState]
 }
 
 // eventsKey names the events of a GPU as of the time when there were noted of

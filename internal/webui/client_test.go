@@ -62,7 +62,12 @@ type answer struct {
 
 func (c *client) do(method, path string, form url.Values, edit func(*http.Request)) answer {
 	c.t.Helper()
-	request, err := http.NewRequestWithContext(context.Background(), method, c.lab.server.URL+path, strings.NewReader(form.Encode()))
+	return c.doBody(method, path, strings.NewReader(form.Encode()), edit)
+}
+
+func (c *client) doBody(method, path string, content io.Reader, edit func(*http.Request)) answer {
+	c.t.Helper()
+	request, err := http.NewRequestWithContext(context.Background(), method, c.lab.server.URL+path, content)
 	if err != nil {
 		c.t.Fatal(err)
 	}

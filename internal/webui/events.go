@@ -114,6 +114,13 @@ func (s *Server) liveView(r *http.Request, v visitor) (parts, error) {
 			return nil, errNotAllowed
 		}
 		return s.poolParts(p), nil
+	case "environments":
+		return s.environmentsParts(v, p), nil
+	case "environment":
+		if _, err := s.environmentByID(r.Context(), query.Get("id")); err != nil {
+			return nil, err
+		}
+		return s.environmentParts(v, p, query.Get("id")), nil
 	case "jobs":
 		return s.jobsParts(v, p), nil
 	case "job":

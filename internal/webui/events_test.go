@@ -22,16 +22,17 @@ import (
 // A stream is a live connection inside a synctest bubble, where time passes
 // only while everybody waits.
 type stream struct {
-	users     *testUsers
-	notebooks *fakeNotebooks
-	fleet     *fakeFleet
-	ctx       context.Context
-	token     string
-	out       *recorder
-	ended     chan struct{}
-	stop      func()
-	pages     http.Handler
-	request   *http.Request
+	users        *testUsers
+	notebooks    *fakeNotebooks
+	fleet        *fakeFleet
+	environments *apitest.Environments
+	ctx          context.Context
+	token        string
+	out          *recorder
+	ended        chan struct{}
+	stop         func()
+	pages        http.Handler
+	request      *http.Request
 }
 
 // recorder is a response that can be read while it is written.
@@ -67,13 +68,13 @@ func (r *recorder) take() string {
 // open connects a person to a page's live parts.
 func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	t.Helper()
-	s := &stream{users: newUsers(t), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{},
+	s := &stream{users: newUsers(t), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, environments: apitest.NewEnvironments(t),
 		out: &recorder{header: http.Header{}}, ended: make(chan struct{})}
 	if prepare != nil {
 		prepare(s)
 	}
 	quotas, files := newQuotas(t, s.users, s.notebooks)
-	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Machines: apitest.NewMachines(), Fleet: s.fleet, Status: &fakeStatus{},
+	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Machines: apitest.NewMachines(), Environments: s.environments, Fleet: s.fleet, Status: &fakeStatus{},
 		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
 	if err != nil {
 		t.Fatal(err)

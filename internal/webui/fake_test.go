@@ -29,6 +29,7 @@ type fakeNotebooks struct {
 	obstacles map[string]string
 	// programs are what jobs run, said is what they have said.
 	programs []notebooks.Program
+	asked    []notebooks.JobRequest
 	said     string
 }
 
@@ -142,7 +143,7 @@ func (f *fakeNotebooks) Submit(_ context.Context, u users.User, r notebooks.JobR
 	f.change(func(list *[]notebooks.Launch) {
 		l.ID = int64(len(*list) + 1)
 		l.Job.Output = fmt.Sprintf("jobs/job-%d.log", l.ID)
-		f.programs = append(f.programs, r.Program)
+		f.programs, f.asked = append(f.programs, r.Program), append(f.asked, r)
 		*list = append(*list, l)
 	})
 	return l, nil

@@ -43,7 +43,11 @@ func (s *Server) showNotebook(w http.ResponseWriter, r *http.Request, v visitor,
 		return err
 	}
 	form.Profiles = s.cfg.Notebooks.Profiles()
-	view := jobsView{Rows: rows, MayLaunch: v.may(users.ActionLaunch), Form: newJobForm(), Notebook: form}
+	script := newJobForm()
+	if script.Environments, err = s.environmentChoices(r.Context(), ""); err != nil {
+		return err
+	}
+	view := jobsView{Rows: rows, MayLaunch: v.may(users.ActionLaunch), Form: script, Notebook: form}
 	s.render(w, r, status, jobsPage(s.page(w, r, v, "Jobs", "view=jobs"), view))
 	return nil
 }

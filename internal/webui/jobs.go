@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,8 +27,22 @@ type jobsView struct {
 	Notebook  notebookForm // empty unless one is to be run
 }
 
-// A jobForm is what was filled in, and what is wrong with it.
-type jobForm struct{ Script, Name, GPUs, Time, Error string }
+// A jobForm is what was filled in, and what is wrong with it: with a field, by its name, or with the whole.
+type jobForm struct {
+	Script, Name, GPUs, Time, Environment, Array, Retries, After string
+
+	Environments []roleView
+	Wrong        map[string]string
+	Error        string
+}
+
+// more says that something is filled in, or wrong, that few jobs need.
+func (f jobForm) more() bool {
+	return f.Array != "" || f.Retries != "" || f.After != ""
+}
+
+// failed says that the form comes back because it was not taken.
+func (f jobForm) failed() bool { return f.Error != "" || len(f.Wrong) > 0 }
 
 type jobRow struct {
 	ID, Title, Reason, State string
@@ -71,7 +86,7 @@ const maxJobForm = 256 << 10
 // shownLog is how much of a log's end its page shows, in bytes.
 const shownLog = 32 << 10
 
-func newJobForm() jobForm { return jobForm{Script: "#!/bin/bash\n", Time: "24h"} }
+func newJobForm() jobForm { return jobForm{Script: "#!/bin/bash\n"} }
 
 func (s *Server) jobsPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	if r.URL.Query().Has("notebook") {
@@ -83,6 +98,9 @@ func (s *Server) jobsPage(w http.ResponseWriter, r *http.Request, v visitor) err
 func (s *Server) showJobs(w http.ResponseWriter, r *http.Request, v visitor, status int, form jobForm) error {
 	rows, err := s.jobRows(r.Context(), v)
 	if err != nil {
+		return err
+	}
+	if form.Environments, err = s.environmentChoices(r.Context(), form.Environment); err != nil {
 		return err
 	}
 	view := jobsView{Rows: rows, MayLaunch: v.may(users.ActionLaunch), Form: form}
@@ -139,23 +157,12 @@ func jobStateWords(l *notebooks.Launch) (string, tone) {
 }
 
 func (s *Server) submitJob(w http.ResponseWriter, r *http.Request, v visitor) error {
-	form := jobForm{Script: r.PostForm.Get("script"), Name: strings.TrimSpace(r.PostForm.Get("name")), GPUs: strings.TrimSpace(r.PostForm.Get("gpus")), Time: strings.TrimSpace(r.PostForm.Get("time"))}
-	request := notebooks.JobRequest{Program: notebooks.Program{Script: form.Script}, Name: form.Name}
-	var err error
-	if form.GPUs != "" {
-		var n int
-		if n, err = strconv.Atoi(form.GPUs); err != nil {
-			err = &notebooks.JobError{Text: "The number of GPUs is a whole number, such as 1."}
-		}
-		request.GPUs = &n
+	form := readJobForm(r)
+	request := form.request()
+	if len(form.Wrong) > 0 {
+		return s.showJobs(w, r, v, http.StatusUnprocessableEntity, form)
 	}
-	if form.Time != "" && err == nil {
-		request.Limit, err = notebooks.ParseJobTime(form.Time)
-	}
-	var l notebooks.Launch
-	if err == nil {
-		l, err = s.cfg.Notebooks.Submit(r.Context(), v.session.User, request)
-	}
+	l, err := s.cfg.Notebooks.Submit(r.Context(), v.session.User, request)
 	if status := jobRefusal(err); status != 0 {
 		form.Error = message(err)
 		return s.showJobs(w, r, v, status, form)
@@ -165,6 +172,66 @@ func (s *Server) submitJob(w http.ResponseWriter, r *http.Request, v visitor) er
 	}
 	s.audit(r, v, "job.submit", l.Handle, l.Audited())
 	return seeOther("/jobs/" + strconv.FormatInt(l.ID, 10))
+}
+
+func readJobForm(r *http.Request) jobForm {
+	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
+	return jobForm{Script: r.PostForm.Get("script"), Name: get("name"), GPUs: get("gpus"), Time: get("time"),
+		Environment: get("environment"), Array: get("array"), Retries: get("retries"), After: get("after")}
+}
+
+// request is the job that the form asks for. What cannot be read is noted beside its field.
+func (f *jobForm) request() notebooks.JobRequest {
+	request := notebooks.JobRequest{Program: notebooks.Program{Script: f.Script}, Name: f.Name, Environment: f.Environment, Array: f.Array}
+	f.Wrong = map[string]string{}
+	wrong := func(field string, err error) {
+		if err != nil {
+			f.Wrong[field] = message(err)
+		}
+	}
+	number := func(field, text, what string) *int {
+		if text == "" {
+			return nil
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			f.Wrong[field] = what + " is a whole number, such as 1."
+		}
+		return &n
+	}
+	request.GPUs = number("gpus", f.GPUs, "The number of GPUs")
+	request.Retries = number("retries", f.Retries, "How often it is started again")
+	var err error
+	if f.Time != "" {
+		request.Limit, err = notebooks.ParseJobTime(f.Time)
+		wrong("time", err)
+	}
+	if f.Array != "" {
+		_, err = notebooks.ParseArray(f.Array)
+		wrong("array", err)
+	}
+	if f.After != "" {
+		request.After, err = notebooks.ParseDependencies(f.After)
+		wrong("after", err)
+	}
+	return request
+}
+
+// environmentChoices are the environments in which a job can run; chosen is among them even if it is not there any
+// more.
+func (s *Server) environmentChoices(ctx context.Context, chosen string) ([]roleView, error) {
+	list, err := s.cfg.Environments.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list environments: %w", err)
+	}
+	choices := []roleView{{"", "The image’s own Python"}}
+	for i := range list {
+		choices = append(choices, roleView{list[i].ID(), list[i].Words()})
+	}
+	if !slices.ContainsFunc(choices, func(c roleView) bool { return c.Value == chosen }) {
+		choices = append(choices, roleView{chosen, chosen})
+	}
+	return choices, nil
 }
 
 // jobRefusal is the status of an error that somebody can cause, 0 for others.

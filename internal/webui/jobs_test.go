@@ -76,9 +76,17 @@ func TestJobs(t *testing.T) {
 	c.post("/jobs", "/jobs", url.Values{"script": {""}, "name": {"keep this"}}).want(t, http.StatusUnprocessableEntity, "nothing to run", "keep this")
 	c.post("/jobs", "/jobs", url.Values{"script": {"x"}, "gpus": {"one"}}).want(t, http.StatusUnprocessableEntity, "whole number")
 	c.post("/jobs", "/jobs", url.Values{"script": {"x"}, "time": {"soon"}}).want(t, http.StatusUnprocessableEntity, "is no time limit; write 2h")
-	got := c.post("/jobs", "/jobs", url.Values{"script": {"echo '<b>'"}, "name": {"Train <3>"}, "gpus": {"1"}, "time": {"2h"}})
+	bad := c.post("/jobs", "/jobs", url.Values{"script": {"x"}, "retries": {"often"}, "array": {"a-b"}, "after": {"yesterday"}, "environment": {"none/1"}})
+	bad.want(t, http.StatusUnprocessableEntity, "How often it is started again is a whole number", "names no elements of an array", "names no jobs to wait for", `value="none/1" selected`, "open>")
+	if strings.Index(bad.body, `id="script"`) > strings.Index(bad.body, `id="jobs"`) {
+		t.Error("the form stands behind the list, where nobody sees what is wrong")
+	}
+	got := c.post("/jobs", "/jobs", url.Values{"script": {"echo '<b>'"}, "name": {"Train <3>"}, "gpus": {"1"}, "time": {"2h"}, "retries": {"2"}, "array": {"0-9%2"}, "after": {"afterany:7"}, "environment": {"small/1"}})
 	if to := got.header.Get("Location"); to != "/jobs/1" {
 		t.Fatalf("led to %q: %s", to, got.body)
+	}
+	if r := l.notebooks.asked[0]; *r.Retries != 2 || r.Array != "0-9%2" || r.Environment != "small/1" || len(r.After) != 1 || r.After[0] != (notebooks.Dependency{Job: 7, Any: true}) || r.Limit != 2*time.Hour {
+		t.Errorf("it asks for %+v", r)
 	}
 	c.get("/jobs/1").want(t, http.StatusOK, "Train &lt;3&gt;", "Waiting for 1 GPU", "It is next in line.", "time limit 2 h", "echo &#39;&lt;b&gt;&#39;", "/events?view=job&amp;id=1", "It has said nothing yet")
 	c.get("/launches/1").want(t, http.StatusSeeOther)

@@ -29,6 +29,9 @@ type route struct {
 	// maxForm is the largest form taken, in bytes; 0 means the usual maxForm.
 	// Such a form may carry a file.
 	maxForm int64
+	// streams is true where the handler reads the body itself as it comes,
+	// because no memory would hold it, and checks the form's token first of all.
+	streams bool
 }
 
 // table lists every route. The walk in routes_test.go checks each of them for
@@ -83,6 +86,16 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/jobs/{id}/log", need: users.ActionSee, handler: s.jobLog},
 		{method: "POST", path: "/jobs/{id}/cancel", need: users.ActionSee, handler: s.cancelJob},
 		{method: "POST", path: "/jobs/{id}/again", need: users.ActionLaunch, handler: s.runJobAgain},
+
+		{method: "GET", path: "/environments", need: users.ActionSee, handler: s.environmentsPage},
+		{method: "POST", path: "/environments", need: users.ActionManageEnvironments, handler: s.createEnvironment, maxForm: maxEnvironmentForm},
+		{method: "POST", path: "/environments/cancel", need: users.ActionManageEnvironments, handler: s.cancelEnvironment},
+		{method: "POST", path: "/environments/default", need: users.ActionManageEnvironments, handler: s.chooseEnvironment},
+		{method: "POST", path: "/environments/import", need: users.ActionManageEnvironments, handler: s.importEnvironment, streams: true},
+		{method: "GET", path: "/environments/{name}/{version}", need: users.ActionSee, handler: s.environmentPage},
+		{method: "GET", path: "/environments/{name}/{version}/lock", need: users.ActionSee, handler: s.environmentLock},
+		{method: "GET", path: "/environments/{name}/{version}/file", need: users.ActionManageEnvironments, handler: s.exportEnvironment},
+		{method: "POST", path: "/environments/{name}/{version}/remove", need: users.ActionManageEnvironments, handler: s.removeEnvironment},
 
 		{method: "GET", path: "/users", need: users.ActionManageUsers, handler: s.usersPage},
 		{method: "POST", path: "/users", need: users.ActionManageUsers, handler: s.addUser},

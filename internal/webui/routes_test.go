@@ -81,6 +81,15 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/jobs/2/log", 0},
 		{"POST", "/jobs/2/cancel", managers},
 		{"POST", "/jobs/2/again", 0},
+		{"GET", "/environments", signedIn},
+		{"POST", "/environments", admin},
+		{"POST", "/environments/cancel", admin},
+		{"POST", "/environments/default", admin},
+		{"POST", "/environments/import", 0}, // the form is refused: its token comes with a file
+		{"GET", "/environments/small/1", signedIn},
+		{"GET", "/environments/small/1/lock", signedIn},
+		{"GET", "/environments/small/1/file", admin},
+		{"POST", "/environments/small/1/remove", admin},
 		{"GET", "/users", admin},
 		{"POST", "/users", admin},
 		{"POST", "/users/gus/link", admin},
@@ -213,7 +222,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("/jobs/{id}", "/jobs/2", "{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{number}", "012345", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
+	return strings.NewReplacer("/jobs/{id}", "/jobs/2", "/environments/{name}/{version}", "/environments/small/1", "{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{number}", "012345", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

@@ -114,7 +114,7 @@ type StatusSource interface {
 }
 
 // Config is what the pages need. Users, Notebooks, Fleet, Status, Machines, History,
-// Quotas, Storage, CheckGPU and LendGPU are required; every other zero value works.
+// Quotas, Storage, Environments, CheckGPU and LendGPU are required; every other zero value works.
 type Config struct {
 	Users     Users
 	Notebooks Notebooks
@@ -124,6 +124,8 @@ type Config struct {
 	History   History
 	Quotas    Quotas
 	Storage   Storage
+	// Environments are those that all notebooks share.
+	Environments Environments
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
 	// Report says what the lab had of its GPUs in so many weeks; nil says nothing.
@@ -197,8 +199,8 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, CheckGPU and LendGPU are required")
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, CheckGPU and LendGPU are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443

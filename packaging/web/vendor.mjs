@@ -18,7 +18,7 @@ const tested = join(here, "../../internal/webui/testdata/axe");
 const icons = [
   "arrow-right", "check", "circle-alert", "circle-check", "clock", "copy",
   "cpu", "download", "external-link", "folder", "gauge", "gpu", "house", "info", "log-out",
-  "monitor-cog", "moon", "notebook-pen", "play", "plus", "server", "shield-check",
+  "monitor-cog", "moon", "notebook-pen", "package", "play", "plus", "server", "shield-check",
   "square", "sun", "trash-2", "triangle-alert", "users", "x",
 ];
 

@@ -28,6 +28,7 @@ func TestEnvironments(t *testing.T) {
 	live(t, []chapter{
 		{"set up", func(t *testing.T, a *appliance) { testSetUpEnvironments(t, a, &index) }, true},
 		{"an environment", func(t *testing.T, a *appliance) { testEnvironment(t, a, &index) }, true},
+		{"from the page", func(t *testing.T, a *appliance) { testEnvironmentPage(t, a, &index) }, false},
 		{"a build that is cut off", func(t *testing.T, a *appliance) { testCutEnvironment(t, a, &index) }, false},
 		{"from a file", func(t *testing.T, a *appliance) { testEnvironmentFile(t, a, &index) }, false},
 	})
@@ -220,6 +221,46 @@ func testEnvironment(t *testing.T, a *appliance, _ *packageIndex) {
 	}
 	if log := a.MustGpulab(a.ctx, "audit", "export", "--json"); !strings.Contains(log, `"environment.create"`) {
 		t.Error("the audit log does not tell of it")
+	}
+}
+
+// testEnvironmentPage: an admin builds one in the browser and sees how far it is; its kernel is there for others, a job
+// is given it on the page, and it is removed where it was made.
+func testEnvironmentPage(t *testing.T, a *appliance, index *packageIndex) {
+	admin, ben := a.browser.For(t), a.guest.For(t).Tab()
+	admin.Open(pages + "/environments")
+	admin.WaitText("#environments", "small/1")
+	index.signal(t, syscall.SIGSTOP) // the internet is slow
+	admin.Fill("Name", "paged")
+	admin.Fill("Title", "From the page")
+	admin.Fill("Packages", "humanize==4.9.0\n")
+	admin.Click("form:has(#requirements)", "Build")
+	admin.WaitText("#environment-build", "Building paged/")
+	admin.WaitText("#environment-build", "Finding out which packages that takes.")
+	admin.Pictures("environments-building")
+	index.signal(t, syscall.SIGCONT)
+	admin.WaitText("#environment-build", "is built, in")
+	admin.WaitText("#environments", "From the page")
+	a.eventually(t, "its kernel is there", func() bool { return strings.Contains(strings.Join(kernels(a.guest.For(t)), "\n"), "From the page (") })
+
+	ben.Open(pages + "/jobs")
+	ben.Fill("Script", "#!/bin/bash\npython -c '"+inEnvironment+"'\n")
+	ben.WaitFor("the environment is offered", `(() => {
+		const choice = document.querySelector("#environment"), one = [...choice.options].find(o => o.value.startsWith("paged/"));
+		choice.value = one?.value ?? "";
+		return choice.value;
+	})()`)
+	ben.Click("form:has(#script)", "Submit")
+	ben.WaitText("#job-log", "4.9.0 /opt/gpulab/environments/paged/")
+
+	admin.Click("#environments", "From the page")
+	admin.WaitText("main", "Remove this environment")
+	admin.Pictures("environment")
+	admin.Click("main", "Remove this environment")
+	admin.Click("#confirm", "Remove")
+	admin.WaitText("main", "The environment is removed.")
+	if got := a.MustGpulab(a.ctx, "env", "list"); strings.Contains(got, "paged/") {
+		t.Errorf("env list after it was removed on the page: %s", got)
 	}
 }
 

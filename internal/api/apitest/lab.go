@@ -119,14 +119,15 @@ func (rootless) Create(context.Context, storage.NewFolder) (storage.Folder, erro
 
 // A Lab is what a test asks and changes.
 type Lab struct {
-	API       *api.Server
-	Users     *users.Service
-	DB        *sql.DB
-	Quotas    *quota.Service
-	Storage   *storage.Service
-	Notebooks *Notebooks
-	Machines  *Machines
-	Idle      *Idle
+	API          *api.Server
+	Users        *users.Service
+	DB           *sql.DB
+	Quotas       *quota.Service
+	Storage      *storage.Service
+	Notebooks    *Notebooks
+	Machines     *Machines
+	Idle         *Idle
+	Environments *Environments
 	// Open are how many connections for files somebody has open.
 	Open map[int64]int
 	GPUs []gpu.Snapshot
@@ -158,7 +159,7 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	l := &Lab{Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, Machines: NewMachines(), Idle: &Idle{}, GPUs: []gpu.Snapshot{machine()}, Open: map[int64]int{}, lent: map[string]bool{}}
+	l := &Lab{Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, Machines: NewMachines(), Idle: &Idle{}, Environments: NewEnvironments(t), GPUs: []gpu.Snapshot{machine()}, Open: map[int64]int{}, lent: map[string]bool{}}
 	l.Quotas = quota.New(quota.Config{DB: st.DB(), People: l.Users, Held: l.held,
 		Hours: func(context.Context, string, time.Time) ([]quota.HourUse, error) { return nil, nil }})
 	l.Storage = storage.New(storage.Config{DB: st.DB(), People: l.Users, HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir})
@@ -173,13 +174,14 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error {
 			return l.Quotas.Check(ctx, u, quota.Ask{GPUs: p.GPUs, CPUs: p.CPUs, Memory: 4 << 30}, 0)
 		},
-		Machines:  l.Machines,
-		Idle:      l.Idle,
-		CheckGPU:  func(context.Context) (string, error) { return "an NVIDIA A100", nil },
-		LendGPU:   func(_ context.Context, uuid string, anyway bool) error { l.lent[uuid] = anyway; return nil },
-		Files:     &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc", Open: l.connections, Close: l.closeConnections},
-		Providers: []api.Provider{{Name: "university", Title: "Example University"}, {Name: "directory", Title: "Department account", Directory: true}},
-		LabName:   "Vision lab", HubPort: 8443, Limits: limits,
+		Machines:     l.Machines,
+		Idle:         l.Idle,
+		Environments: l.Environments,
+		CheckGPU:     func(context.Context) (string, error) { return "an NVIDIA A100", nil },
+		LendGPU:      func(_ context.Context, uuid string, anyway bool) error { l.lent[uuid] = anyway; return nil },
+		Files:        &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc", Open: l.connections, Close: l.closeConnections},
+		Providers:    []api.Provider{{Name: "university", Title: "Example University"}, {Name: "directory", Title: "Department account", Directory: true}},
+		LabName:      "Vision lab", HubPort: 8443, Limits: limits,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -108,6 +108,11 @@ func (idle) Status(context.Context) (ctl.Status, error)  { return ctl.Status{}, 
 func (idle) Nodes(context.Context) (ctl.Machines, error) { return ctl.Machines{}, nil }
 func (idle) Charts(context.Context) ([]ctl.Chart, error) { return nil, nil }
 
+// noEnvironments are those of a lab that has none.
+type noEnvironments struct{ webui.Environments }
+
+func (noEnvironments) List(context.Context) ([]ctl.EnvironmentState, error) { return nil, nil }
+
 // serve is the server: what watches the GPUs, and the pages.
 func serve(ctx context.Context, file string) error {
 	cfg, err := part.Config[config](file)
@@ -157,10 +162,11 @@ func serve(ctx context.Context, file string) error {
 	}
 	pages, err := webui.New(webui.Config{
 		Users: people, Notebooks: service, Fleet: machines, Status: idle{}, Machines: idle{}, History: recorder, Quotas: unlimited{},
-		Storage:  storage.New(storage.Config{DB: databases.DB(), People: people, HomesDir: filepath.Join(cfg.Dir, "homes"), FoldersDir: filepath.Join(cfg.Dir, "folders")}),
-		CheckGPU: func(context.Context) (string, error) { return "", nil },
-		LendGPU:  func(context.Context, string, bool) error { return nil },
-		Log:      slog.Default(),
+		Storage:      storage.New(storage.Config{DB: databases.DB(), People: people, HomesDir: filepath.Join(cfg.Dir, "homes"), FoldersDir: filepath.Join(cfg.Dir, "folders")}),
+		Environments: noEnvironments{},
+		CheckGPU:     func(context.Context) (string, error) { return "", nil },
+		LendGPU:      func(context.Context, string, bool) error { return nil },
+		Log:          slog.Default(),
 	})
 	if err != nil {
 		return err
