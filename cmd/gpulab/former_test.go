@@ -34,6 +34,9 @@ func atPlace(t *testing.T, dir, address string) *appliance {
 	if err := l.loadFormer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if err := l.newTailnet(); err != nil {
+		t.Fatal(err)
+	}
 	if l.certs, err = webca.Ensure(dir+"/tls", l.certNames()); err != nil {
 		t.Fatal(err)
 	}

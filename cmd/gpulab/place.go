@@ -122,7 +122,7 @@ func (l *appliance) certNames() []string {
 			names = append(names, a.String())
 		}
 	}
-	return append(names, l.cfg.Names...)
+	return append(append(names, l.cfg.Names...), l.tailnet.Names()...)
 }
 
 // allowedHost tells whether a request's host (without port) is one of ours:
