@@ -20,6 +20,7 @@ func atPlace(t *testing.T, dir, address string) *appliance {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.DataDir = dir
 	l := &appliance{cfg: cfg, boot: newBoot("1", "x", stageAddress), pages: newSwitchHandler()}
 	if l.store, err = store.Open(t.Context(), dir); err != nil {
 		t.Fatal(err)
