@@ -278,7 +278,9 @@ func TestStrangers(t *testing.T) {
 		}
 	}
 	change("a machine that is nobody's", func(n *tailcfg.Node) { n.Tags = []string{"tag:kiosk"} },
-		func(_ int, text string) bool { return strings.Contains(text, "Login: ") && strings.Contains(text, "tag:kiosk") })
+		func(_ int, text string) bool {
+			return strings.Contains(text, "Login: ") && strings.Contains(text, "tag:kiosk")
+		})
 	change("a person of another tailnet", func(n *tailcfg.Node) {
 		n.Tags = nil
 		hi := n.Hostinfo.AsStruct()

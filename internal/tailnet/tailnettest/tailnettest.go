@@ -6,6 +6,7 @@ package tailnettest
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,12 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"tailscale.com/derp/derpserver"
 	"tailscale.com/net/netns"
+	"tailscale.com/net/stun/stuntest"
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
-	"tailscale.com/tstest/integration"
 	"tailscale.com/tstest/integration/testcontrol"
+	"tailscale.com/types/key"
 	"tailscale.com/types/logger"
+	"tailscale.com/types/nettype"
 )
 
 // Domain is what names in the tailnet end with.
@@ -38,7 +42,7 @@ func Start(tb testing.TB, address, port string) *Control {
 	tb.Helper()
 	netns.SetEnabled(false) // the way to the machine itself is no default route
 	c := &Control{Server: &testcontrol.Server{
-		DERPMap: integration.RunDERPAndSTUN(tb, logger.Discard, address), Logf: logger.Discard,
+		DERPMap: relay(tb, address), Logf: logger.Discard,
 		MagicDNSDomain: Domain, DNSConfig: &tailcfg.DNSConfig{Proxied: true},
 	}}
 	l, err := net.Listen("tcp", net.JoinHostPort(address, port))
@@ -51,6 +55,30 @@ func Start(tb testing.TB, address, port string) *Control {
 	tb.Cleanup(c.web.Close)
 	c.URL = c.web.URL
 	return c
+}
+
+// relay starts what passes packets on between machines that do not reach each other, and what tells them their address.
+func relay(tb testing.TB, address string) *tailcfg.DERPMap {
+	tb.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	derp := derpserver.New(key.NewNode(), logger.Discard)
+	web := &httptest.Server{Listener: l, Config: &http.Server{Handler: derpserver.Handler(derp), ErrorLog: logger.StdLogger(logger.Discard),
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}}} // its protocol takes HTTP/1.1 over
+	web.StartTLS()
+	stun, stop := stuntest.ServeWithPacketListener(tb, nettype.Std{})
+	tb.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+		_ = derp.Close()
+		stop()
+	})
+	return &tailcfg.DERPMap{Regions: map[int]*tailcfg.DERPRegion{1: {RegionID: 1, RegionCode: "test", Nodes: []*tailcfg.DERPNode{{
+		Name: "1", RegionID: 1, HostName: address, IPv4: address, IPv6: "none", STUNPort: stun.Port, STUNTestIP: address,
+		DERPPort: l.Addr().(*net.TCPAddr).Port, InsecureForTests: true,
+	}}}}}
 }
 
 // Stop makes the control server be away, for good.

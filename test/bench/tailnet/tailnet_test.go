@@ -199,7 +199,9 @@ func BenchmarkTailnet(b *testing.B) {
 	visitor := control.Visit(b, "laptop")
 	lab := control.Named("gpulab").Addresses[0].Addr().String() + ":443"
 	ways := map[string]*http.Client{
-		"plain":   client(func(ctx context.Context, network, _ string) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, network, m.Plain) }),
+		"plain": client(func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, m.Plain)
+		}),
 		"tailnet": client(func(ctx context.Context, network, _ string) (net.Conn, error) { return visitor.Dial(ctx, network, lab) }),
 	}
 	for b.Loop() {
