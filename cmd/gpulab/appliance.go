@@ -44,6 +44,7 @@ import (
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/tailnet"
 	"github.com/gpulab/gpulab/internal/tenancy"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
@@ -90,7 +91,9 @@ type appliance struct {
 	storage *storage.Service
 	signin  *signin.Service // outside identity providers
 	proxy   *proxyName      // the way to the internet, where the lab has one
-	files   *sftpd.Server   // nil where no files are taken
+	tailnet *tailnet.Service
+	visits  signin.Way    // what the rules make of who comes over the tailnet
+	files   *sftpd.Server // nil where no files are taken
 	id      embedk8s.Identity
 	images  embedk8s.ImageSet
 	hub     charts.HubSecrets
@@ -129,8 +132,9 @@ type appliance struct {
 	// once is what further tries of the start find running.
 	once struct{ driver, kubernetes sync.Once }
 
-	pages *switchHandler // port 443
-	labs  *switchHandler // port 8443
+	proxies []netip.Prefix // trusted, in front of both ports
+	pages   *switchHandler // port 443
+	labs    *switchHandler // port 8443
 }
 
 // attached are the parts that need the cluster.
@@ -160,10 +164,14 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 	case gpusReal:
 		stages = append(stages, stageGPUs)
 	}
+	proxies, err := parseNetworks("trustedProxies", cfg.TrustedProxies)
+	if err != nil {
+		return nil, err
+	}
 	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	return &appliance{
 		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: make(chan struct{}, 1),
-		pages: newSwitchHandler(), labs: newSwitchHandler(),
+		pages: newSwitchHandler(), labs: newSwitchHandler(), proxies: proxies,
 	}, nil
 }
 
@@ -184,6 +192,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
+	g.Go(func() error { return l.tailnet.Run(ctx) })
 	g.Go(func() error { return l.power.Run(ctx) })
 	l.followLogs(ctx, g)
 	g.Go(func() error { return l.signin.Watch(ctx) })
@@ -271,6 +280,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	}
 	if l.ownCert, err = l.cfg.TLS.open(); err != nil {
 		slog.Warn("the lab shows a certificate of its own making until this is mended", "err", err)
+	}
+	if err := l.newTailnet(); err != nil {
+		return err
 	}
 	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames()); err != nil {
 		return err
@@ -852,7 +864,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
-		SignIn: l.signin, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
+		SignIn: l.signin, Network: l.networkWay(), Tailnet: tailnets{l}, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
@@ -870,7 +882,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})
 	if err != nil {
 		return err

@@ -88,6 +88,8 @@ type Config struct {
 	SignUp SignUp `json:"signUp,omitempty"`
 	// SignIn are outside identity providers with which people sign in.
 	SignIn []signin.Config `json:"signin,omitempty"`
+	// Tailnet says who comes in over the tailnet, where the lab is in one.
+	Tailnet TailnetConfig `json:"tailnet,omitzero"`
 	// Metrics says who may read /metrics.
 	Metrics MetricsConfig `json:"metrics,omitzero"`
 	// Quotas says what quotas count from and how long they wait; the quotas
@@ -231,6 +233,9 @@ func (c *Config) setDefaults() {
 	if c.SignUp == "" {
 		c.SignUp = signUpOff
 	}
+	if c.Tailnet.SignIn == "" {
+		c.Tailnet.SignIn = tailnetOff
+	}
 	if c.StayAwake == "" {
 		c.StayAwake = StayAwake(power.Always)
 	}
@@ -352,6 +357,9 @@ func (c *Config) check() error {
 	}
 	if err := signin.Check(c.SignIn); err != nil {
 		return fmt.Errorf("signin: %w", err)
+	}
+	if err := c.Tailnet.check(c.SignIn); err != nil {
+		return fmt.Errorf("tailnet: %w", err)
 	}
 	return nil
 }

@@ -127,6 +127,25 @@ signUp: {{.SignUp}}
 signin:{{if .SignIn}}
 {{yaml .SignIn}}{{else}} []{{end}}
 
+# Who comes in over a tailnet, once "gpulab tailnet up" has brought the lab into one.
+# signIn: off (people sign in as elsewhere), offer (whom allow names may come in as who
+# they are in the tailnet, without a password) or require (over the tailnet others get no
+# page, and no password is taken). allow names people, groups, tags of machines that are
+# nobody's, and people of other tailnets that the machine is shared with; role, group of
+# the lab, or both:
+#   allow:
+#     - {login: ada@example.org, role: admin}
+#     - {login: "*@example.org", role: member, labGroup: vision}
+#     - {group: "group:staff", role: lead}
+#     - {tag: "tag:kiosk", role: guest}
+#     - {shared: guest@example.com, role: guest}
+# accounts: create makes an account for whoever has none, existing does not.
+tailnet:
+  signIn: {{.Tailnet.SignIn}}
+  accounts: {{printf "%q" .Tailnet.Accounts}}
+  allow:{{if .Tailnet.Allow}}
+{{yaml .Tailnet.Allow | indent 4}}{{else}} []{{end}}
+
 # Who may read https://LAB/metrics: administrators, Prometheus with the token in
 # dataDir/metrics-token ("gpulab metrics --scrape-config" prints its job), and
 # these networks without it, for example [10.1.2.0/24]. enabled: false takes

@@ -133,6 +133,7 @@ func (l *appliance) diskParts(homes, folders uint64) []diskspace.Part {
 		{Name: "accounts and audit log", Path: in("gpulab.db*")},
 		{Name: "state of Kubernetes", Path: in("k3s/server")},
 		{Name: "state of JupyterHub", Path: in("hub")},
+		{Name: "identity in the tailnet", Path: in("tailnet")},
 		{Name: "logs of gpulab and Kubernetes", Path: in("log")},
 		{Name: "logs of notebooks and JupyterHub", Path: podLogs},
 		{Name: "gpulab's own programs", Path: in("bin")},

@@ -20,6 +20,7 @@ func atPlace(t *testing.T, dir, address string) *appliance {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.DataDir = dir
 	l := &appliance{cfg: cfg, boot: newBoot("1", "x", stageAddress), pages: newSwitchHandler()}
 	if l.store, err = store.Open(t.Context(), dir); err != nil {
 		t.Fatal(err)
@@ -32,6 +33,9 @@ func atPlace(t *testing.T, dir, address string) *appliance {
 	}
 	l.where.Store(here)
 	if err := l.loadFormer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.newTailnet(); err != nil {
 		t.Fatal(err)
 	}
 	if l.certs, err = webca.Ensure(dir+"/tls", l.certNames()); err != nil {

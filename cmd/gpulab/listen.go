@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -61,29 +62,80 @@ func isPage(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
+// door is a port of the lab, and who answers there.
+type door struct {
+	what    string
+	port    int
+	tls     bool
+	handler http.Handler
+	proxies []netip.Prefix // that are believed
+}
+
+func (l *appliance) doors() []door {
+	doors := []door{
+		{"pages", l.cfg.HTTPSPort, true, l.starting(l.pages), l.proxies},
+		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs), l.proxies},
+	}
+	if *l.cfg.HTTPPort != 0 {
+		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect), l.proxies})
+	}
+	return doors
+}
+
+// server is for one listener at a door.
+func (d door) server(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
+	srv := &http.Server{
+		Handler: forwarded{d.proxies, d.handler}, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
+	}
+	if d.what != "notebooks" {
+		// Forms are small. Uploads to notebooks may take their time, and
+		// the pages' live streams take this deadline off.
+		srv.ReadTimeout = formTimeout
+	}
+	if d.tls {
+		// HTTP/1.1 only on the notebooks' door: WebSockets need it.
+		srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate}
+		if d.what == "notebooks" {
+			srv.TLSConfig.NextProtos = []string{"http/1.1"}
+			srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+		}
+	}
+	return srv
+}
+
+// serve answers until ctx ends.
+func (d door) serve(ctx context.Context, srv *http.Server, ln net.Listener) error {
+	ended := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		// What is being answered gets its answer; live streams end.
+		limited, cancel := context.WithTimeout(context.Background(), closingPatience)
+		defer cancel()
+		if srv.Shutdown(limited) != nil {
+			_ = srv.Close()
+		}
+		close(ended)
+	})
+	ln = limitPerAddress(ln, connectionsPerAddress, d.proxies)
+	var err error
+	if d.tls {
+		err = srv.ServeTLS(ln, "", "")
+	} else {
+		err = srv.Serve(ln)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		<-ended
+		return nil
+	}
+	return fmt.Errorf("serving %s: %w", d.what, err)
+}
+
 // listen opens the ports. A port that is taken is an error at once, with the
 // next step, and nothing else has begun.
 func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
-	type door struct {
-		what    string
-		port    int
-		tls     bool
-		handler http.Handler
-	}
-	doors := []door{
-		{"pages", l.cfg.HTTPSPort, true, l.starting(l.pages)},
-		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs)},
-	}
-	if *l.cfg.HTTPPort != 0 {
-		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect)})
-	}
-	proxies, err := parseNetworks("trustedProxies", l.cfg.TrustedProxies)
-	if err != nil {
-		return err
-	}
 	kept := keptSockets()
 	defer kept.giveUpRest()
-	for _, d := range doors {
+	for _, d := range l.doors() {
 		ln, err := kept.listen(net.JoinHostPort("", strconv.Itoa(d.port)))
 		if err != nil {
 			if !d.tls { // a machine's own web server may keep port 80
@@ -92,47 +144,7 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 			}
 			return explainListen(d.what, d.port, err)
 		}
-		srv := &http.Server{
-			Handler: forwarded{proxies, d.handler}, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-			ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
-		}
-		if d.what != "notebooks" {
-			// Forms are small. Uploads to notebooks may take their time, and
-			// the pages' live streams take this deadline off.
-			srv.ReadTimeout = formTimeout
-		}
-		if d.tls {
-			// HTTP/1.1 only on the notebooks' door: WebSockets need it.
-			srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: l.certs.GetCertificate}
-			if d.what == "notebooks" {
-				srv.TLSConfig.NextProtos = []string{"http/1.1"}
-				srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
-			}
-		}
-		ln = limitPerAddress(ln, connectionsPerAddress, proxies)
-		ended := make(chan struct{})
-		g.Go(func() error {
-			var err error
-			if d.tls {
-				err = srv.ServeTLS(ln, "", "")
-			} else {
-				err = srv.Serve(ln)
-			}
-			if errors.Is(err, http.ErrServerClosed) {
-				<-ended
-				return nil
-			}
-			return fmt.Errorf("serving %s: %w", d.what, err)
-		})
-		context.AfterFunc(ctx, func() {
-			// What is being answered gets its answer; live streams end.
-			limited, cancel := context.WithTimeout(context.Background(), closingPatience)
-			defer cancel()
-			if srv.Shutdown(limited) != nil {
-				_ = srv.Close()
-			}
-			close(ended)
-		})
+		g.Go(func() error { return d.serve(ctx, d.server(l.certs.GetCertificate), ln) })
 	}
 	return nil
 }

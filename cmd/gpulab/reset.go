@@ -81,6 +81,9 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 	}
 	step := func(s string) { fmt.Fprintf(out, "· %s\n", s) }
 	began := time.Now()
+	if !keep.data {
+		a.forgetTailnet(ctx, out, cfg, step)
+	}
 	if err := endLab(ctx, a, cfg, keep.data, step); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}

@@ -59,6 +59,7 @@ var kinds = []struct {
 	{ctl.ErrNodeReason, http.StatusUnprocessableEntity, "This reason or time is not possible"},
 	{ctl.ErrNodeLimit, http.StatusUnprocessableEntity, "Nobody a machine can be for"},
 	{ctl.ErrPlacing, http.StatusUnprocessableEntity, "There is no such rule"},
+	{ctl.ErrTailnet, http.StatusUnprocessableEntity, "Not possible with the tailnet"},
 	{ctl.ErrNodeTitle, http.StatusUnprocessableEntity, "This title is not possible"},
 	{ctl.ErrNodeRefused, http.StatusConflict, "Not possible with this machine now"},
 	{environments.ErrInvalid, http.StatusUnprocessableEntity, "This cannot be an environment"},

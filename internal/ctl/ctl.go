@@ -283,5 +283,6 @@ type Daemon interface {
 	Environments
 	SSHKeys
 	Disks
+	Tailnets
 	Pool
 }

@@ -27,7 +27,7 @@ var identityHeaders = []string{
 }
 
 // identityPrefixes are the same for whole families of headers.
-var identityPrefixes = []string{"X-Forwarded-", "X-Remote-", "X-Auth-Request-", "X-Webauth-"}
+var identityPrefixes = []string{"X-Forwarded-", "X-Remote-", "X-Auth-Request-", "X-Webauth-", "Tailscale-"}
 
 // originHeaders change how a browser treats the whole origin, which a notebook
 // shares with every other.

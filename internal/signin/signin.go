@@ -77,6 +77,7 @@ type flow struct {
 type Info struct {
 	Name, Title string
 	Directory   bool // people type name and password here rather than there
+	Network     bool // the connection tells who somebody is: see Way
 }
 
 // ServiceConfig is what a Service needs. All but Proxy and Log are required where there are providers.

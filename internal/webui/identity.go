@@ -54,6 +54,8 @@ func (s *Server) otherWays(list []users.Identity) []identityView {
 type identityPageView struct {
 	Identity    identityView
 	Directory   bool   // name and password are typed here
+	Network     bool   // the connection tells who they are
+	Guest       string // who that is; empty for somebody who came another way
 	HasPassword bool   // of the lab's own, to confirm with
 	Stale       bool   // there is none, and the sign-in is too long ago
 	Home        string // the page by the lab's own name, where the browser uses another
@@ -74,9 +76,13 @@ func (s *Server) identityView(r *http.Request, v visitor) (identityPageView, err
 		}
 		view := identityPageView{Identity: way, HasPassword: v.session.User.HasPassword, Stale: s.stale(v)}
 		if p, is := s.provider(name); is {
-			view.Directory = p.Directory
+			view.Directory, view.Network = p.Directory, p.Network
 		}
-		if way.ID == "" && !view.Directory && !s.atHome(r) {
+		if view.Network {
+			if who, ok := s.cfg.Network.Visitor(r); ok {
+				view.Guest = who.Username
+			}
+		} else if way.ID == "" && !view.Directory && !s.atHome(r) {
 			view.Home = s.cfg.SignIn.Home() + way.path()
 		}
 		return view, nil
@@ -142,6 +148,9 @@ func (s *Server) linkIdentity(w http.ResponseWriter, r *http.Request, v visitor)
 		return err
 	}
 	name := view.Identity.Provider
+	if view.Network {
+		return s.linkByNetwork(r, v)
+	}
 	if !view.Directory {
 		return s.sendTo(w, r, v, name, signin.Flow{Next: "/account", LinkTo: v.session.User.ID, Session: v.session.ID})
 	}

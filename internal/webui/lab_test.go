@@ -51,6 +51,7 @@ type lab struct {
 	door         *fakeDoor
 	machines     *apitest.Machines
 	environments *apitest.Environments
+	tailnet      *apitest.Tailnet
 	pages        *webui.Server
 	server       *httptest.Server
 	ca           []byte
@@ -92,7 +93,8 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 	t.Helper()
 	l := &lab{users: newUsers(t), notebooks: &fakeNotebooks{}, fleet: &fakeFleet{}, ca: testCA(t),
 		history: &fakeHistory{known: map[string]bool{testGPU: true}}, lending: &fakeLending{anyway: map[string]bool{}}, door: &fakeDoor{}, machines: apitest.NewMachines(), environments: apitest.NewEnvironments(t),
-		status: &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
+		tailnet: apitest.NewTailnet(),
+		status:  &fakeStatus{status: ctl.Status{Ready: true, Version: "0.1.0-test", Components: []ctl.Component{{Name: "kubernetes", State: ctl.OK, Detail: "v1.34.1"}}}}}
 	l.fleet.publish(snapshotAt(time.Now(), 2, heldBy...))
 	l.quotas, l.storage = newQuotas(t, l.users, l.notebooks)
 
@@ -111,7 +113,7 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 		t.Fatal(err)
 	}
 	config := webui.Config{Users: l.users, Notebooks: l.notebooks, Fleet: l.fleet, Status: l.status,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, Report: l.report, LendGPU: l.lending.set, Machines: l.machines, Environments: l.environments, GPULabels: func(node string) []string {
+		History: l.history, Quotas: l.quotas, Storage: l.storage, Report: l.report, LendGPU: l.lending.set, Machines: l.machines, Environments: l.environments, Tailnet: l.tailnet, GPULabels: func(node string) []string {
 			return []string{"nvidia.com/gpu.memory=24576", "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB"}
 		}, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
 		CA: func() []byte { return l.ca }, Clients: someClients(t), LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port,

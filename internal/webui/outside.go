@@ -58,9 +58,9 @@ type providerView struct{ Name, Title string }
 // providers lists the outside identity providers.
 func (s *Server) providers() []signin.Info {
 	if s.cfg.SignIn == nil {
-		return nil
+		return s.network()
 	}
-	return s.cfg.SignIn.Providers()
+	return append(s.cfg.SignIn.Providers(), s.network()...)
 }
 
 // provider finds one by its name; false where none is configured so.
@@ -84,10 +84,13 @@ func (s *Server) providerTitle(name string) string {
 // addProviders puts the other ways to sign in on the sign-in page.
 func (s *Server) addProviders(r *http.Request, view *loginView) {
 	var directories []string
+	s.addNetwork(r, view)
 	for _, p := range s.providers() {
-		if p.Directory {
+		switch {
+		case p.Network:
+		case p.Directory:
 			directories = append(directories, p.Title)
-		} else {
+		default:
 			view.Providers = append(view.Providers, providerView{p.Name, p.Title})
 		}
 	}
@@ -116,6 +119,9 @@ func browserKey(r *http.Request, v visitor) string {
 }
 
 func (s *Server) beginSignIn(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if p, is := s.provider(r.PathValue("provider")); is && p.Network {
+		return s.enterByNetwork(w, r, v)
+	}
 	return s.sendTo(w, r, v, r.PathValue("provider"), signin.Flow{Next: localPath(r.PostForm.Get("next"))})
 }
 

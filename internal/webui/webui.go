@@ -158,6 +158,10 @@ type Config struct {
 	Elsewhere func(host string) (moved string, others []string)
 	// SignIn is the outside identity providers; nil for none.
 	SignIn SignIn
+	// Network lets people sign in as who they are in the network that they come over; nil for nobody.
+	Network *Network
+	// Tailnet brings the lab into a tailnet; nil has no page about it.
+	Tailnet Tailnet
 	// Clients are the programs for people's own computers, as packaging/clients
 	// packed them; nil means those that are embedded.
 	Clients fs.FS

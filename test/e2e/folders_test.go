@@ -11,8 +11,8 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestFolders is a lab whose people share folders, fill their homes, and sign in
-// with accounts from elsewhere.
+// TestFolders is a lab whose people share folders, fill their homes, come from
+// afar, and sign in with accounts from elsewhere.
 func TestFolders(t *testing.T) {
 	t.Parallel()
 	live(t, []chapter{
@@ -20,6 +20,7 @@ func TestFolders(t *testing.T) {
 		{"shared folders", testSharedFolders, true},
 		{"a member who leaves", testFolderLost, false},
 		{"a full home", testFullHome, false},
+		{"a tailnet", testTailnet, false},
 		{"single sign-on", testSingleSignOn, false},
 	})
 }
@@ -36,7 +37,7 @@ storage:
 `
 
 func testSetUpFolders(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", foldersConfig)
+	a.WriteFile("/etc/gpulab/config.yaml", foldersConfig+tailnetConfig)
 	testSetUp(t, a)
 }
 

@@ -126,6 +126,7 @@ type Lab struct {
 	Storage      *storage.Service
 	Notebooks    *Notebooks
 	Machines     *Machines
+	Tailnet      *Tailnet
 	Idle         *Idle
 	Environments *Environments
 	// Open are how many connections for files somebody has open.
@@ -159,7 +160,7 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	l := &Lab{Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, Machines: NewMachines(), Idle: &Idle{}, Environments: NewEnvironments(t), GPUs: []gpu.Snapshot{machine()}, Open: map[int64]int{}, lent: map[string]bool{}}
+	l := &Lab{Users: users.New(st.DB()), DB: st.DB(), Notebooks: &Notebooks{}, Machines: NewMachines(), Tailnet: NewTailnet(), Idle: &Idle{}, Environments: NewEnvironments(t), GPUs: []gpu.Snapshot{machine()}, Open: map[int64]int{}, lent: map[string]bool{}}
 	l.Quotas = quota.New(quota.Config{DB: st.DB(), People: l.Users, Held: l.held,
 		Hours: func(context.Context, string, time.Time) ([]quota.HourUse, error) { return nil, nil }})
 	l.Storage = storage.New(storage.Config{DB: st.DB(), People: l.Users, HomesDir: filepath.Join(dir, "homes"), FoldersDir: filepath.Join(dir, "folders"), DataDir: dir})
@@ -175,6 +176,7 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 			return l.Quotas.Check(ctx, u, quota.Ask{GPUs: p.GPUs, CPUs: p.CPUs, Memory: 4 << 30}, 0)
 		},
 		Machines:     l.Machines,
+		Tailnet:      l.Tailnet,
 		Idle:         l.Idle,
 		Environments: l.Environments,
 		CheckGPU:     func(context.Context) (string, error) { return "an NVIDIA A100", nil },

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"html"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/api"
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/tailnet"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webui"
+)
+
+func tailnetDir(cfg Config) string { return filepath.Join(cfg.DataDir, "tailnet") }
+
+// newTailnet makes the same doors open on the tailnet, once somebody turns that on.
+func (l *appliance) newTailnet() (err error) {
+	if l.visits, err = l.cfg.Tailnet.way(); err != nil {
+		return err
+	}
+	var doors []tailnet.Door
+	for _, d := range l.doors() {
+		d.handler, d.proxies = l.admitVisitors(d.handler), nil // who is there, the tailnet says
+		doors = append(doors, tailnet.Door{Port: d.port, Serve: func(ctx context.Context, ln net.Listener) error {
+			srv := d.server(l.tailnet.GetCertificate)
+			srv.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+				return context.WithValue(ctx, visitKey{}, &visit{})
+			}
+			return d.serve(ctx, srv, ln)
+		}})
+	}
+	l.tailnet, err = tailnet.New(tailnet.Config{
+		Dir: tailnetDir(l.cfg), Doors: doors, Log: slog.Default(),
+		OwnCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return l.certs.GetCertificate(hello) },
+		Renamed: func() {
+			if err := l.certs.Renew(l.certNames()); err != nil {
+				slog.Error("the certificate could not be made for the name on the tailnet", "err", err)
+			}
+		},
+	})
+	return err
+}
+
+// visit is a connection that came over the tailnet, and who is there. Only such a connection has one, so nothing that a
+// request says can claim it.
+type visit struct {
+	mu    sync.Mutex
+	asked time.Time
+	who   tailnet.Visitor
+	err   error
+}
+
+type visitKey struct{}
+
+// visitFresh is for how long a visitor is not asked for again on the same connection: a page has many files.
+const visitFresh = 5 * time.Second
+
+// visitor says who is there, as the lab's rules judge; false for whoever did not come over the tailnet, or whom it does
+// not know.
+func (l *appliance) visitor(r *http.Request) (users.Outside, bool) {
+	v, ok := r.Context().Value(visitKey{}).(*visit)
+	if !ok {
+		return users.Outside{}, false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if time.Since(v.asked) > visitFresh {
+		v.who, v.err = l.tailnet.Visitor(r.Context(), r.RemoteAddr)
+		if r.Context().Err() != nil {
+			return users.Outside{}, false
+		}
+		v.asked = time.Now()
+	}
+	if v.err != nil {
+		return users.Outside{}, false
+	}
+	name := v.who.Login
+	if name == "" {
+		name = v.who.Machine
+	}
+	return l.visits.Judge(signin.Vouched{Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: keysOf(v.who)}), true
+}
+
+// admitVisitors keeps strangers out where signing in by the tailnet is required there. Whom the rules admit gets the
+// lab's pages as everywhere; only passwords are not taken.
+func (l *appliance) admitVisitors(next http.Handler) http.Handler {
+	if l.cfg.Tailnet.SignIn != tailnetRequire {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, known := l.visitor(r)
+		switch {
+		case !known:
+			l.turnAway(w, "The tailnet does not tell this lab who you are. Sign in to the tailnet on this device again, or ask an admin of the lab.")
+		case who.Refused != "":
+			l.turnAway(w, who.Refused)
+		case r.Method == http.MethodPost && (r.URL.Path == "/login" || r.URL.Path == api.Prefix+"/tokens"):
+			l.turnAway(w, "Over the tailnet, passwords are not taken: sign in as who you are there, on the sign-in page.")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (l *appliance) turnAway(w http.ResponseWriter, why string) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	w.WriteHeader(http.StatusForbidden)
+	fmt.Fprintf(w, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style><h1>You cannot come in this way</h1><p>%s</p></html>`,
+		html.EscapeString(l.cfg.Lab), html.EscapeString(why))
+}
+
+// networkWay lets people sign in as who they are in the tailnet; nil where they do not.
+func (l *appliance) networkWay() *webui.Network {
+	if l.cfg.Tailnet.SignIn == tailnetOff {
+		return nil
+	}
+	return &webui.Network{Info: signin.Info{Name: tailnetWay, Title: "the tailnet", Network: true}, Visitor: l.visitor,
+		Required: func(r *http.Request) bool {
+			_, over := r.Context().Value(visitKey{}).(*visit)
+			return over && l.cfg.Tailnet.SignIn == tailnetRequire
+		}}
+}
+
+// tailnets is the tailnet for the pages and for programs, which record themselves who did what.
+type tailnets struct{ l *appliance }
+
+// Status implements webui.Tailnet.
+func (t tailnets) Status(context.Context) (ctl.Tailnet, error) { return t.l.tailnetNow(), nil }
+
+// Up implements webui.Tailnet.
+func (t tailnets) Up(ctx context.Context, r ctl.TailnetRequest) (ctl.Tailnet, error) {
+	err := t.l.tailnet.Up(ctx, tailnet.UpRequest{AuthKey: strings.TrimSpace(r.AuthKey), LoginServer: r.LoginServer, Hostname: r.Hostname})
+	return t.l.tailnetNow(), tailnetWords(err)
+}
+
+// Down implements webui.Tailnet.
+func (t tailnets) Down(ctx context.Context) (ctl.Tailnet, error) {
+	err := t.l.tailnet.Down(ctx)
+	return t.l.tailnetNow(), tailnetWords(err)
+}
+
+// Logout implements webui.Tailnet.
+func (t tailnets) Logout(ctx context.Context) (ctl.Tailnet, error) {
+	server := t.l.tailnet.Status().LoginServer
+	// Whoever asks may do so over the tailnet, and lose the connection by it.
+	told, err := t.l.tailnet.Logout(context.WithoutCancel(ctx))
+	now := t.l.tailnetNow()
+	if err == nil && !told {
+		now.Detail = "The lab has left, but the control server did not answer and does not know it."
+		now.NextStep = "Delete the machine in the list of " + server + "."
+	}
+	return now, tailnetWords(err)
+}
+
+// tailnetWords makes a sentence for people of what cannot be.
+func tailnetWords(err error) error {
+	var wrong *tailnet.Error
+	if errors.As(err, &wrong) {
+		return &users.Error{Kind: ctl.ErrTailnet, Text: sentenceOf(wrong.Text)}
+	}
+	return err
+}
+
+func sentenceOf(text string) string {
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// Tailnet implements ctl.Daemon.
+func (l *appliance) Tailnet(ctx context.Context) (ctl.Tailnet, error) { return tailnets{l}.Status(ctx) }
+
+// TailnetUp implements ctl.Daemon.
+func (l *appliance) TailnetUp(ctx context.Context, r ctl.TailnetRequest) (ctl.Tailnet, error) {
+	now, err := tailnets{l}.Up(ctx, r)
+	if err == nil {
+		l.auditDetail(ctx, "tailnet.up", "", now.LoginServer)
+	}
+	return now, err
+}
+
+// TailnetDown implements ctl.Daemon.
+func (l *appliance) TailnetDown(ctx context.Context) (ctl.Tailnet, error) {
+	now, err := tailnets{l}.Down(ctx)
+	if err == nil {
+		l.audit(ctx, "tailnet.down", "")
+	}
+	return now, err
+}
+
+// TailnetLogout implements ctl.Daemon.
+func (l *appliance) TailnetLogout(ctx context.Context) (ctl.Tailnet, error) {
+	now, err := tailnets{l}.Logout(ctx)
+	if err == nil {
+		l.audit(ctx, "tailnet.logout", "")
+	}
+	return now, err
+}
+
+// tailnetNow says in words how it stands.
+func (l *appliance) tailnetNow() ctl.Tailnet {
+	st := l.tailnet.Status()
+	out := ctl.Tailnet{State: string(st.State), LoginServer: st.LoginServer, LoginURL: st.LoginURL, Expires: st.Expires, SignIn: string(l.cfg.Tailnet.SignIn)}
+	trouble := strings.Join(st.Problems, " ")
+	switch st.State {
+	case tailnet.Off:
+		out.Detail = "The lab is in no tailnet."
+		if st.Known {
+			out.Detail, out.NextStep = "It is off; the lab belongs to a tailnet of "+st.LoginServer+".", "`gpulab tailnet up` turns it on again."
+		}
+	case tailnet.Starting:
+		out.Detail, out.NextStep = "Waiting for "+st.LoginServer+".", "If it stays so, make sure that this machine reaches "+st.LoginServer+"."
+		if trouble != "" {
+			out.Detail = st.LoginServer + " has not let the lab in yet: " + trouble
+		}
+	case tailnet.Login:
+		out.Detail, out.NextStep = "Somebody of the tailnet has to let the lab in.", "Open "+st.LoginURL+" and sign in there, or give a key: gpulab tailnet up --auth-key-file FILE"
+		if st.Expired {
+			out.Detail = "The tailnet wants somebody to let the lab in again: its key there ran out."
+		}
+		if st.LoginURL == "" {
+			out.NextStep = "Run `gpulab tailnet up`, or give a key: gpulab tailnet up --auth-key-file FILE"
+		}
+		if trouble != "" {
+			out.Detail += " " + trouble
+		}
+	case tailnet.Approval:
+		out.Detail, out.NextStep = "An admin of the tailnet has to approve this machine.", "Ask them, or approve it in the list of machines of "+st.LoginServer+"."
+	case tailnet.Failed:
+		out.Detail, out.NextStep = "It cannot be turned on: "+trouble, "Mend that, then run `gpulab tailnet up`."
+	case tailnet.Up:
+		l.describeUp(&out, st)
+	}
+	return out
+}
+
+func (l *appliance) describeUp(out *ctl.Tailnet, st tailnet.Status) {
+	out.Name, out.Addresses, out.Tailnet, out.Trusted = st.Name, st.Addresses, st.Tailnet, st.Certificate
+	host := st.Name
+	if host == "" && len(st.Addresses) > 0 {
+		host = st.Addresses[0]
+	}
+	out.URL = "https://" + host
+	if l.cfg.HTTPSPort != 443 {
+		out.URL = "https://" + net.JoinHostPort(host, strconv.Itoa(l.cfg.HTTPSPort))
+	}
+	out.Detail = "The lab is at " + out.URL + "."
+	switch {
+	case st.Certificate:
+	case st.Offered && st.CertificateError == nil:
+		out.Detail += " The tailnet’s certificate is on its way; until then it is the lab’s own."
+	case st.Offered:
+		out.Detail += " The tailnet’s certificate could not be had, so it is the lab’s own: " + st.CertificateError.Error() + "."
+		out.NextStep = "It is tried again every few minutes; devices that trust the lab’s own certificate need no other."
+	case st.LoginServer == tailnet.TailscaleServer:
+		out.Detail += " Browsers see the lab’s own certificate there, for the tailnet has none."
+		out.NextStep = "Switch on MagicDNS and HTTPS Certificates at https://login.tailscale.com/admin/dns; nothing has to be done here."
+	default:
+		out.Detail += " Browsers see the lab’s own certificate there, for this control server gives none."
+		out.NextStep = "Devices trust it as they do elsewhere: " + out.URL + "/trust."
+	}
+	if st.Expires != nil && time.Until(*st.Expires) < 14*24*time.Hour {
+		out.Detail += " Its key in the tailnet runs out on " + st.Expires.Local().Format(time.DateOnly) + "."
+		out.NextStep = "Switch key expiry off for this machine in the tailnet’s list, or run `gpulab tailnet up` that day."
+	}
+}
+
+// tailnetComponent is how the tailnet is, nothing where the lab is in none. That it is away makes no lab unready.
+func (l *appliance) tailnetComponent() []ctl.Component {
+	now := l.tailnetNow()
+	c := ctl.Component{Name: "tailnet", State: ctl.Warning, Detail: now.Detail, NextStep: now.NextStep}
+	switch {
+	case now.State == ctl.TailnetOff && now.LoginServer == "":
+		return nil
+	case now.State == ctl.TailnetOff:
+		c.State = ctl.Off
+	case now.State == ctl.TailnetUp && (now.Expires == nil || time.Until(*now.Expires) > 14*24*time.Hour):
+		c.State = ctl.OK
+	}
+	return []ctl.Component{c}
+}

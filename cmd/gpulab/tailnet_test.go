@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/tailnet/tailnettest"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webca"
+)
+
+// tailnetLab is a lab whose doors say who comes in, with the tailnet wired as the appliance does.
+func tailnetLab(t *testing.T, config string) *appliance {
+	t.Helper()
+	dir := t.TempDir()
+	cfg, err := loadConfig(writeConfig(t, "dataDir: "+dir+"\nhttpPort: 0\n"+config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &appliance{cfg: cfg, boot: newBoot("1", "x", stageAddress), pages: newSwitchHandler(), labs: newSwitchHandler()}
+	if l.store, err = store.Open(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.store.Close() })
+	l.people = users.New(l.store.DB())
+	l.where.Store(&place{})
+	if err := l.newTailnet(); err != nil {
+		t.Fatal(err)
+	}
+	if l.certs, err = webca.Ensure(filepath.Join(dir, "tls"), l.certNames()); err != nil {
+		t.Fatal(err)
+	}
+	says := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, ok := l.visitor(r)
+		if !ok {
+			fmt.Fprint(w, "nobody known")
+			return
+		}
+		u, err := l.people.SignInOutside(r.Context(), who, r.RemoteAddr)
+		fmt.Fprintf(w, "%s, role %s: signed in as %q, %v", who.Username, who.Role, u.Handle, err)
+	})
+	l.pages.set(says)
+	l.labs.set(says)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.tailnet.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func (l *appliance) join(t *testing.T, control *tailnettest.Control) ctl.Tailnet {
+	t.Helper()
+	if _, err := l.TailnetUp(t.Context(), ctl.TailnetRequest{LoginServer: control.URL}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		now := l.tailnetNow()
+		if now.State == ctl.TailnetUp && len(l.tailnet.Names()) > 0 {
+			return now
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not in the tailnet: %+v", now)
+		}
+	}
+}
+
+// visitPage opens an address from a machine of the tailnet, and trusts the lab's own authority alone.
+func (l *appliance) visitPage(t *testing.T, from *tailnettest.Visitor, at, name, method, path string) (int, string) {
+	t.Helper()
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(l.certs.CAPEM())
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			_, port, _ := net.SplitHostPort(address)
+			return from.Dial(ctx, network, net.JoinHostPort(at, port))
+		}}}
+	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+name+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Tailscale-User-Login", "ada@example.org")
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+// TestTailnetDoors: pages and notebooks are served on the tailnet under the lab's name there, by a certificate of the
+// lab's own for that name; who is let in is who the control server says, whatever a request claims, and a login that is
+// called like an account gets no hold of it.
+func TestTailnetDoors(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	l := tailnetLab(t, "tailnet:\n  signIn: offer\n  allow:\n    - {login: \"*@fake-control.example.net\", role: guest}\n")
+	if _, err := l.people.Create(t.Context(), users.NewUser{Handle: "user-2", Role: users.RoleAdmin}); err != nil {
+		t.Fatal(err)
+	}
+	now := l.join(t, control)
+	if now.URL != "https://gpulab."+tailnettest.Domain || now.Trusted || !strings.Contains(now.Detail, "lab’s own certificate") {
+		t.Errorf("%+v", now)
+	}
+	if !l.allowedHost("gpulab."+tailnettest.Domain) || !l.allowedHost(now.Addresses[0]) || l.allowedHost("evil."+tailnettest.Domain) {
+		t.Errorf("names: %v", l.certs.Names())
+	}
+	laptop := control.Visit(t, "laptop")
+	for _, port := range []string{"", ":8443"} {
+		status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name+port, http.MethodGet, "/")
+		if status != http.StatusOK || !strings.Contains(text, "user-2@fake-control.example.net, role guest") || !strings.Contains(text, `signed in as ""`) || !strings.Contains(text, "cannot be had") {
+			t.Errorf("port %q: %d %s", port, status, text)
+		}
+	}
+	if u, err := l.people.ByHandle(t.Context(), "user-2"); err != nil || u.Role != users.RoleAdmin {
+		t.Errorf("the account that was there: %+v, %v", u, err)
+	}
+	phone := control.Visit(t, "phone")
+	if status, text := l.visitPage(t, phone, now.Addresses[0], now.Name, http.MethodGet, "/"); status != http.StatusOK || !strings.Contains(text, `signed in as "user-3", <nil>`) {
+		t.Errorf("somebody new: %d %s", status, text)
+	}
+
+	// The same door on the lab's own network knows nobody, whatever a request claims.
+	for _, d := range l.doors() {
+		r := httptest.NewRequest(http.MethodGet, "https://"+now.Name+"/", nil)
+		r.RemoteAddr = laptop.Address + ":5555"
+		r.Header.Set("Tailscale-User-Login", "user-3@fake-control.example.net")
+		w := httptest.NewRecorder()
+		d.handler.ServeHTTP(w, r)
+		if w.Body.String() != "nobody known" {
+			t.Errorf("%s over the LAN: %s", d.what, w.Body)
+		}
+	}
+	if _, err := l.TailnetLogout(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if l.allowedHost(now.Name) {
+		t.Errorf("after logout, names are %v", l.certs.Names())
+	}
+}
+
+// TestTailnetRequired: strangers get no page, passwords are not taken, and the lab's own network is as it was.
+func TestTailnetRequired(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	l := tailnetLab(t, "tailnet:\n  signIn: require\n  allow:\n    - {login: user-2@fake-control.example.net, role: member}\n")
+	now := l.join(t, control)
+	laptop, phone := control.Visit(t, "laptop"), control.Visit(t, "phone")
+	if status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodGet, "/"); status != http.StatusOK || !strings.Contains(text, `signed in as "user-2", <nil>`) {
+		t.Errorf("whom allow names: %d %s", status, text)
+	}
+	for _, path := range []string{"/login", "/api/v1/tokens"} {
+		if status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodPost, path); status != http.StatusForbidden || !strings.Contains(text, "passwords are not taken") {
+			t.Errorf("a password at %s: %d %s", path, status, text)
+		}
+	}
+	for _, port := range []string{"", ":8443"} {
+		if status, text := l.visitPage(t, phone, now.Addresses[0], now.Name+port, http.MethodGet, "/"); status != http.StatusForbidden || !strings.Contains(text, "not in a group that may use this lab") {
+			t.Errorf("a stranger at port %q: %d %s", port, status, text)
+		}
+	}
+	w := httptest.NewRecorder()
+	l.doors()[0].handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "https://lab/login", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("on the lab's own network: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestTailnetConfig: what cannot be meant is said, with the next step.
+func TestTailnetConfig(t *testing.T) {
+	for config, want := range map[string]string{
+		"signIn: always": "may be off, offer or require",
+		"signIn: offer":  "nobody could come in",
+		"signIn: offer\n  allow: [{login: a@b.c, tag: \"tag:x\", role: guest}]": "exactly one way",
+		"signIn: offer\n  allow: [{role: guest}]":                               "exactly one way",
+		"signIn: offer\n  allow: [{login: a@b.c}]":                              "add role or group",
+		"signIn: offer\n  allow: [{login: a@b.c, role: king}]":                  "king",
+		"signIn: offer\n  allow: [{login: \"a*@b.c\", role: guest}]":            "stands alone",
+		"signIn: offer\n  allow: [{shared: \"*@b.c\", role: guest}]":            "each of them is named",
+		"signIn: offer\n  allow: [{tag: kiosk, role: guest}]":                   "like tag:kiosk",
+		"signIn: offer\n  allow: [{tag: \"tag:kiosk\", role: admin}]":           "name people",
+		"accounts: none": "accounts",
+	} {
+		_, err := loadConfig(writeConfig(t, "tailnet:\n  "+config+"\n"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", config, err)
+		}
+	}
+	cfg, err := loadConfig(writeConfig(t, "tailnet:\n  signIn: off\n"))
+	if err != nil || cfg.Tailnet.SignIn != tailnetOff {
+		t.Errorf("off: %q, %v", cfg.Tailnet.SignIn, err)
+	}
+}
+
+// TestAuthKeyFile: a key comes from a file or from standard input, and an empty one is refused.
+func TestAuthKeyFile(t *testing.T) {
+	if key, err := readAuthKey("-", strings.NewReader(" tskey-auth-1\n")); err != nil || key != "tskey-auth-1" {
+		t.Errorf("%q, %v", key, err)
+	}
+	if _, err := readAuthKey("-", strings.NewReader("\n")); err == nil {
+		t.Error("an empty key is taken")
+	}
+	if _, err := readAuthKey(filepath.Join(t.TempDir(), "none"), nil); err == nil {
+		t.Error("a file that is not there is taken")
+	}
+	if lines := strings.Split(terminalQR("https://login.tailscale.com/a/0123456789ab"), "\n"); len(lines) < 15 || !strings.Contains(lines[3], "▀") {
+		t.Errorf("the QR code:\n%s", strings.Join(lines, "\n"))
+	}
+}

@@ -1,0 +1,97 @@
+package tailnet
+
+import (
+	"context"
+	"crypto/tls"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// certificate is the tailnet's for the lab's name there. The library keeps it on disk and renews it.
+type certificate struct {
+	mu     sync.Mutex
+	domain string
+	pair   *tls.Certificate // nil while there is none
+	err    error            // why not
+}
+
+// How often the library is asked for the certificate: it answers from its files, and only for a new or an old one asks
+// the authority, which does not want to be asked often.
+const (
+	certificateEvery = time.Hour
+	certificateAgain = 5 * time.Minute // after a failure
+	certificateTime  = 2 * time.Minute
+)
+
+// keepCertificate has the certificate ready before anybody comes.
+func (n *node) keepCertificate(ctx context.Context) {
+	var next time.Time
+	for ctx.Err() == nil {
+		domain := n.certDomain()
+		n.cert.mu.Lock()
+		if n.cert.domain != domain {
+			n.cert.domain, n.cert.pair, n.cert.err = domain, nil, nil
+			next = time.Time{}
+		}
+		n.cert.mu.Unlock()
+		if domain != "" && !time.Now().Before(next) {
+			next = time.Now().Add(certificateEvery)
+			if err := n.fetchCertificate(ctx, domain); err != nil {
+				next = time.Now().Add(certificateAgain)
+				if ctx.Err() == nil {
+					n.service.cfg.Log.Warn("there is no certificate from the tailnet; the lab's own is used", "name", domain, "err", err)
+				}
+			}
+		}
+		sleep(ctx, time.Second)
+	}
+}
+
+func (n *node) fetchCertificate(ctx context.Context, domain string) error {
+	ctx, cancel := context.WithTimeout(ctx, certificateTime)
+	defer cancel()
+	cert, key, err := n.local.CertPair(ctx, domain)
+	var pair tls.Certificate
+	if err == nil {
+		pair, err = tls.X509KeyPair(cert, key)
+	}
+	n.cert.mu.Lock()
+	defer n.cert.mu.Unlock()
+	n.cert.err = err
+	if err == nil {
+		n.cert.pair = &pair
+	}
+	return err
+}
+
+// certDomain is the name that the tailnet gives the lab certificates for, "" for none.
+func (n *node) certDomain() string {
+	st := n.last()
+	if st == nil || !n.joined() || st.Self == nil {
+		return ""
+	}
+	name := dnsName(st)
+	if !slices.ContainsFunc(st.CertDomains, func(d string) bool { return strings.EqualFold(d, name) }) {
+		return ""
+	}
+	return name
+}
+
+// certificate is the one for a name, nil for none.
+func (n *node) certificate(name string) *tls.Certificate {
+	n.cert.mu.Lock()
+	defer n.cert.mu.Unlock()
+	if n.cert.pair == nil || !strings.EqualFold(name, n.cert.domain) || time.Now().After(n.cert.pair.Leaf.NotAfter) {
+		return nil
+	}
+	return n.cert.pair
+}
+
+// certificateState says of the certificate whether it is there, and why not.
+func (n *node) certificateState() (there bool, err error) {
+	n.cert.mu.Lock()
+	defer n.cert.mu.Unlock()
+	return n.cert.pair != nil, n.cert.err
+}

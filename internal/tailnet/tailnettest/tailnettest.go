@@ -1,0 +1,135 @@
+// Package tailnettest is a tailnet for tests: tailscale's own control server for tests, a relay and STUN, all at one address
+// of this machine, and machines that visit.
+//
+// Only tests may import it.
+package tailnettest
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"tailscale.com/derp/derpserver"
+	"tailscale.com/net/netns"
+	"tailscale.com/net/stun/stuntest"
+	"tailscale.com/tailcfg"
+	"tailscale.com/tsnet"
+	"tailscale.com/tstest/integration/testcontrol"
+	"tailscale.com/types/key"
+	"tailscale.com/types/logger"
+	"tailscale.com/types/nettype"
+)
+
+// Domain is what names in the tailnet end with.
+const Domain = "tail-test.ts.net"
+
+// Control is the control server with what belongs to it. Fields of Server may be set before the first machine comes.
+type Control struct {
+	*testcontrol.Server
+	URL string
+
+	web *httptest.Server
+}
+
+// Start starts one at an address of this machine and a TCP port, 0 for any.
+func Start(tb testing.TB, address, port string) *Control {
+	tb.Helper()
+	netns.SetEnabled(false) // the way to the machine itself is no default route
+	c := &Control{Server: &testcontrol.Server{
+		DERPMap: relay(tb, address), Logf: logger.Discard,
+		MagicDNSDomain: Domain, DNSConfig: &tailcfg.DNSConfig{Proxied: true},
+	}}
+	l, err := net.Listen("tcp", net.JoinHostPort(address, port))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c.web = &httptest.Server{Listener: l, Config: &http.Server{Handler: c.Server}}
+	c.Server.HTTPTestServer = c.web
+	c.web.Start()
+	tb.Cleanup(c.web.Close)
+	c.URL = c.web.URL
+	return c
+}
+
+// relay starts what passes packets on between machines that do not reach each other, and what tells them their address.
+func relay(tb testing.TB, address string) *tailcfg.DERPMap {
+	tb.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	derp := derpserver.New(key.NewNode(), logger.Discard)
+	web := &httptest.Server{Listener: l, Config: &http.Server{Handler: derpserver.Handler(derp), ErrorLog: logger.StdLogger(logger.Discard),
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}}} // its protocol takes HTTP/1.1 over
+	web.StartTLS()
+	stun, stop := stuntest.ServeWithPacketListener(tb, nettype.Std{})
+	tb.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+		_ = derp.Close()
+		stop()
+	})
+	return &tailcfg.DERPMap{Regions: map[int]*tailcfg.DERPRegion{1: {RegionID: 1, RegionCode: "test", Nodes: []*tailcfg.DERPNode{{
+		Name: "1", RegionID: 1, HostName: address, IPv4: address, IPv6: "none", STUNPort: stun.Port, STUNTestIP: address,
+		DERPPort: l.Addr().(*net.TCPAddr).Port, InsecureForTests: true,
+	}}}}}
+}
+
+// Stop makes the control server be away, for good.
+func (c *Control) Stop() {
+	c.web.CloseClientConnections()
+	_ = c.web.Listener.Close()
+}
+
+// Named finds the machine with a name; nil while there is none.
+func (c *Control) Named(name string) *tailcfg.Node {
+	list := c.AllNodes()
+	i := slices.IndexFunc(list, func(n *tailcfg.Node) bool { return n.Hostinfo.Valid() && n.Hostinfo.Hostname() == name })
+	if i < 0 {
+		return nil
+	}
+	return list[i]
+}
+
+// Login is what the control server calls the owner of a machine.
+func (c *Control) Login(tb testing.TB, n *tailcfg.Node) string {
+	tb.Helper()
+	answer, err := c.MapResponse(&tailcfg.MapRequest{NodeKey: n.Key})
+	if err != nil || answer == nil {
+		tb.Fatalf("who owns %s: %v", n.Name, err)
+	}
+	for _, p := range answer.UserProfiles {
+		if p.ID == n.User {
+			return p.LoginName
+		}
+	}
+	tb.Fatalf("nobody owns %s", n.Name)
+	return ""
+}
+
+// Visitor is a machine of the tailnet.
+type Visitor struct {
+	*tsnet.Server
+	Address string
+}
+
+// Visit brings a machine into the tailnet, and waits until it is there.
+func (c *Control) Visit(tb testing.TB, name string) *Visitor {
+	tb.Helper()
+	v := &Visitor{Server: &tsnet.Server{Dir: filepath.Join(tb.TempDir(), name), Hostname: name, ControlURL: c.URL, Logf: logger.Discard, UserLogf: logger.Discard}}
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	status, err := v.Up(ctx)
+	if err != nil {
+		tb.Fatalf("%s does not get into the tailnet: %v", name, err)
+	}
+	tb.Cleanup(func() { _ = v.Close() })
+	v.Address = status.TailscaleIPs[0].String()
+	return v
+}

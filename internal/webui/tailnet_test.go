@@ -1,0 +1,110 @@
+package webui_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webui"
+)
+
+// TestTailnetPage: an admin turns it on with an address to open, with a key, off, and leaves.
+func TestTailnetPage(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	c.get("/tailnet").want(t, http.StatusOK, "The lab is in no tailnet.", "Turn on", "Control server")
+	c.post("/tailnet", "/tailnet/up", url.Values{"server": {"nonsense"}, "key": {"tskey-secret"}}).want(t, http.StatusUnprocessableEntity, "no address", `value="nonsense"`)
+	c.post("/tailnet", "/tailnet/up", nil).want(t, http.StatusSeeOther)
+	got := c.get("/tailnet")
+	got.want(t, http.StatusOK, "has to be let in", `href="https://control.example/a/123"`, `class="qr"`)
+	if got.header.Get("Refresh") == "" {
+		t.Error("the page stays as it is while somebody lets the lab in elsewhere")
+	}
+	c.post("/tailnet", "/tailnet/up", url.Values{"key": {" tskey-secret "}}).want(t, http.StatusSeeOther)
+	if l.tailnet.Asked.AuthKey != "tskey-secret" {
+		t.Errorf("the key is %q", l.tailnet.Asked.AuthKey)
+	}
+	c.get("/tailnet").want(t, http.StatusOK, "https://gpulab.example.ts.net", "Turn off", "Leave the tailnet")
+	c.post("/tailnet", "/tailnet/down", nil).want(t, http.StatusSeeOther)
+	c.get("/tailnet").want(t, http.StatusOK, "Turn on")
+	c.post("/tailnet", "/tailnet/logout", nil).want(t, http.StatusSeeOther)
+	got = c.get("/audit")
+	got.want(t, http.StatusOK, "turned the tailnet on", "turned the tailnet off", "leave its tailnet")
+	if strings.Contains(got.body, "tskey") {
+		t.Error("the audit log holds the key")
+	}
+}
+
+// guests is a network that vouches for one visitor, or for nobody.
+type guests struct {
+	who      atomic.Pointer[users.Outside]
+	required bool
+}
+
+func (g *guests) way() *webui.Network {
+	return &webui.Network{Info: signin.Info{Name: "tailnet", Title: "the tailnet", Network: true},
+		Visitor: func(*http.Request) (users.Outside, bool) {
+			who := g.who.Load()
+			if who == nil {
+				return users.Outside{}, false
+			}
+			return *who, true
+		}, Required: func(*http.Request) bool { return g.required && g.who.Load() != nil }}
+}
+
+func guest(login string) *users.Outside {
+	return &users.Outside{Provider: "tailnet", Title: "the tailnet", Realm: "tailnet https://control.example", Subject: "7 " + login, Username: login, Role: users.RoleMember, Create: true}
+}
+
+// TestSignInByTheNetwork: who is vouched for signs in with one click, and others cannot; a login that is called like an
+// account chooses another name, or is linked by whoever has the account's password.
+func TestSignInByTheNetwork(t *testing.T) {
+	g := &guests{}
+	l := newLabWith(t, func(c *webui.Config) { c.Network = g.way() })
+	c := l.client(t, "")
+	if body := c.get("/login").body; strings.Contains(body, "/signin/tailnet") {
+		t.Error("a visitor of the LAN is offered to sign in by the tailnet")
+	}
+	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusForbidden, "You did not come over the tailnet")
+	c.do("GET", "/signin/tailnet/callback?state=x&code=y", nil, nil).want(t, http.StatusNotFound)
+
+	g.who.Store(guest("zoe@example.org"))
+	c.get("/login").want(t, http.StatusOK, "Sign in as zoe@example.org", "Or with name and password", `name="password"`)
+	c.post("/login", "/signin/tailnet", url.Values{"next": {"//evil.example"}}).want(t, http.StatusSeeOther)
+	c.get("/account").want(t, http.StatusOK, "zoe", "the tailnet")
+
+	g.who.Store(guest("ada@example.org")) // an admin's name
+	eve := l.client(t, "")
+	got := eve.post("/login", "/signin/tailnet", nil)
+	got.want(t, http.StatusSeeOther)
+	if to := got.header.Get("Location"); !strings.HasPrefix(to, "/handle/choose") {
+		t.Errorf("whoever is called like an admin goes on to %q", to)
+	}
+	eve.get("/account").want(t, http.StatusSeeOther)
+	ada := l.client(t, "ada")
+	ada.get("/account/identities/tailnet").want(t, http.StatusOK, "You are ada@example.org")
+	ada.post("/account/identities/tailnet", "/account/identities/tailnet/link", url.Values{"old": {"wrong"}}).want(t, http.StatusUnprocessableEntity)
+	ada.post("/account/identities/tailnet", "/account/identities/tailnet/link", url.Values{"old": {"ada-password"}}).want(t, http.StatusSeeOther)
+	eve.post("/login", "/signin/tailnet", nil).want(t, http.StatusSeeOther)
+	eve.get("/account").want(t, http.StatusOK, "ada@example.org")
+
+	stranger := guest("mallory@example.org")
+	stranger.Refused = "Your account at the tailnet is not in a group that may use this lab. Ask an admin of the lab."
+	g.who.Store(stranger)
+	m := l.client(t, "")
+	m.get("/login").want(t, http.StatusOK, "not in a group that may use this lab", `name="password"`)
+	m.post("/login", "/signin/tailnet", nil).want(t, http.StatusForbidden)
+
+	g.required = true
+	g.who.Store(guest("zoe@example.org"))
+	if body := l.client(t, "").get("/login").body; strings.Contains(body, `name="password"`) || !strings.Contains(body, "Sign in as zoe") {
+		t.Error("where the tailnet is required, the sign-in page asks for a password")
+	}
+	g.who.Store(nil)
+	ben := l.client(t, "ben")
+	ben.get("/account/identities/tailnet").want(t, http.StatusOK, "You did not come over the tailnet")
+}
