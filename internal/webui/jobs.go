@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +29,10 @@ type jobsView struct {
 }
 
 // A jobForm is what was filled in, and what is wrong with it.
-type jobForm struct{ Script, Name, GPUs, Time, Error string }
+type jobForm struct {
+	Script, Name, GPUs, Time, Error string
+	Preemptible                     bool
+}
 
 type jobRow struct {
 	ID, Title, Reason, State string
@@ -139,7 +144,7 @@ func jobStateWords(l *notebooks.Launch) (string, tone) {
 }
 
 func (s *Server) submitJob(w http.ResponseWriter, r *http.Request, v visitor) error {
-	form := jobForm{Script: r.PostForm.Get("script"), Name: strings.TrimSpace(r.PostForm.Get("name")), GPUs: strings.TrimSpace(r.PostForm.Get("gpus")), Time: strings.TrimSpace(r.PostForm.Get("time"))}
+	form := jobForm{Script: r.PostForm.Get("script"), Name: strings.TrimSpace(r.PostForm.Get("name")), GPUs: strings.TrimSpace(r.PostForm.Get("gpus")), Time: strings.TrimSpace(r.PostForm.Get("time")), Preemptible: r.PostForm.Get("preemptible") != ""}
 	request := notebooks.JobRequest{Program: notebooks.Program{Script: form.Script}, Name: form.Name}
 	var err error
 	if form.GPUs != "" {
@@ -148,6 +153,9 @@ func (s *Server) submitJob(w http.ResponseWriter, r *http.Request, v visitor) er
 			err = &notebooks.JobError{Text: "The number of GPUs is a whole number, such as 1."}
 		}
 		request.GPUs = &n
+	}
+	if form.Preemptible {
+		request.Preemptible = &form.Preemptible // otherwise the script says it
 	}
 	if form.Time != "" && err == nil {
 		request.Limit, err = notebooks.ParseJobTime(form.Time)
@@ -221,7 +229,11 @@ func programText(p notebooks.Program) string {
 		words = append(words, a)
 	}
 	if p.Script == "" {
-		return strings.Join(words, " ")
+		var lines []string
+		for _, name := range slices.Sorted(maps.Keys(p.Env)) {
+			lines = append(lines, name+"="+strconv.Quote(p.Env[name]))
+		}
+		return strings.Join(append(lines, strings.Join(words, " ")), "\n")
 	}
 	if len(words) > 0 {
 		return strings.TrimRight(p.Script, "\n") + "\n# with " + strings.Join(words, " ")
@@ -264,8 +276,14 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.Facts = append(view.Facts, l.Job.Environment)
 	}
 	view.Facts = append(view.Facts, "time limit "+units.Lasting(l.Job.Limit))
-	if l.Job.Retries > 0 {
-		view.Facts = append(view.Facts, fmt.Sprintf("try %d of %d", l.Job.Try(), l.Job.Retries+1))
+	if most := l.Job.MostTries(); most > 1 {
+		view.Facts = append(view.Facts, fmt.Sprintf("try %d of %d", l.Job.Try(), most))
+	}
+	if l.Job.Preemptible {
+		view.Facts = append(view.Facts, "gives way to others")
+	}
+	if times, lost := l.Job.Preempted(); times > 0 {
+		view.Facts = append(view.Facts, "gave way "+timesWords(times)+", "+lostWords(lost))
 	}
 	for i, t := range l.Job.Tries {
 		view.Tries = append(view.Tries, jobTry{strconv.Itoa(i + 1), units.Duration(time.Duration(t.Until-t.From) * time.Millisecond), sentence(t.Reason)})
@@ -283,6 +301,21 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.ArrayJob = strconv.FormatInt(l.Job.ArrayJob, 10)
 	}
 	return view
+}
+
+func timesWords(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// lostWords say what runs that gave way have lost.
+func lostWords(lost time.Duration) string {
+	if lost == 0 {
+		return "nothing lost"
+	}
+	return units.Lasting(lost) + " of running lost at most"
 }
 
 // addTasks adds an array's elements to its page.
