@@ -292,7 +292,7 @@ func (s *Service) gaveWay(ctx context.Context, from, to time.Time, simulated boo
 		err = from.Scan(&g.handle, &g.lost)
 		return g, err
 	}, `SELECT handle, iif(coalesce(one.value ->> 'saved', 0), 0, gpus * (one.value ->> 'until' - (one.value ->> 'from')) / 1000.0)
-		FROM launches JOIN jobs ON launch_id = id, json_each(tries) AS one
+		FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one
 		WHERE tries <> '[]' AND one.value ->> 'endCode' = 'preempted' AND one.value ->> 'until' >= ? AND one.value ->> 'until' < ? AND coalesce(one.value ->> 'simulated', 0) = ?`,
 		from.UnixMilli(), to.UnixMilli(), simulated)
 	if err != nil {

@@ -216,7 +216,7 @@ func TestReport(t *testing.T) {
 	if err != nil || len(table) != 1+2+2+1 {
 		t.Fatalf("%v\n%v", err, table)
 	}
-	if got := fmt.Sprint(table[1][0], table[1][3:]); got != "week[4.00 4.00 3.50 0.50 2.50 2 0.800 2 0 0 60 0 0]" {
+	if got := fmt.Sprint(table[1][0], table[1][3:]); got != "week[4.00 4.00 3.50 0.50 2.50 2 0.800 2 0 0 60 0 0 0 0.00]" {
 		t.Errorf("last week in the table: %s", got)
 	}
 	if table[3][0] != "group:vision" || table[3][3] != "0.00" || table[4][9] != "" || table[5][0] != "all" {
