@@ -39,6 +39,7 @@ import (
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
 	"github.com/gpulab/gpulab/internal/power"
+	"github.com/gpulab/gpulab/internal/queue"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/sftpd"
 	"github.com/gpulab/gpulab/internal/signin"
@@ -142,6 +143,7 @@ type attached struct {
 	kube      *notebooks.KubeCluster
 	notebooks *notebooks.Service
 	proxy     *notebooks.Proxy
+	line      *queue.Line
 	monitor   *gpu.Monitor
 	memory    *gpu.MemoryLimiter
 	tenancy   *tenancy.Tenancy
@@ -679,8 +681,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
-	line, err := newLine(access)
-	if err != nil {
+	if parts.line, err = newLine(access); err != nil {
 		return err
 	}
 	halfLife, err := l.cfg.Queue.halfLife()
@@ -691,15 +692,23 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	preemption, err := l.cfg.Queue.preemption()
+	if err != nil {
+		return err
+	}
+	minimumRun, err := l.cfg.Queue.minimumRun()
+	if err != nil {
+		return err
+	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: line, HalfLife: halfLife, Sampling: sampling, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
 		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), Environment: l.jobEnvironment, EnvironmentsOn: l.id.NodeName,
-		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy,
+		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,
 	})
 	if err != nil {
 		return err
@@ -726,7 +735,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return nil
 	})
 	g.Go(func() error { return parts.proxy.Run(ctx) })
-	g.Go(func() error { return line.Run(ctx) })
+	g.Go(func() error { return parts.line.Run(ctx) })
 	g.Go(func() error { return parts.notebooks.Run(ctx) })
 	g.Go(func() error { return parts.people.Run(ctx) })
 	g.Go(func() error { return l.quotas.Keep(ctx, l) })

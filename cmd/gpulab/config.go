@@ -260,6 +260,12 @@ func (c *Config) setDefaults() {
 	if c.Queue.Sampling == "" {
 		c.Queue.Sampling = "1m"
 	}
+	if c.Queue.Preemption == "" {
+		c.Queue.Preemption = string(notebooks.PreemptOffered)
+	}
+	if c.Queue.MinimumRun == "" {
+		c.Queue.MinimumRun = "5m"
+	}
 	c.Idle.setDefaults()
 	if c.Storage.MeasureEvery == "" {
 		c.Storage.MeasureEvery = "10m"
@@ -323,6 +329,12 @@ func (c *Config) check() error {
 		return err
 	}
 	if _, err := c.Queue.sampling(); err != nil {
+		return err
+	}
+	if _, err := c.Queue.preemption(); err != nil {
+		return err
+	}
+	if _, err := c.Queue.minimumRun(); err != nil {
 		return err
 	}
 	if _, err := c.Idle.policies(c.usualProfiles()); err != nil {

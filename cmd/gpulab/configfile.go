@@ -163,9 +163,15 @@ quotas:
 
 # When GPUs are short, who used fewer of them in the past gets one first. Past use
 # counts half after halfLife (168h is a week), and is counted anew every sampling.
+# preemption says which jobs give way to whoever waits for their GPU; they go back into
+# the line: off (none), offered (those whose owners have said so), or roles (those, and
+# jobs of people of a lower role; leads' launches then go before members', and these
+# before guests'). Notebooks never do. No job gives way before minimumRun has passed.
 queue:
   halfLife: {{printf "%q" .Queue.HalfLife}}
   sampling: {{printf "%q" .Queue.Sampling}}
+  preemption: {{printf "%q" .Queue.Preemption}}
+  minimumRun: {{printf "%q" .Queue.MinimumRun}}
 
 # What becomes of a GPU that nobody uses: neither it nor processors, kernels, terminals
 # or network have done anything for as long as "after". act: when-wanted (only while

@@ -62,7 +62,7 @@ func printReport(w io.Writer, r report.Report) error {
 	if r.Simulated {
 		fmt.Fprint(w, "These GPUs are simulated.\n\n")
 	}
-	rows := [][]string{{"WEEK FROM", "GPU HOURS", "HELD", "BUSY", "IDLE", "PEOPLE", "WAITED", "19 OF 20", "FAIRNESS", "TAKEN BACK"}}
+	rows := [][]string{{"WEEK FROM", "GPU HOURS", "HELD", "BUSY", "IDLE", "PEOPLE", "WAITED", "19 OF 20", "FAIRNESS", "TAKEN BACK", "GAVE WAY"}}
 	for _, p := range r.Weeks {
 		rows = append(rows, append([]string{p.From.Local().Format(time.DateOnly), inHours(p.There)}, reportColumns(p)...))
 	}
@@ -71,7 +71,7 @@ func printReport(w io.Writer, r report.Report) error {
 		return err
 	}
 	if len(r.Groups) > 0 {
-		rows = [][]string{{"GROUP", "HELD", "BUSY", "IDLE", "PEOPLE", "WAITED", "19 OF 20", "FAIRNESS", "TAKEN BACK"}}
+		rows = [][]string{{"GROUP", "HELD", "BUSY", "IDLE", "PEOPLE", "WAITED", "19 OF 20", "FAIRNESS", "TAKEN BACK", "GAVE WAY"}}
 		for _, p := range r.Groups {
 			rows = append(rows, append([]string{p.Group}, reportColumns(p)...))
 		}
@@ -79,6 +79,9 @@ func printReport(w io.Writer, r report.Report) error {
 		if err := table(w, rows); err != nil {
 			return err
 		}
+	}
+	if r.Whole.Preempted > 0 {
+		fmt.Fprintf(w, "\nJobs gave way to somebody who waited %d times; %s GPU hours at most were lost with that.\n", r.Whole.Preempted, inHours(r.Whole.Lost))
 	}
 	if gain := r.Whole.Gain(); gain != nil {
 		fmt.Fprintf(w, "\nHad each GPU belonged to one person, they would have been busy for %s hours at best, not %s: %+.0f %%.\n", inHours(*r.Whole.Owned), inHours(r.Whole.Busy), 100**gain)
@@ -101,7 +104,7 @@ func reportColumns(p report.Part) []string {
 		}
 		return units.Lasting(time.Duration(*seconds * float64(time.Second)))
 	}
-	return []string{inHours(p.Held), inHours(p.Busy), idle, strconv.Itoa(p.People), wait(p.Waited50), wait(p.Waited95), fair, strconv.Itoa(p.Reclaimed)}
+	return []string{inHours(p.Held), inHours(p.Busy), idle, strconv.Itoa(p.People), wait(p.Waited50), wait(p.Waited95), fair, strconv.Itoa(p.Reclaimed), strconv.Itoa(p.Preempted)}
 }
 
 func inHours(seconds float64) string { return strconv.FormatFloat(seconds/3600, 'f', 2, 64) }

@@ -24,7 +24,7 @@ type Job struct {
 	Profile     string           `json:"profile"`
 	State       string           `json:"state" enum:"waiting,starting,running,stopping,succeeded,failed,cancelled,timed out,not run" doc:"The last five are ends"`
 	Reason      string           `json:"reason,omitempty" doc:"Why it waits, what it does, how it ended; for people"`
-	EndCode     string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted,dependency" doc:"How it ended, in one word"`
+	EndCode     string           `json:"endCode,omitempty" enum:"succeeded,time-limit,stopped,cancelled,quota,folder,failed,exited,oom,evicted,interrupted,dependency,preempted" doc:"How it ended, in one word; preempted while it gives way and is about to go back into the line"`
 	ExitCode    *int             `json:"exitCode,omitempty" doc:"Of its program, where that ended by itself"`
 	Machine     string           `json:"machine,omitempty" doc:"Where it runs, by the machine's name"`
 	GPUs        int              `json:"gpus"`
@@ -39,6 +39,9 @@ type Job struct {
 	Try         int              `json:"try" doc:"Which one this is, from 1"`
 	Retries     int              `json:"retries,omitempty" doc:"How often it is started again at most, when it fails by itself or is interrupted"`
 	Tries       []JobTry         `json:"tries,omitempty" doc:"The former ones"`
+	Preemptible bool             `json:"preemptible,omitempty" doc:"Its owner has said that it may give way to others who wait for its GPU"`
+	GaveWay     int              `json:"gaveWay,omitempty" doc:"How many of its former tries gave way; they take none of its retries"`
+	Lost        float64          `json:"lostSeconds,omitempty" doc:"How long those of them ran that did not save what they did: what was lost at most"`
 	Array       string           `json:"array,omitempty" doc:"Of an array: the numbers of its elements, as in 0-9%4. An array runs nothing itself; it ends with the last of its elements"`
 	Tasks       *JobTasks        `json:"tasks,omitempty" doc:"Of an array: how many elements stand how"`
 	ArrayJob    int64            `json:"arrayJob,omitempty" doc:"Of an element: the number of its array"`
@@ -73,9 +76,12 @@ type JobTasks struct {
 type JobTry struct {
 	Started  time.Time `json:"started" doc:"When its turn came"`
 	Ended    time.Time `json:"ended"`
-	EndCode  string    `json:"endCode" enum:"exited,evicted,interrupted"`
+	EndCode  string    `json:"endCode" enum:"exited,evicted,interrupted,preempted"`
 	Reason   string    `json:"reason" doc:"How it ended, for people"`
 	ExitCode *int      `json:"exitCode,omitempty"`
+	For      string    `json:"for,omitempty" doc:"Of one that gave way: who waited for its GPU, by sign-in name"`
+	ForID    int64     `json:"forLaunch,omitempty" doc:"And the number of their notebook or job"`
+	Saved    bool      `json:"saved,omitempty" doc:"It ended with 0 when it was asked to: it has saved what it did"`
 }
 
 // JobList is some jobs, the newest first.
@@ -105,7 +111,7 @@ type jobLogInput struct {
 
 type submitInput struct {
 	Body struct {
-		Script      string   `json:"script,omitempty" maxLength:"65536" doc:"Text of a script. Its directives, #GPULAB --gpus=1 or #SBATCH --gres=gpu:1, hold where nothing else is said here"`
+		Script      string   `json:"script,omitempty" maxLength:"65536" doc:"Text of a script, or the manifest of a Kubernetes Job (batch/v1, YAML or JSON), of which the program, its environment and what it needs are taken and anything else is refused. A script's directives, #GPULAB --gpus=1 or #SBATCH --gres=gpu:1, hold where nothing else is said here"`
 		Command     []string `json:"command,omitempty" maxItems:"1000" doc:"A program with its arguments, instead of a script; no shell reads it"`
 		Args        []string `json:"args,omitempty" maxItems:"1000" doc:"Arguments of the script"`
 		Name        string   `json:"name,omitempty" maxLength:"80"`
@@ -117,6 +123,7 @@ type submitInput struct {
 		After       string   `json:"after,omitempty" maxLength:"2000" doc:"Jobs of yours that have to end first: their numbers, such as 12,13, if they have to succeed, or as sbatch takes it, such as afterok:12:13,afterany:14"`
 		Retries     *int     `json:"retries,omitempty" minimum:"0" maximum:"10" doc:"How often it is started again when it fails by itself or is interrupted; never if left out"`
 		Array       string   `json:"array,omitempty" maxLength:"2000" doc:"Makes it an array: the numbers of its elements as sbatch takes them, such as 0-9, 1,3,7-20:2, or 0-99%4 for four at a time"`
+		Preemptible *bool    `json:"preemptible,omitempty" doc:"It may give way to anybody else who waits for its GPU, then goes back into the line; it stands behind them, and its use counts half"`
 		Output      string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
 		Dir         string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
 	}
@@ -176,7 +183,9 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output, j.Environment =
 			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output, l.Job.Environment
-		j.Held = l.Held()
+		j.Held, j.Preemptible = l.Held(), l.Job.Preemptible
+		gaveWay, lost := l.Job.Preempted()
+		j.GaveWay, j.Lost = gaveWay, lost.Seconds()
 		for _, d := range l.Job.After {
 			j.After = append(j.After, JobDependency(d))
 		}
@@ -191,7 +200,7 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 			}
 		}
 		for _, t := range l.Job.Tries {
-			j.Tries = append(j.Tries, JobTry{time.UnixMilli(t.From).UTC(), time.UnixMilli(t.Until).UTC(), t.EndCode, t.Reason, t.ExitCode})
+			j.Tries = append(j.Tries, JobTry{time.UnixMilli(t.From).UTC(), time.UnixMilli(t.Until).UTC(), t.EndCode, t.Reason, t.ExitCode, t.For, t.ForLaunch, t.Saved})
 		}
 		for _, h := range l.Holders {
 			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
@@ -228,7 +237,7 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 	if b.Script != "" && len(b.Command) > 0 {
 		return nil, &notebooks.JobError{Text: "A job runs a script or a command, not both."}
 	}
-	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries, Array: b.Array}
+	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries, Array: b.Array, Preemptible: b.Preemptible}
 	if b.Script == "" {
 		r.Args = b.Command
 	}

@@ -36,6 +36,8 @@ type ReportPart struct {
 	Waited95  *float64   `json:"waited95Seconds,omitempty" doc:"19 of 20 waited for less"`
 	Reclaimed int        `json:"reclaimed" doc:"Notebooks that were stopped because nobody used their GPUs"`
 	Resumed   int        `json:"reclaimedForSomebody" doc:"Those of them that were stopped for somebody who waited"`
+	Preempted int        `json:"preempted" doc:"Runs of jobs that gave way to somebody who waited"`
+	Lost      float64    `json:"preemptedLostSeconds" doc:"For how long those of them had GPUs that did not save what they did: what was lost at most"`
 }
 
 type reportInput struct {
@@ -63,5 +65,5 @@ func reportParts(list []report.Part) []ReportPart {
 }
 
 func reportPart(p report.Part) ReportPart {
-	return ReportPart{p.Group, given(p.From), given(p.To), p.There, p.Held, p.Busy, p.Idle, p.Owned, p.People, p.Fairness, p.Launches, p.GaveUp, p.Waited50, p.Waited95, p.Reclaimed, p.Resumed}
+	return ReportPart{p.Group, given(p.From), given(p.To), p.There, p.Held, p.Busy, p.Idle, p.Owned, p.People, p.Fairness, p.Launches, p.GaveUp, p.Waited50, p.Waited95, p.Reclaimed, p.Resumed, p.Preempted, p.Lost}
 }

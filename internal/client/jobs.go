@@ -34,6 +34,7 @@ type job struct {
 	ArrayTask *int      `json:"arrayTask"`
 	Try       int       `json:"try"`
 	Retries   int       `json:"retries"`
+	GaveWay   int       `json:"gaveWay"`
 	GPUs      int       `json:"gpus"`
 	Simulated bool      `json:"simulated"`
 	Output    string    `json:"output"`
@@ -53,8 +54,8 @@ func (j job) ended() bool {
 // says is what happens with it now, in one line.
 func (j job) says() string {
 	text := j.State
-	if j.Retries > 0 && !j.ended() {
-		text += fmt.Sprintf(", try %d of %d", j.Try, j.Retries+1)
+	if j.Retries+j.GaveWay > 0 && !j.ended() {
+		text += fmt.Sprintf(", try %d of %d", j.Try, j.Retries+j.GaveWay+1)
 	}
 	if j.Reason != "" {
 		text += ": " + j.Reason
@@ -142,8 +143,10 @@ type jobAsk struct {
 	After       string `json:"after,omitempty"`
 	Retries     *int   `json:"retries,omitempty"`
 	Array       string `json:"array,omitempty"`
+	Preemptible *bool  `json:"preemptible,omitempty"`
 
 	gpus, retries int
+	preemptible   bool
 }
 
 func (q *jobAsk) flags(c *cobra.Command) {
@@ -159,6 +162,7 @@ func (q *jobAsk) flags(c *cobra.Command) {
 	f.StringVar(&q.After, "dependency", "", "the same as sbatch takes it, such as afterok:12:13,afterany:14")
 	f.IntVar(&q.retries, "retries", 0, "how often it is started again when it fails or is interrupted, at most 10")
 	f.StringVar(&q.Array, "array", "", "make it many jobs, one for each number, as sbatch does: 0-9, 1,3,7-20:2, or 0-99%4 for four at a time")
+	f.BoolVar(&q.preemptible, "preemptible", false, "let it give way to others who wait for its GPU: it gets SIGTERM and 30 s, and goes back into the line; its use counts half")
 	f.SetInterspersed(false) // what stands behind the program is the program's
 }
 
@@ -169,6 +173,9 @@ func (s *Session) submit(c *cobra.Command, q *jobAsk) (answer json.RawMessage, j
 	}
 	if c.Flags().Changed("retries") {
 		q.Retries = &q.retries
+	}
+	if c.Flags().Changed("preemptible") {
+		q.Preemptible = &q.preemptible
 	}
 	if err = s.Do(context.WithoutCancel(c.Context()), http.MethodPost, "/jobs", q, &answer); err == nil {
 		err = json.Unmarshal(answer, &j)
@@ -203,7 +210,7 @@ func newSubmit(a *App) *cobra.Command {
 	var q jobAsk
 	var wait, asJSON bool
 	c := &cobra.Command{
-		Use: "submit SCRIPT [ARGUMENT...]", Short: "Submit a script as a job, which runs when its turn has come",
+		Use: "submit SCRIPT|MANIFEST [ARGUMENT...]", Short: "Submit a script as a job, which runs when its turn has come",
 		Long: `Submit a script as a job. It stands in the same line as notebooks, starts by
 itself, and runs with your home, in the same software as a notebook. What it
 says is kept in a file of your home.
@@ -215,8 +222,12 @@ Lines at the beginning of the script may say what it needs:
 
 There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
 --chdir, --env, --dependency, --retries,
---array and --profile. Options of this command come before them.`,
-		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh",
+--array, --preemptible and --profile. Options of this command come before them.
+
+A file that ends with .yaml, .yml or .json is the manifest of a Kubernetes Job
+(batch/v1): its program, environment and what it needs are taken, and what has
+no meaning here is refused by its name and line.`,
+		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh\n  gpulab submit --preemptible --gpus 1 sweep.sh\n  gpulab submit job.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.Session()

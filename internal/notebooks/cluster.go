@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sort"
@@ -51,6 +52,9 @@ type Cluster interface {
 	Room() Room
 	// Notebooks are all pods of launches, terminating ones too: notebooks and jobs.
 	Notebooks() []PodInfo
+	// Gone is how a job's pod was seen last that is gone since a while ago; false if
+	// that is not known.
+	Gone(launch int64) (PodInfo, bool)
 	// CreatePod makes a job's pod; one of this name that is there is no error.
 	CreatePod(ctx context.Context, p *corev1.Pod) error
 	// Warnings are the cluster's latest complaints about a pod, newest first.
@@ -204,7 +208,17 @@ type KubeCluster struct {
 
 	mu    sync.Mutex               // guards the writing of index
 	index atomic.Pointer[podIndex] // read on every proxied request
+	gone  map[int64]gonePod        // by launch; guarded by mu
 }
+
+// gonePod is a job's pod as it was seen last.
+type gonePod struct {
+	PodInfo
+	at time.Time
+}
+
+// goneFor is how long it is known how a job's pod ended.
+const goneFor = 10 * time.Minute
 
 // podIndex is an immutable picture of the pods the proxy may forward to.
 type podIndex struct {
@@ -226,6 +240,7 @@ func NewKubeCluster(client kubernetes.Interface, systemNamespace string, log *sl
 		nodes:   factory.Core().V1().Nodes().Informer(),
 		changes: make(chan struct{}, 1),
 		synced:  make(chan struct{}),
+		gone:    map[int64]gonePod{},
 	}
 	c.index.Store(&podIndex{})
 	for _, inf := range []cache.SharedIndexInformer{c.pods, c.nodes} {
@@ -482,11 +497,29 @@ func (c *KubeCluster) notebookChanged(p *corev1.Pod, deleted bool) {
 	}
 	if deleted {
 		delete(next.notebooks, string(p.UID))
+		c.remember(podInfo(p), time.Now())
 	} else {
 		next.notebooks[string(p.UID)] = podInfo(p)
 	}
 	next.current = currentPods(next.notebooks)
 	c.index.Store(next)
+}
+
+// remember keeps how a job's pod ended; the watch may show its end and that it is
+// gone in the same moment.
+func (c *KubeCluster) remember(p PodInfo, now time.Time) {
+	maps.DeleteFunc(c.gone, func(_ int64, had gonePod) bool { return now.Sub(had.at) > goneFor })
+	if p.Job {
+		c.gone[p.LaunchID] = gonePod{p, now}
+	}
+}
+
+// Gone implements [Cluster].
+func (c *KubeCluster) Gone(launch int64) (PodInfo, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.gone[launch]
+	return p.PodInfo, ok
 }
 
 // currentPods picks the pod of each server: while an old one goes away and its

@@ -26,6 +26,9 @@ type Job struct {
 	Held        bool          `json:"held,omitempty"`        // while it waits: it has no place in the line yet
 	Retries     int           `json:"retries,omitempty"`     // how often it is started again when it fails
 	Tries       []Try         `json:"tries,omitempty"`       // those that are over and were followed by another
+	Preemptible bool          `json:"preemptible,omitempty"` // its owner has said that it may give way
+	WayFor      string        `json:"wayFor,omitempty"`      // while it gives way: whose launch gets its GPU
+	WayLaunch   int64         `json:"wayLaunch,omitempty"`   // and which that is
 	NotBefore   time.Time     `json:"notBefore,omitzero"`    // when the next try may stand in line
 	Array       string        `json:"array,omitempty"`       // of an array: its elements, as in 0-9%4
 	Tasks       *TaskCounts   `json:"tasks,omitempty"`       // of an array: how they stand
@@ -35,9 +38,10 @@ type Job struct {
 
 // Program is what a job runs.
 type Program struct {
-	Script string   // text of a script, "" for a command
-	Args   []string // of the script, or the command with its own
-	Dir    string   // where, below the home; "" = the home
+	Script string            // text of a script, "" for a command; or a manifest, which is read into the rest
+	Args   []string          // of the script, or the command with its own
+	Dir    string            // where, below the home; "" = the home
+	Env    map[string]string // in its environment beside what every job has
 }
 
 // JobRequest is what a person asks for. What is not set stays as the script's
@@ -56,6 +60,8 @@ type JobRequest struct {
 	After       []Dependency // jobs that have to end first, nil = the directive's, or none
 	Retries     *int         // how often it is started again, nil = the directive's, or never
 	Array       string       // elements of an array, "" = the directive's, or no array
+	want        wanted       // what a manifest asks of a profile
+	Preemptible *bool        // it may give way to others who wait, nil = the directive's, or not
 }
 
 // Bounds of jobs.
@@ -96,6 +102,9 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 	if err := r.prepare(u.Handle); err != nil {
 		return Launch{}, err
 	}
+	if err := s.profileFor(&r); err != nil {
+		return Launch{}, err
+	}
 	profile, err := s.profileForJob(r)
 	if err != nil {
 		return Launch{}, err
@@ -108,7 +117,7 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 		return Launch{}, err
 	}
 	return s.launch(ctx, u, profile, Launch{
-		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0 || r.Array != "", Retries: *r.Retries, Array: r.Array},
+		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0 || r.Array != "", Retries: *r.Retries, Array: r.Array, Preemptible: r.Preemptible != nil && *r.Preemptible},
 	}, slug(r.Name), r.Program)
 }
 
@@ -128,7 +137,13 @@ func (r *JobRequest) prepare(handle string) error {
 	if r.Script == "" && (len(r.Args) == 0 || r.Args[0] == "") {
 		return refuse("The job has nothing to run. Give it a script or a command.")
 	}
-	if r.Script != "" {
+	switch {
+	case r.Script == "":
+	case isManifest(r.File, r.Script):
+		if err := r.readManifest(); err != nil {
+			return err
+		}
+	default:
 		if err := r.readScript(); err != nil {
 			return err
 		}
@@ -142,6 +157,9 @@ func (r *JobRequest) prepare(handle string) error {
 	}
 	r.Name = cmp.Or(r.Name, "job")
 	total := 0
+	for name, value := range r.Env {
+		total += len(name) + len(value) + 2
+	}
 	for _, a := range r.Args {
 		if total += len(a) + 1; strings.ContainsRune(a, 0) {
 			return refuse("A command cannot have the character with the number 0 in it.")
@@ -278,7 +296,7 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	if _, err := s.environment(l.Job.Environment); err != nil {
 		return Launch{}, err
 	}
-	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment, Retries: l.Job.Retries}}
+	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment, Retries: l.Job.Retries, Preemptible: l.Job.Preemptible}}
 	switch {
 	case l.IsArray():
 		again.Job.Array, again.Job.Held = l.Job.Array, true

@@ -257,7 +257,7 @@ func (s *Service) addTask(ctx context.Context, array Launch, task int, edit func
 	if err != nil {
 		return err
 	}
-	job := Job{Output: array.Job.Output, Limit: array.Job.Limit, Environment: array.Job.Environment, Retries: array.Job.Retries, ArrayJob: array.ID, ArrayTask: task}
+	job := Job{Output: array.Job.Output, Limit: array.Job.Limit, Environment: array.Job.Environment, Retries: array.Job.Retries, Preemptible: array.Job.Preemptible, ArrayJob: array.ID, ArrayTask: task}
 	l := Launch{UserID: array.UserID, Handle: array.Handle, Title: array.Title, Profile: array.Profile, GPUs: array.GPUs, Requested: s.now(), Job: &job}
 	if edit != nil {
 		edit(&l)
@@ -347,5 +347,6 @@ func (l Launch) taskEnv() map[string]string {
 	return map[string]string{
 		"GPULAB_ARRAY_JOB_ID": strconv.FormatInt(l.Job.ArrayJob, 10), "GPULAB_ARRAY_TASK_ID": task,
 		"SLURM_ARRAY_JOB_ID": strconv.FormatInt(l.Job.ArrayJob, 10), "SLURM_ARRAY_TASK_ID": task,
+		"JOB_COMPLETION_INDEX": task, // as programs know it that were written for Kubernetes
 	}
 }

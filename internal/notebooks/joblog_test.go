@@ -142,6 +142,37 @@ func TestJobRunnerTerminated(t *testing.T) {
 	}
 }
 
+// A program that ends with 0 because it was asked to is not done; one that ended by
+// itself before is, though SIGTERM comes while what it left running still speaks.
+func TestJobRunnerSaved(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		code   int
+	}{
+		"saved":           {"trap 'echo saved; exit 0' TERM\necho begun\nsleep 100 & wait\n", exitSaved},
+		"ended by itself": {"(trap '' TERM; sleep 1.5) &\necho begun\n", 0},
+		"not saved":       {"echo begun\nexec sleep 100\n", 143},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := t.TempDir()
+			cmd, _ := runJob(t, home, jobSpec{Script: c.script, Saved: exitSaved})
+			log := filepath.Join(home, "jobs/test-7.log")
+			if !eventually(func() bool { text, _ := os.ReadFile(log); return string(text) == "begun\n" }) {
+				t.Fatal("it did not begin")
+			}
+			if c.code == 0 {
+				time.Sleep(300 * time.Millisecond) // it ends in this time
+			}
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if code := exitCode(cmd); code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+		})
+	}
+}
+
 // Of a long log the beginning and the end are kept, and who follows it sees each
 // line once, or reads how much was left out.
 func TestLongJobLog(t *testing.T) {

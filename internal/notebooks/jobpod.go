@@ -53,6 +53,8 @@ type jobSpec struct {
 	// Try counts its runs from 1; Line stands in the log before any but the first.
 	Try  int    `json:"try"`
 	Line string `json:"line"`
+	// Saved is the exit code for a program that was asked to end and did so with 0.
+	Saved int `json:"saved"`
 	// Env is in its environment beside what every job has.
 	Env map[string]string `json:"env"`
 }
@@ -98,7 +100,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.Job.tryLine(), l.taskEnv()})
+	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.Job.tryLine(), exitSaved, mergedEnv(program.Env, l.taskEnv())})
 	if err != nil {
 		return nil, err
 	}

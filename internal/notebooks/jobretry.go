@@ -17,6 +17,11 @@ type Try struct {
 	EndCode  string `json:"endCode"`
 	Reason   string `json:"reason"`
 	ExitCode *int   `json:"exitCode,omitempty"`
+	// Of one that gave way: for whose launch, and whether it had saved its state.
+	For       string `json:"for,omitempty"`
+	ForLaunch int64  `json:"forLaunch,omitempty"`
+	Saved     bool   `json:"saved,omitempty"`
+	Simulated bool   `json:"simulated,omitempty"` // its GPUs were
 }
 
 // MaxRetries is how often a job may be started again.
@@ -28,20 +33,46 @@ const longestPause = 5 * time.Minute
 // Try counts the runs of a job from 1.
 func (j *Job) Try() int { return len(j.Tries) + 1 }
 
+// MostTries is how many runs it may come to; giving way takes none of them.
+func (j *Job) MostTries() int {
+	gaveWay, _ := j.Preempted()
+	return j.Retries + 1 + gaveWay
+}
+
+// failures counts the tries that failed, or were interrupted.
+func (j *Job) failures() int {
+	gaveWay, _ := j.Preempted()
+	return len(j.Tries) - gaveWay
+}
+
 // tryWords says which try it is.
-func (j *Job) tryWords() string { return fmt.Sprintf("try %d of %d", j.Try(), j.Retries+1) }
+func (j *Job) tryWords() string { return fmt.Sprintf("try %d of %d", j.Try(), j.MostTries()) }
 
 // tryLine stands in the log before a try.
-func (j *Job) tryLine() string { return "\n[gpulab: " + j.tryWords() + "]\n" }
+func (j *Job) tryLine() string {
+	words := j.tryWords()
+	if n := len(j.Tries); n > 0 && j.Tries[n-1].EndCode == EndPreempted {
+		last := j.Tries[n-1]
+		words = fmt.Sprintf("it gave way to %s, launch %d, at %s; %s", last.For, last.ForLaunch, time.UnixMilli(last.Until).Local().Format("15:04:05"), words)
+	}
+	return "\n[gpulab: " + words + "]\n"
+}
 
 // triesAgain tells whether a job is started again after this end. What ran out of
 // memory or time would do so again; what somebody ended is to stay so.
 func (l Launch) triesAgain() bool {
-	return l.Job != nil && len(l.Job.Tries) < l.Job.Retries && slices.Contains([]string{EndExited, EndEvicted, EndInterrupted}, l.EndCode)
+	if l.Job == nil {
+		return false
+	}
+	return l.EndCode == EndPreempted || l.Job.failures() < l.Job.Retries && slices.Contains([]string{EndExited, EndEvicted, EndInterrupted}, l.EndCode)
 }
 
 // over ends a launch of which nothing is left in the cluster, or puts it aside for another try.
 func (s *Service) over(l Launch, now time.Time) Launch {
+	saved := false
+	if l.EndCode == EndPreempted {
+		l, saved = s.gaveWay(l)
+	}
 	if !l.triesAgain() {
 		l = ended(l, now)
 		if l.Job != nil && len(l.Job.Tries) > 0 && l.Finished() == "failed" {
@@ -50,8 +81,15 @@ func (s *Service) over(l Launch, now time.Time) Launch {
 		return l
 	}
 	job := *l.Job
-	job.Tries = append(slices.Clone(job.Tries), Try{From: l.Started.UnixMilli(), Until: now.UnixMilli(), EndCode: l.EndCode, Reason: l.Reason, ExitCode: job.ExitCode})
-	job.ExitCode, job.Held, job.NotBefore = nil, true, now.Add(s.pause(len(job.Tries)))
+	try := Try{From: l.Started.UnixMilli(), Until: now.UnixMilli(), EndCode: l.EndCode, Reason: l.Reason, ExitCode: job.ExitCode, Simulated: l.Simulated}
+	if l.EndCode == EndPreempted {
+		try.For, try.ForLaunch, try.Saved = job.WayFor, job.WayLaunch, saved
+	}
+	job.Tries = append(slices.Clone(job.Tries), try)
+	job.ExitCode, job.Held, job.NotBefore = nil, true, now
+	if l.EndCode != EndPreempted {
+		job.NotBefore = now.Add(s.pause(job.failures()))
+	}
 	l.State, l.Job = Waiting, &job
 	l.EndCode, l.Reason, l.Node, l.Pod, l.GPUUUIDs = "", "", "", "", nil
 	l.Started, l.Ready, l.Simulated = time.Time{}, time.Time{}, false
@@ -59,7 +97,7 @@ func (s *Service) over(l Launch, now time.Time) Launch {
 	return l
 }
 
-// pause is how long a job waits after so many tries that failed.
+// pause is how long a job waits after so many tries that failed, at least one.
 func (s *Service) pause(tries int) time.Duration {
 	return min(s.patience.again<<(tries-1), longestPause)
 }

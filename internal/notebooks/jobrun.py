@@ -153,7 +153,11 @@ def main():
         log.write(trouble.encode() + b"\n")
         give_up(out, trouble)
 
+    told = []
+
     def pass_on(number, _):
+        if child.poll() is None:
+            told.append(number)
         try:
             os.killpg(child.pid, number)
         except ProcessLookupError:
@@ -181,6 +185,8 @@ def main():
         log.write(b"")
     last_line(said)
     code = child.returncode
+    if code == 0 and told:
+        code = job["saved"]  # it was not done: it has ended because it was asked to
     sys.exit(code if code >= 0 else 128 - code)
 
 

@@ -102,6 +102,13 @@ var directiveNames = map[string]string{
 	"--after": "after", "--dependency": "after", "-d": "after",
 	"--retries": "retries",
 	"--array":   "array", "-a": "array",
+	"--preemptible": "preemptible",
+}
+
+// notTaken are words of sbatch that stand for something else here.
+var notTaken = map[string]string{
+	"--requeue":    "--preemptible lets a job give way to others and run again later, and --retries=N lets it run again when it fails",
+	"--no-requeue": "no job is run again unless it says so, with --preemptible or --retries=N",
 }
 
 func (r *JobRequest) directives(words []string) error {
@@ -111,8 +118,14 @@ func (r *JobRequest) directives(words []string) error {
 			name, value, has = words[i][:2], words[i][2:], true // -t30
 		}
 		what, known := directiveNames[name]
+		if instead := notTaken[name]; instead != "" {
+			return refuse("%s is nothing that gpulab knows: %s.", name, instead)
+		}
+		if what == "preemptible" && !has {
+			value, has = "yes", true
+		}
 		if !known {
-			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env, --dependency, --retries, --array and --profile.", clipped(words[i]))
+			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env, --dependency, --retries, --array, --preemptible and --profile.", clipped(words[i]))
 		}
 		if !has {
 			if i++; i == len(words) {
@@ -181,6 +194,13 @@ func (r *JobRequest) directive(what, name, value string) error {
 		}
 		if r.Retries == nil {
 			r.Retries = &n
+		}
+	case "preemptible":
+		if value != "yes" && value != "no" {
+			return refuse("%s=%s is neither yes nor no; %[1]s alone is enough.", name, clipped(value))
+		}
+		if r.Preemptible == nil {
+			r.Preemptible = new(value == "yes")
 		}
 	case "after":
 		after, err := ParseDependencies(value)

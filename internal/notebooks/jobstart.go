@@ -121,7 +121,7 @@ func (s *Service) jobEnded(ctx context.Context, l Launch, p PodInfo) Launch {
 // jobEndWords says how a job ended.
 func jobEndWords(p PodInfo, limit time.Duration, memoryRanOut bool) (code, words string) {
 	outOfTime := fmt.Sprintf("It ran into its time limit of %s and was ended.", units.Lasting(limit))
-	killed := p.ExitCode == 137 || p.ExitCode == 143
+	killed := p.ExitCode == 137 || p.ExitCode == 143 || p.ExitCode == exitSaved
 	switch {
 	case p.StatusReason == "DeadlineExceeded":
 		return EndTimeLimit, outOfTime
@@ -135,6 +135,8 @@ func jobEndWords(p PodInfo, limit time.Duration, memoryRanOut bool) (code, words
 		return EndOutOfMemory, outOfMemory(p.MemoryLimit)
 	case killed && !p.Started.IsZero() && p.Ended.Sub(p.Started) >= limit:
 		return EndTimeLimit, outOfTime
+	case p.ExitCode == exitSaved && p.Terminating:
+		return EndInterrupted, "It was interrupted: its pod was deleted from outside gpulab."
 	}
 	code, words = endWords(p)
 	if p.ExitCode == 127 && lastLine(p.ExitMessage) == "" {

@@ -44,10 +44,12 @@ type smallLab struct {
 	between  func() // runs after each look at the room, under mu
 	changes  chan struct{}
 	count    int
+	gone     map[int64]PodInfo // how pods were seen last
+	onDelete func(p *PodInfo)  // how a pod ends that is deleted, under mu
 }
 
 func newSmallLab(gpus ...int) *smallLab {
-	c := &smallLab{pods: map[string]*PodInfo{}, changes: make(chan struct{}, 1)}
+	c := &smallLab{gone: map[int64]PodInfo{}, pods: map[string]*PodInfo{}, changes: make(chan struct{}, 1)}
 	for i, n := range gpus {
 		total := Amount{GPUs: n, MilliCPU: 8000, Memory: 32 << 30}
 		c.nodes = append(c.nodes, NodeRoom{Name: fmt.Sprintf("node%d", i+1), Total: total, HasGPUs: n > 0})
@@ -131,6 +133,13 @@ func (c *smallLab) DeletePod(_ context.Context, p PodInfo, _ time.Duration) erro
 	return nil
 }
 
+func (c *smallLab) Gone(launch int64) (PodInfo, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.gone[launch]
+	return p, ok
+}
+
 // CreatePod makes a job's pod, which gets a place as others do.
 func (c *smallLab) CreatePod(_ context.Context, p *corev1.Pod) error {
 	c.mu.Lock()
@@ -165,9 +174,19 @@ func (c *smallLab) remove(uid string) {
 	c.edit(func() {
 		if p := c.pods[uid]; p != nil {
 			p.Terminating = true
+			if c.onDelete != nil && !p.Finished {
+				c.onDelete(p)
+			}
 		}
 	})
-	time.AfterFunc(c.linger, func() { c.edit(func() { delete(c.pods, uid) }) })
+	time.AfterFunc(c.linger, func() {
+		c.edit(func() {
+			if p := c.pods[uid]; p != nil {
+				c.gone[p.LaunchID] = *p
+			}
+			delete(c.pods, uid)
+		})
+	})
 }
 
 // add places a pod on the first node with enough free GPUs, or leaves it pending.
@@ -451,13 +470,14 @@ type smallLine struct {
 	mu       sync.Mutex
 	state    queue.State
 	admitted map[int64]string // the kind by launch
-	last     int64            // who goes behind all others
+	turns    map[int64]int
+	last     int64 // who goes behind all others
 	trouble  string
 	changes  chan struct{}
 }
 
 func newSmallLine() *smallLine {
-	return &smallLine{admitted: map[int64]string{}, changes: make(chan struct{}, 1)}
+	return &smallLine{admitted: map[int64]string{}, turns: map[int64]int{}, changes: make(chan struct{}, 1)}
 }
 
 func (l *smallLine) Keep(s queue.State) {
@@ -470,6 +490,12 @@ func (l *smallLine) Keep(s queue.State) {
 // decide lets in whoever is next and fits.
 func (l *smallLine) decide() {
 	left, there := map[string]int{}, map[int64]bool{}
+	for _, c := range l.state.Claims {
+		if !c.Held && l.turns[c.Launch] != c.Turn {
+			delete(l.admitted, c.Launch) // that was another turn
+		}
+		l.turns[c.Launch] = c.Turn
+	}
 	for _, s := range l.state.Stock {
 		left[s.Kind] = s.GPUs
 	}
@@ -516,7 +542,11 @@ func (l *smallLine) decide() {
 func (l *smallLine) claims() []queue.Claim {
 	list := slices.Clone(l.state.Claims)
 	slices.SortStableFunc(list, func(a, b queue.Claim) int {
-		switch {
+		switch low := int32(-bandWidth); {
+		case (a.Priority < low) != (b.Priority < low) && a.Priority < low:
+			return 1
+		case (a.Priority < low) != (b.Priority < low):
+			return -1
 		case a.Launch == l.last:
 			return 1
 		case b.Launch == l.last:
@@ -592,7 +622,9 @@ type house struct {
 	booted    time.Time // when the machine was started
 	simulated bool      // the lab's GPUs are
 	homes     string
-	kills     atomic.Int64 // of programs that ran into a memory limit
+	preempt   Preemption
+	minimum   time.Duration // that a job runs before it gives way
+	kills     atomic.Int64  // of programs that ran into a memory limit
 }
 
 type tenants struct {
@@ -661,7 +693,7 @@ func (h *house) open(tune func(*patience)) {
 	h.t.Helper()
 	client := NewHub(HubConfig{Address: func() (string, bool) { return h.hub.server.Listener.Addr().String(), true }, Token: "service-token", Timeout: 2 * time.Second})
 	service, err := New(Config{
-		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles,
+		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles, Preemption: h.preempt, MinimumRun: h.minimum,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
 		Booted: h.booted,
 		Home:   func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },

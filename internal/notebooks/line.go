@@ -32,7 +32,7 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 		}
 		need := s.need(l)
 		c := queue.Claim{
-			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs,
+			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs, Turn: turnsOf(l),
 			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
 		}
 		if l.State == Waiting {
@@ -47,6 +47,14 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 		state.Claims = append(state.Claims, c)
 	}
 	s.cfg.Line.Keep(state)
+}
+
+// turnsOf counts how often a launch has had its turn and lost what it got.
+func turnsOf(l Launch) int {
+	if l.Job == nil {
+		return 0
+	}
+	return len(l.Job.Tries)
 }
 
 // mayQueue tells whether a waiting launch belongs in the line now: not one that

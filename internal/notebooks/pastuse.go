@@ -25,10 +25,17 @@ var ranks = map[string]int64{
 	string(users.RoleAdmin):  2,
 }
 
-const rankSteps = 4 // more than there are ranks
+const (
+	rankSteps = 4       // more than there are ranks
+	bandWidth = 1 << 30 // of a priority's range: there are four bands, from -1 to 2
+)
 
-// priority says how a launch comes among those who wait with it: who used less
-// first, among equals by their role.
+// offeredCounts is how much of its use counts of a job that may give way: who
+// takes what nobody else wants goes less far back in the line for it.
+const offeredCounts = 0.5
+
+// priority says how a launch comes among those who wait with it: those of a higher
+// band, then who used less, among equals by their role.
 func (s *Service) priority(ctx context.Context, l Launch) int32 {
 	at := s.now().Truncate(cmp.Or(s.cfg.Sampling, time.Minute))
 	if !at.Equal(s.used.at) {
@@ -39,16 +46,16 @@ func (s *Service) priority(ctx context.Context, l Launch) int32 {
 			s.used = pastUse{at, of}
 		}
 	}
-	used := math.Min(s.used.of[l.UserID], math.MaxInt32/rankSteps-1)
-	return int32(ranks[s.roleOf(ctx, l)] - rankSteps*int64(used)) //nolint:gosec // it is within
+	used := math.Min(s.used.of[l.UserID], bandWidth/rankSteps-2)
+	return int32(s.band(ctx, l)*bandWidth - rankSteps + ranks[s.roleOf(ctx, l)] - rankSteps*int64(used)) //nolint:gosec // it is within
 }
 
 // pastUse adds up what everybody's launches have held until then.
 func (t rows) pastUse(ctx context.Context, until time.Time, halfLife time.Duration) (map[int64]float64, error) {
 	// What is twenty half-lives ago counts a millionth.
 	list, err := t.db.QueryContext(ctx, `WITH held AS (
-			SELECT user_id, gpus, started_at, ended_at FROM launches WHERE gpus > 0 UNION ALL
-			SELECT user_id, gpus, one.value ->> 'from', one.value ->> 'until' FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one WHERE gpus > 0 AND tries <> '[]')
+			SELECT user_id, gpus, coalesce(preemptible, 0), started_at, ended_at FROM launches LEFT JOIN jobs ON launch_id = id WHERE gpus > 0 UNION ALL
+			SELECT user_id, gpus, preemptible, one.value ->> 'from', one.value ->> 'until' FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one WHERE gpus > 0 AND tries <> '[]')
 		SELECT * FROM held WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)`,
 		until.UnixMilli(), until.Add(-20*halfLife).UnixMilli())
 	if err != nil {
@@ -59,14 +66,19 @@ func (t rows) pastUse(ctx context.Context, until time.Time, halfLife time.Durati
 	for list.Next() {
 		var user, gpus, started int64
 		var ended sql.NullInt64
-		if err := list.Scan(&user, &gpus, &started, &ended); err != nil {
+		var offered bool
+		if err := list.Scan(&user, &gpus, &offered, &started, &ended); err != nil {
 			return nil, fmt.Errorf("read past use of GPUs: %w", err)
 		}
 		end := until
 		if ended.Valid && ended.Int64 < until.UnixMilli() {
 			end = time.UnixMilli(ended.Int64)
 		}
-		used[user] += float64(gpus) * decayed(until.Sub(time.UnixMilli(started)), until.Sub(end), halfLife)
+		share := float64(gpus)
+		if offered {
+			share *= offeredCounts
+		}
+		used[user] += share * decayed(until.Sub(time.UnixMilli(started)), until.Sub(end), halfLife)
 	}
 	if err := list.Err(); err != nil {
 		return nil, fmt.Errorf("read past use of GPUs: %w", err)

@@ -51,7 +51,7 @@ func TestPriority(t *testing.T) {
 	for _, l := range []Launch{{ID: 101, UserID: h.alice.ID}, {ID: 102, UserID: h.bob.ID}, {ID: 103, UserID: carol.ID}, {ID: 104, UserID: 999}} {
 		got[fmt.Sprint(l.ID)] = h.service.priority(t.Context(), l)
 	}
-	if a, b := got["101"], got["102"]; a > -4*7100 || a < -4*7200 || b > -4*1790 || b < -4*1800 || got["103"] != 1 || got["104"] != 0 {
+	if a, b := got["101"], got["102"]; a > -4*7100 || a < -4*7200 || b > -4*1790 || b < -4*1800 || got["103"] != -3 || got["104"] != -4 {
 		t.Errorf("got %v", got)
 	}
 }

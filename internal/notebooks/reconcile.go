@@ -165,6 +165,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	} else if s.admitWaiting(ctx, room, reserved, inLine, waiting) {
 		next = 0
 	}
+	s.giveWay(ctx, list)
 	s.removeOrphans(ctx, list)
 	s.tell(list)
 	return next
@@ -920,7 +921,7 @@ func (s *Service) advanceStop(ctx context.Context, l Launch) Launch {
 		if hubErr != nil || podErr != nil {
 			t.hold(now, s.patience.retry, "")
 		}
-		t.reason = s.stopWords(hubErr, podErr, pods, now.Sub(since) > s.patience.stuckPod)
+		t.reason = s.stopWords(l, hubErr, podErr, pods, now.Sub(since) > s.patience.stuckPod)
 	})
 	return l
 }
@@ -962,7 +963,7 @@ func ended(l Launch, now time.Time) Launch {
 	return l
 }
 
-func (s *Service) stopWords(hubErr, podErr error, pods []PodInfo, stuck bool) string {
+func (s *Service) stopWords(l Launch, hubErr, podErr error, pods []PodInfo, stuck bool) string {
 	switch {
 	case hubErr != nil && len(pods) == 0:
 		return "Its GPU and memory are free already; JupyterHub does not answer, so its entry there stays a while."
@@ -972,6 +973,8 @@ func (s *Service) stopWords(hubErr, podErr error, pods []PodInfo, stuck bool) st
 		return "JupyterHub does not answer; gpulab is stopping the pod itself."
 	case len(pods) > 0 && stuck:
 		return "Machine " + s.called(pods[0].Node) + " has not confirmed the end of its pod yet."
+	case l.EndCode == EndPreempted:
+		return "" // why is in the row
 	default:
 		return "Stopping."
 	}

@@ -17,7 +17,7 @@ type rows struct{ db *sql.DB }
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
 	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement,
 	output, time_limit, exit_code, environment, after, held, retries, tries, not_before,
-	array_tasks, array_gpus, array_job, array_task`
+	array_tasks, array_gpus, array_job, array_task, preemptible, way_launch, way_for`
 
 // insert adds a waiting launch under the first free name after stem, unless the
 // user has limit active launches of its kind already. A job runs the program.
@@ -99,25 +99,32 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 	if err != nil {
 		return err
 	}
+	env, err := json.Marshal(p.Env)
+	if p.Env == nil {
+		env = []byte("{}")
+	}
+	if err != nil {
+		return err
+	}
 	after, err := json.Marshal(append([]Dependency{}, l.Job.After...))
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held, retries,
-		array_tasks, array_gpus, array_job, array_task) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task)
+		array_tasks, array_gpus, array_job, array_task, preemptible, env) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task, l.Job.Preemptible, string(env))
 	return err
 }
 
 // program is what a job runs.
 func (t rows) program(ctx context.Context, id int64) (p Program, err error) {
-	var args string
-	err = t.db.QueryRowContext(ctx, `SELECT script, args, dir FROM jobs WHERE launch_id = ?`, id).Scan(&p.Script, &args, &p.Dir)
+	var args, env string
+	err = t.db.QueryRowContext(ctx, `SELECT script, args, dir, env FROM jobs WHERE launch_id = ?`, id).Scan(&p.Script, &args, &p.Dir, &env)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, ErrNotFound
 	}
 	if err == nil {
-		err = json.Unmarshal([]byte(args), &p.Args)
+		err = errors.Join(json.Unmarshal([]byte(args), &p.Args), json.Unmarshal([]byte(env), &p.Env))
 	}
 	if err != nil {
 		return p, fmt.Errorf("read what job %d runs: %w", id, err)
@@ -206,12 +213,14 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		after, tries, tasks   sql.NullString
 		gpus, array, task     sql.NullInt64
 		retries, notBefore    sql.NullInt64
-		held                  sql.NullBool
+		held, preemptible     sql.NullBool
+		wayLaunch             sql.NullInt64
+		wayFor                sql.NullString
 		limit, exit           sql.NullInt64
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
 		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held, &retries, &tries, &notBefore,
-		&tasks, &gpus, &array, &task)
+		&tasks, &gpus, &array, &task, &preemptible, &wayLaunch, &wayFor)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -224,7 +233,7 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
 	if output.Valid {
 		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String, Held: held.Bool, Retries: int(retries.Int64), NotBefore: unixMilli(notBefore),
-			Array: tasks.String, ArrayJob: array.Int64, ArrayTask: int(task.Int64)}
+			Array: tasks.String, ArrayJob: array.Int64, ArrayTask: int(task.Int64), Preemptible: preemptible.Bool, WayLaunch: wayLaunch.Int64, WayFor: wayFor.String}
 		if l.IsArray() {
 			l.GPUs = int(gpus.Int64)
 		}

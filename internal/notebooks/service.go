@@ -64,6 +64,12 @@ type Config struct {
 	// HalfLife is the time after which past use of GPUs counts half for the order
 	// of the line, 0 = a week; Sampling is how often use is counted anew, 0 = a minute.
 	HalfLife, Sampling time.Duration
+	// Preemption says which jobs give way, "" = none; MinimumRun is how long one runs
+	// before it does. Preempted is told of each job that does, and for whose launch;
+	// it may be nil.
+	Preemption Preemption
+	MinimumRun time.Duration
+	Preempted  func(ctx context.Context, job, waits Launch)
 
 	Profiles []Profile // none = DefaultProfiles
 	// Simulated says that the lab's GPUs are. Launches that get one are marked,
@@ -180,6 +186,7 @@ type Service struct {
 	orphans     map[string]time.Time // pod UID → first seen without a launch
 	subscribers map[chan struct{}]struct{}
 	shown       string            // what subscribers were last told of
+	expect      map[int64]string  // what jobs that give way bring, by the launch that waits
 	obstacles   map[string]string // by slug, see Obstacle
 	steps       sync.WaitGroup
 }
@@ -477,6 +484,7 @@ func (s *Service) decorate(l Launch) Launch {
 	if t, ok := s.tracks[l.ID]; ok && l.Active() {
 		t.show(&l, s.now())
 	}
+	l.Reason = join(l.Reason, s.wayWords(l))
 	if s.cfg.Note != nil && l.Active() && l.State != Stopping {
 		l.Reason = strings.TrimSpace(l.Reason + " " + s.cfg.Note(l.ID))
 	}

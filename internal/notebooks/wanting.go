@@ -48,6 +48,7 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 			continue
 		}
 		w, need := Wanting{Launch: l}, s.need(l)
+		need.Granted, _ = s.granted(l, room)
 		for _, n := range room.Nodes {
 			if n.fits(need) {
 				w.Machines = append(w.Machines, n.Name)

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,9 @@ type Claim struct {
 	Kinds []string
 	// Held says that it has its GPUs: it has been started.
 	Held bool
+	// Turn counts how often it has stood in line before: what it was let in for then
+	// is over, and lets it in no more.
+	Turn int
 	// On is the kind that it holds, "" while that is not known.
 	On string
 }
@@ -133,12 +137,12 @@ func New(cfg Config) (*Line, error) {
 	return &Line{
 		cfg: cfg, client: client, changes: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{},
-		rest: orderInterval, trouble: notYet, unsettled: time.Now(),
+		rest: orderInterval, trouble: Preparing, unsettled: time.Now(),
 	}, nil
 }
 
-// notYet is what is said before the line was reached for the first time.
-const notYet = "The line for GPUs is being prepared."
+// Preparing is the trouble before the line was reached for the first time.
+const Preparing = "The line for GPUs is being prepared."
 
 // Keep tells the line what the pool has and who wants or holds it. Every launch
 // with GPUs that has not ended has to be among the claims: a Workload without
@@ -213,7 +217,7 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 	settled := l.settle(*state, standings, err)
 	if err != nil {
 		next, trouble = retryInterval, troubleWords(err)
-		l.nudge(ctx)
+		l.nudge(ctx, uncertified(err))
 	} else if more || settled {
 		next = 0
 	} else if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held }) {
@@ -278,8 +282,9 @@ func (l *Line) mayFree() bool {
 
 // nudge makes the machine look at Kueue's pod again while that is not ready: the
 // certificates that it makes for itself at its first start would else reach it
-// with the next of the looks that the machine takes once a minute.
-func (l *Line) nudge(ctx context.Context) {
+// with the next of the looks that the machine takes once a minute; so would those
+// that it makes when the ones that it has are not valid any more.
+func (l *Line) nudge(ctx context.Context, all bool) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	pods := l.client.Resource(podKind).Namespace(l.cfg.Namespace)
@@ -289,7 +294,7 @@ func (l *Line) nudge(ctx context.Context) {
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpulab.dev/looked":%q}}}`, time.Now().UTC().Format(time.RFC3339))
 	for i := range list.Items {
-		if !podReady(&list.Items[i]) {
+		if all || !podReady(&list.Items[i]) {
 			_, _ = pods.Patch(ctx, list.Items[i].GetName(), mergePatch, patch, patched)
 		}
 	}
@@ -297,10 +302,19 @@ func (l *Line) nudge(ctx context.Context) {
 
 var errUnsynced = errors.New("the line's launches are not known yet")
 
+// uncertified tells whether Kueue could not be asked because of its certificate. The
+// API server passes on only in words why it has not reached a webhook.
+func uncertified(err error) bool {
+	return strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "failed to verify certificate")
+}
+
 // troubleWords say to people why nobody is let in.
 func troubleWords(err error) string {
 	if errors.Is(err, errUnsynced) || apierrors.IsNotFound(err) {
-		return notYet
+		return Preparing
+	}
+	if uncertified(err) {
+		return "The certificate of Kueue, which decides who gets a GPU next, is not valid; it makes another by itself. What runs goes on; nobody is let in before, and nobody loses their place."
 	}
 	return "Kueue, which decides who gets a GPU next, does not answer. What runs goes on; nobody is let in before it answers, and nobody loses their place."
 }
@@ -401,7 +415,10 @@ func (l *Line) keepClaim(c Claim, line string, w workload, there bool) func(cont
 	switch {
 	case !there:
 		return func(ctx context.Context) error { return l.join(ctx, c, line) }
-	case c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On), // it runs on another kind
+	case !c.Held && w.reserved && w.turn != c.Turn && !l.mayFree():
+		return nil // what it had becomes free once everybody is in their place
+	case !c.Held && w.reserved && w.turn != c.Turn,
+		c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On),                                                                 // it runs on another kind
 		!c.Held && w.reserved && c.Kinds != nil && !slices.ContainsFunc(c.Kinds, func(k string) bool { return flavorName(k) == w.flavor }), // the pool has changed meanwhile
 		!c.Held && !w.reserved && w.line != line,
 		w.gpus != c.GPUs, w.finished:
@@ -517,6 +534,7 @@ func (l *Line) standing(ctx context.Context, s State) (map[int64]Standing, error
 	for _, c := range s.Claims {
 		w, there := have[c.Launch]
 		switch {
+		case there && w.admitted && !c.Held && w.turn != c.Turn: // what it had is about to be free
 		case there && w.admitted:
 			list[c.Launch] = Standing{Admitted: true, Kind: kinds[w.flavor]}
 		case there && !c.Held:

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -64,5 +65,14 @@ func TestKueueEndsInTheMiddle(t *testing.T) {
 	l.pass(ctx)
 	if got := l.Standing(2); got.Position != 1 || l.Trouble() != "" {
 		t.Errorf("afterwards: %+v, %s", got, l.Trouble())
+	}
+}
+
+// What the API server says when a webhook's certificate is not valid.
+func TestTroubleOfACertificate(t *testing.T) {
+	expired := apierrors.NewInternalError(errors.New(`failed calling webhook "mworkload.kb.io": failed to call webhook: Post "https://kueue-webhook-service.gpulab-system.svc:443/mutate": tls: failed to verify certificate: x509: certificate has expired or is not yet valid`))
+	away := apierrors.NewInternalError(errors.New(`failed calling webhook "mworkload.kb.io": connect: connection refused`))
+	if !uncertified(expired) || uncertified(away) || !strings.HasPrefix(troubleWords(expired), "The certificate of Kueue,") || !strings.HasPrefix(troubleWords(away), "Kueue, which decides") {
+		t.Errorf("%q, %q", troubleWords(expired), troubleWords(away))
 	}
 }

@@ -29,6 +29,7 @@ const (
 
 	managedLabel = "app.kubernetes.io/managed-by"
 	launchLabel  = "gpulab.dev/launch"
+	turnLabel    = "gpulab.dev/turn"
 )
 
 var (
@@ -226,7 +227,8 @@ func newWorkload(c Claim, line string) *unstructured.Unstructured {
 			}},
 		}},
 	}})
-	o.content["metadata"].(map[string]any)["labels"].(map[string]any)[launchLabel] = strconv.FormatInt(c.Launch, 10)
+	labels := o.content["metadata"].(map[string]any)["labels"].(map[string]any)
+	labels[launchLabel], labels[turnLabel] = strconv.FormatInt(c.Launch, 10), strconv.Itoa(c.Turn)
 	return &unstructured.Unstructured{Object: o.content}
 }
 
@@ -264,12 +266,14 @@ type workload struct {
 	line                         string
 	gpus                         int
 	priority                     int32
+	turn                         int
 	reserved, admitted, finished bool
 	flavor                       string // while reserved
 }
 
 func readWorkload(u *unstructured.Unstructured) workload {
 	w := workload{uid: u.GetUID(), namespace: u.GetNamespace(), name: u.GetName(), launch: launchOf(u.GetName())}
+	w.turn, _ = strconv.Atoi(u.GetLabels()[turnLabel])
 	w.line, _, _ = unstructured.NestedString(u.Object, "spec", "queueName")
 	priority, _, _ := unstructured.NestedInt64(u.Object, "spec", "priority")
 	w.priority = int32(priority) //nolint:gosec // Kubernetes keeps it within

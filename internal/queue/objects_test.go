@@ -3,6 +3,7 @@ package queue
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -72,5 +73,32 @@ func TestReadWorkload(t *testing.T) {
 	made.Object["status"] = patch["status"]
 	if got := readWorkload(&unstructured.Unstructured{Object: made.Object}); !got.reserved || !got.admitted || got.finished || got.flavor != "tesla-t4" {
 		t.Errorf("booked: %+v", got)
+	}
+}
+
+// A launch that stands in line anew is not let in with what it was let in for
+// before.
+func TestAnotherTurn(t *testing.T) {
+	c := Claim{Launch: 7, Namespace: "user-ada", GPUs: 1, Turn: 1}
+	l := &Line{}
+	had := workload{launch: 7, line: "any", gpus: 1, reserved: true, admitted: true}
+	if l.keepClaim(c, "any", had, true) == nil {
+		t.Error("what it had stays reserved")
+	}
+	had.turn = 1
+	if l.keepClaim(c, "any", had, true) != nil {
+		t.Error("what it was let in for now is taken away")
+	}
+	had.turn, c.Held = 0, true
+	if l.keepClaim(c, "any", had, true) != nil {
+		t.Error("a job that runs loses its booking")
+	}
+	c.Held = false
+	l.unsettled = time.Now()
+	if l.keepClaim(c, "any", had, true) != nil {
+		t.Error("room is given free before everybody is in their place")
+	}
+	if w := readWorkload(newWorkload(c, "any")); w.turn != 1 {
+		t.Errorf("it is written as turn %d", w.turn)
 	}
 }

@@ -3,7 +3,7 @@
 // how evenly it was spread, and what it would have been had each GPU belonged to
 // one person.
 //
-// It reads the ledger of use, the launches and what was taken back; it writes
+// It reads the ledger of use, the launches, what was taken back and which jobs gave way; it writes
 // nothing. cmd/gpulab wires the package.
 package report
 
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -85,6 +86,11 @@ type Part struct {
 	// them for somebody who waited.
 	Reclaimed int `json:"reclaimed"`
 	Resumed   int `json:"reclaimedForSomebody"`
+	// Preempted runs of jobs gave way to somebody who waited, and Lost is what was
+	// lost with them at most: the time for which those had a GPU that did not end in
+	// peace when they were asked to.
+	Preempted int     `json:"preempted"`
+	Lost      float64 `json:"preemptedLostSeconds"`
 }
 
 // Gain is what sharing brought over a GPU for each owner, as a share: 0.6 is
@@ -169,6 +175,7 @@ type gathered struct {
 	used      []history.Usage // by people
 	launches  []asked
 	taken     []taken
+	gaveWay   []gaveWay
 }
 
 // asked is a launch that asked for GPUs.
@@ -182,6 +189,12 @@ type asked struct {
 type taken struct {
 	handle string
 	wanted bool
+}
+
+// gaveWay is a run of a job that gave way.
+type gaveWay struct {
+	handle string
+	lost   float64 // GPU-seconds
 }
 
 // gather takes real GPUs where there were any.
@@ -225,7 +238,10 @@ func (s *Service) gatherOf(ctx context.Context, from, to time.Time, simulated bo
 	if g.launches, err = s.asked(ctx, from, to, simulated); err != nil {
 		return g, err
 	}
-	g.taken, err = s.taken(ctx, from, to, simulated)
+	if g.taken, err = s.taken(ctx, from, to, simulated); err != nil {
+		return g, err
+	}
+	g.gaveWay, err = s.gaveWay(ctx, from, to, simulated)
 	return g, err
 }
 
@@ -271,6 +287,20 @@ func (s *Service) taken(ctx context.Context, from, to time.Time, simulated bool)
 	return list, rows.Err()
 }
 
+func (s *Service) gaveWay(ctx context.Context, from, to time.Time, simulated bool) ([]gaveWay, error) {
+	list, err := store.All(ctx, s.cfg.DB, func(from store.Row) (g gaveWay, err error) {
+		err = from.Scan(&g.handle, &g.lost)
+		return g, err
+	}, `SELECT handle, iif(coalesce(one.value ->> 'saved', 0), 0, gpus * (one.value ->> 'until' - (one.value ->> 'from')) / 1000.0)
+		FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one
+		WHERE tries <> '[]' AND one.value ->> 'endCode' = 'preempted' AND one.value ->> 'until' >= ? AND one.value ->> 'until' < ? AND coalesce(one.value ->> 'simulated', 0) = ?`,
+		from.UnixMilli(), to.UnixMilli(), simulated)
+	if err != nil {
+		return nil, fmt.Errorf("read which jobs gave way: %w", err)
+	}
+	return list, nil
+}
+
 // part adds up what those in did, nil for everybody.
 func (g gathered) part(in map[string]bool) Part {
 	all := in == nil
@@ -304,6 +334,12 @@ func (g gathered) part(in map[string]bool) Part {
 			if t.wanted {
 				p.Resumed++
 			}
+		}
+	}
+	for _, w := range g.gaveWay {
+		if all || in[w.handle] {
+			p.Preempted++
+			p.Lost += w.lost
 		}
 	}
 	p.People, p.Fairness = len(held), jain(held)

@@ -91,6 +91,24 @@ func (l *lab) reclaim(launch int64, handle string, at time.Time, cause string, w
 		VALUES (?, ?, ?, ?, 'gpu', 'head', 1, ?, 0, 0, ?, '', 'system')`, at.UnixMilli(), launch, l.ids[handle], handle, cause, wanted)
 }
 
+// Runs of jobs that gave way count with what they lost: nothing, if they had saved it.
+func TestGaveWay(t *testing.T) {
+	l := newLab(t, "ada", "ben")
+	at := now.Add(-2 * time.Hour)
+	l.spend(at, 1, false, "", 3600, 0)
+	job := func(handle, tries string) {
+		l.exec(`INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, tries) VALUES (?, '', '[]', '', 'x', 60, ?)`, l.asks(handle, at, 0, false), tries)
+	}
+	try := func(code string, from, until time.Duration, more string) string {
+		return fmt.Sprintf(`{"from": %d, "until": %d, "endCode": %q, "reason": ""%s}`, at.Add(from).UnixMilli(), at.Add(until).UnixMilli(), code, more)
+	}
+	job("ada", "["+try("preempted", 0, 10*time.Minute, "")+","+try("preempted", 20*time.Minute, 30*time.Minute, `, "saved": true`)+","+try("exited", 40*time.Minute, 50*time.Minute, "")+"]")
+	job("ben", "["+try("preempted", 0, 10*time.Minute, `, "simulated": true`)+","+try("preempted", -30*24*time.Hour, -29*24*time.Hour, "")+"]")
+	if got := l.report(1).Whole; got.Preempted != 2 || got.Lost != 600 {
+		t.Errorf("%d gave way, with %g s", got.Preempted, got.Lost)
+	}
+}
+
 func (l *lab) report(weeks int) Report {
 	l.t.Helper()
 	r, err := l.Make(l.t.Context(), weeks)
@@ -198,7 +216,7 @@ func TestReport(t *testing.T) {
 	if err != nil || len(table) != 1+2+2+1 {
 		t.Fatalf("%v\n%v", err, table)
 	}
-	if got := fmt.Sprint(table[1][0], table[1][3:]); got != "week[4.00 4.00 3.50 0.50 2.50 2 0.800 2 0 0 60 0 0]" {
+	if got := fmt.Sprint(table[1][0], table[1][3:]); got != "week[4.00 4.00 3.50 0.50 2.50 2 0.800 2 0 0 60 0 0 0 0.00]" {
 		t.Errorf("last week in the table: %s", got)
 	}
 	if table[3][0] != "group:vision" || table[3][3] != "0.00" || table[4][9] != "" || table[5][0] != "all" {

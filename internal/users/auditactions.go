@@ -52,6 +52,7 @@ var auditActions = []AuditAction{
 	{"group.member-remove", "took somebody out of a group"},
 	{"job.submit", "submitted a job"},
 	{"job.cancel", "cancelled a job"},
+	{"job.preempt", "let a job give way to somebody who waited; it went back into the line"},
 	{"notebook.launch", "launched a notebook"},
 	{"notebook.stop", "stopped a notebook"},
 	{"notebook.cancel", "cancelled a waiting notebook"},

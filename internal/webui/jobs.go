@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -30,6 +31,7 @@ type jobsView struct {
 // A jobForm is what was filled in, and what is wrong with it: with a field, by its name, or with the whole.
 type jobForm struct {
 	Script, Name, GPUs, Time, Environment, Array, Retries, After string
+	Preemptible                                                  bool
 
 	Environments []roleView
 	Wrong        map[string]string
@@ -177,12 +179,15 @@ func (s *Server) submitJob(w http.ResponseWriter, r *http.Request, v visitor) er
 func readJobForm(r *http.Request) jobForm {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	return jobForm{Script: r.PostForm.Get("script"), Name: get("name"), GPUs: get("gpus"), Time: get("time"),
-		Environment: get("environment"), Array: get("array"), Retries: get("retries"), After: get("after")}
+		Environment: get("environment"), Array: get("array"), Retries: get("retries"), After: get("after"), Preemptible: get("preemptible") != ""}
 }
 
 // request is the job that the form asks for. What cannot be read is noted beside its field.
 func (f *jobForm) request() notebooks.JobRequest {
 	request := notebooks.JobRequest{Program: notebooks.Program{Script: f.Script}, Name: f.Name, Environment: f.Environment, Array: f.Array}
+	if f.Preemptible {
+		request.Preemptible = &f.Preemptible // otherwise the script says it
+	}
 	f.Wrong = map[string]string{}
 	wrong := func(field string, err error) {
 		if err != nil {
@@ -288,7 +293,11 @@ func programText(p notebooks.Program) string {
 		words = append(words, a)
 	}
 	if p.Script == "" {
-		return strings.Join(words, " ")
+		var lines []string
+		for _, name := range slices.Sorted(maps.Keys(p.Env)) {
+			lines = append(lines, name+"="+strconv.Quote(p.Env[name]))
+		}
+		return strings.Join(append(lines, strings.Join(words, " ")), "\n")
 	}
 	if len(words) > 0 {
 		return strings.TrimRight(p.Script, "\n") + "\n# with " + strings.Join(words, " ")
@@ -331,8 +340,14 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.Facts = append(view.Facts, l.Job.Environment)
 	}
 	view.Facts = append(view.Facts, "time limit "+units.Lasting(l.Job.Limit))
-	if l.Job.Retries > 0 {
-		view.Facts = append(view.Facts, fmt.Sprintf("try %d of %d", l.Job.Try(), l.Job.Retries+1))
+	if most := l.Job.MostTries(); most > 1 {
+		view.Facts = append(view.Facts, fmt.Sprintf("try %d of %d", l.Job.Try(), most))
+	}
+	if l.Job.Preemptible {
+		view.Facts = append(view.Facts, "gives way to others")
+	}
+	if times, lost := l.Job.Preempted(); times > 0 {
+		view.Facts = append(view.Facts, "gave way "+timesWords(times)+", "+lostWords(lost))
 	}
 	for i, t := range l.Job.Tries {
 		view.Tries = append(view.Tries, jobTry{strconv.Itoa(i + 1), units.Duration(time.Duration(t.Until-t.From) * time.Millisecond), sentence(t.Reason)})
@@ -350,6 +365,21 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.ArrayJob = strconv.FormatInt(l.Job.ArrayJob, 10)
 	}
 	return view
+}
+
+func timesWords(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// lostWords say what runs that gave way have lost.
+func lostWords(lost time.Duration) string {
+	if lost == 0 {
+		return "nothing lost"
+	}
+	return units.Lasting(lost) + " of running lost at most"
 }
 
 // addTasks adds an array's elements to its page.

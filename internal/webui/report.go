@@ -20,6 +20,7 @@ type reportView struct {
 	PerWeek   []reportRow
 	PerGroup  []reportRow
 	CSV       string // where the table is
+	Lost      string // what was lost at most when jobs gave way, in hours; "" when none did
 }
 
 // A reportRow is one week or group.
@@ -27,6 +28,7 @@ type reportRow struct {
 	Name, Detail                string
 	There, Held, Busy, Idle     string
 	Waited, Longest, Fair, Back string
+	Way                         string // how often jobs gave way
 	People                      int
 }
 
@@ -92,6 +94,9 @@ func reportViewOf(r report.Report, weeks int) reportView {
 		{Name: "Waited, half of all", Value: waited(all.Waited50)},
 		{Name: "Waited, 19 of 20", Value: waited(all.Waited95)},
 	}
+	if all.Preempted > 0 {
+		view.Lost = hours(all.Lost)
+	}
 	if gain := all.Gain(); gain != nil && *gain >= 0.005 {
 		view.Gain = "GPUs worked " + whole(*gain*100) + " % more than they would have at best if each had belonged to one person: " +
 			hours(all.Busy) + " hours instead of " + hours(*all.Owned) + "."
@@ -115,7 +120,7 @@ func reportViewOf(r report.Report, weeks int) reportView {
 
 func reportRowOf(p report.Part) reportRow {
 	row := reportRow{There: hours(p.There), Held: hours(p.Held), Busy: hours(p.Busy), Idle: percent(p.Idle, p.Busy+p.Idle),
-		Waited: waited(p.Waited50), Longest: waited(p.Waited95), Fair: fairness(p.Fairness), Back: strconv.Itoa(p.Reclaimed), People: p.People}
+		Waited: waited(p.Waited50), Longest: waited(p.Waited95), Fair: fairness(p.Fairness), Back: strconv.Itoa(p.Reclaimed), Way: strconv.Itoa(p.Preempted), People: p.People}
 	return row
 }
 

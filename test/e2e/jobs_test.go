@@ -28,6 +28,8 @@ func TestJobs(t *testing.T) {
 		{"one after the other", j.after, false},
 		{"tried again", j.triedAgain, false},
 		{"an array", j.array, false},
+		{"a manifest of Kubernetes", j.manifest, false},
+		{"gives way", j.givesWay, false},
 		{"beyond a quota", j.beyondQuota, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
@@ -42,7 +44,7 @@ type jobs struct {
 }
 
 func (j *jobs) setUp(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", strings.Replace(queueConfig, "profiles:\n", "profiles:\n  - {slug: small, title: Small, cpus: 1, memory: 256Mi, cpuRequest: 0.01, memoryRequest: 64Mi}\n", 1))
+	a.WriteFile("/etc/gpulab/config.yaml", strings.Replace(strings.Replace(queueConfig, "sampling: 1s", "sampling: 1s, minimumRun: 3s", 1), "profiles:\n", "profiles:\n  - {slug: small, title: Small, cpus: 1, memory: 256Mi, cpuRequest: 0.01, memoryRequest: 64Mi}\n", 1))
 	testSetUp(t, a)
 	j.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
 	j.terminal = newLaptopFor(t, a, j.cleo.For(t).Tab(), "cleo", "launch")
@@ -325,6 +327,69 @@ func (j *jobs) array(t *testing.T, a *appliance) {
 	a.eventually(t, "its pods are gone", func() bool {
 		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-cleo", "get", "pods", "-o", "name"), "job-")
 	})
+}
+
+// manifest: that of a plain Kubernetes Job becomes a job as any other, and what such
+// a one cannot have is refused.
+func (j *jobs) manifest(t *testing.T, _ *appliance) {
+	l := j.terminal
+	const pod = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: plain}\nspec:\n  template:\n    spec:\n"
+	l.gpulab(t, 9, []string{"submit", l.script(t, "root.yaml", pod+"      hostPID: true\n      containers: [{command: [nsenter]}]\n")},
+		"Line 7: spec.template.spec.hostPID is nothing that a job here can have. It runs as you, without further rights.")
+	number := l.submit(t, l.script(t, "plain.yaml", pod+"      containers:\n        - command: [bash, -c, 'echo \"$MODE of $(id -un), $NVIDIA_VISIBLE_DEVICES\"']\n          env: [{name: MODE, value: quiet}]\n          resources: {limits: {nvidia.com/gpu: 1, memory: 1Gi}}\n"))
+	l.gpulab(t, 0, []string{"logs", "-f", number}, "quiet of ")
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-state", "It has succeeded")
+	b.WaitText("main", "plain")
+	b.Open(pages + "/jobs")
+	b.Fill("Script", pod+"      serviceAccountName: default\n")
+	b.Click("main", "Submit")
+	b.WaitText("main", "Line 7: spec.template.spec.serviceAccountName is nothing that a job here can have. Jobs have no access to the cluster.")
+}
+
+// givesWay: a job that offered it saves its state and leaves its GPU to a notebook
+// that waits, goes on where it was when that is free, and everybody is told.
+func (j *jobs) givesWay(t *testing.T, a *appliance) {
+	l := j.terminal
+	number := l.submit(t, "--preemptible", l.script(t, "patient.sh", `#GPULAB --gpus=1
+trap 'echo $n >state; echo "saved $n"; sleep 2; exit' TERM
+n=$(cat state 2>/dev/null || echo 0)
+until [ -e well-done ]; do n=$((n + 1)); echo "step $n"; sleep 0.3 & wait $!; done
+`))
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-log", "step 2")
+	ben := a.guest.For(t).Tab()
+	began := time.Now()
+	launch(ben, "gpu", "Wants")
+	ben.WaitText("#launch-state", "A job of cleo gives way: its GPU is free in 30 s at the latest.")
+	b.WaitText("#job-state", "It gave way to "+guestHandle+" at ")
+	t.Logf("the job had given way %s after the notebook was asked for", time.Since(began).Round(100*time.Millisecond))
+	waitJupyterLab(ben, guestHandle)
+	t.Logf("and that was open after %s", time.Since(began).Round(100*time.Millisecond))
+	b.WaitText("#job-state", "It is next in line.")
+	b.WaitText("#job-detail", "gave way once, nothing lost")
+	b.WaitText("#job-detail", "and had saved its state.")
+	b.Pictures("job-gave-way")
+	l.gpulab(t, 0, []string{"jobs"}, "waiting, try 2 of 2:", "It gave way to "+guestHandle)
+	stopNotebook(t, a.guest, "Wants")
+	b.WaitText("#job-state", "Running")
+	a.eventually(t, "it goes on", func() bool {
+		_, again, _ := strings.Cut(l.gpulab(t, 0, []string{"logs", number}), "; try 2 of 2]\n")
+		return strings.Contains(again, "step ")
+	})
+	a.MustRun(a.ctx, "touch", a.homeOf(t, "cleo")+"/well-done")
+	b.WaitText("#job-state", "It has succeeded")
+	said := l.gpulab(t, 0, []string{"logs", number}, "[gpulab: it gave way to "+guestHandle+", launch ")
+	if n := strings.Count(said, "step 1\n"); n != 1 {
+		t.Errorf("it began %d times anew:\n%s", n, said)
+	}
+	a.browser.For(t).Open(pages + "/audit")
+	a.browser.For(t).WaitText("main", "let a job give way to somebody who waited")
+	if got := a.MustGpulab(a.ctx, "report", "--json"); !strings.Contains(strings.ReplaceAll(got, " ", ""), `"preempted":1,`) {
+		t.Errorf("the report says %s", got)
+	}
 }
 
 // beyondQuota: a job waits for what its owner's quota has left, and not at all for

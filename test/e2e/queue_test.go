@@ -3,7 +3,15 @@
 package e2e
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +35,8 @@ func TestQueue(t *testing.T) {
 		{"a turn that nobody takes", q.notOpened, true},
 		{"nothing is left", q.nothingLeft, false},
 		{"the report", q.report, false},
+		{"certificates that have run out", q.runOut, false},
+		{"Kueue's kinds are deleted", q.kindsDeleted, false},
 	})
 }
 
@@ -260,4 +270,79 @@ func (q *line) report(t *testing.T, a *appliance) {
 	b.ClickOn(`a[href="/report"]`)
 	b.WaitText("main", "Week by week")
 	b.Pictures("report")
+}
+
+// runOut: Kueue makes certificates anew that have run out, and whoever wants a GPU
+// then has it soon.
+func (q *line) runOut(t *testing.T, a *appliance) {
+	const secret = "kueue-webhook-server-cert"
+	certificate, key := expiredCertificate(t)
+	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{"tls.crt": certificate, "tls.key": key, "ca.crt": certificate, "ca.key": key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "patch", "secret", secret, "--type=merge", "-p", string(patch))
+	began := time.Now()
+	ben := a.guest.For(t).Tab()
+	launch(ben, "gpu", "Afterwards")
+	waitJupyterLab(ben, guestHandle)
+	t.Logf("a notebook was open %s after Kueue's certificates had run out", time.Since(began).Round(100*time.Millisecond))
+	if got := a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "secret", secret, "-o", `jsonpath={.data.tls\.crt}`); got == base64.StdEncoding.EncodeToString(certificate) {
+		t.Error("the one that has run out is still there")
+	}
+	stopNotebook(t, a.guest, "Afterwards")
+}
+
+// expiredCertificate is one that was good until yesterday, and its key.
+func expiredCertificate(t *testing.T) (certificate, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const service = "kueue-webhook-service.gpulab-system.svc"
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: service}, DNSNames: []string{service}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().AddDate(-1, 0, 0), NotAfter: time.Now().AddDate(0, 0, -1),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scalar, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: scalar})
+}
+
+// kindsDeleted: without one of its kinds, and all that was of it, what runs goes
+// on and is booked again, once gpulab has put the kind back.
+func (q *line) kindsDeleted(t *testing.T, a *appliance) {
+	ben := a.guest.For(t).Tab()
+	launch(ben, "gpu", "Throughout")
+	waitJupyterLab(ben, guestHandle)
+	k := newKernel(ben)
+	k.run(t, "answer = 41")
+	uid := func() string {
+		return a.Gpulab(a.ctx, "kubectl", "get", "crd", "workloads.kueue.x-k8s.io", "-o", "jsonpath={.metadata.uid}").Stdout
+	}
+	before, began := uid(), time.Now()
+	a.MustGpulab(a.ctx, "kubectl", "delete", "crd", "workloads.kueue.x-k8s.io", "--wait=false")
+	a.eventually(t, "the kind is there again", func() bool { now := uid(); return now != "" && now != before })
+	t.Logf("Kueue's Workload was a kind again after %s", time.Since(began).Round(100*time.Millisecond))
+	a.eventually(t, "what runs is booked again", func() bool {
+		got := a.Gpulab(a.ctx, "kubectl", "get", "workloads", "-A", "--no-headers", "-o", `custom-columns=NS:.metadata.namespace,ADMITTED:.status.conditions[?(@.type=="Admitted")].status`).Stdout
+		return strings.Contains(got, "user-"+guestHandle) && strings.Contains(got, "True")
+	})
+	t.Logf("and what ran was booked after %s", time.Since(began).Round(100*time.Millisecond))
+	if got := strings.TrimSpace(k.run(t, "print(answer + 1)")); got != "42" {
+		t.Errorf("the running notebook says %q", got)
+	}
+	cleo := q.cleo.For(t).Tab()
+	launch(cleo, "gpu", "Later")
+	waitJupyterLab(cleo, "cleo")
+	t.Logf("and somebody else had a GPU after %s", time.Since(began).Round(100*time.Millisecond))
+	stopNotebook(t, a.guest, "Throughout")
+	stopNotebook(t, q.cleo, "Later")
 }
