@@ -282,5 +282,6 @@ type Daemon interface {
 	Environments
 	SSHKeys
 	Disks
+	Mail
 	Pool
 }

@@ -113,6 +113,7 @@ func handler(d Daemon) http.Handler {
 	handleEnvironments(mux, d)
 	handleSSHKeys(mux, d)
 	handleDisks(mux, d)
+	handleMail(mux, d)
 	handleNodes(mux, d)
 	mux.HandleFunc("GET /v1/boot", watchBoot(d))
 	auditRoutes(mux, d)

@@ -124,6 +124,8 @@ type Config struct {
 	History   History
 	Quotas    Quotas
 	Storage   Storage
+	// Mail writes to people; nil does not.
+	Mail Mail
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
 	// Report says what the lab had of its GPUs in so many weeks; nil says nothing.

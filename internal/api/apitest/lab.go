@@ -16,6 +16,7 @@ import (
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/report"
@@ -174,6 +175,7 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 			return l.Quotas.Check(ctx, u, quota.Ask{GPUs: p.GPUs, CPUs: p.CPUs, Memory: 4 << 30}, 0)
 		},
 		Machines:  l.Machines,
+		Mail:      mail.New(mail.ServiceConfig{DB: st.DB(), People: l.Users, Lab: "Test lab", URL: func() string { return "https://lab.example" }}),
 		Idle:      l.Idle,
 		CheckGPU:  func(context.Context) (string, error) { return "an NVIDIA A100", nil },
 		LendGPU:   func(_ context.Context, uuid string, anyway bool) error { l.lent[uuid] = anyway; return nil },
