@@ -34,6 +34,7 @@ import (
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/hoststat"
 	"github.com/gpulab/gpulab/internal/idle"
+	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/oidc"
@@ -91,6 +92,7 @@ type appliance struct {
 	idle    *idle.Service // nil before the cluster is there
 	storage *storage.Service
 	signin  *signin.Service // outside identity providers
+	mail    *mail.Service   // sends nothing without a server
 	proxy   *proxyName      // the way to the internet, where the lab has one
 	tailnet *tailnet.Service
 	visits  signin.Way    // what the rules make of who comes over the tailnet
@@ -196,6 +198,8 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.proxy.run(ctx) })
 	g.Go(func() error { return l.tailnet.Run(ctx) })
 	g.Go(func() error { return l.power.Run(ctx) })
+	g.Go(func() error { return l.mail.Run(ctx) })
+	g.Go(func() error { return l.mail.Watch(ctx, mailEvery, l.mailSources()...) })
 	l.followLogs(ctx, g)
 	g.Go(func() error { return l.signin.Watch(ctx) })
 	g.Go(func() error { return l.pool.run(ctx, g) })
@@ -244,6 +248,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people.UseDirectories(l.signin.Directories()...)
+	l.openMail()
 	l.history = history.New(history.Config{Store: l.store})
 	if l.quotas, err = l.newQuotas(); err != nil {
 		return err
@@ -872,7 +877,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
-		History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
+		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
 		SignIn: l.signin, Network: l.networkWay(), Tailnet: tailnets{l}, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
@@ -889,7 +894,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		return err
 	}
 	programs, err := api.New(api.Config{
-		Users: parts.people, Notebooks: parts.notebooks, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
+		Users: parts.people, Notebooks: parts.notebooks, Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
 		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/environments"
+	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/signin"
@@ -105,6 +106,8 @@ type Config struct {
 	Environments EnvironmentsConfig `json:"environments,omitzero"`
 	// Files says where people bring files in and out.
 	Files FilesConfig `json:"files,omitzero"`
+	// Mail is the server that takes the lab's mails.
+	Mail mail.Config `json:"mail,omitzero"`
 	// Network says what notebooks may reach besides the internet.
 	Network NetworkConfig `json:"network,omitzero"`
 	// K3s passes further options on.
@@ -356,6 +359,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if err := c.Files.check(c.HTTPSPort, c.HubPort, *c.HTTPPort, 6443, 10250); err != nil {
+		return err
+	}
+	if err := c.Mail.Check(); err != nil {
 		return err
 	}
 	if err := c.Network.check(); err != nil {

@@ -223,6 +223,19 @@ environments:
 files:
   listen: {{printf "%q" .Files.Listen}}
 
+# The server that takes the lab's mails: invitations, and what people choose on the
+# page of their account. Empty: the lab sends none. security is starttls, tls, or none
+# for a server on this machine; port is left out for the usual one. user signs in with
+# the password in passwordFile, which only root should be able to read; caFile holds the
+# certificates to trust instead of the system's. See docs/mail.md; "gpulab mail test" tries it:
+#   server: smtp.example.org
+#   security: starttls
+#   from: Vision lab <gpulab@example.org>
+#   user: gpulab@example.org
+#   passwordFile: /etc/gpulab/mail.secret
+mail:{{if .Mail.On}}
+{{yaml .Mail | indent 2}}{{else}} {}{{end}}
+
 # Notebooks reach the internet, and no private address: nothing in 10/8,
 # 100.64/10, 172.16/12 and 192.168/16. allow opens some, for everybody or for
 # groups; names are not taken, ports (of TCP and UDP) may be left out for all:

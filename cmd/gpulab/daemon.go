@@ -122,6 +122,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	out = append(out, l.localNameComponent(), l.certificatesComponent())
 	out = append(out, signInComponent(l.signin.Health())...)
 	out = append(out, l.tailnetComponent()...)
+	out = append(out, l.mailComponent(ctx)...)
 	if l.cfg.GPUs == gpusNone {
 		if driver, ok := l.driverComponent(); ok {
 			return append(out, driver)

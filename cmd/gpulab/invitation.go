@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,7 @@ func newInvitationAdd(a *app) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "add", Short: "Make an invitation and print its link, which is told only once",
-		Example: "  sudo gpulab invitation add\n  sudo gpulab invitation add --group seminar --uses 30 --days 7 --note 'Summer school'\n  sudo gpulab invitation add --role guest",
+		Example: "  sudo gpulab invitation add\n  sudo gpulab invitation add --group seminar --uses 30 --days 7 --note 'Summer school'\n  sudo gpulab invitation add --role guest\n  sudo gpulab invitation add --group seminar --mail ada@example.org",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
@@ -48,6 +49,9 @@ func newInvitationAdd(a *app) *cobra.Command {
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "With this link %s, until %s. It is not shown again:\n%s\n",
 				who, invited.Expires.Local().Format("Monday 2 January 2006, 15:04"), invited.URL)
+			if err == nil && len(n.Emails) > 0 {
+				_, err = fmt.Fprintf(c.OutOrStdout(), "It is on its way to %s; `gpulab mail list` says what came of it.\n", strings.Join(n.Emails, ", "))
+			}
 			return err
 		},
 	}
@@ -55,6 +59,7 @@ func newInvitationAdd(a *app) *cobra.Command {
 	c.Flags().StringVar(&n.Group, "group", "", "which group they join")
 	c.Flags().IntVar(&n.Uses, "uses", 1, fmt.Sprintf("how many accounts can be made with it, 1 to %d", users.MaxInvitees))
 	c.Flags().IntVar(&n.Days, "days", int(users.InvitationTTL/(24*time.Hour)), fmt.Sprintf("how many days it works, 1 to %d", users.MaxInvitationTTL/(24*time.Hour)))
+	c.Flags().StringSliceVar(&n.Emails, "mail", nil, "send it to these addresses, for which the lab needs a mail server")
 	c.Flags().StringVar(&n.Note, "note", "", "what it is for, for those who see the list")
 	completeFlag(c, "role", roleNames()...)
 	jsonFlag(c, &asJSON)

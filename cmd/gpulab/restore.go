@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/backup"
+	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
@@ -344,7 +345,7 @@ func isHere(address string) bool {
 func (r *restoring) prepareLab(ctx context.Context, db *sql.DB, stage *backup.Stage, m backup.Manifest, p *backup.Placing) error {
 	accounts := users.New(db)
 	entry := users.Entry{Actor: "root", Action: "backup.restore", Detail: "of " + m.Made.UTC().Format("2006-01-02 15:04") + " UTC, " + backupParts(m)}
-	if err := errors.Join(accounts.Restored(ctx, entry), notebooks.EndRestored(ctx, db, time.Now())); err != nil {
+	if err := errors.Join(accounts.Restored(ctx, entry), notebooks.EndRestored(ctx, db, time.Now()), mail.Restored(ctx, db, time.Now())); err != nil {
 		return err
 	}
 	setting, err := backup.Last{Made: m.Made, Homes: m.Homes, History: m.History}.Setting()

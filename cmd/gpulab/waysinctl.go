@@ -21,7 +21,7 @@ func (l *appliance) Invite(ctx context.Context, n ctl.NewInvitation) (ctl.Invite
 	if n.Days < 1 || ttl > users.MaxInvitationTTL {
 		ttl = -1 // refused with the sentence that says what is possible
 	}
-	invitation, token, err := l.people.Invite(ctx, users.Root(), users.NewInvitation{Role: n.Role, Group: n.Group, Note: n.Note, Uses: n.Uses, TTL: ttl})
+	invitation, token, err := l.people.Invite(ctx, users.Root(), users.NewInvitation{Role: n.Role, Group: n.Group, Note: n.Note, Uses: n.Uses, TTL: ttl, Emails: n.Emails})
 	if err != nil {
 		return ctl.Invited{}, err
 	}

@@ -168,6 +168,7 @@ type Config struct {
 	// Environments are those that all notebooks share.
 	Environments Environments
 	Tailnet      Tailnet
+	Mail         Mail
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
 	// Barred are the machines that somebody may not use, by name. Nil bars nobody.
@@ -212,9 +213,9 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Environments == nil || cfg.Tailnet == nil || cfg.Snapshots == nil || cfg.Status == nil ||
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Environments == nil || cfg.Tailnet == nil || cfg.Mail == nil || cfg.Snapshots == nil || cfg.Status == nil ||
 		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Machines, Environments, Tailnet, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
+		return nil, errors.New("api: Users, Notebooks, History, Quotas, Storage, Machines, Environments, Tailnet, Mail, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {
 		cfg.LabName = "gpulab"
@@ -249,6 +250,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addLab()
 	s.addDevice()
 	s.addAccount()
+	s.addMail()
 	s.addNotebooks()
 	s.addIdle()
 	s.addJobs()

@@ -15,6 +15,7 @@ import (
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/idle"
+	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -107,6 +108,11 @@ var kinds = []struct {
 	{users.ErrDaysInvalid, http.StatusUnprocessableEntity, "This number of days is not possible"},
 	{users.ErrInvitationInvalid, http.StatusUnprocessableEntity, "This invitation is not possible"},
 	{users.ErrListInvalid, http.StatusUnprocessableEntity, "This list cannot be read"},
+	{users.ErrNoMail, http.StatusConflict, "The lab sends no mails"},
+	{mail.ErrOff, http.StatusConflict, "The lab sends no mails"},
+	{mail.ErrAddress, http.StatusUnprocessableEntity, "This e-mail address is not possible"},
+	{mail.ErrKind, http.StatusUnprocessableEntity, "There is no such kind of mail"},
+	{mail.ErrLimit, http.StatusTooManyRequests, "Too many mails"},
 	{users.ErrDeviceDenied, http.StatusForbidden, "It was denied"},
 	{users.ErrDeviceUnknown, http.StatusGone, "This sign-in is over"},
 	{notebooks.ErrProfileUnknown, http.StatusUnprocessableEntity, "There is no such profile"},

@@ -87,11 +87,12 @@ type ImportLink struct {
 
 type inviteInput struct {
 	Body struct {
-		Role  string `json:"role,omitempty" enum:"admin,lead,member,guest" default:"member"`
-		Group string `json:"group,omitempty" maxLength:"64"`
-		Note  string `json:"note,omitempty" maxLength:"200"`
-		Uses  int    `json:"uses,omitempty" default:"1" minimum:"1" maximum:"500" doc:"For how many people"`
-		Days  int    `json:"days,omitempty" default:"14" minimum:"1" maximum:"90"`
+		Role   string   `json:"role,omitempty" enum:"admin,lead,member,guest" default:"member"`
+		Group  string   `json:"group,omitempty" maxLength:"64"`
+		Note   string   `json:"note,omitempty" maxLength:"200"`
+		Uses   int      `json:"uses,omitempty" default:"1" minimum:"1" maximum:"500" doc:"For how many people"`
+		Days   int      `json:"days,omitempty" default:"14" minimum:"1" maximum:"90"`
+		Emails []string `json:"emails,omitempty" maxItems:"50" doc:"The lab sends it to these addresses, no more than uses; it needs a mail server"`
 	}
 }
 
@@ -119,7 +120,7 @@ type importInput struct {
 func (s *Server) addWaysIn() {
 	add(s, Operation{Method: "GET", Path: "/invitations", ID: "listInvitations", Need: users.ActionInvite, tag: "ways in", summary: "The invitations that you could have made"}, s.listInvitations)
 	add(s, Operation{Method: "POST", Path: "/invitations", ID: "invite", Need: users.ActionInvite, tag: "ways in", summary: "Make an invitation",
-		description: "A lead invites members and guests into groups that they lead.", status: http.StatusCreated, also: []int{http.StatusNotFound}}, s.invite)
+		description: "A lead invites members and guests into groups that they lead.", status: http.StatusCreated, also: []int{http.StatusNotFound, conflict}}, s.invite)
 	add(s, Operation{Method: "DELETE", Path: "/invitations/{id}", ID: "revokeInvitation", Need: users.ActionInvite, tag: "ways in", summary: "Take an invitation back; accounts made with it stay"}, s.revokeInvitation)
 	add(s, Operation{Method: "GET", Path: "/sign-ups", ID: "listSignUps", Need: users.ActionManageUsers, tag: "ways in", summary: "Who asks for an account"}, s.listSignUps)
 	add(s, Operation{Method: "POST", Path: "/sign-ups/{id}/approve", ID: "approveSignUp", Need: users.ActionManageUsers, tag: "ways in", summary: "Make the account that somebody asked for", status: http.StatusCreated, also: []int{conflict}}, s.approve)
@@ -146,7 +147,7 @@ func (s *Server) listInvitations(ctx context.Context, c *call, _ *noInput) (*bod
 
 func (s *Server) invite(ctx context.Context, c *call, in *inviteInput) (*body[NewInvitation], error) {
 	made, token, err := s.cfg.Users.Invite(ctx, c.user, users.NewInvitation{Role: users.Role(in.Body.Role), Group: in.Body.Group, Note: in.Body.Note,
-		Uses: in.Body.Uses, TTL: time.Duration(in.Body.Days) * 24 * time.Hour})
+		Uses: in.Body.Uses, TTL: time.Duration(in.Body.Days) * 24 * time.Hour, Emails: in.Body.Emails})
 	if err != nil {
 		return nil, err
 	}

@@ -284,5 +284,6 @@ type Daemon interface {
 	SSHKeys
 	Disks
 	Tailnets
+	Mail
 	Pool
 }

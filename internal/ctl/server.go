@@ -114,6 +114,7 @@ func handler(d Daemon) http.Handler {
 	handleSSHKeys(mux, d)
 	handleDisks(mux, d)
 	handleTailnet(mux, d)
+	handleMail(mux, d)
 	handleNodes(mux, d)
 	mux.HandleFunc("GET /v1/boot", watchBoot(d))
 	auditRoutes(mux, d)

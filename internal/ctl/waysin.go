@@ -28,6 +28,8 @@ type NewInvitation struct {
 	Note  string     `json:"note,omitempty"`
 	Uses  int        `json:"uses"`
 	Days  int        `json:"days"` // how long it works
+	// Emails are the addresses that it is sent to.
+	Emails []string `json:"emails,omitempty"`
 }
 
 // Invited is an invitation with its link, which is told only once.
@@ -44,7 +46,7 @@ type Approval struct {
 
 func handleWaysIn(mux *http.ServeMux, d WaysIn) {
 	mux.HandleFunc("GET /v1/invitations", answer(func(r *http.Request) (any, error) { return d.Invitations(r.Context()) }))
-	mux.HandleFunc("POST /v1/invitations", answer(withBody(smallBody, func(r *http.Request, n NewInvitation) (any, error) { return d.Invite(r.Context(), n) })))
+	mux.HandleFunc("POST /v1/invitations", answer(withBody(largeBody, func(r *http.Request, n NewInvitation) (any, error) { return d.Invite(r.Context(), n) })))
 	mux.HandleFunc("DELETE /v1/invitations/{id}", answer(numbered("an invitation", "gpulab invitation list", func(r *http.Request, id int64) (any, error) {
 		return d.RevokeInvitation(r.Context(), id)
 	})))

@@ -267,6 +267,11 @@ func (s *Service) Jobs(ctx context.Context, userID int64) ([]Launch, error) {
 	return s.counted(ctx, list, err)
 }
 
+// EndedJobs are everybody's jobs that have ended since, the oldest first; of an array, the array.
+func (s *Service) EndedJobs(ctx context.Context, since time.Time) ([]Launch, error) {
+	return s.decorated(s.rows.endedJobs(ctx, since))
+}
+
 // jobHistory is how many jobs Jobs returns at most.
 const jobHistory = 100
 

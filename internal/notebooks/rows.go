@@ -183,6 +183,11 @@ func (t rows) ofUser(ctx context.Context, userID int64, limit int, jobs bool) ([
 	return t.query(ctx, `WHERE user_id = ? AND (launch_id IS NOT NULL) = ? AND array_job IS NULL ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, jobs, limit)
 }
 
+// endedJobs is every job that has ended since, but for elements of arrays.
+func (t rows) endedJobs(ctx context.Context, since time.Time) ([]Launch, error) {
+	return t.query(ctx, `WHERE state = 'ended' AND ended_at >= ? AND launch_id IS NOT NULL AND array_job IS NULL ORDER BY ended_at, id`, since.UnixMilli())
+}
+
 func (t rows) query(ctx context.Context, where string, args ...any) ([]Launch, error) {
 	r, err := t.db.QueryContext(ctx, `SELECT `+launchColumns+` FROM launches LEFT JOIN jobs ON launch_id = id `+where, args...)
 	if err != nil {

@@ -24,6 +24,8 @@ var auditActions = []AuditAction{
 	{"ssh-key.remove", "removed an SSH key"},
 	{"files.close", "closed connections for files"},
 	{"account.change", "changed name or e-mail"},
+	{"account.mail", "chose which mails to get"},
+	{"mail.test", "sent a test mail"},
 	{"identity.join", "came in with an outside account"},
 	{"identity.link", "linked an outside account"},
 	{"identity.unlink", "unlinked an outside account"},

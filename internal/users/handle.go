@@ -118,9 +118,18 @@ func checkEmail(email string) (string, error) {
 	if email == "" {
 		return "", nil
 	}
-	addr, err := mail.ParseAddress(email)
-	if err != nil || addr.Address != email || len(email) > 254 {
+	if !PlainEmail(email) {
 		return "", sentence(ErrEmailInvalid, "The e-mail address %s cannot be right. Write it like ada@example.org, or leave it empty.", quote(email))
 	}
 	return email, nil
+}
+
+// PlainEmail reports whether a text is an e-mail address such as ada@example.org. Forms that are allowed and nobody has,
+// with quotes, comments or spaces, are none: they are what smuggles further lines or addresses into a mail.
+func PlainEmail(email string) bool {
+	addr, err := mail.ParseAddress(email)
+	odd := strings.ContainsFunc(email, func(r rune) bool {
+		return !unicode.IsGraphic(r) || unicode.IsSpace(r) || strings.ContainsRune(`"<>()[]\,;:`, r)
+	})
+	return err == nil && !odd && addr.Address == email && len(email) <= 254
 }

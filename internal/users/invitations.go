@@ -24,6 +24,7 @@ var (
 	ErrUsesInvalid       = errors.New("number of uses not possible")
 	ErrDaysInvalid       = errors.New("number of days not possible")
 	ErrMayNot            = errors.New("not allowed")
+	ErrNoMail            = errors.New("no mail server")
 )
 
 // How long an invitation works and for how many people.
@@ -42,6 +43,8 @@ type NewInvitation struct {
 	Note  string // for those who see the list, such as "Summer school"
 	Uses  int    // how many accounts, 1–500; an invitation for admins makes one
 	TTL   time.Duration
+	// Emails are the addresses that it is sent to, where the lab has a mail server; no more than Uses.
+	Emails []string
 }
 
 // Invitation is a link with which people make accounts of their own.
@@ -90,6 +93,9 @@ func (s *Service) Invite(ctx context.Context, by User, n NewInvitation) (inv Inv
 	if n, err = n.checked(); err != nil {
 		return Invitation{}, "", err
 	}
+	if len(n.Emails) > 0 && s.post == nil {
+		return Invitation{}, "", sentence(ErrNoMail, "This lab has no mail server, so it cannot send the invitation. Leave the addresses out and send the link yourself.")
+	}
 	token, hash := newToken()
 	err = s.inTx(ctx, "invite", func(tx *sql.Tx) error {
 		var group sql.NullInt64
@@ -113,8 +119,10 @@ func (s *Service) Invite(ctx context.Context, by User, n NewInvitation) (inv Inv
 		if err != nil {
 			return err
 		}
-		inv, err = invitation(ctx, tx, "i.id = ?", id)
-		return err
+		if inv, err = invitation(ctx, tx, "i.id = ?", id); err != nil || len(n.Emails) == 0 {
+			return err
+		}
+		return s.post.Invited(ctx, tx, by, inv, token, n.Emails)
 	})
 	if err != nil {
 		return Invitation{}, "", err
@@ -141,6 +149,17 @@ func (n NewInvitation) checked() (NewInvitation, error) {
 		return n, sentence(ErrDaysInvalid, "An invitation works for 1 to %d days.", MaxInvitationTTL/(24*time.Hour))
 	case utf8.RuneCountInString(n.Note) > maxNote || tidy(n.Note, maxNote) != n.Note:
 		return n, sentence(ErrInvitationInvalid, "The note is one line of at most %d characters. Shorten it.", maxNote)
+	}
+	for i := range n.Emails {
+		var err error
+		if n.Emails[i], err = checkEmail(n.Emails[i]); err != nil {
+			return n, err
+		}
+	}
+	n.Emails = slices.DeleteFunc(n.Emails, func(address string) bool { return address == "" })
+	slices.Sort(n.Emails)
+	if n.Emails = slices.Compact(n.Emails); len(n.Emails) > n.Uses {
+		return n, sentence(ErrUsesInvalid, "The invitation works for %s, but there are %d addresses to send it to. Let it work for as many.", plural(n.Uses, "account"), len(n.Emails))
 	}
 	return n, nil
 }

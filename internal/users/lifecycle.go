@@ -74,7 +74,7 @@ func (s *Service) Undelete(ctx context.Context, id int64) error {
 // the caller's to delete, see HomesToDelete. ErrNotFound, ErrNotRemoved, ErrPurged.
 func (s *Service) Purge(ctx context.Context, id int64) error {
 	return s.changeRemoved(ctx, id, "delete a user for good", func(tx *sql.Tx, handle string) error {
-		for _, table := range []string{"group_members", "sessions", "links", "api_tokens", "identities", "device_codes", "ssh_keys"} {
+		for _, table := range []string{"group_members", "sessions", "links", "api_tokens", "identities", "device_codes", "ssh_keys", "mails", "mail_choices", "mail_told"} {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE user_id = ?", id); err != nil {
 				return err
 			}

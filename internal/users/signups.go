@@ -198,14 +198,19 @@ func (s *Service) Approve(ctx context.Context, id int64, role Role, group string
 		if u, err = s.insert(ctx, tx, NewUser{Handle: r.Handle, Name: r.Name, Email: r.Email, Role: role}, encoded); err != nil {
 			return err
 		}
-		if group == "" {
+		if group != "" {
+			g, err := groupID(ctx, tx, group)
+			if err == nil {
+				err = s.setMember(ctx, tx, g, u, role == RoleLead)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if s.post == nil {
 			return nil
 		}
-		g, err := groupID(ctx, tx, group)
-		if err != nil {
-			return err
-		}
-		return s.setMember(ctx, tx, g, u, role == RoleLead)
+		return s.post.Approved(ctx, tx, u)
 	})
 	if err != nil {
 		return User{}, err

@@ -44,6 +44,7 @@ type Service struct {
 	cache  *sessionCache
 
 	directories []Directory // asked after the accounts of the lab's own
+	post        Post        // nil where the lab writes to nobody
 
 	failures   *failures
 	chained    atomic.Bool  // the audit log has no entry without a hash

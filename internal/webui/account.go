@@ -44,6 +44,7 @@ type accountView struct {
 	HasPassword  bool
 	NewToken     tokenForm
 	Files        filesView
+	Mail         *mailChoicesView // nil where the lab has no mail server
 	// Secret is a token that was just made, TokenName what it is called.
 	Secret, TokenName string
 }
@@ -101,6 +102,7 @@ var accountDone = map[string]string{
 	"profile":  "Name and e-mail are changed.",
 	"password": "The password is changed. All other browsers were signed out; access tokens stay.",
 	"session":  "That browser is signed out.",
+	"mail":     "Which mails you get is changed.",
 	"linked":   "It is linked. From now on it signs you in to this account.",
 	"unlinked": "It is unlinked and does not sign you in any more.",
 	"others":   "All other browsers are signed out; access tokens stay.",
@@ -146,6 +148,9 @@ func (s *Server) showAccount(w http.ResponseWriter, r *http.Request, v visitor, 
 	}
 	view.OtherWays, view.HasPassword = s.otherWays(identities), me.HasPassword
 	if view.Files, err = s.filesView(r, v, view.Files.NewKey); err != nil {
+		return err
+	}
+	if view.Mail, err = s.mailChoices(ctx, me); err != nil {
 		return err
 	}
 	if view.Warning, err = s.failedSignIns(ctx, me.Handle); err != nil {

@@ -9,7 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
+	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -22,6 +24,9 @@ type invitationsView struct {
 	// Link is an invitation that was just made, What in words.
 	Link, What string
 	Uses       int
+	// Mailed are the addresses that it is on its way to; CanMail says that the lab has a mail server.
+	Mailed  string
+	CanMail bool
 }
 
 type invitationView struct {
@@ -31,8 +36,8 @@ type invitationView struct {
 }
 
 type inviteForm struct {
-	Role, Group, Uses, Days, Note                                   string
-	RoleError, GroupError, UsesError, DaysError, NoteError, Problem string
+	Role, Group, Uses, Days, Note, Emails                                        string
+	RoleError, GroupError, UsesError, DaysError, NoteError, EmailsError, Problem string
 }
 
 // mayInviteEverybody tells an admin from a lead.
@@ -52,6 +57,7 @@ func (s *Server) showInvitations(w http.ResponseWriter, r *http.Request, v visit
 	for _, i := range list {
 		view.List = append(view.List, s.invitationView(i))
 	}
+	view.CanMail = s.cfg.Mail != nil && s.cfg.Mail.On()
 	view.Roles = roles
 	if !mayInviteEverybody(v) {
 		view.Roles = roles[:2] // member and guest
@@ -117,7 +123,7 @@ func invitedAs(i users.Invitation) string {
 
 func (s *Server) invite(w http.ResponseWriter, r *http.Request, v visitor) error {
 	get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	form := inviteForm{Role: get("role"), Group: get("group"), Uses: get("uses"), Days: get("days"), Note: get("note")}
+	form := inviteForm{Role: get("role"), Group: get("group"), Uses: get("uses"), Days: get("days"), Note: get("note"), Emails: get("emails")}
 	invitation, token, err := s.makeInvitation(r.Context(), v, form)
 	switch {
 	case err == nil:
@@ -131,7 +137,9 @@ func (s *Server) invite(w http.ResponseWriter, r *http.Request, v visitor) error
 		form.DaysError = message(err)
 	case errors.Is(err, users.ErrInvitationInvalid):
 		form.NoteError = message(err)
-	case errors.Is(err, users.ErrMayNot):
+	case errors.Is(err, users.ErrEmailInvalid), errors.Is(err, mail.ErrAddress), errors.Is(err, mail.ErrLimit):
+		form.EmailsError = message(err)
+	case errors.Is(err, users.ErrMayNot), errors.Is(err, users.ErrNoMail):
 		form.Problem = message(err)
 	default:
 		return err
@@ -141,17 +149,22 @@ func (s *Server) invite(w http.ResponseWriter, r *http.Request, v visitor) error
 	}
 	s.audit(r, v, "invitation.add", strconv.FormatInt(invitation.ID, 10), invitation.Detail())
 	return s.showInvitations(w, r, v, http.StatusOK, invitationsView{Link: "https://" + r.Host + "/join?token=" + url.QueryEscape(token),
-		What: invitedAs(invitation), Uses: invitation.MaxUses, Form: inviteForm{Role: form.Role, Group: form.Group}})
+		What: invitedAs(invitation), Uses: invitation.MaxUses, Mailed: strings.Join(addresses(form.Emails), ", "), Form: inviteForm{Role: form.Role, Group: form.Group}})
 }
 
 func (s *Server) makeInvitation(ctx context.Context, v visitor, form inviteForm) (users.Invitation, string, error) {
-	n := users.NewInvitation{Role: users.Role(form.Role), Group: form.Group, Note: form.Note}
+	n := users.NewInvitation{Role: users.Role(form.Role), Group: form.Group, Note: form.Note, Emails: addresses(form.Emails)}
 	var err error
 	if n.Uses, err = strconv.Atoi(form.Uses); err != nil {
 		n.Uses = -1 // refused with the sentence that says what is possible
 	}
 	n.TTL = days(form.Days, users.InvitationTTL)
 	return s.cfg.Users.Invite(ctx, v.session.User, n)
+}
+
+// addresses reads e-mail addresses that are separated by commas, spaces or lines.
+func addresses(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ';' || unicode.IsSpace(r) })
 }
 
 // days reads a number of days; empty means usual. What is no possible number is

@@ -126,6 +126,8 @@ type Config struct {
 	Storage   Storage
 	// Environments are those that all notebooks share.
 	Environments Environments
+	// Mail writes to people; nil does not.
+	Mail Mail
 	// Idle knows who holds GPUs without use; nil knows of nobody.
 	Idle Idle
 	// Report says what the lab had of its GPUs in so many weeks; nil says nothing.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/mail/mailtest"
 	"github.com/gpulab/gpulab/test/lab"
 )
 
@@ -43,6 +44,7 @@ type appliance struct {
 
 	adminClient *http.Client // see admin
 	foldersOf   map[string]*kernel
+	mail        *mailtest.Server // where a story has one
 }
 
 // pages is where the lab's pages are, hub where its notebooks are.

@@ -25,6 +25,7 @@ func TestIdle(t *testing.T) {
 		{"a kernel that computes was left alone", testComputingIsSpared, false},
 		{"an admin frees one", testFreeIdle, false},
 		{"as old as one may get", testMaxAge, false},
+		{"mail", testMail, false},
 	})
 }
 
@@ -41,7 +42,7 @@ idle:
   maxAge: %s
   profiles:
     cpu: {maxAge: 0}
-`
+` + mailConfig
 
 func (a *appliance) idleConfig(countdown, maxAge string) {
 	a.WriteFile("/etc/gpulab/config.yaml", fmt.Sprintf(idleConfig, countdown, maxAge))
@@ -51,9 +52,13 @@ func (a *appliance) idleConfig(countdown, maxAge string) {
 const thirdHandle = "eve"
 
 func testSetUpIdle(t *testing.T, a *appliance) {
+	a.mail = serveMail(t, a)
 	a.idleConfig("90s", "0")
 	testSetUp(t, a)
 	a.third = a.welcome(t, thirdHandle, "Eve", "a password for eve, quite long")
+	for _, handle := range []string{adminHandle, guestHandle, thirdHandle} {
+		a.MustGpulab(a.ctx, "user", "set", handle, "--email", handle+"@mail.test")
+	}
 }
 
 // warnings is how often somebody was warned.

@@ -16,6 +16,7 @@ import (
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
 	"github.com/gpulab/gpulab/internal/report"
@@ -177,6 +178,7 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		},
 		Machines:     l.Machines,
 		Tailnet:      l.Tailnet,
+		Mail:         mail.New(mail.ServiceConfig{DB: st.DB(), People: l.Users, Lab: "Test lab", URL: func() string { return "https://lab.example" }}),
 		Idle:         l.Idle,
 		Environments: l.Environments,
 		CheckGPU:     func(context.Context) (string, error) { return "an NVIDIA A100", nil },
