@@ -672,7 +672,12 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	doors, err := l.cfg.servicePorts()
+	if err != nil {
+		return err
+	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
+		Doors: doors, DoorFree: portFree,
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: line, HalfLife: halfLife, Sampling: sampling, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
@@ -685,6 +690,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	parts.proxy.SetServices(parts.notebooks, kube)
 	if l.idle, err = l.newIdle(parts, hub); err != nil {
 		return err
 	}
@@ -703,6 +709,8 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		// Before it knows the pods, the proxy would call every notebook away.
 		if kube.WaitSynced(ctx) {
 			l.labs.set(parts.proxy)
+			open := serviceDoors{services: parts.notebooks, proxy: parts.proxy, certs: l.certs.GetCertificate}
+			return open.run(ctx)
 		}
 		return nil
 	})
@@ -875,6 +883,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	if err := l.metricsRoutes(mux); err != nil {
 		return err
 	}
+	mux.Handle("/service/", parts.proxy.ReturnHandler())
 	mux.Handle("/", pages)
 	l.pages.set(mux)
 	g.Go(func() error { return pages.Run(ctx) })

@@ -114,6 +114,14 @@ type Notebooks interface {
 	Tasks(ctx context.Context, array int64) ([]notebooks.Launch, error)
 	CancelTask(ctx context.Context, array notebooks.Launch, task int) error
 	Log(l notebooks.Launch, from int64) (notebooks.LogPart, error)
+
+	Serve(ctx context.Context, user users.User, request notebooks.ServiceRequest) (notebooks.Launch, error)
+	ServeAgain(ctx context.Context, user users.User, id int64) (notebooks.Launch, error)
+	Services(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	SharedServices(ctx context.Context, user users.User) ([]notebooks.Launch, error)
+	ShareService(ctx context.Context, user users.User, id int64, share notebooks.Share) error
+	KeepService(ctx context.Context, id int64, stopAfter time.Duration) error
+	RestartService(ctx context.Context, id int64) error
 }
 
 // History is what GPUs did, and who used them.
@@ -249,6 +257,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addNotebooks()
 	s.addIdle()
 	s.addJobs()
+	s.addServices()
 	s.addReport()
 	s.addFiles()
 	s.addSSHKeys()

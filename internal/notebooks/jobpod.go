@@ -53,6 +53,8 @@ type jobSpec struct {
 	// Try counts its runs from 1; Line stands in the log before any but the first.
 	Try  int    `json:"try"`
 	Line string `json:"line"`
+	// Append says that its log goes on whenever it is started.
+	Append bool `json:"append"`
 	// Env is in its environment beside what every job has.
 	Env map[string]string `json:"env"`
 }
@@ -98,7 +100,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.Job.tryLine(), l.taskEnv()})
+	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.startLine(), l.Service != nil, l.programEnv()})
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +135,9 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 			HostUsers:       new(o.HostUsers || l.GPUs > 0 && s.cfg.Simulated),
 			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		},
+	}
+	if l.Service != nil {
+		l.Service.shape(pod, &container)
 	}
 	addVolumes(pod, &container, home, o)
 	if environment.ID != "" {

@@ -37,6 +37,9 @@ func (j *Job) tryLine() string { return "\n[gpulab: " + j.tryWords() + "]\n" }
 // triesAgain tells whether a job is started again after this end. What ran out of
 // memory or time would do so again; what somebody ended is to stay so.
 func (l Launch) triesAgain() bool {
+	if l.Service != nil {
+		return l.startsAgain()
+	}
 	return l.Job != nil && len(l.Job.Tries) < l.Job.Retries && slices.Contains([]string{EndExited, EndEvicted, EndInterrupted}, l.EndCode)
 }
 
@@ -44,14 +47,17 @@ func (l Launch) triesAgain() bool {
 func (s *Service) over(l Launch, now time.Time) Launch {
 	if !l.triesAgain() {
 		l = ended(l, now)
-		if l.Job != nil && len(l.Job.Tries) > 0 && l.Finished() == "failed" {
+		if l.IsJob() && len(l.Job.Tries) > 0 && l.Finished() == "failed" {
 			l.Reason += fmt.Sprintf(" This was %s.", l.Job.tryWords())
 		}
 		return l
 	}
 	job := *l.Job
-	job.Tries = append(slices.Clone(job.Tries), Try{From: l.Started.UnixMilli(), Until: now.UnixMilli(), EndCode: l.EndCode, Reason: l.Reason, ExitCode: job.ExitCode})
-	job.ExitCode, job.Held, job.NotBefore = nil, true, now.Add(s.pause(len(job.Tries)))
+	job.Tries = l.triesOf(Try{From: l.Started.UnixMilli(), Until: now.UnixMilli(), EndCode: l.EndCode, Reason: l.Reason, ExitCode: job.ExitCode})
+	job.ExitCode, job.Held, job.NotBefore = nil, true, now
+	if l.EndCode != EndRestart {
+		job.NotBefore = now.Add(s.pause(len(job.Tries)))
+	}
 	l.State, l.Job = Waiting, &job
 	l.EndCode, l.Reason, l.Node, l.Pod, l.GPUUUIDs = "", "", "", "", nil
 	l.Started, l.Ready, l.Simulated = time.Time{}, time.Time{}, false
@@ -70,6 +76,9 @@ func (s *Service) pauses(l Launch) string {
 		return ""
 	}
 	last := l.Job.Tries[len(l.Job.Tries)-1]
+	if l.Service != nil {
+		return fmt.Sprintf("It is started again at %s. Before: %s", l.Job.NotBefore.Local().Format("15:04:05"), cmp.Or(last.Reason, "it ended."))
+	}
 	return fmt.Sprintf("It is started again at %s, for %s. The last one: %s", l.Job.NotBefore.Local().Format("15:04:05"), l.Job.tryWords(), cmp.Or(last.Reason, "it ended."))
 }
 
