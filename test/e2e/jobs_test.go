@@ -28,6 +28,7 @@ func TestJobs(t *testing.T) {
 		{"one after the other", j.after, false},
 		{"tried again", j.triedAgain, false},
 		{"an array", j.array, false},
+		{"services", j.services, false},
 		{"beyond a quota", j.beyondQuota, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
