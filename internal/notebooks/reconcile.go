@@ -222,6 +222,9 @@ func (s *Service) tell(list []Launch) {
 	for _, l := range list {
 		l = s.decorate(l)
 		fmt.Fprintf(&b, "%d %s %s %d %v", l.ID, l.State, l.Reason, l.Position, l.GPUUUIDs)
+		if l.Service != nil {
+			b.WriteString(string(l.Service.Health))
+		}
 		for _, st := range l.Detail {
 			b.WriteString(st.State)
 		}
@@ -458,7 +461,7 @@ func (s *Service) step(ctx context.Context, l Launch) {
 
 func (s *Service) fingerprint(id int64) string {
 	t := s.look(id)
-	return t.reason + t.active() + fmt.Sprint(t.housed, t.prepared, t.asked.IsZero())
+	return t.reason + t.active() + string(t.health) + fmt.Sprint(t.housed, t.prepared, t.asked.IsZero())
 }
 
 // advance takes one step and reports whether the row changed.

@@ -131,7 +131,7 @@ func (s *Service) Serve(ctx context.Context, u users.User, r ServiceRequest) (La
 	if err := r.prepare(u.Handle); err != nil {
 		return Launch{}, err
 	}
-	if r.Array != "" || *r.Retries != 0 || len(r.After) > 0 || r.Limit != MaxJobLimit {
+	if r.Array != "" || *r.Retries != 0 || len(r.After) > 0 {
 		return Launch{}, refuse("A service has a stop time, and neither time limit, retries, array nor dependencies: take these directives out of the script.")
 	}
 	profile, err := s.profileForJob(r.JobRequest)

@@ -167,7 +167,7 @@ func serviceStateWords(l *notebooks.Launch) (string, tone) {
 	case l.Service.Health == notebooks.HealthSilent, l.Service.Health == notebooks.HealthRestarting:
 		return string(l.Service.Health), "bad"
 	}
-	return "starting", "wait"
+	return "starting", "info"
 }
 
 func (s *Server) startService(w http.ResponseWriter, r *http.Request, v visitor) error {
