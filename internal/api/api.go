@@ -294,6 +294,7 @@ var tags = []*huma.Tag{
 	{Name: "account", Description: "Your own account, quotas and use."},
 	{Name: "notebooks", Description: "What you can launch, and what runs or waits."},
 	{Name: "jobs", Description: "Programs that run to their end without a browser."},
+	{Name: "services", Description: "Programs that go on running and have a page of their own."},
 	{Name: "GPUs", Description: "What GPUs are, do and did, and for whom."},
 	{Name: "folders", Description: "The room in your home, and folders that people share."},
 	{Name: "files", Description: "Bringing files in and out over SFTP."},

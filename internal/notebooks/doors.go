@@ -90,7 +90,7 @@ func (p *Proxy) serveService(w http.ResponseWriter, r *http.Request, port int) {
 	}
 	stale := isTopLevel(r) && p.visitors.first(visit.session.ID, port, l.ID)
 	p.pass(w, r, &trip{
-		target: pod.UID + podSuffix, prefix: "/", address: visitorAddress, port: port,
+		target: pod.UID + podSuffix, address: visitorAddress, port: port,
 		cookies: p.serviceCookies(l.ID),
 		after:   func(h http.Header) { serviceHeaders(h, stale) },
 	})

@@ -160,8 +160,17 @@ func (j *jobs) services(t *testing.T, a *appliance) {
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
-	cleo.Open(board)
-	cleo.WaitText("#ws", "you say hi")
+	a.eventually(t, "it is to be had again", func() bool {
+		cleo.Open(board)
+		answers, err := lab.TryEvaluate[bool](cleo, `async () => {
+			for (let i = 0; i < 20; i++) {
+				if (document.querySelector("#ws")?.textContent === "you say hi") return true
+				await new Promise(done => setTimeout(done, 100))
+			}
+			return false
+		}`)
+		return err == nil && answers
+	})
 	if said := l.gpulab(t, 0, []string{"service", "logs", "board"}); strings.Count(said, "listening") != 2 {
 		t.Errorf("it did not go on:\n%s", said)
 	}
