@@ -458,9 +458,10 @@ func (w *WebService) shape(pod *corev1.Pod, container *corev1.Container) {
 	if w.Restarts {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	}
-	container.Ports = []corev1.ContainerPort{{ContainerPort: int32(w.Port), Protocol: corev1.ProtocolTCP}} //nolint:gosec // ports were checked
+	port := int32(w.Port) //nolint:gosec // it is at most 65535
+	container.Ports = []corev1.ContainerPort{{ContainerPort: port, Protocol: corev1.ProtocolTCP}}
 	container.ReadinessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(w.Port)}},
+		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}},
 		PeriodSeconds: 3, TimeoutSeconds: 2, FailureThreshold: 3,
 	}
 }
