@@ -705,7 +705,12 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	doors, err := l.cfg.servicePorts()
+	if err != nil {
+		return err
+	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
+		Doors: doors, DoorFree: portFree,
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
@@ -718,6 +723,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	parts.proxy.SetServices(parts.notebooks, kube)
 	if l.idle, err = l.newIdle(parts, hub); err != nil {
 		return err
 	}
@@ -736,6 +742,8 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		// Before it knows the pods, the proxy would call every notebook away.
 		if kube.WaitSynced(ctx) {
 			l.labs.set(parts.proxy)
+			open := serviceDoors{services: parts.notebooks, proxy: parts.proxy, certs: l.certs.GetCertificate}
+			return open.run(ctx)
 		}
 		return nil
 	})
@@ -860,7 +868,7 @@ func (x podIndex) ByName(namespace, name string) (gpu.PodRef, time.Time, bool) {
 func (l *appliance) apiProviders() []api.Provider {
 	var list []api.Provider
 	for _, p := range l.signin.Providers() {
-		list = append(list, api.Provider(p))
+		list = append(list, api.Provider{Name: p.Name, Title: p.Title, Directory: p.Directory})
 	}
 	return list
 }
@@ -908,6 +916,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	if err := l.metricsRoutes(mux); err != nil {
 		return err
 	}
+	mux.Handle("/service/", parts.proxy.ReturnHandler())
 	mux.Handle("/", l.byName(pages))
 	l.pages.set(mux)
 	g.Go(func() error { return pages.Run(ctx) })

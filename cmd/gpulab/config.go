@@ -64,6 +64,9 @@ type Config struct {
 	HTTPSPort int  `json:"httpsPort,omitempty"`
 	HubPort   int  `json:"hubPort,omitempty"`
 	HTTPPort  *int `json:"httpPort,omitempty"`
+	// ServicePorts are the head's ports through which services are to be had, each
+	// an origin of its own: 8500-8699, or off.
+	ServicePorts ServicePorts `json:"servicePorts,omitempty"`
 	// NodesPort is where further machines join and report, once there are any.
 	NodesPort int `json:"nodesPort,omitempty"`
 	// NodesHidden keeps this head from being announced on the local network while
@@ -226,6 +229,9 @@ func (c *Config) setDefaults() {
 	if c.NodesPort == 0 {
 		c.NodesPort = defaultNodesPort
 	}
+	if c.ServicePorts == "" {
+		c.ServicePorts = "8500-8699"
+	}
 	if c.Metrics.Enabled == nil {
 		on := true
 		c.Metrics.Enabled = &on
@@ -286,6 +292,9 @@ func (c *Config) check() error {
 	}
 	if c.HTTPSPort == c.HubPort {
 		return fmt.Errorf("httpsPort and hubPort are both %d, but pages and notebooks need a port each", c.HubPort)
+	}
+	if _, err := c.servicePorts(); err != nil {
+		return err
 	}
 	switch c.GPUs {
 	case gpusReal, gpusSimulated, gpusNone:

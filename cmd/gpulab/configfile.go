@@ -48,6 +48,12 @@ httpsPort: {{.HTTPSPort}}
 hubPort: {{.HubPort}}
 httpPort: {{.HTTPPort}}
 
+# Ports through which services are to be had, one for each, as long as they run:
+# in a browser, a port is what keeps a service from notebooks and from other
+# services. Open them where a firewall stands before this machine. off: the lab
+# has no services.
+servicePorts: {{.ServicePorts}}
+
 # Where further machines join and report; open once there are any, or an invitation.
 nodesPort: {{.NodesPort}}
 

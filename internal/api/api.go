@@ -114,6 +114,14 @@ type Notebooks interface {
 	Tasks(ctx context.Context, array int64) ([]notebooks.Launch, error)
 	CancelTask(ctx context.Context, array notebooks.Launch, task int) error
 	Log(l notebooks.Launch, from int64) (notebooks.LogPart, error)
+
+	Serve(ctx context.Context, user users.User, request notebooks.ServiceRequest) (notebooks.Launch, error)
+	ServeAgain(ctx context.Context, user users.User, id int64) (notebooks.Launch, error)
+	Services(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	SharedServices(ctx context.Context, user users.User) ([]notebooks.Launch, error)
+	ShareService(ctx context.Context, user users.User, id int64, share notebooks.Share) error
+	KeepService(ctx context.Context, id int64, stopAfter time.Duration) error
+	RestartService(ctx context.Context, id int64) error
 }
 
 // History is what GPUs did, and who used them.
@@ -254,6 +262,7 @@ func (s *Server) addOperations(mux *http.ServeMux) {
 	s.addNotebooks()
 	s.addIdle()
 	s.addJobs()
+	s.addServices()
 	s.addReport()
 	s.addFiles()
 	s.addSSHKeys()
@@ -292,6 +301,7 @@ var tags = []*huma.Tag{
 	{Name: "account", Description: "Your own account, quotas and use."},
 	{Name: "notebooks", Description: "What you can launch, and what runs or waits."},
 	{Name: "jobs", Description: "Programs that run to their end without a browser."},
+	{Name: "services", Description: "Programs that go on running and have a page of their own."},
 	{Name: "GPUs", Description: "What GPUs are, do and did, and for whom."},
 	{Name: "folders", Description: "The room in your home, and folders that people share."},
 	{Name: "environments", Description: "Python with packages, such as PyTorch, that all notebooks and jobs share."},

@@ -218,6 +218,15 @@ var operations = map[string]struct {
 	"listJobTasks":              {"/jobs/2/tasks", "", managers, ""},
 	"cancelJobTask":             {"/jobs/2/tasks/3", "", managers, users.ScopeFull},
 	"cancelJob":                 {"/jobs/2", "", managers, users.ScopeFull},
+	"listServices":              {"/services", "", signedIn, ""},
+	"startService":              {"/services", `{"command": ["true"], "port": 7860}`, signedIn, users.ScopeLaunch},
+	"getService":                {"/services/3", "", managers, ""},
+	"readServiceLog":            {"/services/3/log", "", 0, ""},
+	"shareService":              {"/services/3/share", `{"share": "lab"}`, 0, users.ScopeLaunch},
+	"keepService":               {"/services/3/keep", `{"stopAfter": "1d"}`, 0, users.ScopeLaunch},
+	"restartService":            {"/services/3/restart", "", 0, users.ScopeLaunch},
+	"startServiceAgain":         {"/services/3/again", "", 0, users.ScopeLaunch},
+	"stopService":               {"/services/3", "", managers, users.ScopeFull},
 	"getReport":                 {"/report", "", admin, ""},
 	"listGPUs":                  {"/gpus", "", signedIn, ""},
 	"getGPUHistory":             {"/gpus/" + apitest.GPU + "/history", "", signedIn, ""},
@@ -310,6 +319,9 @@ func TestEveryOperationForEveryRoleAndScope(t *testing.T) {
 				if _, err := l.Notebooks.Submit(t.Context(), zed, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: "zed's own", Array: "0-9"}); err != nil {
 					t.Fatal(err)
 				}
+				if _, err := l.Notebooks.Serve(t.Context(), zed, notebooks.ServiceRequest{JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: "zed's page"}, Port: 6006}); err != nil {
+					t.Fatal(err)
+				}
 				for _, o := range l.API.Operations() {
 					row, listed := operations[o.ID]
 					if !listed {
@@ -324,7 +336,7 @@ func TestEveryOperationForEveryRoleAndScope(t *testing.T) {
 						token = l.Token(t, asker.handle, scope)
 					}
 					got := ask(t, l, token, o.Method, row.path, strings.ReplaceAll(row.body, "HANDLE", asker.handle))
-					refused := got.status == http.StatusUnauthorized || got.status == http.StatusForbidden || got.status == http.StatusNotFound && (strings.HasPrefix(row.path, "/notebooks/") || strings.HasPrefix(row.path, "/jobs/"))
+					refused := got.status == http.StatusUnauthorized || got.status == http.StatusForbidden || got.status == http.StatusNotFound && (strings.HasPrefix(row.path, "/notebooks/") || strings.HasPrefix(row.path, "/jobs/") || strings.HasPrefix(row.path, "/services/"))
 					allowed := row.allowed&asker.bit != 0 && (row.allowed&nobody != 0 || reach[scope] >= reach[row.scope])
 					if scope == users.ScopeFiles && asker.bit != nobody { // for files and nothing else
 						allowed = row.allowed&nobody != 0 || o.ID == "getFiles" || o.ID == "revokeThisToken"

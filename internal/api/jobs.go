@@ -166,7 +166,7 @@ func (s *Server) listJobs(ctx context.Context, c *call, in *jobsInput) (*body[Jo
 	}
 	list := JobList{Jobs: []Job{}}
 	for i := range launches {
-		if launches[i].Job != nil {
+		if launches[i].IsJob() {
 			list.Jobs = append(list.Jobs, s.job(c, &launches[i]))
 		}
 	}
@@ -217,7 +217,7 @@ var errNoJob = problem(http.StatusNotFound, "There is no such job", "There is no
 // jobOf reads a job that the caller may see all of. To others it does not exist.
 func (s *Server) jobOf(ctx context.Context, c *call, id int64) (notebooks.Launch, error) {
 	l, err := s.cfg.Notebooks.Get(ctx, id)
-	if errors.Is(err, notebooks.ErrNotFound) || err == nil && (l.Job == nil || !c.may(users.ActionManageNotebooks, l.UserID)) {
+	if errors.Is(err, notebooks.ErrNotFound) || err == nil && (!l.IsJob() || !c.may(users.ActionManageNotebooks, l.UserID)) {
 		return l, errNoJob
 	}
 	return l, err
@@ -304,9 +304,13 @@ func (s *Server) getJob(ctx context.Context, c *call, in *notebookInput) (*body[
 const logEvery = 250 * time.Millisecond
 
 func (s *Server) readJobLog(ctx context.Context, c *call, in *jobLogInput) (*body[JobLog], error) {
+	return s.readLog(ctx, in, func() (notebooks.Launch, error) { return s.ownJob(ctx, c, in.ID) })
+}
+
+func (s *Server) readLog(ctx context.Context, in *jobLogInput, find func() (notebooks.Launch, error)) (*body[JobLog], error) {
 	until := time.Now().Add(time.Duration(min(in.Wait, longestWait)) * time.Second)
 	for {
-		l, err := s.ownJob(ctx, c, in.ID)
+		l, err := find()
 		if err != nil {
 			return nil, err
 		}

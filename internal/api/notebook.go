@@ -261,6 +261,11 @@ func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
 
 // notebookURL is where JupyterLab of a launch is, on the notebooks' origin.
 func (s *Server) notebookURL(c *call, l *notebooks.Launch) string {
+	return s.labsURL(c, l.URL+"lab")
+}
+
+// labsURL is a path on the notebooks' origin, "" where that is not known.
+func (s *Server) labsURL(c *call, path string) string {
 	host := c.host
 	if bare, _, err := net.SplitHostPort(host); err == nil {
 		host = bare
@@ -271,7 +276,7 @@ func (s *Server) notebookURL(c *call, l *notebooks.Launch) string {
 	if s.cfg.HubPort != 443 {
 		host = net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(s.cfg.HubPort))
 	}
-	return "https://" + host + l.URL + "lab"
+	return "https://" + host + path
 }
 
 // versionOf is another text for everything that differs.

@@ -118,6 +118,7 @@ var kinds = []struct {
 	{notebooks.ErrProfileUnknown, http.StatusUnprocessableEntity, "There is no such profile"},
 	{notebooks.ErrTitleInvalid, http.StatusUnprocessableEntity, "This title is not possible"},
 	{notebooks.ErrTooMany, http.StatusConflict, "The notebook was not started"},
+	{notebooks.ErrTooManyServices, http.StatusConflict, "The service was not taken"},
 	{notebooks.ErrTooManyJobs, http.StatusConflict, "The job was not taken"},
 	{idle.ErrNotWarned, http.StatusConflict, "The notebook was not kept"},
 	{idle.ErrNoMore, http.StatusConflict, "The notebook was not kept"},

@@ -29,7 +29,7 @@ func (a *App) Commands() []*cobra.Command {
 	return []*cobra.Command{
 		newLogin(a), newLogout(a), newWhoami(a),
 		newProfiles(a), newLaunch(a), newStop(a), newKeep(a), newPs(a), newOpen(a), newCp(a),
-		newSubmit(a), newRun(a), newJobs(a), newCancel(a),
+		newSubmit(a), newRun(a), newJobs(a), newCancel(a), newServices(a), newService(a),
 	}
 }
 

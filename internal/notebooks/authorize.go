@@ -39,6 +39,7 @@ type visit struct {
 	request *http.Request // as it came, to ask for its session again
 	began   time.Time
 	cancel  context.CancelFunc
+	service int64 // to which one, by launch; 0 for none
 }
 
 func newGate(sessions Sessions) *gate {
@@ -148,11 +149,13 @@ func fromElsewhere(r *http.Request) bool {
 	if isWebSocket(r) {
 		return !sameOrigin(origin, r.Host)
 	}
+	site := r.Header.Get("Sec-Fetch-Site")
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
-		return false
+		// Neither as a script nor in a frame of another page's, such as a service's.
+		return site != "" && site != "same-origin" && site != "none" && !isTopLevel(r)
 	}
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+	if site != "" {
 		return site != "same-origin" && site != "none"
 	}
 	return origin != "" && !sameOrigin(origin, r.Host)

@@ -34,6 +34,7 @@ const (
 
 	componentNotebook = "notebook"
 	componentJob      = "job"
+	componentService  = "service"
 	componentHub      = "hub"
 )
 
@@ -68,7 +69,8 @@ type Cluster interface {
 // PodInfo is a notebook's or a job's pod as the watch last saw it.
 type PodInfo struct {
 	UID, Namespace, Name string
-	Job                  bool
+	Job                  bool // or a service
+	Port                 int  // of a service
 	Handle, Server       string
 	LaunchID             int64 // 0 when the pod does not say which launch it belongs to
 	Node, IP             string
@@ -224,6 +226,7 @@ const goneFor = 10 * time.Minute
 type podIndex struct {
 	notebooks map[string]PodInfo   // by UID
 	current   map[podKey]PodInfo   // the one to use per user and server
+	services  map[int64]PodInfo    // the same of services, by launch
 	hub       string               // host:port, "" while none is ready
 	hubs      map[types.UID]string // addresses of ready hub pods
 }
@@ -301,15 +304,25 @@ func (c *KubeCluster) PodFor(handle, server string) (PodInfo, bool) {
 	return p, ok
 }
 
+// ServicePod is the pod of a service now, ready or not.
+func (c *KubeCluster) ServicePod(launch int64) (PodInfo, bool) {
+	p, ok := c.index.Load().services[launch]
+	return p, ok
+}
+
 // PodAddress is where the pod with this UID listens, if it is ready to be
 // talked to. It is asked at every new connection, so that a connection never
 // goes to an address that has passed to another pod.
 func (c *KubeCluster) PodAddress(uid string) (string, bool) {
 	p, ok := c.index.Load().notebooks[uid]
-	if !ok || p.Job || !p.Reachable() {
+	port := notebookPort
+	if p.Job {
+		port = p.Port
+	}
+	if !ok || port == 0 || !p.Reachable() {
 		return "", false
 	}
-	return net.JoinHostPort(p.IP, strconv.Itoa(notebookPort)), true
+	return net.JoinHostPort(p.IP, strconv.Itoa(port)), true
 }
 
 // HubAddress is where the hub listens, if its pod is ready.
@@ -479,7 +492,7 @@ func (c *KubeCluster) podChanged(o any, deleted bool) {
 		return
 	}
 	switch {
-	case (p.Labels[labelComponent] == componentNotebook || p.Labels[labelComponent] == componentJob) && p.Labels[labelUser] != "":
+	case slices.Contains([]string{componentNotebook, componentJob, componentService}, p.Labels[labelComponent]) && p.Labels[labelUser] != "":
 		c.notebookChanged(p, deleted)
 	case p.Labels[labelComponent] == componentHub && p.Namespace == c.namespace:
 		c.hubChanged(p, deleted)
@@ -501,7 +514,7 @@ func (c *KubeCluster) notebookChanged(p *corev1.Pod, deleted bool) {
 	} else {
 		next.notebooks[string(p.UID)] = podInfo(p)
 	}
-	next.current = currentPods(next.notebooks)
+	next.current, next.services = currentPods(next.notebooks), servicePods(next.notebooks)
 	c.index.Store(next)
 }
 
@@ -538,6 +551,17 @@ func currentPods(all map[string]PodInfo) map[podKey]PodInfo {
 	return current
 }
 
+// servicePods picks the pod of each service.
+func servicePods(all map[string]PodInfo) map[int64]PodInfo {
+	services := map[int64]PodInfo{}
+	for _, p := range all {
+		if had, ok := services[p.LaunchID]; p.Port != 0 && (!ok || p.supersedes(had)) {
+			services[p.LaunchID] = p
+		}
+	}
+	return services
+}
+
 func (p PodInfo) supersedes(q PodInfo) bool {
 	pGoing, qGoing := p.Terminating || p.Finished, q.Terminating || q.Finished
 	if pGoing != qGoing {
@@ -550,7 +574,7 @@ func (c *KubeCluster) hubChanged(p *corev1.Pod, deleted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.index.Load()
-	next := &podIndex{notebooks: old.notebooks, current: old.current, hubs: map[types.UID]string{}}
+	next := &podIndex{notebooks: old.notebooks, current: old.current, services: old.services, hubs: map[types.UID]string{}}
 	for uid, a := range old.hubs {
 		next.hubs[uid] = a
 	}
@@ -568,7 +592,7 @@ func (c *KubeCluster) hubChanged(p *corev1.Pod, deleted bool) {
 func podInfo(p *corev1.Pod) PodInfo {
 	info := PodInfo{
 		UID: string(p.UID), Namespace: p.Namespace, Name: p.Name,
-		Handle: p.Labels[labelUser], Server: p.Labels[labelNotebook], Job: p.Labels[labelComponent] == componentJob,
+		Handle: p.Labels[labelUser], Server: p.Labels[labelNotebook], Job: p.Labels[labelComponent] != componentNotebook,
 		Node: p.Spec.NodeName, IP: p.Status.PodIP,
 		GPUs:          podRequests(p).GPUs,
 		Created:       p.CreationTimestamp.Time,
@@ -587,6 +611,9 @@ func podInfo(p *corev1.Pod) PodInfo {
 	}
 	if len(p.Spec.Containers) > 0 {
 		info.Image = p.Spec.Containers[0].Image
+		if ports := p.Spec.Containers[0].Ports; len(ports) > 0 && p.Labels[labelComponent] == componentService {
+			info.Port = int(ports[0].ContainerPort)
+		}
 		info.MemoryLimit = p.Spec.Containers[0].Resources.Limits.Memory().Value()
 	}
 	if len(p.Status.ContainerStatuses) > 0 {

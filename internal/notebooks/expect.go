@@ -44,6 +44,9 @@ func (p pastRuns) left(l Launch, age time.Duration) (time.Duration, bool) {
 	if l.Job == nil {
 		return p.notebooks.left(age)
 	}
+	if l.Service != nil {
+		return max(time.Until(l.Service.StopAt), 0), true
+	}
 	most := max(l.Job.Limit-age, 0)
 	if left, known := p.jobs.left(age); known {
 		most = min(most, left)
@@ -203,7 +206,7 @@ func (t rows) lengths(ctx context.Context, jobs bool, since time.Time) (lengths,
 		ms, err := store.Value[int64](row)
 		return time.Duration(ms) * time.Millisecond, err
 	}, `SELECT ended_at - started_at FROM launches
-		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL AND (id IN (SELECT launch_id FROM jobs)) = ? ORDER BY 1`, since.UnixMilli(), jobs)
+		WHERE gpus > 0 AND ended_at >= ? AND ready_at IS NOT NULL AND (id IN (SELECT launch_id FROM jobs)) = ? AND id NOT IN (SELECT service FROM services) ORDER BY 1`, since.UnixMilli(), jobs)
 	if err != nil {
 		return nil, fmt.Errorf("read how long launches ran: %w", err)
 	}

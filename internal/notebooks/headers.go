@@ -107,9 +107,7 @@ func isOurs(name string) bool {
 
 // cleanResponse removes what would act beyond prefix, a path that ends in "/".
 func cleanResponse(h http.Header, prefix string) {
-	for _, name := range originHeaders {
-		delete(h, name)
-	}
+	delOriginHeaders(h)
 	cookies, ok := h["Set-Cookie"]
 	if !ok {
 		return
@@ -125,6 +123,12 @@ func cleanResponse(h http.Header, prefix string) {
 		return
 	}
 	h["Set-Cookie"] = kept
+}
+
+func delOriginHeaders(h http.Header) {
+	for _, name := range originHeaders {
+		delete(h, name)
+	}
 }
 
 // confine limits a Set-Cookie line to prefix on this very host. A cookie for

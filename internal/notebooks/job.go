@@ -263,7 +263,7 @@ func clipped(text string) string {
 
 // Jobs are a user's jobs that have not ended, newest first, then the latest ended ones.
 func (s *Service) Jobs(ctx context.Context, userID int64) ([]Launch, error) {
-	list, err := s.decorated(s.rows.ofUser(ctx, userID, jobHistory, true))
+	list, err := s.decorated(s.rows.ofUser(ctx, userID, jobHistory, kindJob))
 	return s.counted(ctx, list, err)
 }
 
@@ -286,7 +286,7 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	if err != nil {
 		return Launch{}, err
 	}
-	if l.Job == nil {
+	if !l.IsJob() {
 		return Launch{}, ErrNotFound
 	}
 	p, err := s.rows.program(ctx, id)

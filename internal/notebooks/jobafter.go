@@ -57,7 +57,7 @@ func (s *Service) checkAfter(ctx context.Context, userID int64, after []Dependen
 	for _, d := range after {
 		other, err := s.rows.get(ctx, d.Job)
 		switch {
-		case errors.Is(err, ErrNotFound), err == nil && (other.Job == nil || other.UserID != userID):
+		case errors.Is(err, ErrNotFound), err == nil && (!other.IsJob() || other.UserID != userID):
 			return refuse("You have no job %d that this one could wait for. `gpulab jobs` shows those that there are.", d.Job)
 		case err != nil:
 			return err

@@ -55,6 +55,8 @@ type jobSpec struct {
 	Line string `json:"line"`
 	// Saved is the exit code for a program that was asked to end and did so with 0.
 	Saved int `json:"saved"`
+	// Append says that its log goes on whenever it is started.
+	Append bool `json:"append"`
 	// Env is in its environment beside what every job has.
 	Env map[string]string `json:"env"`
 }
@@ -100,7 +102,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.Job.tryLine(), exitSaved, mergedEnv(program.Env, l.taskEnv())})
+	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.startLine(), exitSaved, l.Service != nil, mergedEnv(program.Env, l.programEnv())})
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +137,9 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 			HostUsers:       new(o.HostUsers || l.GPUs > 0 && s.cfg.Simulated),
 			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		},
+	}
+	if l.Service != nil {
+		l.Service.shape(pod, &container)
 	}
 	addVolumes(pod, &container, home, o)
 	if environment.ID != "" {

@@ -61,10 +61,15 @@ func (j *Job) tryLine() string {
 // triesAgain tells whether a job is started again after this end. What ran out of
 // memory or time would do so again; what somebody ended is to stay so.
 func (l Launch) triesAgain() bool {
-	if l.Job == nil {
+	switch {
+	case l.Job == nil:
 		return false
+	case l.EndCode == EndPreempted:
+		return true
+	case l.Service != nil:
+		return l.startsAgain()
 	}
-	return l.EndCode == EndPreempted || l.Job.failures() < l.Job.Retries && slices.Contains([]string{EndExited, EndEvicted, EndInterrupted}, l.EndCode)
+	return l.Job.failures() < l.Job.Retries && slices.Contains([]string{EndExited, EndEvicted, EndInterrupted}, l.EndCode)
 }
 
 // over ends a launch of which nothing is left in the cluster, or puts it aside for another try.
@@ -75,7 +80,7 @@ func (s *Service) over(l Launch, now time.Time) Launch {
 	}
 	if !l.triesAgain() {
 		l = ended(l, now)
-		if l.Job != nil && len(l.Job.Tries) > 0 && l.Finished() == "failed" {
+		if l.IsJob() && len(l.Job.Tries) > 0 && l.Finished() == "failed" {
 			l.Reason += fmt.Sprintf(" This was %s.", l.Job.tryWords())
 		}
 		return l
@@ -85,9 +90,9 @@ func (s *Service) over(l Launch, now time.Time) Launch {
 	if l.EndCode == EndPreempted {
 		try.For, try.ForLaunch, try.Saved = job.WayFor, job.WayLaunch, saved
 	}
-	job.Tries = append(slices.Clone(job.Tries), try)
+	job.Tries = l.triesOf(try)
 	job.ExitCode, job.Held, job.NotBefore = nil, true, now
-	if l.EndCode != EndPreempted {
+	if l.EndCode != EndPreempted && l.EndCode != EndRestart {
 		job.NotBefore = now.Add(s.pause(job.failures()))
 	}
 	l.State, l.Job = Waiting, &job
@@ -108,6 +113,9 @@ func (s *Service) pauses(l Launch) string {
 		return ""
 	}
 	last := l.Job.Tries[len(l.Job.Tries)-1]
+	if l.Service != nil {
+		return fmt.Sprintf("It is started again at %s. Before: %s", l.Job.NotBefore.Local().Format("15:04:05"), cmp.Or(last.Reason, "it ended."))
+	}
 	return fmt.Sprintf("It is started again at %s, for %s. The last one: %s", l.Job.NotBefore.Local().Format("15:04:05"), l.Job.tryWords(), cmp.Or(last.Reason, "it ended."))
 }
 

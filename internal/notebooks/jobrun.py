@@ -24,7 +24,7 @@ class Log:
     def __init__(self, path):
         self.path, self.total, self.size, self.lost = path, 0, 0, 0
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if job["try"] == 1:
+        if job["try"] == 1 and not job["append"]:
             self.file = open(path, "w+b", buffering=0)
             return
         self.file = open(path, "a+b", buffering=0)

@@ -70,6 +70,7 @@ func (s *Service) observeJob(ctx context.Context, l Launch, p PodInfo) Launch {
 	now := s.now()
 	l.Pod, l.Node = p.Name, p.Node
 	switch {
+	case l.goesOn(p):
 	case p.Finished, p.Exited:
 		if !p.Started.IsZero() {
 			l.Ready = p.Started
@@ -77,7 +78,8 @@ func (s *Service) observeJob(ctx context.Context, l Launch, p PodInfo) Launch {
 		return s.jobEnded(ctx, l, p)
 	case p.Terminating:
 		return failed(l, EndInterrupted, "It was interrupted: its pod was deleted from outside gpulab.")
-	case !p.Started.IsZero():
+	}
+	if !p.Started.IsZero() {
 		s.with(l.ID, func(t *track) {
 			t.finish(now)
 			t.clear()

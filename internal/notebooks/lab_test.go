@@ -158,7 +158,12 @@ func (c *smallLab) CreatePod(_ context.Context, p *corev1.Pod) error {
 	launch, _ := strconv.ParseInt(p.Labels[labelLaunch], 10, 64)
 	gpus := p.Spec.Containers[0].Resources.Limits[gpuResource]
 	uid := c.add(p.Labels[labelUser], p.Labels[labelNotebook], launch, int(gpus.Value()))
-	c.pod(uid, func(info *PodInfo) { info.Name, info.Job = p.Name, true })
+	c.pod(uid, func(info *PodInfo) {
+		info.Name, info.Job = p.Name, true
+		if ports := p.Spec.Containers[0].Ports; len(ports) > 0 {
+			info.Port = int(ports[0].ContainerPort)
+		}
+	})
 	if c.broken {
 		c.pod(uid, func(p *PodInfo) {
 			p.WaitingReason, p.WaitingMessage = "ErrImagePull", "gpulab.local/notebook:1: not found"
@@ -695,8 +700,8 @@ func (h *house) open(tune func(*patience)) {
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles, Preemption: h.preempt, MinimumRun: h.minimum,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
-		Booted: h.booted,
-		Home:   func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },
+		Booted: h.booted, Doors: []int{8500, 8501, 8502},
+		Home: func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },
 		JobEnv:      map[string]string{"https_proxy": "http://proxy.example:3128"},
 		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },
 		Hold: func() string {

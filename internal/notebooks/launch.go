@@ -35,7 +35,7 @@ const (
 	EndInterrupted = "interrupted" // its pod vanished: machine failed or pod deleted
 )
 
-// Launch is one notebook, or job, from the request to its end.
+// Launch is one notebook, job or service, from the request to its end.
 type Launch struct {
 	ID        int64     `json:"id"`
 	UserID    int64     `json:"userId"`
@@ -53,12 +53,14 @@ type Launch struct {
 	Ready     time.Time `json:"ready,omitzero"`
 	Ended     time.Time `json:"ended,omitzero"`
 	Job       *Job      `json:"job,omitempty"` // nil of a notebook
-	URL       string    `json:"url"`           // path on the notebooks' origin, "" of a job
-	Node      string    `json:"node,omitempty"`
-	Pod       string    `json:"pod,omitempty"`
-	Placement Placement `json:"placement,omitzero"`
-	GPUUUIDs  []string  `json:"gpuUuids,omitempty"`
-	Simulated bool      `json:"simulated,omitempty"` // its GPUs are: no report counts it
+	// Service is set of a service, which is a job that answers on a port.
+	Service   *WebService `json:"service,omitempty"`
+	URL       string      `json:"url"` // path on the notebooks' origin, "" of a job
+	Node      string      `json:"node,omitempty"`
+	Pod       string      `json:"pod,omitempty"`
+	Placement Placement   `json:"placement,omitzero"`
+	GPUUUIDs  []string    `json:"gpuUuids,omitempty"`
+	Simulated bool        `json:"simulated,omitempty"` // its GPUs are: no report counts it
 
 	// While waiting: the place in the queue from 1, who holds GPUs now, and
 	// whether no free GPU could ever be enough.
@@ -75,6 +77,9 @@ func (l Launch) Active() bool { return l.State != Ended }
 
 // Audited names the launch in the audit log. Its title is its owner's own matter.
 func (l Launch) Audited() string {
+	if l.Service != nil {
+		return fmt.Sprintf("service %d, profile %s, %d GPUs, for %s", l.ID, l.Profile, l.GPUs, l.Service.Share)
+	}
 	if l.Job != nil {
 		return fmt.Sprintf("job %d, profile %s, %d GPUs", l.ID, l.Profile, l.GPUs)
 	}
@@ -124,10 +129,15 @@ var (
 )
 
 func (l Launch) url() string {
+	if l.Service != nil {
+		return serviceURL(l.Handle, l.Name)
+	}
 	if l.Job != nil {
 		return ""
 	}
 	return launchURL(l.Handle, l.Name)
 }
+
+func serviceURL(handle, name string) string { return "/service/" + handle + "/" + name + "/" }
 
 func launchURL(handle, name string) string { return "/user/" + handle + "/" + name + "/" }

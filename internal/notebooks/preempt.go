@@ -194,7 +194,7 @@ func (s *Service) giveWay(ctx context.Context, all []Launch) {
 	running := map[int64]Launch{}
 	for _, l := range all {
 		switch {
-		case l.Job == nil || l.GPUs == 0 || l.IsArray():
+		case !l.IsJob() || l.GPUs == 0 || l.IsArray():
 		case l.State == Stopping && l.EndCode == EndPreempted:
 			expect[l.Job.WayLaunch] = fmt.Sprintf("A job of %s gives way: its GPU is free in %s at the latest.", l.Handle, units.Lasting(jobGrace))
 		case l.State == Running && l.Node != "":

@@ -67,6 +67,10 @@ type Proxy struct {
 	table   *routeTable
 	gate    *gate
 	forward *httputil.ReverseProxy
+
+	services WebServices
+	where    ServicePods
+	visitors doorVisitors
 }
 
 // NewProxy returns a proxy that has taken up the routes of an earlier run.
@@ -122,14 +126,17 @@ func bootID() string {
 
 // Run watches over long-lived connections until ctx ends.
 func (p *Proxy) Run(ctx context.Context) error {
-	tick := time.NewTicker(recheckEvery)
+	tick, often := time.NewTicker(recheckEvery), time.NewTicker(recheckServices)
 	defer tick.Stop()
+	defer often.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 			p.gate.recheck()
+		case <-often.C:
+			p.recheckServices(ctx)
 		}
 	}
 }
@@ -156,7 +163,7 @@ func (p *Proxy) RoutesAPI() http.Handler {
 	}
 }
 
-// ReturnHandler belongs on gpulab's own origin under /user/ and /hub/: it sends
+// ReturnHandler belongs on gpulab's own origin under /user/, /service/ and /hub/: it sends
 // a browser to the same path on the notebooks' origin, after a sign-in or when
 // somebody left out the port.
 func (p *Proxy) ReturnHandler() http.Handler {
@@ -197,9 +204,7 @@ func (p *Proxy) Traffic(handle, name string) (t Traffic, ok bool) {
 
 // ServeHTTP serves the notebooks' origin.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.cfg.AllowedHost != nil && !p.cfg.AllowedHost(hostname(r)) {
-		// No page of ours: its link would lead to that name again.
-		http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.", http.StatusMisdirectedRequest)
+	if !p.allowed(w, r) {
 		return
 	}
 	where := r.URL.EscapedPath()
@@ -208,11 +213,23 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.serveNotebook(w, r, where)
 	case where == "/hub" || strings.HasPrefix(where, "/hub/"):
 		p.serveHub(w, r, where)
+	case strings.HasPrefix(where, "/service/"):
+		p.serveServiceAddress(w, r, where)
 	case strings.HasPrefix(where, "/gpulab/"):
 		p.serveOwn(w, r, where)
 	default:
 		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
 	}
+}
+
+// allowed reports whether the request names the lab, or refuses it.
+func (p *Proxy) allowed(w http.ResponseWriter, r *http.Request) bool {
+	if p.cfg.AllowedHost == nil || p.cfg.AllowedHost(hostname(r)) {
+		return true
+	}
+	// No page of ours: its link would lead to that name again.
+	http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.", http.StatusMisdirectedRequest)
+	return false
 }
 
 // serveNotebook forwards a request to the pod of the server it names, if the
@@ -342,6 +359,8 @@ type trip struct {
 	target     string   // the transport's name for where it goes
 	prefix     string   // the path the answer may set cookies for
 	keepCookie func(name string) bool
+	cookies    string // what the names of cookies begin with in browsers, "" for nothing
+	port       int    // of the origin, 0 for that of notebooks
 	address    string // what the other side sees as the visitor's
 	hub        bool
 	after      func(http.Header) // last change to the answer's header, may be nil
@@ -366,7 +385,17 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	// The query goes on as it came; nothing here was decided by it.
 	out.URL.RawQuery = pr.In.URL.RawQuery
 	out.Host = pr.In.Host
-	cleanRequest(out.Header, t.keepCookie, pr.In.Host, strconv.Itoa(p.cfg.HubPort), t.address)
+	keep, port := t.keepCookie, p.cfg.HubPort
+	if t.cookies != "" {
+		keep = func(name string) bool { return strings.HasPrefix(name, t.cookies) }
+	}
+	if t.port != 0 {
+		port = t.port
+	}
+	cleanRequest(out.Header, keep, pr.In.Host, strconv.Itoa(port), t.address)
+	if t.cookies != "" {
+		unprefix(out.Header, t.cookies)
+	}
 	if t.hub {
 		// A token would make the hub's pages act for whoever it belongs to.
 		out.Header.Del("Authorization")
@@ -382,7 +411,12 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 
 func (p *Proxy) modifyResponse(res *http.Response) error {
 	t := tripOf(res.Request)
-	cleanResponse(res.Header, t.prefix)
+	if t.cookies != "" {
+		addPrefix(res.Header, t.cookies)
+		delOriginHeaders(res.Header)
+	} else {
+		cleanResponse(res.Header, t.prefix)
+	}
 	if t.after != nil {
 		t.after(res.Header)
 	}

@@ -35,6 +35,7 @@ type patience struct {
 	again        time.Duration // before a job that failed is started again; it doubles
 	memory       time.Duration // for telling that memory ran out
 	obstacle     time.Duration // between looks whether profiles can work here
+	silent       time.Duration // for a service's program to answer, before its owner is told what may be wrong
 }
 
 var usualPatience = patience{
@@ -46,6 +47,7 @@ var usualPatience = patience{
 	unscheduled: 10 * time.Second,
 	retry:       time.Second, stuckPod: 30 * time.Second, restoreRoute: 300 * time.Millisecond,
 	again: 10 * time.Second, memory: 30 * time.Minute, obstacle: 5 * time.Second,
+	silent: 20 * time.Second,
 }
 
 const (
@@ -141,6 +143,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	reserved := s.reserved(list)
 	room := s.room()
 	s.endStrays(ctx, list)
+	s.stopServices(ctx, list)
 	inLine := s.letIn(ctx, list)
 	s.keepLine(ctx, inLine, room)
 	next := s.patience.idle
@@ -220,6 +223,9 @@ func (s *Service) tell(list []Launch) {
 	for _, l := range list {
 		l = s.decorate(l)
 		fmt.Fprintf(&b, "%d %s %s %d %v", l.ID, l.State, l.Reason, l.Position, l.GPUUUIDs)
+		if l.Service != nil {
+			b.WriteString(string(l.Service.Health))
+		}
 		for _, st := range l.Detail {
 			b.WriteString(st.State)
 		}
@@ -456,7 +462,7 @@ func (s *Service) step(ctx context.Context, l Launch) {
 
 func (s *Service) fingerprint(id int64) string {
 	t := s.look(id)
-	return t.reason + t.active() + fmt.Sprint(t.housed, t.prepared, t.asked.IsZero())
+	return t.reason + t.active() + string(t.health) + fmt.Sprint(t.housed, t.prepared, t.asked.IsZero())
 }
 
 // advance takes one step and reports whether the row changed.
@@ -755,6 +761,7 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 	}
 	l.Pod, l.Node = p.Name, p.Node
 	switch {
+	case l.goesOn(p):
 	case (p.Finished || p.Exited && !p.Ready) && l.Job != nil:
 		return s.jobEnded(ctx, l, p)
 	case p.Finished, p.Exited && !p.Ready:
@@ -775,7 +782,10 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 		l.GPUUUIDs = gpus
 	}
 	reason := s.memoryWords(l, p, now)
-	if !p.Ready {
+	if l.Service != nil {
+		_, words := s.health(l, p, now)
+		reason = join(words, reason)
+	} else if !p.Ready {
 		reason = "Its machine " + s.called(p.Node) + " does not answer; it goes on there if the machine runs."
 	}
 	s.with(l.ID, func(t *track) {

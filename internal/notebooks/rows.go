@@ -12,12 +12,19 @@ import (
 
 // rows is the table launches. Every change of state is conditional on the state
 // it was decided from, so that a stop that arrives in between is never undone.
-type rows struct{ db *sql.DB }
+type rows struct {
+	db *sql.DB
+	// doors are the ports of the head that services can have, of which doorFree
+	// tells whether nobody else listens there.
+	doors    []int
+	doorFree func(port int) bool
+}
 
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
 	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement,
 	output, time_limit, exit_code, environment, after, held, retries, tries, not_before,
-	array_tasks, array_gpus, array_job, array_task, preemptible, way_launch, way_for`
+	array_tasks, array_gpus, array_job, array_task, preemptible, way_launch, way_for,
+	port, door, share, services.group_id, (SELECT g.name FROM groups g WHERE g.id = services.group_id), restarts, stop_at`
 
 // insert adds a waiting launch under the first free name after stem, unless the
 // user has limit active launches of its kind already. A job runs the program.
@@ -41,6 +48,8 @@ func (t rows) insert(ctx context.Context, l Launch, stem string, limit int, p Pr
 	case same < limit, l.State == Ended:
 	case l.Job != nil && l.Job.ArrayJob != 0:
 		return Launch{}, errReleased
+	case l.Service != nil:
+		return Launch{}, ErrTooManyServices
 	case l.Job != nil:
 		return Launch{}, ErrTooManyJobs
 	default:
@@ -62,8 +71,14 @@ func (t rows) insert(ctx context.Context, l Launch, stem string, limit int, p Pr
 	if err == nil && l.Job != nil {
 		err = insertJob(ctx, tx, &l, p)
 	}
+	if err == nil && l.Service != nil {
+		err = t.insertService(ctx, tx, &l)
+	}
 	if err == nil {
 		err = tx.Commit()
+	}
+	if no := (*JobError)(nil); errors.As(err, &no) {
+		return Launch{}, no
 	}
 	if err != nil {
 		return Launch{}, fmt.Errorf("record the launch: %w", err)
@@ -87,6 +102,9 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 		if err := tx.QueryRowContext(ctx, `SELECT state FROM launches WHERE id = ?`, l.Job.ArrayJob).Scan(&state); err != nil || state == Ended {
 			return cmp.Or(err, errMoved) // it was cancelled meanwhile
 		}
+	}
+	if l.Service != nil && l.Job.Output == "" {
+		l.Job.Output = "services/" + l.Name + "-%j.log"
 	}
 	if !l.IsArray() { // an array's is for each of its elements
 		output, err := outputFile(l.Job.Output, l.Handle, l.Title, l.ID, element)
@@ -132,21 +150,34 @@ func (t rows) program(ctx context.Context, id int64) (p Program, err error) {
 	return p, nil
 }
 
-// kindOf is of which kind only so many may be active.
+// Of each kind only so many may be active.
+const (
+	kindNotebook = "notebook"
+	kindJob      = "job"
+	kindElement  = "element" // of an array
+	kindService  = "service"
+)
+
 func kindOf(l Launch) string {
 	switch {
 	case l.Job == nil:
-		return "notebook"
+		return kindNotebook
+	case l.Service != nil:
+		return kindService
 	case l.Job.ArrayJob != 0:
-		return "element"
+		return kindElement
 	}
-	return "job"
+	return kindJob
 }
+
+// kindColumn is kindOf a row.
+const kindColumn = `CASE WHEN launch_id IS NULL THEN 'notebook' WHEN service IS NOT NULL THEN 'service' WHEN array_job IS NULL THEN 'job' ELSE 'element' END`
+
+const launchTables = `launches LEFT JOIN jobs ON launch_id = id LEFT JOIN services ON service = id`
 
 // activeNames are the names that are taken, and by which kind.
 func activeNames(ctx context.Context, tx *sql.Tx, userID int64) (map[string]string, error) {
-	r, err := tx.QueryContext(ctx, `SELECT name, CASE WHEN launch_id IS NULL THEN 'notebook' WHEN array_job IS NULL THEN 'job' ELSE 'element' END
-		FROM launches LEFT JOIN jobs ON launch_id = id WHERE user_id = ? AND state <> 'ended'`, userID)
+	r, err := tx.QueryContext(ctx, `SELECT name, `+kindColumn+` FROM `+launchTables+` WHERE user_id = ? AND state <> 'ended'`, userID)
 	if err != nil {
 		return nil, err
 	}
@@ -178,18 +209,18 @@ func (t rows) active(ctx context.Context) ([]Launch, error) {
 	return t.query(ctx, `WHERE state <> 'ended' ORDER BY requested_at, id`)
 }
 
-// ofUser is the user's active notebooks, or jobs but for elements of arrays, newest first, then the ended ones, at most limit in all.
-func (t rows) ofUser(ctx context.Context, userID int64, limit int, jobs bool) ([]Launch, error) {
-	return t.query(ctx, `WHERE user_id = ? AND (launch_id IS NOT NULL) = ? AND array_job IS NULL ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, jobs, limit)
+// ofUser is the user's active launches of a kind, newest first, then the ended ones, at most limit in all.
+func (t rows) ofUser(ctx context.Context, userID int64, limit int, kind string) ([]Launch, error) {
+	return t.query(ctx, `WHERE user_id = ? AND `+kindColumn+` = ? ORDER BY state = 'ended', requested_at DESC, id DESC LIMIT ?`, userID, kind, limit)
 }
 
 // endedJobs is every job that has ended since, but for elements of arrays.
 func (t rows) endedJobs(ctx context.Context, since time.Time) ([]Launch, error) {
-	return t.query(ctx, `WHERE state = 'ended' AND ended_at >= ? AND launch_id IS NOT NULL AND array_job IS NULL ORDER BY ended_at, id`, since.UnixMilli())
+	return t.query(ctx, `WHERE state = 'ended' AND ended_at >= ? AND launch_id IS NOT NULL AND array_job IS NULL AND port IS NULL ORDER BY ended_at, id`, since.UnixMilli())
 }
 
 func (t rows) query(ctx context.Context, where string, args ...any) ([]Launch, error) {
-	r, err := t.db.QueryContext(ctx, `SELECT `+launchColumns+` FROM launches LEFT JOIN jobs ON launch_id = id `+where, args...)
+	r, err := t.db.QueryContext(ctx, `SELECT `+launchColumns+` FROM `+launchTables+` `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the launches: %w", err)
 	}
@@ -222,10 +253,14 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		wayLaunch             sql.NullInt64
 		wayFor                sql.NullString
 		limit, exit           sql.NullInt64
+		port, door, groupID   sql.NullInt64
+		share, group          sql.NullString
+		restarts              sql.NullBool
+		stopAt                sql.NullInt64
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
 		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held, &retries, &tries, &notBefore,
-		&tasks, &gpus, &array, &task, &preemptible, &wayLaunch, &wayFor)
+		&tasks, &gpus, &array, &task, &preemptible, &wayLaunch, &wayFor, &port, &door, &share, &groupID, &group, &restarts, &stopAt)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -251,6 +286,9 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		if exit.Valid {
 			l.Job.ExitCode = new(int(exit.Int64))
 		}
+	}
+	if port.Valid {
+		l.Service = &WebService{Port: int(port.Int64), Door: int(door.Int64), Share: Share{share.String, group.String, groupID.Int64}, Restarts: restarts.Bool, StopAt: unixMilli(stopAt)}
 	}
 	l.URL = l.url()
 	return l, nil

@@ -128,6 +128,10 @@ type Config struct {
 	// machine that has them. Nil: there are none.
 	Environment    func(name string) (Environment, error)
 	EnvironmentsOn string
+	// Doors are the head's ports that services can have, none for no services;
+	// DoorFree tells of one whether no other program listens there.
+	Doors    []int
+	DoorFree func(port int) bool
 	// JobEnv is in the environment of every job, such as the proxy it is to use.
 	JobEnv map[string]string
 	// CordonReason says why a machine takes no new work, in a few words, "" for
@@ -206,7 +210,7 @@ func New(cfg Config) (*Service, error) {
 		return nil, err
 	}
 	return &Service{
-		cfg: cfg, rows: rows{cfg.DB}, log: cfg.Log, now: time.Now, patience: usualPatience,
+		cfg: cfg, rows: rows{cfg.DB, cfg.Doors, cfg.DoorFree}, log: cfg.Log, now: time.Now, patience: usualPatience,
 		wake:        make(chan struct{}, 1),
 		tracks:      map[int64]*track{},
 		orphans:     map[string]time.Time{},
@@ -279,7 +283,10 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	}
 	l.UserID, l.Handle, l.Profile, l.GPUs, l.Requested = u.ID, u.Handle, profile.Slug, profile.GPUs, s.now()
 	most := s.cfg.MaxActive
-	if l.Job != nil {
+	switch {
+	case l.Service != nil:
+		most = maxServices
+	case l.Job != nil:
 		most = maxJobs
 	}
 	l, err := s.rows.insert(ctx, l, stem, most, p)
@@ -302,7 +309,7 @@ func (s *Service) Get(ctx context.Context, id int64) (Launch, error) {
 
 // List is a user's active notebooks, newest first, then the latest ended ones.
 func (s *Service) List(ctx context.Context, userID int64) ([]Launch, error) {
-	return s.decorated(s.rows.ofUser(ctx, userID, historyLimit, false))
+	return s.decorated(s.rows.ofUser(ctx, userID, historyLimit, kindNotebook))
 }
 
 // Active is every launch that has not ended, of all users, oldest request first.

@@ -22,6 +22,9 @@ type track struct {
 	kills    int       // processes that ran into the memory limit
 	killed   time.Time // the latest of them was seen
 
+	answered bool   // a service has, since gpulab watches it
+	health   Health // of a service that runs
+
 	reason   string // plain words for now, instead of the row's
 	gpus     []string
 	position int
@@ -88,6 +91,11 @@ func (t *track) show(l *Launch, now time.Time) {
 	}
 	if len(t.gpus) > 0 {
 		l.GPUUUIDs = t.gpus
+	}
+	if l.Service != nil && l.State == Running {
+		service := *l.Service
+		service.Health = t.health
+		l.Service = &service
 	}
 	l.Detail = t.detail(*l, now)
 	switch {

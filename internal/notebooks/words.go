@@ -99,7 +99,10 @@ func outOfMemory(limit int64) string {
 // memoryRanOut is said of a launch that goes on after a program in it did not.
 func memoryRanOut(p PodInfo) string {
 	what := "notebook"
-	if p.Job {
+	switch {
+	case p.Port != 0:
+		what = "service"
+	case p.Job:
 		what = "job"
 	}
 	if p.MemoryLimit <= 0 {

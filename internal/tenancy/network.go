@@ -3,6 +3,7 @@ package tenancy
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -12,6 +13,9 @@ import (
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 )
+
+// lowestServicePort is the first port on which a program without rights can listen.
+const lowestServicePort = 1024
 
 // Destination is a private address, or network of them, that pods may reach.
 type Destination struct {
@@ -127,7 +131,7 @@ func podsOf(namespace string, labels map[string]string) *networkingv1ac.NetworkP
 func (t *Tenancy) policies(handle string, s *surroundings) []*networkingv1ac.NetworkPolicyApplyConfiguration {
 	both := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
 	ns, labels, everything := Namespace(handle), placeLabels(handle), metav1ac.LabelSelector()
-	return []*networkingv1ac.NetworkPolicyApplyConfiguration{
+	list := []*networkingv1ac.NetworkPolicyApplyConfiguration{
 		networkingv1ac.NetworkPolicy("default-deny", ns).WithLabels(labels).WithSpec(networkingv1ac.NetworkPolicySpec().
 			WithPodSelector(everything).WithPolicyTypes(both...)),
 		networkingv1ac.NetworkPolicy("notebook", ns).WithLabels(labels).WithSpec(networkingv1ac.NetworkPolicySpec().
@@ -135,6 +139,15 @@ func (t *Tenancy) policies(handle string, s *surroundings) []*networkingv1ac.Net
 			WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithFrom(t.visitors(s)...).WithPorts(portOf(corev1.ProtocolTCP, NotebookPort))).
 			WithEgress(t.waysOut(handle, s)...)),
 	}
+	// Without entrances there is nobody to let in, and an empty list is everybody.
+	if from := t.entrances(s); len(from) > 0 {
+		first := portOf(corev1.ProtocolTCP, lowestServicePort).WithEndPort(math.MaxUint16)
+		list = append(list, networkingv1ac.NetworkPolicy("service", ns).WithLabels(labels).WithSpec(networkingv1ac.NetworkPolicySpec().
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"app.kubernetes.io/component": "service"})).
+			WithPolicyTypes(networkingv1.PolicyTypeIngress).
+			WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithFrom(from...).WithPorts(first))))
+	}
+	return list
 }
 
 func (t *Tenancy) hub() *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
@@ -143,7 +156,12 @@ func (t *Tenancy) hub() *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
 
 // visitors are the hub and the head. Every machine reaches its own pods anyway.
 func (t *Tenancy) visitors(s *surroundings) []*networkingv1ac.NetworkPolicyPeerApplyConfiguration {
-	list := []*networkingv1ac.NetworkPolicyPeerApplyConfiguration{t.hub()}
+	return append([]*networkingv1ac.NetworkPolicyPeerApplyConfiguration{t.hub()}, t.entrances(s)...)
+}
+
+// entrances are the head.
+func (t *Tenancy) entrances(s *surroundings) []*networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+	var list []*networkingv1ac.NetworkPolicyPeerApplyConfiguration
 	for _, a := range slices.SortedFunc(slices.Values(s.entrances), netip.Addr.Compare) {
 		list = append(list, blockOf(netip.PrefixFrom(a, a.BitLen()), nil))
 	}

@@ -48,6 +48,9 @@ func ways(t *testing.T, client *fake.Clientset, handle string) (lines []string) 
 		}
 	}
 	for _, p := range list.Items {
+		if p.Name == "service" { // see TestServicesAreReachedFromTheHead
+			continue
+		}
 		if len(p.Spec.PodSelector.MatchLabels) > 0 || !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
 			t.Errorf("policy %s does not cover every pod both ways", p.Name)
 		}
@@ -244,5 +247,30 @@ func TestNetworkOfSomebodyGone(t *testing.T) {
 	}
 	if list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
 		t.Errorf("namespaces: %v %v", list.Items, err)
+	}
+}
+
+// Services listen on ports of their own, for the head alone.
+func TestServicesAreReachedFromTheHead(t *testing.T) {
+	tn, client := newTenancy(t)
+	if err := tn.Ensure(context.Background(), ada); err != nil {
+		t.Fatal(err)
+	}
+	policies := client.NetworkingV1().NetworkPolicies(Namespace("ada"))
+	if p, err := policies.Get(context.Background(), "service", metav1.GetOptions{}); err == nil {
+		t.Errorf("nobody is to be let in, but there is %+v", p.Spec)
+	}
+	tn.cfg.Entrances = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("10.42.0.1")}, nil }
+	if err := tn.Ensure(context.Background(), ada); err != nil {
+		t.Fatal(err)
+	}
+	p, err := policies.Get(context.Background(), "service", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := p.Spec.Ingress[0]
+	if len(p.Spec.Ingress) != 1 || len(rule.From) != 1 || rule.From[0].IPBlock.CIDR != "10.42.0.1/32" || rule.Ports[0].Port.IntValue() != 1024 || *rule.Ports[0].EndPort != 65535 ||
+		p.Spec.PodSelector.MatchLabels["app.kubernetes.io/component"] != "service" || len(p.Spec.Egress) != 0 {
+		t.Errorf("the policy is %+v", p.Spec)
 	}
 }

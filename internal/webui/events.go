@@ -128,6 +128,13 @@ func (s *Server) liveView(r *http.Request, v visitor) (parts, error) {
 			return nil, err
 		}
 		return s.jobParts(v, p, query.Get("id")), nil
+	case "services":
+		return s.servicesParts(r, v, p), nil
+	case "service":
+		if _, err := s.serviceFor(r.Context(), v, query.Get("id")); err != nil {
+			return nil, err
+		}
+		return s.serviceParts(r, v, p, query.Get("id")), nil
 	case "launch":
 		if _, err := s.launchFor(r.Context(), v, query.Get("id")); err != nil {
 			return nil, err

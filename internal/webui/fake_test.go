@@ -124,7 +124,7 @@ func (f *fakeNotebooks) List(_ context.Context, userID int64) ([]notebooks.Launc
 }
 
 func (f *fakeNotebooks) Jobs(_ context.Context, userID int64) ([]notebooks.Launch, error) {
-	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil && l.Job.ArrayJob == 0 }), nil
+	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.IsJob() && l.Job.ArrayJob == 0 }), nil
 }
 
 func (f *fakeNotebooks) Tasks(_ context.Context, array int64) ([]notebooks.Launch, error) {
@@ -155,6 +155,62 @@ func (f *fakeNotebooks) Again(ctx context.Context, u users.User, id int64) (note
 		return l, err
 	}
 	return f.Submit(ctx, u, notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: l.Title})
+}
+
+func (f *fakeNotebooks) Serve(ctx context.Context, u users.User, r notebooks.ServiceRequest) (notebooks.Launch, error) {
+	if r.Port < 1024 {
+		return notebooks.Launch{}, &notebooks.JobError{Text: "A service needs the port on which its program listens, from 1024 to 65535."}
+	}
+	l, err := f.Submit(ctx, u, r.JobRequest)
+	if err != nil {
+		return l, err
+	}
+	l.URL = "/service/" + u.Handle + "/" + l.Name + "/"
+	l.Service = &notebooks.WebService{Port: r.Port, Door: 8500, Share: r.Share, Restarts: !r.Once, StopAt: time.Now().Add(cmp.Or(r.StopAfter, notebooks.DefaultServiceTime))}
+	return l, f.edit(l.ID, func(had *notebooks.Launch) { *had = l })
+}
+
+func (f *fakeNotebooks) edit(id int64, change func(l *notebooks.Launch)) error {
+	err := notebooks.ErrNotFound
+	f.change(func(list *[]notebooks.Launch) {
+		for i := range *list {
+			if (*list)[i].ID == id {
+				change(&(*list)[i])
+				err = nil
+			}
+		}
+	})
+	return err
+}
+
+func (f *fakeNotebooks) ServeAgain(ctx context.Context, u users.User, id int64) (notebooks.Launch, error) {
+	l, err := f.Get(ctx, id)
+	if err != nil {
+		return l, err
+	}
+	return f.Serve(ctx, u, notebooks.ServiceRequest{JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: l.Title}, Port: l.Service.Port, Share: l.Service.Share})
+}
+
+func (f *fakeNotebooks) Services(_ context.Context, userID int64) ([]notebooks.Launch, error) {
+	return f.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.IsService() }), nil
+}
+
+func (f *fakeNotebooks) SharedServices(_ context.Context, u users.User) ([]notebooks.Launch, error) {
+	return f.filter(func(l notebooks.Launch) bool {
+		return l.UserID != u.ID && l.IsService() && l.Active() && l.Service.Share.With == notebooks.ShareLab
+	}), nil
+}
+
+func (f *fakeNotebooks) ShareService(_ context.Context, _ users.User, id int64, share notebooks.Share) error {
+	return f.edit(id, func(l *notebooks.Launch) { l.Service.Share = share })
+}
+
+func (f *fakeNotebooks) KeepService(_ context.Context, id int64, stopAfter time.Duration) error {
+	return f.edit(id, func(l *notebooks.Launch) { l.Service.StopAt = time.Now().Add(stopAfter) })
+}
+
+func (f *fakeNotebooks) RestartService(_ context.Context, id int64) error {
+	return f.edit(id, func(*notebooks.Launch) {})
 }
 
 func (f *fakeNotebooks) Program(context.Context, int64) (notebooks.Program, error) {

@@ -83,8 +83,8 @@ type launchRow struct {
 	Reason    string
 	// Again is the profile with which one that has ended can be started again.
 	Again string
-	// Job says that it is no notebook.
-	Job bool
+	// EndAt is the form that ends it, "" of a notebook.
+	EndAt string
 }
 
 func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -273,8 +273,11 @@ func (s *Server) launchRow(r *http.Request, v visitor, l *notebooks.Launch, mach
 	if !manages {
 		row.Title = s.profileTitle(l.Profile)
 	}
-	if row.Job = l.Job != nil; row.Job {
-		row.Title = "Job: " + row.Title
+	switch {
+	case l.IsService():
+		row.Title, row.EndAt = "Service: "+row.Title, "/services/"+row.ID+"/stop"
+	case l.Job != nil:
+		row.Title, row.EndAt = "Job: "+row.Title, "/jobs/"+row.ID+"/cancel"
 	}
 	if !own {
 		row.Reason = ""

@@ -246,7 +246,7 @@ func jobRefusal(err error) int {
 	switch {
 	case errors.As(err, &job):
 		return http.StatusUnprocessableEntity
-	case errors.As(err, &obstacle), errors.Is(err, notebooks.ErrTooManyJobs), errors.Is(err, quota.ErrUsedUp):
+	case errors.As(err, &obstacle), errors.Is(err, notebooks.ErrTooManyJobs), errors.Is(err, notebooks.ErrTooManyServices), errors.Is(err, quota.ErrUsedUp):
 		return http.StatusConflict
 	}
 	return 0
@@ -255,7 +255,7 @@ func jobRefusal(err error) int {
 // jobFor reads a job that the visitor may act on. To others it does not exist.
 func (s *Server) jobFor(ctx context.Context, v visitor, id string) (notebooks.Launch, error) {
 	l, err := s.launchFor(ctx, v, id)
-	if err == nil && l.Job == nil {
+	if err == nil && !l.IsJob() {
 		err = errNoPage
 	}
 	return l, err
@@ -445,23 +445,7 @@ func (s *Server) jobLog(w http.ResponseWriter, r *http.Request, v visitor) error
 	if err != nil {
 		return err
 	}
-	part, err := s.cfg.Notebooks.Log(l, 0)
-	if errors.Is(err, notebooks.ErrNoLog) {
-		return errNoPage
-	}
-	header := w.Header()
-	header.Set("Content-Type", "text/plain; charset=utf-8")
-	header.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="job-%d.log"`, l.ID))
-	for err == nil && len(part.Data) > 0 {
-		if part.LeftOut > 0 {
-			_, _ = fmt.Fprintf(w, "\n[%d bytes are left out here]\n", part.LeftOut)
-		}
-		if _, err = w.Write(part.Data); err != nil {
-			return nil // a client that went away
-		}
-		part, err = s.cfg.Notebooks.Log(l, part.Next)
-	}
-	return nil
+	return s.sendLog(w, l)
 }
 
 func (s *Server) cancelJob(_ http.ResponseWriter, r *http.Request, v visitor) error {

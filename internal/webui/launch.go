@@ -121,6 +121,9 @@ func (s *Server) launchPage(w http.ResponseWriter, r *http.Request, v visitor) e
 	if err != nil {
 		return err
 	}
+	if l.IsService() {
+		return seeOther("/services/" + r.PathValue("id"))
+	}
 	if l.Job != nil {
 		return seeOther("/jobs/" + r.PathValue("id"))
 	}

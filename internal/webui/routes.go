@@ -97,6 +97,17 @@ func (s *Server) table() []route {
 		{method: "GET", path: "/environments/{name}/{version}/file", need: users.ActionManageEnvironments, handler: s.exportEnvironment},
 		{method: "POST", path: "/environments/{name}/{version}/remove", need: users.ActionManageEnvironments, handler: s.removeEnvironment},
 
+		{method: "GET", path: "/services", need: users.ActionSee, handler: s.servicesPage},
+		{method: "POST", path: "/services", need: users.ActionLaunch, handler: s.startService, maxForm: maxJobForm},
+		{method: "POST", path: "/services/tensorboard", need: users.ActionLaunch, handler: s.startTensorBoard},
+		{method: "GET", path: "/services/{id}", need: users.ActionSee, handler: s.servicePage},
+		{method: "GET", path: "/services/{id}/log", need: users.ActionSee, handler: s.serviceLog},
+		{method: "POST", path: "/services/{id}/share", need: users.ActionLaunch, handler: s.shareService},
+		{method: "POST", path: "/services/{id}/keep", need: users.ActionLaunch, handler: s.keepService},
+		{method: "POST", path: "/services/{id}/restart", need: users.ActionLaunch, handler: s.restartService},
+		{method: "POST", path: "/services/{id}/again", need: users.ActionLaunch, handler: s.startServiceAgain},
+		{method: "POST", path: "/services/{id}/stop", need: users.ActionSee, handler: s.stopService},
+
 		{method: "GET", path: "/users", need: users.ActionManageUsers, handler: s.usersPage},
 		{method: "POST", path: "/users", need: users.ActionManageUsers, handler: s.addUser},
 		{method: "POST", path: "/users/{handle}/link", need: users.ActionManageUsers, handler: s.newPasswordLink},

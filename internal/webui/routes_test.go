@@ -90,6 +90,16 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"GET", "/environments/small/1/lock", signedIn},
 		{"GET", "/environments/small/1/file", admin},
 		{"POST", "/environments/small/1/remove", admin},
+		{"GET", "/services", signedIn},
+		{"POST", "/services", signedIn},
+		{"POST", "/services/tensorboard", signedIn},
+		{"GET", "/services/3", managers},
+		{"GET", "/services/3/log", 0},
+		{"POST", "/services/3/share", 0},
+		{"POST", "/services/3/keep", 0},
+		{"POST", "/services/3/restart", 0},
+		{"POST", "/services/3/again", 0},
+		{"POST", "/services/3/stop", managers},
 		{"GET", "/users", admin},
 		{"POST", "/users", admin},
 		{"POST", "/users/gus/link", admin},
@@ -199,7 +209,9 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 				// Somebody's launch that is nobody's of those who ask, in a group that lea leads.
 				l.notebooks.change(func(list *[]notebooks.Launch) {
 					*list = []notebooks.Launch{{ID: 1, UserID: zed.ID, Handle: "zed", Title: "zed's", Profile: "cpu", State: notebooks.Running, URL: "/user/zed/cpu/"},
-						{ID: 2, UserID: zed.ID, Handle: "zed", Title: "zed's job", Profile: "cpu", State: notebooks.Running, Job: &notebooks.Job{Limit: time.Hour, Output: "jobs/zed-2.log"}}}
+						{ID: 2, UserID: zed.ID, Handle: "zed", Title: "zed's job", Profile: "cpu", State: notebooks.Running, Job: &notebooks.Job{Limit: time.Hour, Output: "jobs/zed-2.log"}},
+						{ID: 3, UserID: zed.ID, Handle: "zed", Title: "zed's page", Profile: "cpu", State: notebooks.Running, Job: &notebooks.Job{Limit: time.Hour, Output: "services/zed-3.log"},
+							Service: &notebooks.WebService{Port: 6006, Door: 8500, Share: notebooks.Share{With: notebooks.SharePrivate}}}}
 				})
 				c := l.client(t, role.handle)
 				var got answer
@@ -214,7 +226,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 				}
 				refused := got.status == http.StatusUnauthorized && rt.path != "/login" || got.status == http.StatusForbidden ||
 					strings.HasPrefix(got.header.Get("Location"), "/login?next=") ||
-					got.status == http.StatusNotFound && (strings.HasPrefix(rt.path, "/launches/") || strings.HasPrefix(rt.path, "/jobs/"))
+					got.status == http.StatusNotFound && (strings.HasPrefix(rt.path, "/launches/") || strings.HasPrefix(rt.path, "/jobs/") || strings.HasPrefix(rt.path, "/services/"))
 				if allowed := rt.allowed&role.bit != 0; allowed == refused {
 					t.Errorf("%s %s as %q: status %d %s, want allowed %v", rt.method, rt.path, role.handle, got.status, got.header.Get("Location"), allowed)
 				}
@@ -229,7 +241,7 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 
 // samplePath fills a route's pattern in.
 func samplePath(pattern string) string {
-	return strings.NewReplacer("/jobs/{id}", "/jobs/2", "/environments/{name}/{version}", "/environments/small/1", "{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{number}", "012345", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
+	return strings.NewReplacer("/jobs/{id}", "/jobs/2", "/environments/{name}/{version}", "/environments/small/1", "/services/{id}", "/services/3", "{id}", "1", "{handle}", "gus", "{group}", "vision", "{name}", "vision-data", "{code}", "0000000000000001", "{machine}", "gpu-two", "{number}", "012345", "{$}", "", "{uuid}", testGPU, "{provider}", "uni", "{file}", "gpulab-linux-amd64").Replace(pattern)
 }
 
 // TestEveryFormNeedsItsToken walks all routes that change something, as nobody

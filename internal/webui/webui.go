@@ -79,6 +79,16 @@ type Notebooks interface {
 	Program(ctx context.Context, id int64) (notebooks.Program, error)
 	// Log reads what a job has said, from a position on or so many bytes from its end.
 	Log(l notebooks.Launch, from int64) (notebooks.LogPart, error)
+	// Services returns a user's services, newest first, SharedServices those of
+	// others that they may see.
+	Services(ctx context.Context, userID int64) ([]notebooks.Launch, error)
+	SharedServices(ctx context.Context, user users.User) ([]notebooks.Launch, error)
+	Serve(ctx context.Context, user users.User, request notebooks.ServiceRequest) (notebooks.Launch, error)
+	// ServeAgain starts a service that has ended once more.
+	ServeAgain(ctx context.Context, user users.User, id int64) (notebooks.Launch, error)
+	ShareService(ctx context.Context, user users.User, id int64, share notebooks.Share) error
+	KeepService(ctx context.Context, id int64, stopAfter time.Duration) error
+	RestartService(ctx context.Context, id int64) error
 	// Obstacle says in a sentence why a profile cannot work on this lab's GPUs,
 	// "" where nothing is known against it.
 	Obstacle(slug string) string

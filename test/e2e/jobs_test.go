@@ -30,6 +30,7 @@ func TestJobs(t *testing.T) {
 		{"an array", j.array, false},
 		{"a manifest of Kubernetes", j.manifest, false},
 		{"gives way", j.givesWay, false},
+		{"services", j.services, false},
 		{"beyond a quota", j.beyondQuota, false},
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},

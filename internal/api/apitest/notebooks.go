@@ -163,9 +163,80 @@ func (n *Notebooks) CancelTask(ctx context.Context, array notebooks.Launch, task
 
 // Jobs are somebody's, the newest first.
 func (n *Notebooks) Jobs(_ context.Context, userID int64) ([]notebooks.Launch, error) {
-	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.Job != nil && l.Job.ArrayJob == 0 })
+	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.IsJob() && l.Job.ArrayJob == 0 })
 	slices.Reverse(list)
 	return list, nil
+}
+
+// Serve notes a service as the real one does; it waits.
+func (n *Notebooks) Serve(ctx context.Context, u users.User, r notebooks.ServiceRequest) (notebooks.Launch, error) {
+	if r.Port < 1024 {
+		return notebooks.Launch{}, &notebooks.JobError{Text: "A service needs the port on which its program listens, from 1024 to 65535."}
+	}
+	l, err := n.Submit(ctx, u, r.JobRequest)
+	if err != nil {
+		return l, err
+	}
+	err = n.edit(l.ID, func(l *notebooks.Launch) {
+		l.URL = "/service/" + u.Handle + "/" + l.Name + "/"
+		l.Service = &notebooks.WebService{Port: r.Port, Door: 8500, Share: r.Share, Restarts: !r.Once, StopAt: l.Requested.Add(cmp.Or(r.StopAfter, notebooks.DefaultServiceTime))}
+	})
+	if err != nil {
+		return l, err
+	}
+	return n.Get(ctx, l.ID)
+}
+
+// edit changes a launch.
+func (n *Notebooks) edit(id int64, change func(l *notebooks.Launch)) error {
+	err := notebooks.ErrNotFound
+	n.change(func() {
+		for i := range n.launches {
+			if n.launches[i].ID == id {
+				change(&n.launches[i])
+				err = nil
+			}
+		}
+	})
+	return err
+}
+
+// ServeAgain starts a service of the same name.
+func (n *Notebooks) ServeAgain(ctx context.Context, u users.User, id int64) (notebooks.Launch, error) {
+	l, err := n.Get(ctx, id)
+	if err != nil {
+		return l, err
+	}
+	return n.Serve(ctx, u, notebooks.ServiceRequest{JobRequest: notebooks.JobRequest{Program: notebooks.Program{Script: "true"}, Name: l.Title}, Port: l.Service.Port, Share: l.Service.Share})
+}
+
+// Services are somebody's, the newest first.
+func (n *Notebooks) Services(_ context.Context, userID int64) ([]notebooks.Launch, error) {
+	list := n.filter(func(l notebooks.Launch) bool { return l.UserID == userID && l.IsService() })
+	slices.Reverse(list)
+	return list, nil
+}
+
+// SharedServices are those of others that everybody may see.
+func (n *Notebooks) SharedServices(_ context.Context, u users.User) ([]notebooks.Launch, error) {
+	return n.filter(func(l notebooks.Launch) bool {
+		return l.UserID != u.ID && l.IsService() && l.Active() && l.Service.Share.With == notebooks.ShareLab
+	}), nil
+}
+
+// ShareService changes who may see a service.
+func (n *Notebooks) ShareService(_ context.Context, _ users.User, id int64, share notebooks.Share) error {
+	return n.edit(id, func(l *notebooks.Launch) { l.Service.Share = share })
+}
+
+// KeepService puts off when it is stopped.
+func (n *Notebooks) KeepService(_ context.Context, id int64, stopAfter time.Duration) error {
+	return n.edit(id, func(l *notebooks.Launch) { l.Service.StopAt = time.Now().Add(stopAfter) })
+}
+
+// RestartService leaves it as it is.
+func (n *Notebooks) RestartService(_ context.Context, id int64) error {
+	return n.edit(id, func(*notebooks.Launch) {})
 }
 
 // Say lets every job say more.

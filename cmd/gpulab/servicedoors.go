@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
+)
+
+// maxServicePorts is how many ports services may have: each that is in use is a
+// listening socket.
+const maxServicePorts = 2000
+
+// servicePorts are the ports of the head that services can have: "8500-8699",
+// or off for none.
+func (c *Config) servicePorts() ([]int, error) {
+	text := strings.TrimSpace(string(c.ServicePorts))
+	if text == servicePortsOff {
+		return nil, nil
+	}
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
+	}
+	low, err := strconv.Atoi(strings.TrimSpace(from))
+	high, err2 := strconv.Atoi(strings.TrimSpace(to))
+	if err != nil || err2 != nil || low < 1024 || high > 32767 || low > high {
+		return nil, fmt.Errorf("servicePorts is %q; it may be two ports from 1024 to 32767 such as 8500-8699, or off", text)
+	}
+	if high-low >= maxServicePorts {
+		return nil, fmt.Errorf("servicePorts is %q, but %d ports are the most", text, maxServicePorts)
+	}
+	others := map[int]string{c.HTTPSPort: "httpsPort", c.HubPort: "hubPort", c.NodesPort: "nodesPort", *c.HTTPPort: "httpPort", 6443: "Kubernetes", 10250: "Kubernetes"}
+	var ports []int
+	for p := low; p <= high; p++ {
+		if other := others[p]; other != "" {
+			return nil, fmt.Errorf("servicePorts is %q, but port %d in it is that of %s", text, p, other)
+		}
+		ports = append(ports, p)
+	}
+	return ports, nil
+}
+
+const servicePortsOff = "off"
+
+// ServicePorts are ports of the head, as two numbers, or off.
+type ServicePorts string
+
+// UnmarshalJSON takes the word off, which is false in YAML, and a single number.
+func (s *ServicePorts) UnmarshalJSON(data []byte) error {
+	switch text := string(data); text {
+	case "false":
+		*s = servicePortsOff
+	default:
+		*s = ServicePorts(strings.Trim(text, `"`))
+	}
+	return nil
+}
+
+// portFree reports whether nobody listens on a port of the head.
+func portFree(port int) bool {
+	ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	_ = ln.Close()
+	return true
+}
+
+// serviceDoors listens on the ports of services: each is an origin of its own.
+type serviceDoors struct {
+	services *notebooks.Service
+	proxy    *notebooks.Proxy
+	certs    func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	open     map[int]*http.Server
+	trouble  map[int]string // what was said of ports that cannot be had
+}
+
+// run keeps the ports of those services open that have not ended, until ctx does.
+func (d *serviceDoors) run(ctx context.Context) error {
+	d.open, d.trouble = map[int]*http.Server{}, map[int]string{}
+	changes := d.services.Subscribe(ctx)
+	defer func() {
+		for _, srv := range d.open {
+			_ = srv.Close()
+		}
+	}()
+	for {
+		if err := d.keep(ctx); err != nil && ctx.Err() == nil {
+			slog.Error("the ports of services are not kept", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changes:
+		}
+	}
+}
+
+func (d *serviceDoors) keep(ctx context.Context) error {
+	ports, err := d.services.Doors(ctx)
+	if err != nil {
+		return err
+	}
+	wanted := map[int]bool{}
+	for _, port := range ports {
+		wanted[port] = true
+		if d.open[port] != nil {
+			continue
+		}
+		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+		if err != nil {
+			if why := err.Error(); d.trouble[port] != why {
+				d.trouble[port] = why
+				slog.Error("a service cannot be reached", "err", explainListen("the service of this address", port, err))
+			}
+			continue
+		}
+		delete(d.trouble, port)
+		srv := d.proxy.Server()
+		srv.Handler = d.proxy.Door(port)
+		// HTTP/1.1 only, as on the notebooks' port: WebSockets need it.
+		srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: d.certs, NextProtos: []string{"http/1.1"}}
+		srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+		d.open[port] = srv
+		go func() { _ = srv.ServeTLS(limitPerAddress(ln, connectionsPerAddress, nil), "", "") }()
+	}
+	for port, srv := range d.open {
+		if !wanted[port] {
+			_ = srv.Close()
+			delete(d.open, port)
+		}
+	}
+	return nil
+}
