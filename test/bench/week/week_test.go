@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -134,8 +135,14 @@ func (s *strict) Decide(state queue.State) (map[int64]bool, error) {
 
 func withGpulab(t *testing.T, d Demand) (r Record) {
 	t.Helper()
+	// The database is synced at every commit, ten thousand times in a week.
+	dir, err := os.MkdirTemp("/dev/shm", "gpulab-week-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := store.Open(t.Context(), t.TempDir())
+		s, err := store.Open(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}
