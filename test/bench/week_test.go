@@ -5,7 +5,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -216,7 +215,7 @@ func (d *decider) decide(ctx context.Context, s queue.State) (map[int64]bool, er
 		case <-d.line.Changes():
 		case <-time.After(100 * time.Millisecond):
 		case <-late:
-			return nil, errors.New("the line does not get on: " + cmp.Or(d.line.Trouble(), "somebody could be let in, and is not"))
+			return nil, fmt.Errorf("the line does not get on: %s; waiting: %+v", cmp.Or(d.line.Trouble(), "somebody could be let in, and is not"), waiting)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -256,7 +255,18 @@ func (d *decider) settled(s queue.State) (in map[int64]bool, waiting []queue.Cla
 	slices.SortStableFunc(waiting, func(a, b queue.Claim) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Launch, b.Launch))
 	})
-	return in, waiting, len(waiting) == 0 || waiting[0].GPUs > free
+	return in, waiting, len(waiting) == 0 || d.first(waiting).GPUs > free
+}
+
+// first is the next one of those who wait. Of several with the same priority it is
+// who came first; Kueue knows that to the second only, in which many come here.
+func (d *decider) first(waiting []queue.Claim) queue.Claim {
+	for _, c := range waiting {
+		if c.Priority == waiting[0].Priority && d.line.Standing(c.Launch).Position == 1 {
+			return c
+		}
+	}
+	return waiting[0]
 }
 
 // note counts whom Kueue has let in, and whether it was somebody's turn before.

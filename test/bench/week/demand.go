@@ -18,12 +18,12 @@ import (
 	"time"
 )
 
-// Length is that of the week; it begins on a Monday at midnight.
-const Length = 7 * 24 * time.Hour
+const aWeek = 7 * 24 * time.Hour
 
 // Demand is what the people of a lab want to do in a week, whatever comes of it.
 type Demand struct {
 	Seed     uint64
+	Length   time.Duration // a week; it begins on a Monday at midnight
 	People   int
 	Machines []int // GPUs of each
 	Sessions []Session
@@ -122,7 +122,7 @@ var days = [7]float64{1, 1, 1, 1, 0.95, 0.35, 0.35}
 // Generate draws a lab and its week. The same seed gives the same.
 func Generate(seed uint64) Demand {
 	r := rand.New(rand.NewPCG(seed, 0x6770756c6162)) //nolint:gosec // it has to be the same again
-	d := Demand{Seed: seed, People: fewestPeople + r.IntN(mostPeople-fewestPeople+1)}
+	d := Demand{Seed: seed, Length: aWeek, People: fewestPeople + r.IntN(mostPeople-fewestPeople+1)}
 	ratio := fewestPeoplePerGPU + r.Float64()*(mostPerGPU-fewestPeoplePerGPU)
 	gpus := min(max(int(math.Round(float64(d.People)/ratio)), fewestGPUs), mostGPUs)
 	for gpus > 0 {
@@ -163,7 +163,7 @@ func session(r *rand.Rand, person int) Session {
 	s := Session{Person: person, At: moment(r)}
 	// They stay until 7 in the evening, or for four hours if they begin late.
 	day := s.At.Truncate(24 * time.Hour)
-	s.Until = min(max(day+19*time.Hour, s.At+4*time.Hour), Length)
+	s.Until = min(max(day+19*time.Hour, s.At+4*time.Hour), aWeek)
 	n := min(max(int(math.Round(cellsMedian*math.Exp(cellsSigma*r.NormFloat64()))), 1), mostCells)
 	end := s.At
 	for range n {
@@ -235,7 +235,7 @@ func (d Demand) asked() []time.Duration {
 		}
 	}
 	for _, j := range d.Jobs {
-		list[j.Person] += min(j.Work, Length-j.At) * time.Duration(j.GPUs)
+		list[j.Person] += min(j.Work, d.Length-j.At) * time.Duration(j.GPUs)
 	}
 	return list
 }
@@ -250,7 +250,7 @@ func (d Demand) Hours() float64 {
 }
 
 // Capacity are the GPU hours that there are.
-func (d Demand) Capacity() float64 { return Length.Hours() * float64(d.GPUs()) }
+func (d Demand) Capacity() float64 { return d.Length.Hours() * float64(d.GPUs()) }
 
 // Bound is the most GPU hours that any policy could have made use of. Until any
 // moment no more is used than was asked for until then, and from then on no more
@@ -271,12 +271,12 @@ func (d Demand) Bound() float64 {
 		}
 	}
 	for _, j := range d.Jobs {
-		list = append(list, piece{j.At, min(j.Work, Length-j.At).Hours() * float64(j.GPUs)})
+		list = append(list, piece{j.At, min(j.Work, d.Length-j.At).Hours() * float64(j.GPUs)})
 	}
 	slices.SortFunc(list, func(a, b piece) int { return cmp.Compare(a.at, b.at) })
 	before, bound := 0.0, d.Capacity()
 	for _, p := range list {
-		bound = min(bound, before+(Length-p.at).Hours()*float64(d.GPUs()))
+		bound = min(bound, before+(d.Length-p.at).Hours()*float64(d.GPUs()))
 		before += p.work
 	}
 	return min(bound, before)

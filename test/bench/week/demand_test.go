@@ -38,7 +38,7 @@ func TestDemand(t *testing.T) {
 				busy, gaps = append(busy, c.Busy), append(gaps, c.Think)
 				end += c.Think + c.Busy
 			}
-			if s.At < 0 || end > s.Until || s.Until > Length || s.LeftOpen > longestLeftOpen {
+			if s.At < 0 || end > s.Until || s.Until > aWeek || s.LeftOpen > longestLeftOpen {
 				t.Fatalf("seed %d: %+v", seed, s)
 			}
 			if s.LeftOpen > 0 {
@@ -47,7 +47,7 @@ func TestDemand(t *testing.T) {
 		}
 		each := make([]int, d.People)
 		for _, j := range d.Jobs {
-			if j.At < 0 || j.At >= Length || j.Work <= 0 || j.Work > longestJob || j.GPUs < 1 || j.GPUs > slices.Max(d.Machines) {
+			if j.At < 0 || j.At >= aWeek || j.Work <= 0 || j.Work > longestJob || j.GPUs < 1 || j.GPUs > slices.Max(d.Machines) {
 				t.Fatalf("seed %d: %+v", seed, j)
 			}
 			jobs = append(jobs, j.Work)
@@ -89,10 +89,10 @@ func mean(list []time.Duration) time.Duration {
 
 // Work that comes late cannot all be done in time, however it is shared out.
 func TestBound(t *testing.T) {
-	d := Demand{People: 1, Machines: []int{1}, Jobs: []Job{
+	d := Demand{Length: aWeek, People: 1, Machines: []int{1}, Jobs: []Job{
 		{At: 0, GPUs: 1, Work: 10 * time.Hour},
-		{At: Length - 4*time.Hour, GPUs: 1, Work: 3 * time.Hour},
-		{At: Length - 4*time.Hour, GPUs: 1, Work: 48 * time.Hour},
+		{At: aWeek - 4*time.Hour, GPUs: 1, Work: 3 * time.Hour},
+		{At: aWeek - 4*time.Hour, GPUs: 1, Work: 48 * time.Hour},
 	}}
 	if got := d.Bound(); got != 14 {
 		t.Errorf("%f hours at most, and not the first 10 and the last 4", got)

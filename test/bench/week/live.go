@@ -133,8 +133,8 @@ func live(ctx context.Context, d Demand, p policy) (Record, error) {
 	for i := range d.Jobs {
 		l.at(d.Jobs[i].At, func(ctx context.Context) error { return l.submit(ctx, d.Jobs[i]) })
 	}
-	for l.now < Length {
-		next := Length
+	for l.now < l.Length {
+		next := l.Length
 		if l.events.Len() > 0 {
 			next = min(next, l.events.list[0].at)
 		}
@@ -148,7 +148,7 @@ func live(ctx context.Context, d Demand, p policy) (Record, error) {
 				return l.record, err
 			}
 		}
-		for l.now < Length && l.events.Len() > 0 && l.events.list[0].at <= l.now {
+		for l.now < l.Length && l.events.Len() > 0 && l.events.list[0].at <= l.now {
 			if err := heap.Pop(&l.events).(event).do(ctx); err != nil {
 				return l.record, err
 			}
@@ -390,14 +390,14 @@ func (l *lab) close() Record {
 		} else {
 			end := launch.Ended
 			if end < 0 {
-				end = Length
+				end = l.Length
 			}
 			r.Held += (end - launch.Started).Hours() * float64(launch.GPUs)
-			r.got[launch.Person] += launch.worked(Length) * time.Duration(launch.GPUs)
+			r.got[launch.Person] += launch.worked(l.Length) * time.Duration(launch.GPUs)
 		}
 		waited := launch.Started - launch.Asked
 		if launch.Started < 0 {
-			waited = Length - launch.Asked // at least
+			waited = l.Length - launch.Asked // at least
 			if launch.Ended >= 0 {
 				waited = launch.Ended - launch.Asked
 			}
