@@ -39,21 +39,30 @@ const offeredCounts = 0.5
 func (s *Service) priority(ctx context.Context, l Launch) int32 {
 	at := s.now().Truncate(cmp.Or(s.cfg.Sampling, time.Minute))
 	if !at.Equal(s.used.at) {
-		of, err := s.rows.pastUse(ctx, at, cmp.Or(s.cfg.HalfLife, 7*24*time.Hour))
+		of, err := PastUse(ctx, s.rows.db, at, cmp.Or(s.cfg.HalfLife, 7*24*time.Hour))
 		if err != nil {
 			s.log.Warn("past use of GPUs is not known; the order of the line stays as it was", "error", err)
 		} else {
 			s.used = pastUse{at, of}
 		}
 	}
-	used := math.Min(s.used.of[l.UserID], bandWidth/rankSteps-2)
-	return int32(s.band(ctx, l)*bandWidth - rankSteps + ranks[s.roleOf(ctx, l)] - rankSteps*int64(used)) //nolint:gosec // it is within
+	return inBand(s.band(ctx, l), s.roleOf(ctx, l), s.used.of[l.UserID])
 }
 
-// pastUse adds up what everybody's launches have held until then.
-func (t rows) pastUse(ctx context.Context, until time.Time, halfLife time.Duration) (map[int64]float64, error) {
+// Priority is that of somebody in a role who has used so much, in GPU-seconds, where no
+// launch gives way to another.
+func Priority(role string, used float64) int32 { return inBand(0, role, used) }
+
+func inBand(band int64, role string, used float64) int32 {
+	used = math.Min(used, bandWidth/rankSteps-2)
+	return int32(band*bandWidth - rankSteps + ranks[role] - rankSteps*int64(used)) //nolint:gosec // it is within
+}
+
+// PastUse adds up what everybody's launches have held until then, in GPU-seconds
+// by the number of the person: those of one half-life ago count half.
+func PastUse(ctx context.Context, db *sql.DB, until time.Time, halfLife time.Duration) (map[int64]float64, error) {
 	// What is twenty half-lives ago counts a millionth.
-	list, err := t.db.QueryContext(ctx, `WITH held AS (
+	list, err := db.QueryContext(ctx, `WITH held AS (
 			SELECT user_id, gpus, coalesce(preemptible, 0), started_at, ended_at FROM launches LEFT JOIN jobs ON launch_id = id WHERE gpus > 0 UNION ALL
 			SELECT user_id, gpus, preemptible, one.value ->> 'from', one.value ->> 'until' FROM launches JOIN jobs ON launch_id = launches.id, json_each(tries) AS one WHERE gpus > 0 AND tries <> '[]')
 		SELECT * FROM held WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)`,

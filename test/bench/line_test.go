@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,42 +41,12 @@ func TestLine(t *testing.T) {
 	defer cancel()
 	l := newLab(t)
 	initialise(ctx, t, l)
-	content, err := os.ReadFile(l.Path("/var/lib/gpulab/kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	access, err := clientcmd.RESTConfigFromKubeConfig(content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	access.Dial = l.DialHost
-	client, err := kubernetes.NewForConfig(access)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for ready := false; !ready; time.Sleep(time.Second) {
-		if ctx.Err() != nil {
-			t.Fatal("Kueue does not get ready")
-		}
-		d, err := client.AppsV1().Deployments("gpulab-system").Get(ctx, "kueue-controller-manager", metav1.GetOptions{})
-		ready = err == nil && d.Status.ReadyReplicas > 0
-	}
+	access, client := cluster(ctx, t, l)
 	const people = 100
 	for i := range people {
-		if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: place(i)}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		namespace(ctx, t, client, place(i))
 	}
-	// gpulab would take out of the line what it has no launch of.
-	if l.Kill(ctx, "STOP", "gpulab") == 0 {
-		t.Fatal("gpulab does not run")
-	}
-	defer l.Kill(context.WithoutCancel(ctx), "CONT", "gpulab")
-	line, err := queue.New(queue.Config{REST: access, Namespace: "gpulab-system"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = line.Run(ctx) }()
+	line := ownLine(ctx, t, l, access)
 	before := managerMemory(l)
 
 	state := queue.State{Stock: []queue.Stock{{Kind: "Model", GPUs: *lineGPUs}}}
@@ -123,6 +94,55 @@ func TestLine(t *testing.T) {
 	rate := float64(*inLine) / took.Seconds()
 	fmt.Printf("  %-46s %8.1f /s, %.2f × Kueue's own %.1f\n", "decisions, each ending at once", rate, rate/upstreamRate, upstreamRate)
 	fmt.Printf("  %-46s %8.0f MB, with all in line %.0f MB (PSS)\n", "memory of Kueue", before, during)
+}
+
+// cluster is how to reach the lab's Kubernetes once Kueue is ready.
+func cluster(ctx context.Context, t *testing.T, l *lab.Lab) (*rest.Config, *kubernetes.Clientset) {
+	t.Helper()
+	content, err := os.ReadFile(l.Path("/var/lib/gpulab/kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	access, err := clientcmd.RESTConfigFromKubeConfig(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access.Dial = l.DialHost
+	client, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ready := false; !ready; time.Sleep(time.Second) {
+		if ctx.Err() != nil {
+			t.Fatal("Kueue does not get ready")
+		}
+		d, err := client.AppsV1().Deployments("gpulab-system").Get(ctx, "kueue-controller-manager", metav1.GetOptions{})
+		ready = err == nil && d.Status.ReadyReplicas > 0
+	}
+	return access, client
+}
+
+func namespace(ctx context.Context, t *testing.T, client *kubernetes.Clientset, name string) {
+	t.Helper()
+	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ownLine is gpulab's line for GPUs in the place of the lab's own, which would
+// take out of it what it has no launch of.
+func ownLine(ctx context.Context, t *testing.T, l *lab.Lab, access *rest.Config) *queue.Line {
+	t.Helper()
+	if l.Kill(ctx, "STOP", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
+	t.Cleanup(func() { l.Kill(context.WithoutCancel(ctx), "CONT", "gpulab") })
+	line, err := queue.New(queue.Config{REST: access, Namespace: "gpulab-system"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = line.Run(ctx) }()
+	return line
 }
 
 func place(person int) string { return fmt.Sprintf("bench-%d", person) }
