@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/users"
@@ -29,9 +30,9 @@ func (s *Server) addTailnet() {
 	add(s, Operation{Method: "POST", Path: "/tailnet/up", ID: "turnTailnetOn", Need: users.ActionManageLab, tag: "lab", summary: "Join a tailnet, or turn it on again",
 		description: "It does not wait: getTailnet says when the lab is in, or where somebody has to let it in."}, s.turnTailnetOn)
 	add(s, Operation{Method: "POST", Path: "/tailnet/down", ID: "turnTailnetOff", Need: users.ActionManageLab, tag: "lab", summary: "Turn the tailnet off",
-		description: "The lab stays known to it. Whoever asks over the tailnet loses the connection.", status: 200}, s.turnTailnetOff)
+		description: "The lab stays known to it. Whoever asks over the tailnet loses the connection.", status: http.StatusOK}, s.turnTailnetOff)
 	add(s, Operation{Method: "DELETE", Path: "/tailnet", ID: "leaveTailnet", Need: users.ActionManageLab, tag: "lab", summary: "Leave the tailnet",
-		description: "To come back, somebody has to let the lab in again.", status: 200}, s.leaveTailnet)
+		description: "To come back, somebody has to let the lab in again.", status: http.StatusOK}, s.leaveTailnet)
 }
 
 func (s *Server) getTailnet(ctx context.Context, _ *call, _ *noInput) (*body[ctl.Tailnet], error) {

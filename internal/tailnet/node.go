@@ -26,6 +26,7 @@ type node struct {
 
 	mu     sync.Mutex
 	status *ipnstate.Status // as seen last; nil before
+	in     bool             // it was joined since it was started
 }
 
 // newNode starts the library, which contacts the control server by itself, however long that takes.
@@ -94,6 +95,7 @@ func (n *node) look(ctx context.Context) {
 	}
 	n.mu.Lock()
 	n.status = st
+	n.in = n.in || st.BackendState == "Running"
 	n.mu.Unlock()
 	if n.joined() && ctx.Err() == nil {
 		n.service.rename(namesOf(st))
@@ -118,8 +120,26 @@ func (n *node) asks() bool {
 	return st != nil && st.AuthURL != ""
 }
 
-// logout makes the control server forget the lab.
-func (n *node) logout(ctx context.Context) error { return n.local.Logout(ctx) }
+// forget makes the control server forget the lab, and tells whether it did.
+func (n *node) forget(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		switch {
+		case n.joined():
+			return n.local.Logout(ctx) == nil
+		case n.asks():
+			return true // it was not let in
+		}
+		sleep(ctx, lookSoon)
+	}
+	return false
+}
+
+// wasIn tells whether the lab has been in the tailnet since it was started.
+func (n *node) wasIn() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.in
+}
 
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

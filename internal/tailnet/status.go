@@ -74,7 +74,7 @@ func (n *node) describe(out *Status, st *ipnstate.Status) {
 	out.Problems = problems(st.Health)
 	if st.Self != nil {
 		out.Expires = st.Self.KeyExpiry
-		out.Expired = st.Self.KeyExpiry != nil && st.Self.KeyExpiry.Before(time.Now()) || st.Self.Expired
+		out.Expired = st.Self.KeyExpiry != nil && st.Self.KeyExpiry.Before(time.Now()) || st.Self.Expired || n.wasIn() && st.BackendState == "NeedsLogin"
 	}
 	switch st.BackendState {
 	case "NeedsLogin":

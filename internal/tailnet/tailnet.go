@@ -210,7 +210,7 @@ func (s *Service) Logout(ctx context.Context) (told bool, err error) {
 	}
 	if n != nil {
 		limited, cancel := context.WithTimeout(ctx, logoutPatience)
-		told = n.logout(limited) == nil
+		told = n.forget(limited)
 		cancel()
 	}
 	s.stop()

@@ -401,6 +401,7 @@ func TestKeyRanOut(t *testing.T) {
 // everything as long as there is no other.
 func TestCertificates(t *testing.T) {
 	control := tailnettest.Start(t, "127.0.0.1", "0")
+	control.DNSConfig = &tailcfg.DNSConfig{Proxied: true}
 	l := newLab(t, filepath.Join(t.TempDir(), "tailnet"))
 	if err := l.Up(t.Context(), tailnet.UpRequest{LoginServer: control.URL}); err != nil {
 		t.Fatal(err)
