@@ -11,8 +11,8 @@ import (
 	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
-// keysOf are what tells notices apart.
-func keysOf(list []mail.Notice) string {
+// noticeKeys are what tells notices apart.
+func noticeKeys(list []mail.Notice) string {
 	var keys []string
 	for _, n := range list {
 		keys = append(keys, n.Key)
@@ -38,14 +38,14 @@ func TestWhoIsToldOfLaunches(t *testing.T) {
 		launch(5, 10*time.Minute, func(l *notebooks.Launch) { l.Job = &notebooks.Job{} }),
 		launch(6, 10*time.Minute, func(l *notebooks.Launch) { l.Ready = now.Add(-2 * time.Hour) }),
 	}, now.Add(-time.Hour))
-	if keysOf(turn) != "1" || turn[0].To[0] != 7 || turn[0].Path != "/launches/1" || !strings.Contains(turn[0].Text, "waited for 10 min") {
+	if noticeKeys(turn) != "1" || turn[0].To[0] != 7 || turn[0].Path != "/launches/1" || !strings.Contains(turn[0].Text, "waited for 10 min") {
 		t.Errorf("told of their turn: %+v", turn)
 	}
 	job := func(id int64, took time.Duration, code string) notebooks.Launch {
 		return notebooks.Launch{ID: id, UserID: 7, Title: "train.py", State: notebooks.Ended, EndCode: code, Reason: "Its program ended with exit code 1.", Requested: now.Add(-took), Ready: now.Add(-took), Ended: now, Job: &notebooks.Job{}}
 	}
 	jobs := jobNotices([]notebooks.Launch{job(1, time.Hour, notebooks.EndExited), job(2, time.Minute, notebooks.EndExited), job(3, time.Hour, notebooks.EndCancelled), job(4, time.Hour, notebooks.EndOutOfMemory)})
-	if keysOf(jobs) != "1, 4" || !strings.Contains(jobs[0].Text, "exit code 1") || jobs[0].Path != "/jobs/1" {
+	if noticeKeys(jobs) != "1, 4" || !strings.Contains(jobs[0].Text, "exit code 1") || jobs[0].Path != "/jobs/1" {
 		t.Errorf("told of jobs: %+v", jobs)
 	}
 }
@@ -58,7 +58,7 @@ func TestWhatAdministratorsAreToldOf(t *testing.T) {
 		{Name: "gpu-two", State: ctl.NodeLost, LastContact: now.Add(-time.Minute)},
 		{Name: "gpu-three", State: ctl.NodeReady, LastContact: now.Add(-time.Hour)},
 	}, now)
-	if keysOf(lost) != "gpu-one" {
+	if noticeKeys(lost) != "gpu-one" {
 		t.Errorf("told of machines: %+v", lost)
 	}
 	number := 1
@@ -69,7 +69,7 @@ func TestWhatAdministratorsAreToldOf(t *testing.T) {
 		{Node: "gpu-one", UUID: "GPU-1", Number: &number, Kind: history.EventGPUBack, Last: now},
 		{Node: "gpu-one", Kind: history.EventAsleep, Last: now},
 	})
-	if keysOf(faults) != "gpu-one GPU-1 xid 79, gpu-one GPU-1 gpu-lost 0" || !strings.Contains(faults[0].Subject, "GPU 1 of gpu-one: GPU has fallen off the bus") || faults[0].Path != "/gpus/GPU-1" {
+	if noticeKeys(faults) != "gpu-one GPU-1 xid 79, gpu-one GPU-1 gpu-lost 0" || !strings.Contains(faults[0].Subject, "GPU 1 of gpu-one: GPU has fallen off the bus") || faults[0].Path != "/gpus/GPU-1" {
 		t.Errorf("told of GPUs: %+v", faults)
 	}
 }

@@ -43,7 +43,7 @@ func TestJobRetries(t *testing.T) {
 		t.Errorf("%d pods were made", n)
 	}
 	// What the former tries held counts, too.
-	used, err := h.service.rows.pastUse(t.Context(), time.Now().Add(time.Hour), 24*time.Hour)
+	used, err := PastUse(t.Context(), h.service.rows.db, time.Now().Add(time.Hour), 24*time.Hour)
 	var sum float64
 	for _, try := range got.Job.Tries {
 		sum += float64(try.Until-try.From) / 1000
