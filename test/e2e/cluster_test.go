@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gpulab/gpulab/test/lab"
@@ -36,9 +37,15 @@ func TestCluster(t *testing.T) {
 	}))
 }
 
+// beginning is held while a lab is made: that takes all the processors there are, and
+// several at once would come near to the patience of each.
+var beginning sync.Mutex
+
 // testSetUp: a lab with an administrator and one member, both signed in.
 func testSetUp(t *testing.T, a *appliance) {
+	beginning.Lock()
 	result := a.Gpulab(a.ctx, initArgs...)
+	beginning.Unlock()
 	if result.Code != 0 {
 		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
