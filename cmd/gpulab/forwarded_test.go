@@ -28,7 +28,7 @@ func TestForwarded(t *testing.T) {
 		"it says nothing":          {"10.0.0.5:40", "lab", nil, "", "10.0.0.5:40", "lab"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := httptest.NewRequest("GET", "https://"+c.host+"/", nil)
+			r := httptest.NewRequest(http.MethodGet, "https://"+c.host+"/", nil)
 			r.RemoteAddr = c.from
 			for _, line := range c.forwarded {
 				r.Header.Add("X-Forwarded-For", line)

@@ -72,7 +72,7 @@ func (l *appliance) join(t *testing.T, control *tailnettest.Control) ctl.Tailnet
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		now := l.tailnetNow()
-		if now.State == ctl.TailnetUp && len(l.tailnet.Names()) > 0 {
+		if now.State == ctl.TailnetUp && len(now.Addresses) > 0 && l.allowedHost(now.Addresses[0]) {
 			return now
 		}
 		if time.Now().After(end) {

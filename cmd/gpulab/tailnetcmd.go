@@ -40,7 +40,6 @@ in at once; it is read from a file or from standard input ("-"), used once, and 
 nowhere. Run again, it changes nothing unless something else is asked for.`,
 		Example: `  sudo gpulab tailnet up
   sudo gpulab tailnet up --auth-key-file /root/tailnet.key
-  pass show tailnet | sudo gpulab tailnet up --auth-key-file -
   sudo gpulab tailnet up --login-server https://headscale.example.org --hostname vision-lab`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -75,7 +75,7 @@ const (
 	HealthRestarting Health = "restarting"    // its program has ended and is started again
 )
 
-// EndRestart: it was ended to be started again.
+// EndRestart says that it was ended to be started again.
 const EndRestart = "restart"
 
 // Bounds of services.
