@@ -173,7 +173,7 @@ func (s *Server) addEnvironments() {
 }
 
 // environmentFile is the media type of a file that holds one.
-const environmentFile = "application/zstd"
+const environmentFile = "application/octet-stream"
 
 func (s *Server) environmentOf(c *call, e *ctl.EnvironmentState) Environment {
 	out := Environment{Name: e.Name, Version: e.Version, Title: e.Title, Kernel: e.Kernel(), Path: e.Environment.Path(), Python: e.Python, CUDA: e.CUDA, Obstacle: e.Obstacle,

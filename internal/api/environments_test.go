@@ -63,7 +63,7 @@ func TestEnvironments(t *testing.T) {
 	ask(t, l, ada, "DELETE", "/environments/small/1", "").want(t, http.StatusConflict, "is in use: lea/secret-plan")
 	ask(t, l, ada, "DELETE", "/environments/small/1?force=true", "").want(t, http.StatusNoContent)
 	ask(t, l, ada, "DELETE", "/environments/small/1", "").want(t, http.StatusNotFound)
-	zstd := func(r *http.Request) { r.Header.Set("Content-Type", "application/zstd") }
+	zstd := func(r *http.Request) { r.Header.Set("Content-Type", "application/octet-stream") }
 	ask(t, l, ada, "POST", "/environment-files", file.body[:len(file.body)/2], zstd).want(t, http.StatusUnprocessableEntity, "cut short or damaged")
 	ask(t, l, ada, "POST", "/environment-files", "", zstd).want(t, http.StatusUnprocessableEntity, "holds no environment")
 	ask(t, l, ben, "POST", "/environment-files", file.body, zstd).want(t, http.StatusForbidden)

@@ -59,7 +59,7 @@ func TestWaysInOverTheSocket(t *testing.T) {
 	if r, err := c.DeclineRequest(ctx, 4); err != nil || r.Name != "Zoe" {
 		t.Errorf("decline: %+v, %v", r, err)
 	}
-	want := "[invite {Role:member Group:vision Note: Uses:30 Days:7} revoke 7 approve 3 {Role:guest Group:vision} decline 4]"
+	want := "[invite {Role:member Group:vision Note: Uses:30 Days:7 Emails:[]} revoke 7 approve 3 {Role:guest Group:vision} decline 4]"
 	if got := fmt.Sprint(d.heard); got != want {
 		t.Errorf("heard %s\nwant %s", got, want)
 	}
