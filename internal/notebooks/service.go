@@ -14,6 +14,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -122,6 +124,8 @@ type Config struct {
 	// machine that has them. Nil: there are none.
 	Environment    func(name string) (Environment, error)
 	EnvironmentsOn string
+	// ScratchSize is what a job may write beside its home; zero is 20 GiB.
+	ScratchSize resource.Quantity
 	// JobEnv is in the environment of every job, such as the proxy it is to use.
 	JobEnv map[string]string
 	// CordonReason says why a machine takes no new work, in a few words, "" for
@@ -139,6 +143,10 @@ type Config struct {
 	Barred  func(userID int64) []string
 	ForWhom func(machine string) string
 	Limited func() []string
+	// Lacking are the machines that do not have a container image yet, "" for
+	// gpulab's own; Getting says how far one is, "" for nothing to say. Nil: all have all.
+	Lacking func(image string) []string
+	Getting func(machine string) string
 	// Placing is how machines are chosen. Nil is the zero value.
 	Placing func() Placing
 	// Called is what a machine is shown as. Nil shows names.
@@ -194,6 +202,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.ScratchSize.IsZero() {
+		cfg.ScratchSize = resource.MustParse("20Gi")
 	}
 	if err := CheckProfiles(cfg.Profiles); err != nil {
 		return nil, err
