@@ -56,8 +56,9 @@ type agent struct {
 	pass        passport
 	certificate atomic.Pointer[tls.Certificate]
 	client      *nodeapi.Client
-	fleet       *fleet.Fleet // of this machine alone
-	images      embedk8s.ImageSet
+	fleet       *fleet.Fleet      // of this machine alone
+	images      embedk8s.ImageSet // of the package gpulab-images, where that is here; the head hands over what is not
+	keeper      atomic.Pointer[imageKeeper]
 	cluster     atomic.Pointer[embedk8s.Cluster]
 	plugins     *deviceplugin.Proxy
 	lending     *lending
@@ -65,7 +66,7 @@ type agent struct {
 	busy        *hostWatch
 	left        chan struct{} // closed when the head says that we are removed
 	leave       sync.Once
-	once        struct{ driver, monitor, kubernetes sync.Once }
+	once        struct{ driver, monitor, kubernetes, images sync.Once }
 
 	mu    sync.Mutex
 	since time.Time // when the connection to the head was made; zero without one
@@ -92,10 +93,6 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := cfg.imagesDir()
-	if err != nil {
-		return nil, err
-	}
 	stages := []string{stageRuntime, stageKubernetes, stageImages, stageNotebook, stageNode, stageReadings, stagePods}
 	if cfg.GPUs == gpusSimulated {
 		stages = append([]string{stageRuntime, stageDriver}, stages[1:]...)
@@ -111,8 +108,12 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 		return nil, err
 	}
 	g.busy = &hostWatch{host: host, dir: cfg.DataDir}
-	g.images, err = embedk8s.OpenImages(dir, "pause", notebookImage, "nvidia-device-plugin")
-	return g, err
+	if dir, err := cfg.imagesDir(); err == nil {
+		if g.images, err = embedk8s.OpenImages(dir); err != nil {
+			slog.Warn("the images of the package gpulab-images cannot be used; the head hands over all", "err", err)
+		}
+	}
+	return g, nil
 }
 
 // run works until ctx ends; pods keep running after it. errLeft says that the
@@ -208,12 +209,18 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 	if err := g.startKubernetes(ctx, group, runtime); err != nil {
 		return err
 	}
+	serving := ctx
 	err = all(ctx,
 		func(ctx context.Context) error {
-			if err := g.importImages(ctx, stageImages, g.images.Without(notebookImage, "hub")); err != nil {
+			if err := g.handOver(ctx, stageImages, func(img nodeapi.Image) bool { return img.Own && img.Name != notebookImage }); err != nil {
 				return err
 			}
-			return g.importImages(ctx, stageNotebook, g.images.Only(notebookImage))
+			err := g.handOver(ctx, stageNotebook, func(img nodeapi.Image) bool { return img.Own && img.Name == notebookImage })
+			if err == nil {
+				// Those of the lab's admins come when the machine is in the pool.
+				g.once.images.Do(func() { group.Go(func() error { return g.keeper.Load().run(serving) }) })
+			}
+			return err
 		},
 		func(ctx context.Context) error {
 			if err := g.await(ctx, stageNode, false, func(p nodeapi.Progress) (bool, string) { return p.Node, p.Detail }); err != nil {
@@ -322,6 +329,11 @@ func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt e
 			if cluster, err = g.newCluster(ctx, rt); err != nil {
 				return err
 			}
+			keeper, err := g.newKeeper(cluster)
+			if err != nil {
+				return err
+			}
+			g.keeper.Store(keeper)
 			g.cluster.Store(cluster)
 		}
 		if !cluster.Admitted() {
@@ -381,7 +393,7 @@ func (g *agent) newCluster(ctx context.Context, rt embedk8s.Runtime) (*embedk8s.
 	}
 	return embedk8s.New(embedk8s.Config{
 		DataDir: g.cfg.DataDir, Runtime: rt, Identity: id, Address: own, Interface: iface,
-		PauseImage: g.images.Refs()["pause"], PodMaxPIDs: g.cfg.K3s.PodMaxPIDs, Reserved: embedk8s.ThisMachine(),
+		PauseImage: g.pauseImage(), PodMaxPIDs: g.cfg.K3s.PodMaxPIDs, Reserved: embedk8s.ThisMachine(),
 		Proxy: s.Proxy, NoProxy: s.NoProxy,
 		Join: &embedk8s.Join{Server: g.kubernetesAt(head), TokenFile: g.tokenFile()},
 	}), nil
@@ -446,7 +458,11 @@ func (g *agent) report(ctx context.Context) error {
 		for name, value := range readFeatures(g.featuresDir()) {
 			features[name] = *value
 		}
-		return nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load()}
+		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load()}
+		if keeper := g.keeper.Load(); keeper != nil {
+			report.Images = keeper.told()
+		}
+		return report
 	})
 	for pause := reconnectFirst; ; {
 		began := time.Now()
@@ -526,6 +542,9 @@ func (g *agent) obey(o nodeapi.Orders) {
 	g.mu.Unlock()
 	g.know(o.Places)
 	g.lending.obey(o.LentAnyway)
+	if keeper := g.keeper.Load(); keeper != nil {
+		keeper.obey(o.Images)
+	}
 	if o.Leave {
 		g.leave.Do(func() { close(g.left) })
 	}

@@ -48,6 +48,7 @@ import (
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/tailnet"
 	"github.com/gpulab/gpulab/internal/tenancy"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 	"github.com/gpulab/gpulab/internal/webca"
@@ -133,7 +134,7 @@ type appliance struct {
 	client   atomic.Pointer[kubernetes.Clientset]
 	attached atomic.Pointer[attached]
 	// once is what further tries of the start find running.
-	once struct{ driver, kubernetes sync.Once }
+	once struct{ driver, kubernetes, sweep sync.Once }
 
 	proxies []netip.Prefix // trusted, in front of both ports
 	pages   *switchHandler // port 443
@@ -367,6 +368,7 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 	}
 	// While the parts of the lab start, there is time for the image that none
 	// of them needs, and for trying a GPU with it.
+	serving := ctx
 	offered := make(chan struct{}) // closed once GPUs are offered as this version does
 	return all(ctx,
 		func(ctx context.Context) error {
@@ -380,6 +382,7 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 			if err := l.importImages(ctx, stageNotebook, l.images.Only(notebookImage)); err != nil {
 				return err
 			}
+			l.once.sweep.Do(func() { g.Go(func() error { return l.sweepImages(serving) }) })
 			l.canLaunch.Store(true)
 			l.attached.Load().notebooks.Wake()
 			if l.cfg.GPUs == gpusNone {
@@ -585,7 +588,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		HTTPSPort: l.cfg.HTTPSPort,
 		HasGPU:    gpus != gpusNone, Simulated: gpus == gpusSimulated, Sharing: l.cfg.GPUSharing,
 		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
-		Hub: l.hub, HubStateDir: l.hubStateDir(), FeaturesDir: l.featuresDir(),
+		Hub: l.hub, HubStateDir: l.hubStateDir(), ScratchSize: l.cfg.Storage.Scratch, FeaturesDir: l.featuresDir(),
 		NotebookEnv: l.cfg.Network.proxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
 	}), nil
 }
@@ -716,8 +719,8 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Obstacle: l.obstacle, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
-		Options: l.launchOptions(parts.tenancy), OnlyOn: l.onlyOn, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
-		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), Environment: l.jobEnvironment, EnvironmentsOn: l.id.NodeName,
+		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
+		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, EnvironmentsOn: l.id.NodeName,
 		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,
 	})
 	if err != nil {
@@ -886,7 +889,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
-		SignIn: l.signin, Network: l.networkWay(), Tailnet: tailnets{l}, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere,
+		SignIn: l.signin, Network: l.networkWay(), Tailnet: tailnets{l}, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.scratchBytes())),
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
 	})

@@ -279,6 +279,9 @@ func (c *Config) setDefaults() {
 	if c.Storage.MeasureEvery == "" {
 		c.Storage.MeasureEvery = "10m"
 	}
+	if c.Storage.Scratch == "" {
+		c.Storage.Scratch = defaultScratch
+	}
 	if c.Environments.Cache == "" {
 		c.Environments.Cache = "10Gi"
 	}
@@ -362,6 +365,9 @@ func (c *Config) check() error {
 		return fmt.Errorf("environments.index: %w", err)
 	}
 	if err := c.Storage.checkExport(); err != nil {
+		return err
+	}
+	if err := c.Storage.checkScratch(); err != nil {
 		return err
 	}
 	if err := checkShared(c.Storage.Shared, filepath.Clean(c.DataDir)); err != nil {
@@ -487,6 +493,11 @@ func (c *Config) inputs() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("container images: %w", err)
 	}
+	return c.digest(list)
+}
+
+// digest is of the configuration and of what else an appliance starts from.
+func (c *Config) digest(list []byte) (string, error) {
 	config, err := yaml.Marshal(c)
 	if err != nil {
 		return "", err

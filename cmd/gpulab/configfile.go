@@ -216,6 +216,9 @@ storage:
   # nfs: homes stay where they are, and the head exports them to the machines of its
   # pool alone, which mount them by themselves. Needs nfs-kernel-server on the head.
   export: {{printf "%q" .Storage.Export}}
+  # What each notebook and job may write beside its home, on its machine's own disk:
+  # in /scratch, and in /tmp. It is gone when that ends. One that goes beyond is ended.
+  scratch: {{printf "%q" .Storage.Scratch}}
 
 # Environments ("gpulab env") are built from packages of PyPI, or of an index of your
 # own, such as https://pypi.example.org/simple. So much of what was downloaded is kept

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -365,17 +364,6 @@ func gpusToJoin(out io.Writer, s nodeapi.Settings, f *joinFlags) (mode string, s
 // fitsPool looks whether this machine can be what the pool wants.
 func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 	s, cfg := file.Settings, file.config()
-	dir, err := cfg.imagesDir()
-	if err != nil {
-		return fail(exitPreflight, "%w", err)
-	}
-	set, err := embedk8s.OpenImages(dir)
-	if err != nil {
-		return fail(exitPreflight, "%w", err)
-	}
-	if !maps.Equal(set.Refs(), s.Images) {
-		return fail(exitPreflight, "the container images in %s are not those of the head's gpulab; install the same package gpulab-images on both machines", dir)
-	}
 	for _, text := range []string{s.ClusterCIDR, s.ServiceCIDR} {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -397,7 +385,7 @@ func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 			return fail(exitPreflight, "%w", err)
 		}
 	}
-	opts := doctor.Options{DataDir: cfg.DataDir, GPUMode: cfg.GPUs, Ports: []int{kubeletPort}, ImagesDir: dir, MountNFS: s.Export != ""}
+	opts := doctor.Options{DataDir: cfg.DataDir, GPUMode: cfg.GPUs, Ports: []int{kubeletPort}, MountNFS: s.Export != ""}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}

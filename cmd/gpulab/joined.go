@@ -90,7 +90,7 @@ func (f *joinedFile) inputs() (string, error) {
 		return "", err
 	}
 	c := f.config()
-	own, err := c.inputs()
+	own, err := c.digest(nil)
 	sum := sha256.Sum256(append(data, own...))
 	return hex.EncodeToString(sum[:8]), err
 }

@@ -48,6 +48,7 @@ func joinedOptions(a *app) doctor.Options {
 	opts := machineOptions(cfg)
 	opts.ServeNFS, opts.MountNFS = false, len(joined.Exported) > 0
 	opts.Ports = []int{kubeletPort}
+	opts.ImagesError = nil // the head hands them over
 	opts.Joined, opts.ConfigError = joined, err
 	opts.Version, opts.Socket, opts.Ask = version.Version, a.socket, a.askLab
 	return opts

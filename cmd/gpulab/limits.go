@@ -15,17 +15,13 @@ import (
 
 const mebibyte = 1 << 20
 
-// scratchSpace is what a notebook may write beside its home, in bytes: the
-// scratchSize of its chart.
-const scratchSpace = int64(20) << 30
-
 // containerLimits bound what one container may take on a machine with that
 // many cores and that much memory. One that sets no limits gets half of the
 // machine; none gets more than the machine, or the largest profile, has.
-func containerLimits(cores int, memory int64, profiles []notebooks.Profile) (tenancy.ContainerLimits, error) {
+func containerLimits(cores int, memory int64, profiles []notebooks.Profile, scratch int64) (tenancy.ContainerLimits, error) {
 	cpu := int64(cores) * 1000
 	half := tenancy.Amounts{
-		MilliCPU: new(max(cpu/2, 1000)), Memory: new(memory / 2 / mebibyte * mebibyte), EphemeralStorage: new(scratchSpace),
+		MilliCPU: new(max(cpu/2, 1000)), Memory: new(memory / 2 / mebibyte * mebibyte), EphemeralStorage: &scratch,
 	}
 	for i := range profiles {
 		cpu = max(cpu, int64(profiles[i].CPUs*1000))
@@ -42,7 +38,7 @@ func containerLimits(cores int, memory int64, profiles []notebooks.Profile) (ten
 	memory = (memory + mebibyte - 1) / mebibyte * mebibyte
 	return tenancy.ContainerLimits{
 		Default: half,
-		Max:     tenancy.Amounts{MilliCPU: &cpu, Memory: &memory, EphemeralStorage: new(scratchSpace)},
+		Max:     tenancy.Amounts{MilliCPU: &cpu, Memory: &memory, EphemeralStorage: &scratch},
 	}, nil
 }
 
@@ -52,7 +48,7 @@ func (l *appliance) newTenancy(client kubernetes.Interface) (*tenancy.Tenancy, e
 	if len(profiles) == 0 {
 		profiles = notebooks.DefaultProfiles()
 	}
-	may, err := limits(l.host, profiles)
+	may, err := limits(l.host, profiles, l.cfg.Storage.scratchBytes())
 	if err != nil {
 		return nil, err
 	}
@@ -67,13 +63,13 @@ func (l *appliance) newTenancy(client kubernetes.Interface) (*tenancy.Tenancy, e
 }
 
 // limits are what each person's pods may take: a bound for every container.
-func limits(host *hoststat.Host, profiles []notebooks.Profile) (func(context.Context, string) (tenancy.Limits, error), error) {
+func limits(host *hoststat.Host, profiles []notebooks.Profile, scratch int64) (func(context.Context, string) (tenancy.Limits, error), error) {
 	now, err := host.Read()
 	memory, known := now.Memory["MemTotal"]
 	if !known || len(now.CPUs) == 0 {
 		return nil, errors.Join(errors.New("this machine does not say how many processors and how much memory it has"), err)
 	}
-	container, err := containerLimits(len(now.CPUs), int64(memory), profiles)
+	container, err := containerLimits(len(now.CPUs), int64(memory), profiles, scratch)
 	if err != nil {
 		return nil, err
 	}

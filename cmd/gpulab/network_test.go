@@ -181,7 +181,7 @@ func TestGroupMembers(t *testing.T) {
 
 func TestContainerLimits(t *testing.T) {
 	const gib = int64(1) << 30
-	l, err := containerLimits(2, 8*gib+5, notebooks.DefaultProfiles())
+	l, err := containerLimits(2, 8*gib+5, notebooks.DefaultProfiles(), 20*gib)
 	if err != nil {
 		t.Fatal(err)
 	}

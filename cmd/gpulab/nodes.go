@@ -92,7 +92,7 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 			Name: n.Name, Title: l.titleOf(n.Name), Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			OtherVersion: n.Version != version.Version,
 			GPUs:         len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
-			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name),
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name), Images: n.images,
 		}
 		if n.reported {
 			node.ClockOffset = new(n.ahead.Seconds())
@@ -103,11 +103,13 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 		case nodeapi.Skew(n.Name, n.Version, version.Version) != nil:
 			node.State, node.Detail = ctl.NodeNotReady, skewSentence(nodeapi.Skew(n.Name, n.Version, version.Version))
 		case !n.reported || !n.registered:
-			node.State, node.Detail = ctl.NodeStarting, "it is on its way into the pool"
+			node.State, node.Detail = ctl.NodeStarting, strings.TrimSpace("it is on its way into the pool. "+imageSentence(l.called(n.Name), n.images))
 		case n.notReady != "":
 			node.State, node.Detail = ctl.NodeNotReady, n.notReady
 		case n.ahead != 0:
 			node.Detail = clockSentence(l.called(n.Name), n.ahead)
+		default:
+			node.Detail = imageSentence(l.called(n.Name), n.images)
 		}
 		node.Ready = node.State == ctl.NodeReady
 		out = append(out, node)

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
@@ -43,6 +45,8 @@ type pool struct {
 	announcer announcer // of look, whose goroutine alone uses it
 	rounds    int       // of look, whose goroutine alone uses it
 
+	offer atomic.Pointer[imageOffer] // of images, as last looked at; nil before that
+
 	mu      sync.Mutex
 	open    func() error        // set by run; opens the door where it is not
 	heard   map[string]*machine // by name
@@ -60,6 +64,7 @@ type machine struct {
 	labelled string        // what Kubernetes was told last
 	ahead    time.Duration // its clock, of the head's; 0 where that does not matter
 	host     *nodeapi.Host
+	images   *nodeapi.ImageState
 	check    poolCheck
 }
 
@@ -154,6 +159,10 @@ func (p *pool) look(ctx context.Context, open func() error) error {
 		return errors.Join(errs...)
 	}
 	errs = append(errs, p.exportHomes(ctx))
+	if p.lab.attached.Load() != nil && !p.settled() {
+		_, err := p.lookAtImages(ctx)
+		errs = append(errs, err)
+	}
 	if client := p.lab.client.Load(); client != nil {
 		errs = append(errs, p.tellKubernetes(ctx, client))
 	}
@@ -321,6 +330,9 @@ func (p *pool) Orders(nodes.Node) nodeapi.Orders {
 	if parts := p.lab.attached.Load(); parts != nil {
 		o.LentAnyway = parts.lending.lentAnyway()
 	}
+	if offer := p.offer.Load(); offer != nil {
+		o.Images = offer.images.Version
+	}
 	return o
 }
 
@@ -337,15 +349,24 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	}
 	nameOwners(&s, ownersOn(parts.kube, n.Name))
 	p.mu.Lock()
-	m := p.heard[n.Name]
+	m, news := p.heard[n.Name], false
 	if m != nil {
-		m.at, m.snapshot, m.features, m.ahead, m.host = time.Now(), s, r.Features, r.ClockOff, r.Host
+		news = !sameImages(m.images, r.Images)
+		m.at, m.snapshot, m.features, m.ahead, m.host, m.images = time.Now(), s, r.Features, r.ClockOff, r.Host, r.Images
 	}
 	p.mu.Unlock()
 	if m != nil {
 		p.lab.fleet.Update(s)
 	}
+	if news {
+		parts.notebooks.Wake()
+	}
 	return nil
+}
+
+// sameImages tells whether a machine has the images that it had.
+func sameImages(a, b *nodeapi.ImageState) bool {
+	return a == b || a != nil && b != nil && slices.Equal(a.Have, b.Have)
 }
 
 // owners are a machine's notebooks as the head knows them.
@@ -555,7 +576,7 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		s.notReady, s.registered = ready[n.Name]
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
-			s.snapshot, s.reported, s.host, s.ahead = m.snapshot, !m.at.IsZero(), m.host, m.ahead
+			s.snapshot, s.reported, s.host, s.ahead, s.images = m.snapshot, !m.at.IsZero(), m.host, m.ahead, toldImages(m.images)
 		}
 		p.mu.Unlock()
 		out = append(out, s)
@@ -574,6 +595,7 @@ type nodeStatus struct {
 	snapshot   gpu.Snapshot
 	ahead      time.Duration // its clock
 	host       *nodeapi.Host
+	images     *ctl.NodeImages
 }
 
 // labelsOf is what Kubernetes is to know of a machine's GPUs.
@@ -604,18 +626,3 @@ func (p *pool) labelsOf(n nodes.Node) (features map[string]*string, key string) 
 
 // notebookPods tells which notebooks run.
 type notebookPods interface{ Notebooks() []notebooks.PodInfo }
-
-// onlyOn names the machine that a profile's notebooks have to run on: the head,
-// where homes are on its disk, or where the profile's image was brought in there
-// and no other machine has it. "" lets them run on any.
-func (l *appliance) onlyOn(slug string) string {
-	if len(l.pool.list()) == 0 {
-		return ""
-	}
-	for _, p := range l.cfg.profiles() {
-		if p.Slug == slug && p.Image != "" && !l.ownImage(p.Image) {
-			return l.id.NodeName
-		}
-	}
-	return l.stayHome()
-}

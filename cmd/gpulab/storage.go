@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -27,7 +29,36 @@ type StorageConfig struct {
 	// Export is nfs where the head's own disk has the homes, and the machines of
 	// the pool mount them from there. Empty: nobody does.
 	Export string `json:"export,omitempty"`
+	// Scratch is what a notebook or job may write beside its home, as "20Gi": in
+	// /scratch and /tmp, on the disk of its machine.
+	Scratch string `json:"scratch,omitempty"`
 }
+
+// The least that notebooks need beside the home, and what is no mistake still.
+const leastScratch, mostScratch = int64(1) << 30, int64(100) << 40
+
+// scratch is Scratch, which was checked.
+func (s StorageConfig) scratch() resource.Quantity {
+	q, err := resource.ParseQuantity(s.Scratch)
+	if err != nil {
+		return resource.MustParse(defaultScratch)
+	}
+	return q
+}
+
+func (s StorageConfig) scratchBytes() int64 {
+	q := s.scratch()
+	return q.Value()
+}
+
+func (s StorageConfig) checkScratch() error {
+	if q, err := resource.ParseQuantity(s.Scratch); err != nil || q.Value() < leastScratch || q.Value() > mostScratch {
+		return fmt.Errorf("storage.scratch is %q; it may be 1Gi to 100Ti, such as %s", s.Scratch, defaultScratch)
+	}
+	return nil
+}
+
+const defaultScratch = "20Gi"
 
 func (s StorageConfig) measureEvery() (time.Duration, error) {
 	d, err := time.ParseDuration(s.MeasureEvery)
@@ -130,7 +161,7 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		if err != nil {
 			return nil, err
 		}
-		node := l.onlyOn(row.Profile)
+		node := l.stayHome()
 		if row.Job != nil && row.Job.Environment != "" {
 			node = l.id.NodeName
 		}

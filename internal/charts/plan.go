@@ -29,6 +29,7 @@ type Inputs struct {
 	HostUsers   bool              // notebooks share the node's user IDs; needed where homes lie on NFS
 	NotebookEnv map[string]string // for every notebook, such as the proxy it is to use
 	Profiles    []map[string]any  // what a person can launch, in the shape of z2jh's singleuser.profileList
+	ScratchSize string            // what a notebook may write beside its home, such as "20Gi"; empty is that
 	HubValues   map[string]any    // the lab's own, in z2jh's names; see CheckHubValues
 }
 
@@ -271,6 +272,9 @@ func jupyterhub(in Inputs) Release {
 		},
 		"hub":   map[string]any{"cookieSecret": in.Hub.CookieSecret},
 		"proxy": map[string]any{"secretToken": in.Hub.ProxyToken},
+	}
+	if in.ScratchSize != "" {
+		fixed["gpulab"].(map[string]any)["scratchSize"] = in.ScratchSize
 	}
 	return Release{
 		Name:      "jupyterhub",

@@ -158,6 +158,9 @@ type Node struct {
 	// ClockOffset is by how many seconds its clock is ahead of the head's; nil
 	// while that is not known, and for the head.
 	ClockOffset *float64 `json:"clockOffset,omitempty"`
+	// Images is how far it is with the pool's container images; nil where it has
+	// all, and for the head.
+	Images *NodeImages `json:"images,omitempty"`
 	// Limit says whom it is for; nil where that is everybody.
 	Limit *NodeLimit `json:"limit,omitempty"`
 	// Cordon says that it takes no new work; nil where it does.
@@ -168,6 +171,18 @@ type Node struct {
 
 // Shown is what it is shown as.
 func (n Node) Shown() string { return cmp.Or(n.Title, n.Name) }
+
+// NodeImages is a machine's way to the container images of its pool.
+type NodeImages struct {
+	// Loading is what the head hands over now, "" for nothing; Done of Total bytes
+	// are there.
+	Loading   string `json:"loading,omitempty"`
+	Done      int64  `json:"done,omitempty"`
+	Total     int64  `json:"total,omitempty"`
+	Unpacking bool   `json:"unpacking,omitempty"`
+	// Failed is why images are missing; it is tried again.
+	Failed string `json:"failed,omitempty"`
+}
 
 // Host is how busy a machine is. Sizes are in bytes; what is not known is 0.
 type Host struct {

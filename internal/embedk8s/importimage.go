@@ -53,7 +53,7 @@ func (l *LabImages) Import(ctx context.Context, r io.Reader, as string, own func
 	}
 	var list []LabImage
 	for _, f := range found {
-		img, err := l.keep(ctx, f.ref, f.target)
+		img, err := l.keep(ctx, f.ref, f.target, nil)
 		if err != nil {
 			return list, err
 		}

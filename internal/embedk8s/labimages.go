@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -44,8 +45,9 @@ type LabImages struct {
 	snapshotter string
 	resolve     docker.RegistryHosts
 	// busy is held while an image is brought in or removed.
-	busy sync.Mutex
-	env  environments
+	busy  sync.Mutex
+	env   environments
+	known knownParts
 }
 
 // LabImage is one image on this machine.
@@ -166,10 +168,12 @@ func (l *LabImages) forget(ctx context.Context, target ocispec.Descriptor) error
 var errImagesBusy = errors.New("another image is being imported, pulled or removed; try again when that has ended")
 
 // keep names an image whose parts are all there and unpacks it first, so that
-// nobody finds half of one. What had the name before goes.
-func (l *LabImages) keep(ctx context.Context, ref string, target ocispec.Descriptor) (LabImage, error) {
+// nobody finds half of one. What had the name before goes. labels are those it
+// has beside the one that pins it.
+func (l *LabImages) keep(ctx context.Context, ref string, target ocispec.Descriptor, labels map[string]string) (LabImage, error) {
 	target.Annotations = nil
 	record := images.Image{Name: ref, Target: target, Labels: map[string]string{pinned: "pinned"}}
+	maps.Copy(record.Labels, labels)
 	config, err := configuration(ctx, l.client.ContentStore(), target)
 	if err != nil {
 		return LabImage{}, fmt.Errorf("the image %s is damaged: %w", ref, err)

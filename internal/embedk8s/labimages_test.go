@@ -79,6 +79,7 @@ func newStore(t *testing.T) *store {
 	}
 	client, err := containerd.New("", containerd.WithServices(
 		containerd.WithContentStore(db.ContentStore()),
+		containerd.WithContainerStore(metadata.NewContainerStore(db)),
 		containerd.WithImageStore(collectingImages{metadata.NewImageStore(db), db}),
 		containerd.WithLeasesService(collectingLeases{metadata.NewLeaseManager(db), db}),
 		containerd.WithSnapshotters(db.Snapshotters()),

@@ -58,6 +58,22 @@ func (l *LabImages) Pull(ctx context.Context, ref string, progress func(PullProg
 	if err != nil {
 		return LabImage{}, registryError(ref, err)
 	}
+	img, err := l.bring(ctx, ref, target, fetcher, nil, progress)
+	if errors.As(err, new(*loadError)) {
+		err = registryError(ref, errors.Unwrap(err))
+	}
+	return img, err
+}
+
+// loadError is of the loading of an image's parts, rather than of what is done
+// with them here.
+type loadError struct{ error }
+
+func (e *loadError) Unwrap() error { return e.error }
+
+// bring loads an image's parts, unpacks it, and keeps it under its name. What an
+// interrupted call has loaded is not loaded again within leaseFor.
+func (l *LabImages) bring(ctx context.Context, ref string, target ocispec.Descriptor, fetcher remotes.Fetcher, labels map[string]string, progress func(PullProgress)) (LabImage, error) {
 	sum := sha256.Sum256([]byte(ref))
 	lease := leases.Lease{ID: "gpulab-pull-" + hex.EncodeToString(sum[:8])}
 	if _, err := l.client.LeasesService().Create(ctx, leases.WithID(lease.ID), leases.WithExpiration(leaseFor)); err != nil && !errdefs.IsAlreadyExists(err) {
@@ -65,10 +81,10 @@ func (l *LabImages) Pull(ctx context.Context, ref string, progress func(PullProg
 	}
 	ctx = leases.WithLease(ctx, lease.ID)
 	if err := l.fetch(ctx, ref, target, fetcher, progress); err != nil {
-		return LabImage{}, registryError(ref, err)
+		return LabImage{}, &loadError{err}
 	}
 	progress(PullProgress{Unpacking: true})
-	img, err := l.keep(ctx, ref, target)
+	img, err := l.keep(ctx, ref, target, labels)
 	if err != nil {
 		return img, err
 	}
@@ -96,7 +112,7 @@ func (l *LabImages) fetch(ctx context.Context, ref string, target ocispec.Descri
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- images.Dispatch(ctx, images.Handlers(note, remotes.FetchHandler(cs, fetcher), children, source), semaphore.NewWeighted(parallelLayers), target)
+		ended <- images.Dispatch(ctx, images.Handlers(note, whole(cs, remotes.FetchHandler(cs, fetcher)), children, source), semaphore.NewWeighted(parallelLayers), target)
 	}()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -110,6 +126,19 @@ func (l *LabImages) fetch(ctx context.Context, ref string, target ocispec.Descri
 			mu.Unlock()
 			progress(loaded(ctx, cs, now))
 		}
+	}
+}
+
+// whole lets go of a part that is not what its digest says: it would be gone on
+// with for ever.
+func whole(cs content.Store, fetch images.HandlerFunc) images.HandlerFunc {
+	return func(ctx context.Context, d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+		list, err := fetch(ctx, d)
+		if errdefs.IsFailedPrecondition(err) {
+			_ = cs.Abort(context.WithoutCancel(ctx), remotes.MakeRefKey(ctx, d))
+			err = fmt.Errorf("the part %s arrived damaged: %w", d.Digest, err)
+		}
+		return list, err
 	}
 }
 

@@ -28,6 +28,8 @@ import (
 // Client speaks to the head as a machine of the pool, or as one that wants to join.
 type Client struct {
 	http *http.Client
+	// bulk is for images, on connections of their own: readings do not wait for them.
+	bulk *http.Client
 	port uint16 // of the head's door
 
 	mu     sync.Mutex
@@ -51,7 +53,10 @@ func (c *Client) Head() netip.AddrPort {
 
 // Reconnect ends connections that nothing uses, so that the next call makes one
 // from where this machine is now.
-func (c *Client) Reconnect() { c.http.CloseIdleConnections() }
+func (c *Client) Reconnect() {
+	c.http.CloseIdleConnections()
+	c.bulk.CloseIdleConnections()
+}
 
 // dial tries where the head answered last, then all else that is known of it.
 func (c *Client) dial(ctx context.Context, network string) (net.Conn, error) {
@@ -163,15 +168,22 @@ func Member(places Places, authority *x509.Certificate, certificate func() (*tls
 
 func newClient(places Places, config *tls.Config) *Client {
 	c := &Client{places: places, port: places.Addresses[0].Port()}
-	c.http = &http.Client{Transport: &http.Transport{
-		TLSClientConfig: config, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 30 * time.Second,
-		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return c.dial(ctx, network)
-		},
-		HTTP2: &http.HTTP2Config{SendPingTimeout: silence / 2, PingTimeout: silence / 2},
-	}}
+	client := func(frame int) *http.Client {
+		return &http.Client{Transport: &http.Transport{
+			TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 30 * time.Second,
+			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return c.dial(ctx, network)
+			},
+			HTTP2: &http.HTTP2Config{SendPingTimeout: silence / 2, PingTimeout: silence / 2, MaxReadFrameSize: frame},
+		}}
+	}
+	c.http, c.bulk = client(0), client(bulkFrame)
 	return c
 }
+
+// bulkFrame is how much of an image comes at once, in bytes: the fewer pieces, the
+// less work.
+const bulkFrame = 256 << 10
 
 // dialFirst tries the addresses in turn.
 func dialFirst(ctx context.Context, network string, addresses []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
@@ -210,6 +222,10 @@ func Reach(ctx context.Context, addresses []netip.AddrPort) (head netip.AddrPort
 }
 
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
+	return c.send(ctx, c.http, method, path, body, header)
+}
+
+func (c *Client) send(ctx context.Context, client *http.Client, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
 	host := net.JoinHostPort(nodes.HeadName, strconv.Itoa(int(c.port)))
 	r, err := http.NewRequestWithContext(ctx, method, "https://"+host+path, body)
 	if err != nil {
@@ -218,14 +234,14 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, he
 	for k, v := range header {
 		r.Header[k] = v
 	}
-	resp, err := c.http.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		if errors.Is(err, ErrForeign) {
 			return nil, ErrForeign
 		}
 		return nil, fmt.Errorf("the head does not answer: %w", err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent {
 		defer resp.Body.Close()
 		p := &Problem{Message: "the head answered " + resp.Status}
 		_ = json.NewDecoder(io.LimitReader(resp.Body, smallBody)).Decode(p)

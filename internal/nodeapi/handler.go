@@ -35,6 +35,10 @@ type Head interface {
 	// Check looks how far the machine's way into the pool is; with pods, it lets
 	// a pod there ask one on the head.
 	Check(ctx context.Context, n nodes.Node, pods bool) (Progress, error)
+	// Images are those that every machine is to have, and Blob a part of one of
+	// them; of anything else it is an error.
+	Images(ctx context.Context) (Images, error)
+	Blob(ctx context.Context, digest string) (Blob, error)
 	// Left is told of a machine that takes itself out of the pool.
 	Left(ctx context.Context, n nodes.Node) error
 }
@@ -61,13 +65,14 @@ const joinsEvery = 3 * time.Second
 
 type handler struct {
 	Config
-	joins   *rate.Limiter
-	streams streams
+	joins     *rate.Limiter
+	streams   streams
+	transfers transfers
 }
 
 // Handler answers machines. It is served with the authority's ServerConfig.
 func Handler(cfg Config) http.Handler {
-	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst), streams: streams{open: map[int64]*live{}}}
+	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst), streams: streams{open: map[int64]*live{}}, transfers: transfers{each: map[int64]int{}}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, h.Head.Hello(), nil) })
 	mux.HandleFunc("POST /v1/join", h.join)
@@ -78,6 +83,8 @@ func Handler(cfg Config) http.Handler {
 	}))
 	mux.HandleFunc("POST /v1/certificate", h.machine(h.renew))
 	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return struct{}{}, h.Head.Left(r.Context(), n) }))
+	mux.HandleFunc("GET /v1/images", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Images(r.Context()) }))
+	mux.HandleFunc("GET /v1/blobs/{digest}", h.blob)
 	mux.HandleFunc("POST /v1/stream", h.stream)
 	if cfg.Requests != nil {
 		h.handleRequests(mux)
@@ -184,15 +191,21 @@ func (h *handler) who(r *http.Request) (nodes.Node, error) {
 	return n, err
 }
 
+// member is the machine that asks, which is where it speaks from.
+func (h *handler) member(r *http.Request) (nodes.Node, error) {
+	n, err := h.who(r)
+	if err == nil {
+		if err = h.streams.elsewhere(n, addressOf(r)); err != nil {
+			h.Head.Refused(r.Context(), n.Name, r.RemoteAddr, err.Error())
+		}
+	}
+	return n, err
+}
+
 // machine is for questions that only machines of the pool may ask.
 func (h *handler) machine(fn func(*http.Request, nodes.Node) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		n, err := h.who(r)
-		if err == nil {
-			if err = h.streams.elsewhere(n, addressOf(r)); err != nil {
-				h.Head.Refused(r.Context(), n.Name, r.RemoteAddr, err.Error())
-			}
-		}
+		n, err := h.member(r)
 		if err != nil {
 			h.answer(w, nil, err)
 			return

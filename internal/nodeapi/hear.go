@@ -21,6 +21,7 @@ const (
 	mostGPUs     = 64
 	mostFeatures = 64
 	mostEvents   = 1000
+	mostImages   = 256
 	// A machine reports every second. What has waited on the way comes at once,
 	// and may be small; who goes on like that is cut off.
 	linesPerSecond = 50
@@ -148,6 +149,8 @@ func believable(n nodes.Node, r *Report) error {
 		return fmt.Errorf("the machine %s told of %d GPUs, more than one can have", n.Name, len(s.GPUs))
 	case len(r.Features) > mostFeatures:
 		return fmt.Errorf("the machine %s told of %d features, more than GPUs have", n.Name, len(r.Features))
+	case r.Images != nil && len(r.Images.Have) > mostImages:
+		return fmt.Errorf("the machine %s told of %d images, more than a lab has", n.Name, len(r.Images.Have))
 	}
 	return nil
 }

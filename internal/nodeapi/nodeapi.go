@@ -82,6 +82,8 @@ type Report struct {
 	Features map[string]string `json:"features,omitempty"`
 	// Host is how busy the machine is; nil from one that does not tell.
 	Host *Host `json:"host,omitempty"`
+	// Images is how far the machine is with the pool's; nil from one that does not tell.
+	Images *ImageState `json:"images,omitempty"`
 	// ClockOff is how far the machine's clock is ahead of the head's, which has
 	// put the snapshot on its own; 0 where that does not matter.
 	ClockOff time.Duration `json:"-"`
@@ -106,6 +108,8 @@ type Orders struct {
 	Version string `json:"version,omitempty"`
 	// Places are where the head is found now.
 	Places Places `json:"places,omitzero"`
+	// Images is the version of the list of images that the machine is to have.
+	Images string `json:"images,omitempty"`
 	// LentAnyway are the UUIDs of GPUs that are lent out although somebody
 	// outside gpulab uses them.
 	LentAnyway []string `json:"lentAnyway,omitempty"`

@@ -31,7 +31,9 @@ type head struct {
 	reports []Report
 	refused []string
 	left    []string
-	slow    func() // called for each report, where it is set
+	blobs   map[string][]byte // parts of images, by digest
+	gate    chan struct{}     // see memoryBlob
+	slow    func()            // called for each report, where it is set
 }
 
 func (h *head) Hello() Hello {
@@ -86,7 +88,7 @@ type lab struct {
 	door      netip.AddrPort
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	s, err := store.Open(t.Context(), t.TempDir())
 	if err != nil {
@@ -109,7 +111,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func (l *lab) invite(t *testing.T) nodes.Code {
+func (l *lab) invite(t testing.TB) nodes.Code {
 	t.Helper()
 	c, _, err := l.registry.Invite(t.Context(), l.authority.Fingerprint(), []netip.AddrPort{l.door})
 	if err != nil {
@@ -119,7 +121,7 @@ func (l *lab) invite(t *testing.T) nodes.Code {
 }
 
 // join lets a machine in, and returns a client for it.
-func (l *lab) join(t *testing.T, name string) (*Client, *ecdsa.PrivateKey) {
+func (l *lab) join(t testing.TB, name string) (*Client, *ecdsa.PrivateKey) {
 	t.Helper()
 	code := l.invite(t)
 	key, err := nodes.NewKey()
@@ -144,7 +146,7 @@ func (l *lab) join(t *testing.T, name string) (*Client, *ecdsa.PrivateKey) {
 	return l.member(t, authority, key, admission.Certificate), key
 }
 
-func (l *lab) member(t *testing.T, authority *x509.Certificate, key *ecdsa.PrivateKey, text []byte) *Client {
+func (l *lab) member(t testing.TB, authority *x509.Certificate, key *ecdsa.PrivateKey, text []byte) *Client {
 	t.Helper()
 	leaf, err := nodes.ParseCertificate(text)
 	if err != nil {

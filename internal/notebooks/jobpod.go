@@ -34,9 +34,6 @@ const logCut = "\n[gpulab left out %020d bytes here]\n"
 // jobGrace is what a job has to save its state, from SIGTERM to its end.
 const jobGrace = 30 * time.Second
 
-// scratchSize is what it may write beside its home, as of a notebook.
-const scratchSize = "20Gi"
-
 // jobSpec is what the runner is told, as JSON.
 type jobSpec struct {
 	ID     int64    `json:"id"`
@@ -113,7 +110,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		Args: []string{"python3", "-I", "-c", jobRunner},
 		// In base64, because Kubernetes would read $(…) in it.
 		Env:                      append(s.jobEnv(l, home), corev1.EnvVar{Name: "GPULAB_JOB", Value: base64.StdEncoding.EncodeToString(spec)}),
-		Resources:                profile.resources(),
+		Resources:                profile.resources(s.cfg.ScratchSize),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
 			Privileged: new(false), AllowPrivilegeEscalation: new(false), RunAsNonRoot: new(true), RunAsUser: &o.UID, RunAsGroup: &o.UID,
@@ -157,7 +154,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 }
 
 func (s *Service) jobEnv(l Launch, home string) []corev1.EnvVar {
-	env := []corev1.EnvVar{{Name: "HOME", Value: home}, {Name: "JUPYTERHUB_USER", Value: l.Handle}}
+	env := []corev1.EnvVar{{Name: "HOME", Value: home}, {Name: "JUPYTERHUB_USER", Value: l.Handle}, {Name: "SCRATCH", Value: "/scratch"}}
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.JobEnv)) {
 		env = append(env, corev1.EnvVar{Name: name, Value: s.cfg.JobEnv[name]})
 	}
@@ -165,14 +162,15 @@ func (s *Service) jobEnv(l Launch, home string) []corev1.EnvVar {
 }
 
 // resources are what a container of this profile is promised, and may take.
-func (p Profile) resources() corev1.ResourceRequirements {
+// scratch is what it may write beside its home.
+func (p Profile) resources(scratch resource.Quantity) corev1.ResourceRequirements {
 	need := p.need()
 	r := corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{
 			corev1.ResourceCPU: *resource.NewMilliQuantity(need.MilliCPU, resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(need.Memory, resource.BinarySI),
 			corev1.ResourceEphemeralStorage: resource.MustParse("0"),
 		},
-		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(scratchSize)},
+		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: scratch},
 	}
 	if p.CPUs > 0 {
 		r.Limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(p.CPUs*1000), resource.DecimalSI)
@@ -191,7 +189,7 @@ func addVolumes(pod *corev1.Pod, container *corev1.Container, home string, o pod
 	claim := func(name string, readOnly bool) corev1.VolumeSource {
 		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: readOnly}}
 	}
-	scratch := resource.MustParse(scratchSize)
+	scratch := container.Resources.Limits[corev1.ResourceEphemeralStorage]
 	memory := &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
 	if limit, ok := container.Resources.Limits[corev1.ResourceMemory]; ok {
 		memory.SizeLimit = resource.NewQuantity(limit.Value()/2, resource.BinarySI)
@@ -200,8 +198,9 @@ func addVolumes(pod *corev1.Pod, container *corev1.Container, home string, o pod
 		{Name: "home", VolumeSource: claim("home", false)},
 		{Name: "shm", VolumeSource: corev1.VolumeSource{EmptyDir: memory}},
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}}},
+		{Name: "local", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}}},
 	}
-	container.VolumeMounts = []corev1.VolumeMount{{Name: "home", MountPath: home}, {Name: "shm", MountPath: "/dev/shm"}, {Name: "scratch", MountPath: "/tmp"}}
+	container.VolumeMounts = []corev1.VolumeMount{{Name: "home", MountPath: home}, {Name: "shm", MountPath: "/dev/shm"}, {Name: "scratch", MountPath: "/tmp"}, {Name: "local", MountPath: "/scratch"}}
 	groups := map[int64]bool{}
 	for _, f := range o.Folders {
 		mount := corev1.VolumeMount{Name: f.Claim, MountPath: home + "/shared/" + f.Name, ReadOnly: f.ReadOnly}

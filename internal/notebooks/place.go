@@ -55,8 +55,8 @@ func (s *Service) placing() Placing {
 	return s.cfg.Placing()
 }
 
-// ruled tells whether the lab's rules keep it off some machines.
-func (n Need) ruled() bool { return n.NoGPUs || len(n.Barred) > 0 }
+// ruled tells whether something keeps it off some machines.
+func (n Need) ruled() bool { return n.NoGPUs || len(n.Barred) > 0 || len(n.Lacking) > 0 }
 
 // choose decides between the machines of a pool.
 func choose(room Room, need Need, rules Placing) Placement {
@@ -79,7 +79,7 @@ func choose(room Room, need Need, rules Placing) Placement {
 	}
 	switch {
 	case need.Only != "":
-		p.Why = "Its home or its image is on no other machine."
+		p.Why = "Its home is on no other machine."
 	case need.GPUs > 0:
 		p.preferOf(open, rules.GPUs == GPUsSpread)
 	case need.NoGPUs:
@@ -161,7 +161,7 @@ func (s *Service) nowhere(p Profile) string {
 	case room.has(need):
 		return ""
 	case need.Only != "":
-		return fmt.Sprintf("CPU notebooks run on machines without GPUs only, by the lab’s rules, and this one starts on %s only, because its home or its image is nowhere else. An admin can change the rule on the page of the machines.", s.called(need.Only))
+		return fmt.Sprintf("CPU notebooks run on machines without GPUs only, by the lab’s rules, and this one starts on %s only, because its home is nowhere else. An admin can change the rule on the page of the machines.", s.called(need.Only))
 	}
 	return "CPU notebooks run on machines without GPUs only, by the lab’s rules, and this lab has no such machine. An admin can change the rule on the page of the machines."
 }
@@ -174,7 +174,7 @@ func (s *Service) away(l Launch) (why string, never bool) {
 		return "", false
 	}
 	room := s.room()
-	if len(room.Nodes) == 0 || room.open(need) {
+	if _, image := s.withoutImage(need, room); image || len(room.Nodes) == 0 || room.open(need) {
 		return "", false
 	}
 	if others := s.closedTo(need, room); others != "" {
@@ -201,6 +201,30 @@ func (s *Service) closedTo(need Need, room Room) string {
 		return ""
 	}
 	return strings.Join(list, ", ") + "."
+}
+
+// withoutImage says which machines could take a launch once they have its image,
+// "" where there are none; all tells that no other could.
+func (s *Service) withoutImage(need Need, room Room) (words string, all bool) {
+	whole := need
+	whole.Lacking = nil
+	var list []string
+	for _, n := range room.Nodes {
+		if n.fits(need) || !n.fits(whole) {
+			continue
+		}
+		text := s.called(n.Name) + " does not have its image yet"
+		if s.cfg.Getting != nil {
+			if how := s.cfg.Getting(n.Name); how != "" {
+				text += " (" + how + ")"
+			}
+		}
+		list = append(list, text)
+	}
+	if len(list) == 0 {
+		return "", false
+	}
+	return strings.Join(list, ", ") + ".", !room.opens(need)
 }
 
 // join puts a space between sentences where there are two.

@@ -29,7 +29,7 @@ func TestChoose(t *testing.T) {
 		{"packed", Room{Nodes: all}, need(2), Placing{}, Placement{Prefer: []string{"b"}, Why: "Of the machines with room for it, it had the fewest free GPUs: others stay whole for notebooks that need several."}},
 		{"spread", Room{Nodes: all}, need(2), Placing{GPUs: GPUsSpread}, Placement{Prefer: []string{"a"}, Why: "Of the machines with room for it, it had the most free GPUs."}},
 		{"one left", Room{Nodes: all}, need(3), Placing{GPUs: GPUsSpread}, Placement{Prefer: []string{"a"}, Why: "No other machine had room for it."}},
-		{"no choice by the home", Room{Nodes: all}, only, Placing{}, Placement{Why: "Its home or its image is on no other machine."}},
+		{"no choice by the home", Room{Nodes: all}, only, Placing{}, Placement{Why: "Its home is on no other machine."}},
 		{"CPU anywhere", Room{Nodes: all}, need(0), Placing{}, Placement{}},
 		{"CPU apart", Room{Nodes: all}, need(0), Placing{CPU: CPUPrefer}, Placement{Prefer: []string{"c"}, Why: "CPU notebooks run on machines without GPUs where one has room, by the lab’s rules."}},
 		{"CPU apart, and no room there", Room{Nodes: append([]NodeRoom{full}, all[:2]...)}, need(0), Placing{CPU: CPUPrefer}, Placement{Why: "CPU notebooks run on machines without GPUs where one has room, by the lab’s rules, and none had."}},

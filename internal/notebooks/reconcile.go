@@ -304,8 +304,11 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 			if v.inLine() && !t.housed && t.tries > 0 {
 				return // what keeps it from the line is said already
 			}
-			t.reason = join(waitWords(v, room, position), s.closedTo(v.need, room))
+			images, all := s.withoutImage(v.need, room)
+			t.reason = join(join(waitWords(v, room, position), s.closedTo(v.need, room)), images)
 			switch {
+			case all && !v.never:
+				t.reason = images + " It starts when that is there."
 			case v.admit:
 				t.reason = "Several notebooks are starting at this moment; this one is among the next."
 			case v.inLine() && !v.never && room.opens(v.need) && s.cfg.Line.Trouble() != "":
@@ -387,6 +390,9 @@ func (s *Service) needOf(p Profile) Need {
 		n.Only = s.cfg.OnlyOn(p.Slug)
 	}
 	n.NoGPUs = n.GPUs == 0 && s.placing().CPU == CPURequire
+	if s.cfg.Lacking != nil {
+		n.Lacking = s.cfg.Lacking(p.Image)
+	}
 	return n
 }
 

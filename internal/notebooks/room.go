@@ -71,8 +71,9 @@ func (s *Service) called(machine string) string {
 func (r Room) machines() []NodeRoom { return slices.Concat(r.Nodes, r.Cordoned, r.Away) }
 
 // has reports whether some machine of the pool, empty, would do for it: one that
-// takes no new work or is away included.
+// takes no new work, is away, or does not have its image yet included.
 func (r Room) has(need Need) bool {
+	need.Lacking = nil
 	return slices.ContainsFunc(r.machines(), func(n NodeRoom) bool { return n.fits(need) })
 }
 

@@ -14,6 +14,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -132,6 +134,8 @@ type Config struct {
 	// DoorFree tells of one whether no other program listens there.
 	Doors    []int
 	DoorFree func(port int) bool
+	// ScratchSize is what a job may write beside its home; zero is 20 GiB.
+	ScratchSize resource.Quantity
 	// JobEnv is in the environment of every job, such as the proxy it is to use.
 	JobEnv map[string]string
 	// CordonReason says why a machine takes no new work, in a few words, "" for
@@ -149,6 +153,10 @@ type Config struct {
 	Barred  func(userID int64) []string
 	ForWhom func(machine string) string
 	Limited func() []string
+	// Lacking are the machines that do not have a container image yet, "" for
+	// gpulab's own; Getting says how far one is, "" for nothing to say. Nil: all have all.
+	Lacking func(image string) []string
+	Getting func(machine string) string
 	// Placing is how machines are chosen. Nil is the zero value.
 	Placing func() Placing
 	// Called is what a machine is shown as. Nil shows names.
@@ -205,6 +213,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.ScratchSize.IsZero() {
+		cfg.ScratchSize = resource.MustParse("20Gi")
 	}
 	if err := CheckProfiles(cfg.Profiles); err != nil {
 		return nil, err

@@ -162,7 +162,7 @@ func neverWords(need Need, room Room) string {
 	most := room.largest()
 	switch {
 	case need.Only != "":
-		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))
+		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))
 	case most == 0:
 		return "No machine of this lab offers a GPU now."
 	case need.GPUKind != (GPUKind{}):
@@ -210,7 +210,7 @@ func shortWords(v verdict, room Room) string {
 	}
 	switch {
 	case v.short == shortGPU && v.need.Only != "" && len(room.Nodes) > 1:
-		return fmt.Sprintf("It starts on %s only, because its home or its image is nowhere else, and no GPU is free there.", room.called(v.need.Only))
+		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and no GPU is free there.", room.called(v.need.Only))
 	case v.short == shortGPU && withheld == total:
 		return "No GPU is lent out now; the GPU page says why. It starts when one is."
 	case v.short == shortGPU && withheld > 0:

@@ -25,6 +25,7 @@ type launchView struct {
 	Steps                   []stepView
 	Holders                 []launchHolder
 	Where                   string // the machine, and why that one; "" in a lab of one
+	Scratch                 string // what it may write on its machine's own disk, while it has one
 	Own                     bool
 	Simulated               bool
 	Open                    string // address of the notebook while it runs
@@ -174,6 +175,9 @@ func (s *Server) launchView(r *http.Request, v visitor, l *notebooks.Launch) lau
 	}
 	if l.Node != "" && l.Active() && len(s.cfg.Fleet.Snapshots()) > 1 {
 		view.Where = strings.TrimSpace("It runs on " + s.called(l.Node) + ". " + l.WhyHere())
+	}
+	if l.Active() && l.State != notebooks.Waiting {
+		view.Scratch = s.cfg.Scratch
 	}
 	view.MayCancel = l.State == notebooks.Waiting
 	view.MayStop = l.State == notebooks.Starting || l.State == notebooks.Running

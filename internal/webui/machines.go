@@ -72,12 +72,15 @@ type nodeView struct {
 	State          string
 	StateTone      tone
 	Detail         string
-	GPUs           string
-	Simulated      bool
-	Stale          bool // the readings are of some time ago
-	Readings       []reading
-	Facts          []string
-	Notebooks      []nodeNotebookView
+	// Images says which of the pool's images it gets now, or why it lacks some.
+	Images     string
+	ImagesTone tone
+	GPUs       string
+	Simulated  bool
+	Stale      bool // the readings are of some time ago
+	Readings   []reading
+	Facts      []string
+	Notebooks  []nodeNotebookView
 	// Cordon says that it takes no new work and why, Emptying when what is there ends.
 	Cordon, CordonBy, Emptying string
 	// Keepable says that what is there can stay after all, EndNow what ends with the
@@ -222,6 +225,12 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 		view.Detail = n.Detail
 		if !strings.HasPrefix(n.Detail, n.Shown()) { // a name stays as it is
 			view.Detail = sentence(n.Detail)
+		}
+	}
+	if n.State == ctl.NodeReady && n.Images != nil {
+		view.Images, view.ImagesTone = n.Detail, "info"
+		if n.Images.Failed != "" && n.Images.Loading == "" {
+			view.ImagesTone = "warn"
 		}
 	}
 	view.GPUs = count(n.GPUs, "GPU", "GPUs")

@@ -157,6 +157,9 @@ type Config struct {
 	// Machine returns what everybody should know of the machine, a sentence each:
 	// that it stays awake, that it was asleep. Nil knows nothing.
 	Machine func() []string
+	// Scratch is what notebooks may write beside their homes, such as "20 GiB"; ""
+	// says nothing of it.
+	Scratch string
 	// Barred are the machines that somebody may not use, by name. Nil bars nobody.
 	Barred func(userID int64) []string
 	// Emptying is what somebody (by handle) is told whose notebooks end because

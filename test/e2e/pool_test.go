@@ -35,6 +35,7 @@ func TestPool(t *testing.T) {
 		{"join", p.join, true},
 		{"used code", p.usedCode, false},
 		{"join again", p.joinAgain, false},
+		{"images from the head", p.images, false},
 		{"doctor of a machine", p.doctor, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
@@ -111,6 +112,15 @@ gpus: simulated
 simulatedGPUs: 1
 storage:
   shared: /srv/lab
+profiles:
+  - slug: cpu
+    title: CPU notebook
+  - slug: gpu
+    title: GPU notebook
+    gpus: 1
+  - slug: torch
+    title: PyTorch notebook
+    image: ` + torchImage + `
 network:
   allow:
     - name: the wire
@@ -146,7 +156,14 @@ func (p *pool) setUp(t *testing.T, a *appliance) {
 	}
 	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	p.mountShared(a, p.node)
+	hideImages(a, p.node)
 	p.before = p.node.Snapshot(a.ctx)
+}
+
+// hideImages makes a machine one on which the package gpulab-images is not: what
+// it needs it gets from the head.
+func hideImages(a *appliance, on *lab.Lab) {
+	on.MustRun(a.ctx, "mount", "-t", "tmpfs", "none", filepath.Join(filepath.Dir(a.Binary()), "images"))
 }
 
 type invitation struct {
@@ -236,8 +253,30 @@ func (p *pool) state(t *testing.T, a *appliance) string {
 	return ""
 }
 
+// imageParts is where containerd keeps parts of images, in ingest those under way.
+const imageParts = "/var/lib/gpulab/k3s/agent/containerd/io.containerd.content.v1.content/"
+
+// joinCutShort lets the machine join, and kills all of gpulab there while the head
+// hands over a large part of an image.
+func (p *pool) joinCutShort(t *testing.T, a *appliance) {
+	var out bytes.Buffer
+	cmd := p.node.Command(a.ctx, p.node.Binary(), "join", p.code)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	p.node.MustRun(a.ctx, "sh", "-c", `for i in $(seq 6000); do
+		[ -n "$(find `+imageParts+`ingest -name data -size +4M 2>/dev/null)" ] && exit; sleep 0.02; done; exit 1`)
+	p.node.Kill(a.ctx, "KILL", "gpulab")
+	<-ended
+	t.Logf("killed while images came:\n%s", out.String())
+}
+
 func (p *pool) join(t *testing.T, a *appliance) {
 	p.code = p.invite(t, a).Code
+	p.joinCutShort(t, a)
 	cmd := p.node.Command(a.ctx, p.node.Binary(), "join", "-")
 	cmd.Stdin = strings.NewReader("gpulab join " + p.code + "\n")
 	began := time.Now()
@@ -245,7 +284,10 @@ func (p *pool) join(t *testing.T, a *appliance) {
 	if err != nil || !bytes.Contains(out, []byte(nodeName+" is in the pool of Pool lab after")) {
 		t.Fatalf("join: %v\n%s", err, out)
 	}
-	t.Logf("from the pasted line to the pool: %s\n%s", time.Since(began).Round(100*time.Millisecond), out)
+	t.Logf("from the kill to the pool: %s\n%s", time.Since(began).Round(100*time.Millisecond), out)
+	if p.node.Run(a.ctx, "grep", "-rq", "a part of an image goes on where it stopped", "/var/lib/gpulab/log").Code != 0 {
+		t.Error("a part of an image that was cut short has begun anew, or none was")
+	}
 	list := p.nodes(t, a)
 	if len(list.Nodes) != 2 || list.Nodes[0].Role != "head" || list.Note != "" {
 		t.Fatalf("%+v", list)
@@ -298,6 +340,60 @@ func (p *pool) joinAgain(t *testing.T, a *appliance) {
 		t.Errorf("join again:\n%s", got)
 	}
 	t.Logf("join again took %s", time.Since(began).Round(100*time.Millisecond))
+}
+
+// images: an image that admins bring in on the head reaches the machine. A part of
+// it that is damaged there is refused, and said; a notebook that can run nowhere
+// else waits for it; and when it is removed on the head, it goes on the machine.
+func (p *pool) images(t *testing.T, a *appliance) {
+	if n := p.node.Kill(a.ctx, "KILL", "gpulab"); n != 1 {
+		t.Errorf("%d programs called gpulab ran on the node", n)
+	}
+	file, _ := writeImage(t, a, "CUDA_VERSION=13.0.1")
+	a.MustGpulab(a.ctx, "images", "import", file)
+	spoil := func(is, becomes string) {
+		a.MustRun(a.ctx, "sh", "-ec", `for f in $(find `+imageParts+`blobs -type f -size -64k); do
+			if grep -q CUDA_VERSION=`+is+` $f; then sed -i s/CUDA_VERSION=`+is+`/CUDA_VERSION=`+becomes+`/ $f; fi; done`)
+	}
+	spoil("13.0.1", "13.0.2")
+	began := time.Now()
+	t.Log(p.node.MustGpulab(a.ctx, "join"))
+	detail := func() string { return p.nodes(t, a).Nodes[1].Detail }
+	a.eventually(t, "the head says that the image came damaged", func() bool {
+		return strings.Contains(detail(), "lacks images of the pool: the image "+torchImage+": it arrived damaged")
+	})
+	a.MustGpulab(a.ctx, "nodes", "cordon", p.head())
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/machines")
+	b.WaitText("#machine-"+nodeName, "it arrived damaged")
+	b.Pictures("pool-images")
+	launch(b, "torch", "Handed")
+	b.WaitText("#launch-state", nodeName+" does not have its image yet. It starts when that is there.")
+	b.Pictures("pool-waits-for-image")
+	spoil("13.0.2", "13.0.1")
+	waitJupyterLab(b, adminHandle)
+	t.Logf("handed over, and a notebook of it runs, %s after the machine was back", time.Since(began).Round(100*time.Millisecond))
+	if got := a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+adminHandle, "-o", "jsonpath={.items[*].spec.nodeName}"); got != nodeName {
+		t.Errorf("the notebook runs on %q", got)
+	}
+	if got := detail(); got != "" {
+		t.Errorf("of the machine is said %q", got)
+	}
+	b.Open(pages + "/")
+	b.Click("#mine", "Stop Handed")
+	b.Click("dialog[open]", "Stop")
+	waitGone(b, "Handed")
+	a.MustGpulab(a.ctx, "nodes", "uncordon", p.head())
+
+	const spare = "lab.example/spare:1"
+	there := func() bool {
+		return p.node.Run(a.ctx, "sh", "-c", `PATH=/var/lib/gpulab/bin/current:$PATH; bash -c "exec -a ctr k3s --address /run/k3s/containerd/containerd.sock -n k8s.io images ls -q" | grep -qx `+spare).Code == 0
+	}
+	a.MustGpulab(a.ctx, "images", "import", "--as", spare, file)
+	a.eventually(t, "it is on the machine", there)
+	a.MustGpulab(a.ctx, "images", "remove", spare)
+	a.eventually(t, "it is off the machine", func() bool { return !there() })
+	a.MustRun(a.ctx, "rm", file)
 }
 
 // doctor: a machine that has joined is looked at as what it is.
@@ -435,6 +531,15 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	p.kernels[nodeName].run(t, `open("from-node.txt", "w").write("as well"); precious = 7 * 7`)
 	if got := p.kernels[head].run(t, `print(open("from-node.txt").read())`); got != "as well" {
 		t.Errorf("on the head the file says %q", got)
+	}
+	// Scratch is each one's own, on its machine.
+	const scratch = `import os; print(os.environ["SCRATCH"], sorted(os.listdir("/scratch")))`
+	p.kernels[nodeName].run(t, `open("/scratch/here", "w").write("x")`)
+	if got := p.kernels[nodeName].run(t, scratch); got != "/scratch ['here']" {
+		t.Errorf("on %s: %s", nodeName, got)
+	}
+	if got := p.kernels[head].run(t, scratch); got != "/scratch []" {
+		t.Errorf("on the head: %s", got)
 	}
 	a.eventually(t, "the head says who holds which GPU, on both machines", func() bool {
 		holders := 0
@@ -1117,6 +1222,7 @@ func (p *pool) setUpLocal(t *testing.T, a *appliance) {
 	a.WriteFile("/etc/gpulab/config.yaml", localConfig)
 	testSetUp(t, a)
 	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
+	hideImages(a, p.node)
 	p.before = p.node.Snapshot(a.ctx)
 }
 
@@ -1125,9 +1231,12 @@ func (p *pool) joinLocal(t *testing.T, a *appliance) {
 	if got := a.MustGpulab(a.ctx, "invite-node"); !strings.Contains(got, "notebooks start on") || !strings.Contains(got, "storage.shared") {
 		t.Errorf("the invitation does not say where notebooks will run:\n%s", got)
 	}
-	if got := p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code, "--simulated-gpus", "2"); !strings.Contains(got, "own disk, so notebooks start there only") {
+	began := time.Now()
+	got := p.node.MustGpulab(a.ctx, "join", p.invite(t, a).Code, "--simulated-gpus", "2")
+	if !strings.Contains(got, "own disk, so notebooks start there only") {
 		t.Errorf("join does not say where notebooks will run:\n%s", got)
 	}
+	t.Logf("from the pasted line to the pool, with all images from the head: %s\n%s", time.Since(began).Round(100*time.Millisecond), got)
 	if list := p.nodes(t, a); len(list.Nodes) != 2 || list.Nodes[1].GPUs != 2 || !strings.Contains(list.Note, "because homes are on its own disk") {
 		t.Errorf("%+v", list)
 	}
@@ -1147,7 +1256,7 @@ func (p *pool) notebooksStay(t *testing.T, a *appliance) {
 	waitJupyterLab(b, adminHandle)
 	second := a.browser.For(t).Tab()
 	launch(second, "gpu", "Second")
-	second.WaitText("#launch-state", "only, because its home or its image is nowhere else, and no GPU is free there")
+	second.WaitText("#launch-state", "only, because its home is nowhere else, and no GPU is free there")
 	third := a.browser.For(t).Tab()
 	launch(third, "cpu", "Third")
 	waitJupyterLab(third, adminHandle)

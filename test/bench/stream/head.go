@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -51,6 +52,10 @@ func (h *head) Refused(context.Context, string, string, string) { h.refused.Add(
 func (*head) Token(context.Context, nodes.Node) (string, error) { return "", nil }
 func (*head) Orders(nodes.Node) nodeapi.Orders                  { return nodeapi.Orders{} }
 func (*head) Left(context.Context, nodes.Node) error            { return nil }
+func (*head) Images(context.Context) (nodeapi.Images, error)    { return nodeapi.Images{}, nil }
+func (*head) Blob(context.Context, string) (nodeapi.Blob, error) {
+	return nil, errors.New("there are no images")
+}
 func (*head) Check(context.Context, nodes.Node, bool) (nodeapi.Progress, error) {
 	return nodeapi.Progress{}, nil
 }

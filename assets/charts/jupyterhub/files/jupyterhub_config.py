@@ -228,12 +228,15 @@ c.KubeSpawner.volumes = [
     {"name": "shm", "emptyDir": {"medium": "Memory"}},
     # Jupyter's SQLite files: on a home that came over NFS they hang.
     {"name": "scratch", "emptyDir": {"sizeLimit": values["gpulab"]["scratchSize"]}},
+    # For people: the disk of the machine itself, whatever homes lie on.
+    {"name": "local", "emptyDir": {"sizeLimit": values["gpulab"]["scratchSize"]}},
     *as_list(get_config("singleuser.storage.extraVolumes")),
 ]
 c.KubeSpawner.volume_mounts = [
     {"name": "home", "mountPath": home},
     {"name": "shm", "mountPath": "/dev/shm"},
     {"name": "scratch", "mountPath": "/tmp"},
+    {"name": "local", "mountPath": "/scratch"},
     *as_list(get_config("singleuser.storage.extraVolumeMounts")),
 ]
 
@@ -466,6 +469,7 @@ c.KubeSpawner.extra_labels = {
 c.KubeSpawner.environment = {
     **get_config("singleuser.extraEnv", {}),
     "HOME": home,
+    "SCRATCH": "/scratch",
 }
 
 # A restarted hub asks every server, and stops those that do not answer in this
