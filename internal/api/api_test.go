@@ -245,6 +245,10 @@ var operations = map[string]struct {
 	"placeNotebooks":            {"/placing", `{"cpu": "prefer"}`, admin, users.ScopeFull},
 	"limitMachine":              {"/machines/gpu-two/limit", `{"for": ["role:member"]}`, admin, users.ScopeFull},
 	"unlimitMachine":            {"/machines/gpu-two/limit", "", admin, users.ScopeFull},
+	"getMyMail":                 {"/me/mail", "", signedIn, ""},
+	"changeMyMail":              {"/me/mail", `{"wanted": {}}`, signedIn, users.ScopeFull},
+	"getMail":                   {"/mail", "", admin, ""},
+	"testMail":                  {"/mail/test", `{"address": "ada@lab.example"}`, admin, users.ScopeFull},
 	"getTailnet":                {"/tailnet", "", admin, ""},
 	"turnTailnetOn":             {"/tailnet/up", `{"authKey": "tskey-auth-x"}`, admin, users.ScopeFull},
 	"turnTailnetOff":            {"/tailnet/down", "", admin, users.ScopeFull},
@@ -373,7 +377,7 @@ func TestDescription(t *testing.T) {
 			t.Errorf("%s %s is described as %+v", o.Method, o.Path, d)
 		}
 		public := operations[o.ID].allowed&nobody != 0
-		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" && o.ID != "cancelJob" && o.ID != "cancelJobTask" { // launch stops one's own
+		if scope := string(operations[o.ID].scope); !public && d.Scope != "any" && scope != "" && d.Scope != scope && o.ID != "stopNotebook" && o.ID != "keepNotebook" && o.ID != "cancelJob" && o.ID != "cancelJobTask" && o.ID != "stopService" { // launch stops one's own
 			t.Errorf("%s: scope %q, want %q", o.ID, d.Scope, scope)
 		}
 		if !public {

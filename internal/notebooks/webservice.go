@@ -233,7 +233,7 @@ func (s *Service) ShareService(ctx context.Context, u users.User, id int64, shar
 	if err != nil {
 		return err
 	}
-	return s.changeService(ctx, id, `share = ?, group_id = ?`, share.With, sql.NullInt64{Int64: share.group, Valid: share.group != 0})
+	return s.updateService(ctx, id, `share = ?, group_id = ?`, share.With, sql.NullInt64{Int64: share.group, Valid: share.group != 0})
 }
 
 // KeepService sets a service's stop time, from now on.
@@ -241,10 +241,10 @@ func (s *Service) KeepService(ctx context.Context, id int64, stopAfter time.Dura
 	if err := checkStopAfter(stopAfter); err != nil {
 		return err
 	}
-	return s.changeService(ctx, id, `stop_at = ?`, s.now().Add(stopAfter).UnixMilli())
+	return s.updateService(ctx, id, `stop_at = ?`, s.now().Add(stopAfter).UnixMilli())
 }
 
-func (s *Service) changeService(ctx context.Context, id int64, set string, args ...any) error {
+func (s *Service) updateService(ctx context.Context, id int64, set string, args ...any) error {
 	res, err := s.cfg.DB.ExecContext(ctx, `UPDATE services SET `+set+` WHERE service = ? AND (SELECT state FROM launches WHERE id = service) <> 'ended'`, append(args, id)...)
 	if err != nil {
 		return fmt.Errorf("change service %d: %w", id, err)

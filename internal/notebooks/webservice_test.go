@@ -212,7 +212,7 @@ func TestServicesRefused(t *testing.T) {
 	for want, change := range map[string]func(*ServiceRequest){
 		"needs the port":          func(r *ServiceRequest) { r.Port = 80 },
 		"that of notebooks":       func(r *ServiceRequest) { r.Port = 8888 },
-		"and 90 days at most":     func(r *ServiceRequest) { r.StopAfter = 91 * 24 * time.Hour },
+		"and 90 d at most":        func(r *ServiceRequest) { r.StopAfter = 91 * 24 * time.Hour },
 		"needs a letter":          func(r *ServiceRequest) { r.Name = "123" },
 		"nothing to run":          func(r *ServiceRequest) { r.Args = nil },
 		"take these directives":   func(r *ServiceRequest) { r.Args, r.Script = nil, "#GPULAB --array=0-9\ntrue\n" },
