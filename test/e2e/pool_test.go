@@ -91,6 +91,7 @@ type pool struct {
 	before lab.Snapshot // of the second machine, when it has its storage
 	code   string       // with which it joined
 	shared string       // the lab's storage, as this machine sees it
+	cut    bool         // a part of an image was under way when it was killed
 	// The first notebook on the head, the second on the node.
 	kernels map[string]*kernel
 	pods    map[string]poolPod
@@ -271,7 +272,9 @@ func (p *pool) joinCutShort(t *testing.T, a *appliance) {
 		[ -n "$(find `+imageParts+`ingest -name data -size +4M 2>/dev/null)" ] && exit; sleep 0.02; done; exit 1`)
 	p.node.Kill(a.ctx, "KILL", "gpulab")
 	<-ended
-	t.Logf("killed while images came:\n%s", out.String())
+	// On a fast wire the part may have come to its end before the kill did.
+	p.cut = p.node.MustRun(a.ctx, "sh", "-c", "find "+imageParts+"ingest -name data -size +0 2>/dev/null || true") != ""
+	t.Logf("killed while images came, with a part cut short: %t\n%s", p.cut, out.String())
 }
 
 func (p *pool) join(t *testing.T, a *appliance) {
@@ -285,8 +288,8 @@ func (p *pool) join(t *testing.T, a *appliance) {
 		t.Fatalf("join: %v\n%s", err, out)
 	}
 	t.Logf("from the kill to the pool: %s\n%s", time.Since(began).Round(100*time.Millisecond), out)
-	if p.node.Run(a.ctx, "grep", "-rq", "a part of an image goes on where it stopped", "/var/lib/gpulab/log").Code != 0 {
-		t.Error("a part of an image that was cut short has begun anew, or none was")
+	if p.cut && p.node.Run(a.ctx, "grep", "-rq", "a part of an image goes on where it stopped", "/var/lib/gpulab/log").Code != 0 {
+		t.Error("a part of an image that was cut short has begun anew")
 	}
 	list := p.nodes(t, a)
 	if len(list.Nodes) != 2 || list.Nodes[0].Role != "head" || list.Note != "" {
