@@ -83,7 +83,10 @@ func (s *Service) heldBy(ctx context.Context, l Launch, refused refusals) (words
 		words, err = s.spread(ctx, l, refused)
 		return words, "", err
 	}
-	return s.pauses(l), "", nil
+	if words = s.pauses(l); words == "" {
+		words, err = s.standsAside(ctx, l)
+	}
+	return words, "", err
 }
 
 // withinQuota lets a job in if its owner's quota has room for it, and says else

@@ -3,6 +3,7 @@ package notebooks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -325,4 +326,28 @@ func (s *Service) wayWords(l Launch) string {
 		}
 	}
 	return words
+}
+
+// aside is how long a job that gave way keeps out of the line at most.
+const aside = time.Minute
+
+// standsAside says for whom a job that gave way keeps out of the line: until they have its
+// GPU, it could be given that again. Something else may be in their way, so not for ever.
+func (s *Service) standsAside(ctx context.Context, l Launch) (words string, err error) {
+	if len(l.Job.Tries) == 0 {
+		return "", nil
+	}
+	last := l.Job.Tries[len(l.Job.Tries)-1]
+	gone := time.UnixMilli(last.Until)
+	if last.EndCode != EndPreempted || s.now().Sub(gone) > aside {
+		return "", nil
+	}
+	other, err := s.rows.get(ctx, last.ForLaunch)
+	switch {
+	case errors.Is(err, ErrNotFound) || err == nil && other.State != Waiting:
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	return fmt.Sprintf("It gave way to %s at %s, and is back in line once that has started.", last.For, gone.Local().Format("15:04:05")), nil
 }
