@@ -15,14 +15,13 @@ import (
 // afar, and sign in with accounts from elsewhere.
 func TestFolders(t *testing.T) {
 	t.Parallel()
-	live(t, []chapter{
+	live(t, append([]chapter{
 		{"set up", testSetUpFolders, true},
 		{"shared folders", testSharedFolders, true},
 		{"a member who leaves", testFolderLost, false},
 		{"a full home", testFullHome, false},
-		{"a tailnet", testTailnet, false},
 		{"single sign-on", testSingleSignOn, false},
-	})
+	}, byHand(t, chapter{"a tailnet", testTailnet, false})...))
 }
 
 // foldersConfig measures often, and gives who fills a home little time.

@@ -17,7 +17,7 @@ import (
 // and one waits.
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	live(t, []chapter{
+	live(t, append([]chapter{
 		{"set up", testSetUpIdle, true},
 		{"the idle one goes for the one who waits", testReclaim, true},
 		{"one click keeps it, once", testKeep, true},
@@ -25,8 +25,7 @@ func TestIdle(t *testing.T) {
 		{"a kernel that computes was left alone", testComputingIsSpared, false},
 		{"an admin frees one", testFreeIdle, false},
 		{"as old as one may get", testMaxAge, false},
-		{"mail", testMail, false},
-	})
+	}, byHand(t, chapter{"mail", testMail, false})...))
 }
 
 // idleConfig has times for a test's patience. What a loop on a processor holds is bounded by hours here, too.
