@@ -15,7 +15,7 @@ func TestImageSentence(t *testing.T) {
 	}{
 		{nil, ""},
 		{&nodeapi.ImageState{Have: []string{"sha256:0123"}}, ""},
-		{&nodeapi.ImageState{Loading: "notebook", Done: gib / 2, Total: 2 * gib}, "b gets images from the head: notebook, 25 % of 2.0 GiB."},
+		{&nodeapi.ImageState{Loading: "notebook", Done: gib / 2, Total: 2 * gib}, "b gets images from the head: notebook, 25 % of 2 GiB."},
 		{&nodeapi.ImageState{Loading: "notebook", Done: 2 * gib, Total: 2 * gib, Unpacking: true}, "b gets images from the head: notebook, unpacking."},
 		{&nodeapi.ImageState{Loading: "notebook"}, "b gets images from the head: notebook, 0 % of 0 MiB."},
 		{&nodeapi.ImageState{Failed: "the head does not answer"}, "b lacks images of the pool: the head does not answer. It tries again by itself."},
