@@ -29,6 +29,12 @@ func testDrift(t *testing.T, a *appliance) {
 	kubectl("-n", "user-"+guestHandle, "delete", "resourcequotas,limitranges", "--all")
 	kubectl("label", "namespace", "user-"+guestHandle, "pod-security.kubernetes.io/enforce=privileged", "--overwrite")
 	began := time.Now()
+	var lacking string
+	defer func() {
+		if t.Failed() && lacking != "" {
+			t.Log("what was not as it was: " + lacking)
+		}
+	}()
 	a.eventually(t, "everything is as it was", func() bool {
 		for _, look := range []struct {
 			want string
@@ -38,14 +44,16 @@ func testDrift(t *testing.T, a *appliance) {
 			{"1", []string{"-n", "kube-system", "get", "deployment", "coredns", "-o", "jsonpath={.spec.replicas}"}},
 			{"nvidia", []string{"get", "runtimeclass", "nvidia", "-o", "jsonpath={.metadata.name}"}},
 			{lab.Address, []string{"-n", "gpulab-system", "get", "endpointslice", "gpulab", "-o", "jsonpath={.endpoints[*].addresses[*]}"}},
-			{"default-deny notebook", []string{"-n", "user-" + guestHandle, "get", "networkpolicies", "-o", "jsonpath={.items[*].metadata.name}"}},
+			{"default-deny notebook service", []string{"-n", "user-" + guestHandle, "get", "networkpolicies", "-o", "jsonpath={.items[*].metadata.name}"}},
 			{"gpulab gpulab", []string{"-n", "user-" + guestHandle, "get", "resourcequotas,limitranges", "-o", "jsonpath={.items[*].metadata.name}"}},
 			{"restricted", []string{"get", "namespace", "user-" + guestHandle, "-o", `jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}`}},
 		} {
 			if got := a.Gpulab(a.ctx, append([]string{"kubectl"}, look.args...)...); got.Stdout != look.want {
+				lacking = fmt.Sprintf("%q, want %q: kubectl %s", got.Stdout, look.want, strings.Join(look.args, " "))
 				return false
 			}
 		}
+		lacking = ""
 		return true
 	})
 	t.Logf("mended after %s", time.Since(began).Round(100*time.Millisecond))

@@ -35,6 +35,7 @@ type jupyter struct {
 // line is the way from the person's computer to the server.
 type line struct {
 	cut  atomic.Bool // nothing passes
+	slow atomic.Bool // what the server says comes late
 	mu   sync.Mutex
 	ends []net.Conn
 }
@@ -58,9 +59,23 @@ func (l *line) serve(listener net.Listener, to string) {
 		l.mu.Lock()
 		l.ends = append(l.ends, in, out)
 		l.mu.Unlock()
-		go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
+		go func() { _, _ = io.Copy(in, late{out, l}); _ = in.Close() }()
 		go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
 	}
+}
+
+// late is a connection that is read from late while its line is slow.
+type late struct {
+	net.Conn
+	line *line
+}
+
+func (c late) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.line.slow.Load() {
+		time.Sleep(700 * time.Millisecond)
+	}
+	return n, err
 }
 
 // dropAll ends every connection.
@@ -360,6 +375,29 @@ func TestOutputsAfterSleep(t *testing.T) {
 	if strings.Contains(b.text(), "has changed on disk") {
 		b.fail("no question", errors.New("JupyterLab asks which version is right"))
 	}
+}
+
+// Saves that are asked for while one goes on, on a slow way to the server, are not
+// taken for somebody else's changes.
+func TestSavesInTurn(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "slow.ipynb", "print(6 * 7)", "")
+	b := j.browser(t)
+	j.open(b, "slow.ipynb")
+	j.slow.Store(true)
+	runCells(b, 1)
+	b.Mouse("the second cell", codeCells+`[1].querySelector(".cm-content")`)
+	for i := range 6 {
+		b.Type(fmt.Sprintf("# %d ", i))
+		b.Press("s", kb.ModifierCtrl)
+		time.Sleep(400 * time.Millisecond)
+	}
+	j.within(t, time.Minute, "the file has it all", "slow.ipynb", func(cells []fileCell) bool {
+		if strings.Contains(b.text(), "has changed on disk") {
+			b.fail("no question", errors.New("JupyterLab asks which version is right"))
+		}
+		return cells[0].text() == "42\n" && strings.Contains(fmt.Sprint(cells[1].Source), "# 5")
+	})
 }
 
 // The menu leads to gpulab's page of jobs with the notebook's path, as saved.

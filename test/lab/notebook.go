@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -180,10 +181,12 @@ const codeCells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
 // connected, although it shows an idle kernel: then a person does it once more.
 func runCell(b *Browser, number int, code string) string {
 	b.t.Helper()
+	asked := 0
 	for deadline := time.Now().Add(b.patience); time.Now().Before(deadline); time.Sleep(time.Second) {
 		state := Evaluate[string](b, `async number => {
 			const cell = `+codeCells+`[number], editor = cell?.querySelector(".cm-content");
 			if (cell?.querySelector(".jp-OutputArea-output")?.innerText.trim()) return "done";
+			if (document.querySelector(".jp-Dialog")) return "asked";
 			if (!editor || cell.querySelector(".jp-InputPrompt").innerText.trim() !== "[ ]:") return "busy";
 			editor.focus();
 			if (document.activeElement !== editor) return "busy";
@@ -191,6 +194,12 @@ func runCell(b *Browser, number int, code string) string {
 		}`, number)
 		if state == "done" {
 			break
+		}
+		if state == "asked" {
+			if asked++; asked > 10 {
+				b.fail("the cell's output", errors.New("JupyterLab asks something"))
+			}
+			continue
 		}
 		if state == "empty" {
 			b.Type(code)

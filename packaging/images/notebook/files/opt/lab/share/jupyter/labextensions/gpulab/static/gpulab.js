@@ -98,9 +98,37 @@
   const later = 30_000; // ms, for a run that another page follows
   const between = 5000; // ms between two saves because of a run, at least
 
+  // JupyterLab lets saves of one notebook overlap, and the later then takes what the
+  // earlier wrote for somebody else's change: it asks which version is right. Here one
+  // begins when the one before has ended, and asks that come meanwhile are one.
+  const orderly = new WeakSet(); // contexts whose saves wait for each other
+
+  function inTurn(context) {
+    if (orderly.has(context)) return;
+    orderly.add(context);
+    const save = context.save.bind(context);
+    let now, next; // the save that goes on, and the one behind it
+    context.save = () => {
+      if (next) return next;
+      const begin = () => {
+        next = undefined;
+        now = save().finally(() => (now = undefined));
+        return now;
+      };
+      if (!now) return begin();
+      next = now.then(begin, (error) => {
+        if (error?.name !== "ModalCancelError") return begin();
+        next = undefined; // somebody does not want it saved; they are not asked again
+        throw error;
+      });
+      return next;
+    };
+  }
+
   class Follower {
     constructor(app, panel, request) {
       Object.assign(this, { app, panel, request, context: panel.context });
+      inTurn(panel.context);
       this.since = 0; // the server's revision that this page has seen
       this.cut = new Set(); // runs of this page during which it was cut off
       this.taken = new Set(); // runs whose outputs this page gets from the server only
