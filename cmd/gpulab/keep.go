@@ -64,6 +64,8 @@ func (l *appliance) keepMending(ctx context.Context) error {
 	}
 }
 
+// mendCluster mends the objects, then the releases. A release may wait for long, also
+// for one of the objects: those are mended as well while releases are.
 func (l *appliance) mendCluster(ctx context.Context) error {
 	if err := l.mendObjects(ctx); err != nil {
 		return err
@@ -72,11 +74,36 @@ func (l *appliance) mendCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return l.charts().Apply(ctx, releases, func(e charts.Event) {
-		if e.Phase.Done() && e.Phase != charts.Unchanged {
-			slog.Info("chart", "release", e.Release, "now", e.Phase, "because", e.Detail)
+	applied := make(chan error, 1)
+	go func() {
+		applied <- l.charts().Apply(ctx, releases, func(e charts.Event) {
+			if e.Phase.Done() && e.Phase != charts.Unchanged {
+				slog.Info("chart", "release", e.Release, "now", e.Phase, "because", e.Detail)
+			}
+		})
+	}()
+	changes, again := l.mend, false
+	var pause <-chan time.Time
+	for {
+		select {
+		case err := <-applied:
+			if again {
+				l.mendSoon() // the releases have not been looked at since
+			}
+			return err
+		case <-changes:
+			again = true
+			if sleep(ctx, mendSettle) {
+				if err := l.mendObjects(ctx); err != nil && ctx.Err() == nil {
+					slog.Warn("objects of the cluster are not as they should be; trying again", "err", err)
+					l.mendSoon()
+				}
+			}
+			changes, pause = nil, time.After(mendPause)
+		case <-pause:
+			changes, pause = l.mend, nil
 		}
-	})
+	}
 }
 
 // mendObjects does it for what belongs to no chart: what depends on this

@@ -365,7 +365,8 @@ func (p *pool) images(t *testing.T, a *appliance) {
 	a.eventually(t, "the head says that the image came damaged", func() bool {
 		return strings.Contains(detail(), "lacks images of the pool: the image "+torchImage+": it arrived damaged")
 	})
-	a.MustGpulab(a.ctx, "nodes", "cordon", p.head())
+	head := p.nodes(t, a).Nodes[0].Name
+	a.MustGpulab(a.ctx, "nodes", "cordon", head)
 	b := a.browser.For(t).Tab()
 	b.Open(pages + "/machines")
 	b.WaitText("#machine-"+nodeName, "it arrived damaged")
@@ -386,7 +387,7 @@ func (p *pool) images(t *testing.T, a *appliance) {
 	b.Click("#mine", "Stop Handed")
 	b.Click("dialog[open]", "Stop")
 	waitGone(b, "Handed")
-	a.MustGpulab(a.ctx, "nodes", "uncordon", p.head())
+	a.MustGpulab(a.ctx, "nodes", "uncordon", head)
 
 	const spare = "lab.example/spare:1"
 	there := func() bool {
