@@ -31,7 +31,7 @@ func testDrift(t *testing.T, a *appliance) {
 	began := time.Now()
 	var lacking string
 	defer func() {
-		if t.Failed() && lacking != "" {
+		if lacking != "" {
 			t.Log("what was not as it was: " + lacking)
 		}
 	}()
