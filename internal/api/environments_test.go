@@ -28,7 +28,7 @@ func TestEnvironments(t *testing.T) {
 	ask(t, l, ada, "POST", "/environments", `{"from": "pytorch", "requirements": "humanize"}`).want(t, http.StatusUnprocessableEntity, "not both")
 	ask(t, l, ada, "POST", "/environments", `{"name": "small", "requirements": "humanize", "cuda": "99.0"}`).want(t, http.StatusConflict, "CUDA 99.0")
 
-	release := l.Environments.Hold()
+	_, release := l.Environments.Hold()
 	ask(t, l, ada, "POST", "/environments", `{"name": "small", "version": "1", "title": "Small", "requirements": "humanize\n"}`).want(t, http.StatusAccepted, `"state":"running"`, `"by":"ada"`)
 	ask(t, l, ada, "POST", "/environments", `{"name": "other", "requirements": "humanize\n"}`).want(t, http.StatusConflict, "one is built at a time")
 	type build struct{ State, Seen string }

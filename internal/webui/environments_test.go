@@ -27,8 +27,9 @@ func TestEnvironments(t *testing.T) {
 	c := l.client(t, "ada")
 	c.get("/environments").want(t, http.StatusOK, "No environments yet", "From the catalogue", "PyTorch", "data-science", "/events?view=environments", "gpulab run --env NAME")
 
-	release := l.environments.Hold()
+	begun, release := l.environments.Hold()
 	c.post("/environments", "/environments", url.Values{"from": {"pytorch"}}).want(t, http.StatusSeeOther)
+	<-begun
 	c.get("/environments").want(t, http.StatusOK, "Building pytorch/", "Finding out which packages that takes.", "Collecting humanize", "Begun by ada.", "Cancel the build", "disabled")
 	c.post("/environments", "/environments", url.Values{"name": {"other"}, "requirements": {"humanize"}}).want(t, http.StatusConflict, "is being built, and one is built at a time", `value="other"`, "humanize")
 	c.post("/environments", "/environments/cancel", nil).want(t, http.StatusSeeOther)
@@ -203,7 +204,7 @@ func TestBuildInABrowser(t *testing.T) {
 	if err := chromedp.Do(ctx, cookie(l, l.session(t, "ada")), screen(390, false), chromedp.Navigate(l.server.URL+"/environments")); err != nil {
 		t.Fatal(err)
 	}
-	release := l.environments.Hold()
+	_, release := l.environments.Hold()
 	defer release()
 	run(ctx, t, `document.querySelector('input[name=from][value=pytorch]').form.querySelector('button').click()`)
 	eventually(ctx, t, "it is being built", `document.querySelector('#environment-build').innerText.includes('Building pytorch/')`)

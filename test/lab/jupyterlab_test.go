@@ -375,6 +375,34 @@ func TestOutputsAfterSleep(t *testing.T) {
 	noQuestion(b)
 }
 
+// A save that somebody cancels is not tried again by those that waited behind it.
+func TestCancelledSave(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "two.ipynb", "print('run')", "")
+	b := j.browser(t)
+	j.open(b, "two.ipynb")
+	runCells(b, 1)
+	b.WaitFor("the run", shown(0)+`.includes("run")`)
+	time.Sleep(6 * time.Second) // the next run saves at once again
+	b.Mouse("the second cell", codeCells+`[1].querySelector(".cm-content")`)
+	b.Type("# here")
+	j.write(t, "two.ipynb", "print('of another computer')")
+	j.slow.Store(true)
+	b.Press("s", kb.ModifierCtrl)
+	b.Press(kb.Enter, kb.ModifierShift) // saves, too
+	b.WaitFor("the question", `document.querySelector(".jp-Dialog")?.innerText.includes("has changed on disk")`)
+	b.Click(".jp-Dialog", "Cancel")
+	for range 20 {
+		if strings.Contains(b.text(), "has changed on disk") {
+			t.Fatal("it asks again")
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if got := j.read(t, "two.ipynb"); fmt.Sprint(got[0].Source) != "print('of another computer')" {
+		t.Errorf("it was saved nevertheless: %+v", got)
+	}
+}
+
 // Saves that are asked for while one goes on, on a slow way to the server, are not
 // taken for somebody else's changes.
 func TestSavesInTurn(t *testing.T) {
@@ -394,6 +422,13 @@ func TestSavesInTurn(t *testing.T) {
 		noQuestion(b)
 		return cells[0].text() == "42\n" && strings.Contains(fmt.Sprint(cells[1].Source), "# 5")
 	})
+	time.Sleep(2 * time.Second) // the last save has ended
+	b.Type("# 6 ")
+	b.Press("s", kb.ModifierCtrl)
+	b.Type("# 7 ")
+	j.within(t, time.Minute, "what was there at the save", "slow.ipynb", func(cells []fileCell) bool { return strings.Contains(fmt.Sprint(cells[1].Source), "# 6") })
+	time.Sleep(3 * time.Second) // the page knows that, too
+	b.WaitFor("what was typed meanwhile is still to be saved", `document.querySelector("#jp-main-dock-panel .lm-mod-current.jp-mod-dirty")`)
 }
 
 // noQuestion ends a test in which JupyterLab takes gpulab's changes of a file for somebody else's.

@@ -20,8 +20,9 @@ type Environments struct {
 	service *environments.Service
 
 	mu sync.Mutex
-	// hold keeps builds from ending until it is closed.
+	// hold keeps builds from ending until it is closed; begun is told of each.
 	hold   chan struct{}
+	begun  chan struct{}
 	uses   []environments.Use
 	reason string
 }
@@ -51,13 +52,14 @@ func NewEnvironments(t testing.TB) *Environments {
 	return e
 }
 
-// Hold keeps builds from ending until the function that it returns is called.
-func (e *Environments) Hold() (release func()) {
+// Hold keeps builds from ending until release is called; begun is told when one
+// has said what it is about.
+func (e *Environments) Hold() (begun <-chan struct{}, release func()) {
 	hold := make(chan struct{})
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.hold = hold
-	return sync.OnceFunc(func() {
+	e.hold, e.begun = hold, make(chan struct{}, 10)
+	return e.begun, sync.OnceFunc(func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.hold = nil
@@ -82,11 +84,12 @@ func (e *Environments) Use(uses ...environments.Use) {
 // run builds a small environment, as if a pod did.
 func (e *Environments) run(ctx context.Context, job environments.Job) error {
 	e.mu.Lock()
-	hold, reason := e.hold, e.reason
+	hold, begun, reason := e.hold, e.begun, e.reason
 	e.mu.Unlock()
 	job.Say("@ finding out which packages that takes")
 	job.Say("Collecting humanize")
 	if hold != nil {
+		begun <- struct{}{}
 		select {
 		case <-hold:
 		case <-ctx.Done():

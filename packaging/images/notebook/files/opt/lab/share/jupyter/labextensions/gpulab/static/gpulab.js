@@ -101,17 +101,24 @@
   // JupyterLab lets saves of one notebook overlap, and the later then takes what the
   // earlier wrote for somebody else's change: it asks which version is right. Here one
   // begins when the one before has ended, and asks that come meanwhile are one.
-  const orderly = new WeakSet(); // contexts whose saves wait for each other
+  // JupyterLab also takes for saved what is typed while a save goes on, and its command
+  // does nothing meanwhile: here the notebook is still to be saved, or is, if asked.
+  const orderly = new WeakMap(); // contexts whose saves wait for each other → what their command does besides
 
   function inTurn(context) {
     if (orderly.has(context)) return;
-    orderly.add(context);
     const save = context.save.bind(context);
     let now, next; // the save that goes on, and the one behind it
+    let changed = false; // since a save began
+    context.model.contentChanged.connect(() => (changed = true));
+    context.saveState.connect((_, state) => {
+      if (state === "completed" && changed) context.model.dirty = true;
+    });
     context.save = () => {
       if (next) return next;
       const begin = () => {
         next = undefined;
+        changed = false;
         now = save().finally(() => (now = undefined));
         return now;
       };
@@ -123,6 +130,9 @@
       });
       return next;
     };
+    orderly.set(context, () => {
+      if (changed && !next && context.contentsModel?.writable) context.save().catch(() => {}); // JupyterLab says why
+    });
   }
 
   class Follower {
@@ -286,6 +296,9 @@
     };
     tracker.forEach(follow);
     tracker.widgetAdded.connect((_, panel) => follow(panel));
+    app.commands.commandExecuted.connect((_, { id }) => {
+      if (id === "docmanager:save") orderly.get(app.shell.currentWidget?.context)?.();
+    });
     NotebookActions.executionScheduled.connect((_, { notebook }) => followers.get(notebook)?.begun());
   }
 
