@@ -123,7 +123,7 @@ type appliance struct {
 	local  localName              // on the network where it is
 	former former                 // where it was before
 	before atomic.Pointer[string] // the version that is kept for a rollback
-	mend   chan struct{}          // a token when the cluster is to be looked after
+	mend   [2]chan struct{}       // a token when the objects, and the charts, are to be looked after
 
 	// canLaunch is set once the image of notebooks is there.
 	canLaunch atomic.Bool
@@ -175,7 +175,7 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 	}
 	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	return &appliance{
-		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: make(chan struct{}, 1),
+		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
 		pages: newSwitchHandler(), labs: newSwitchHandler(), proxies: proxies,
 	}, nil
 }

@@ -29,33 +29,38 @@ func (l *appliance) keep(ctx context.Context) error {
 		}
 		return nil
 	})
-	g.Go(func() error { return l.keepMending(ctx) })
+	// Each in its own time: a release may wait for long, also for one of the objects.
+	g.Go(func() error { return keepMending(ctx, "the objects of the cluster are", l.mend[0], l.mendObjects) })
+	g.Go(func() error { return keepMending(ctx, "the charts are", l.mend[1], l.mendReleases) })
 	return g.Wait()
 }
 
 // mendSoon asks for a look at the cluster.
 func (l *appliance) mendSoon() {
-	select {
-	case l.mend <- struct{}{}:
-	default:
+	for _, asked := range l.mend {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
 	}
 }
 
-func (l *appliance) keepMending(ctx context.Context) error {
+// keepMending mends a part of the cluster from time to time, and soon after it is asked.
+func keepMending(ctx context.Context, what string, asked <-chan struct{}, mend func(context.Context) error) error {
 	next := mendEvery
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(next):
-		case <-l.mend:
+		case <-asked:
 			if !sleep(ctx, mendSettle) {
 				return nil
 			}
 		}
 		next = mendEvery
-		if err := l.mendCluster(ctx); err != nil && ctx.Err() == nil {
-			slog.Warn("the cluster is not as it should be; trying again", "err", err)
+		if err := mend(ctx); err != nil && ctx.Err() == nil {
+			slog.Warn(what+" not as they should be; trying again", "err", err)
 			next = mendRetry
 		}
 		if !sleep(ctx, mendPause) {
@@ -64,50 +69,21 @@ func (l *appliance) keepMending(ctx context.Context) error {
 	}
 }
 
-// mendCluster mends the objects, then the releases. A release may wait for long, also
-// for one of the objects: those are mended as well while releases are.
-func (l *appliance) mendCluster(ctx context.Context) error {
-	if err := l.mendObjects(ctx); err != nil {
-		return err
-	}
+// mendReleases applies the charts that are not as they were applied.
+func (l *appliance) mendReleases(ctx context.Context) error {
 	releases, err := l.releases()
 	if err != nil {
 		return err
 	}
-	applied := make(chan error, 1)
-	go func() {
-		applied <- l.charts().Apply(ctx, releases, func(e charts.Event) {
-			if e.Phase.Done() && e.Phase != charts.Unchanged {
-				slog.Info("chart", "release", e.Release, "now", e.Phase, "because", e.Detail)
-			}
-		})
-	}()
-	changes, again := l.mend, false
-	var pause <-chan time.Time
-	for {
-		select {
-		case err := <-applied:
-			if again {
-				l.mendSoon() // the releases have not been looked at since
-			}
-			return err
-		case <-changes:
-			again = true
-			if sleep(ctx, mendSettle) {
-				if err := l.mendObjects(ctx); err != nil && ctx.Err() == nil {
-					slog.Warn("objects of the cluster are not as they should be; trying again", "err", err)
-					l.mendSoon()
-				}
-			}
-			changes, pause = nil, time.After(mendPause)
-		case <-pause:
-			changes, pause = l.mend, nil
+	return l.charts().Apply(ctx, releases, func(e charts.Event) {
+		if e.Phase.Done() && e.Phase != charts.Unchanged {
+			slog.Info("chart", "release", e.Release, "now", e.Phase, "because", e.Detail)
 		}
-	}
+	})
 }
 
-// mendObjects does it for what belongs to no chart: what depends on this
-// machine, and what keeps users apart.
+// mendObjects mends what belongs to no chart: what depends on this machine, and
+// what keeps users apart.
 func (l *appliance) mendObjects(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

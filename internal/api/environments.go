@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"io"
 	"net/http"
 	"time"
@@ -264,9 +261,7 @@ func (s *Server) buildNow(c *call) EnvironmentBuild {
 			out.Said = said
 		}
 	}
-	text, _ := json.Marshal(out) // a struct of plain fields
-	sum := sha256.Sum256(text)
-	out.Seen = hex.EncodeToString(sum[:8])
+	out.Seen = versionOf(out)
 	return out
 }
 

@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -206,9 +203,7 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 			j.Holders = append(j.Holders, NotebookHolder{h.Handle, h.GPUs, h.Node, h.Since})
 		}
 	}
-	text, _ := json.Marshal(j) // a struct of plain fields
-	sum := sha256.Sum256(text)
-	j.Version = hex.EncodeToString(sum[:8])
+	j.Version = versionOf(j)
 	return j
 }
 
@@ -280,24 +275,14 @@ func (s *Server) runJobAgain(ctx context.Context, c *call, in *IDInput) (*submit
 }
 
 func (s *Server) getJob(ctx context.Context, c *call, in *notebookInput) (*body[Job], error) {
-	waiting, cancel := context.WithTimeout(ctx, time.Duration(min(in.Wait, longestWait))*time.Second)
-	defer cancel()
-	changes := s.cfg.Notebooks.Subscribe(waiting)
-	for {
+	return onceChanged(ctx, s, in, func(ctx context.Context) (Job, string, error) {
 		l, err := s.jobOf(ctx, c, in.ID)
 		if err != nil {
-			return nil, err
+			return Job{}, "", err
 		}
-		j := s.job(c, &l)
-		if in.Seen == "" || in.Wait == 0 || j.Version != in.Seen {
-			return answerWith(j)
-		}
-		select {
-		case <-waiting.Done():
-			return answerWith(j)
-		case <-changes:
-		}
-	}
+		v := s.job(c, &l)
+		return v, v.Version, nil
+	})
 }
 
 // logEvery is how often a log is looked at while somebody follows it.

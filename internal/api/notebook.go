@@ -280,8 +280,8 @@ func (s *Server) labsURL(c *call, path string) string {
 }
 
 // versionOf is another text for everything that differs.
-func versionOf(n Notebook) string {
-	text, _ := json.Marshal(n) // a struct of plain fields
+func versionOf(answer any) string {
+	text, _ := json.Marshal(answer) // a struct of plain fields
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
@@ -315,21 +315,33 @@ func (s *Server) launchNotebook(ctx context.Context, c *call, in *launchInput) (
 }
 
 func (s *Server) getNotebook(ctx context.Context, c *call, in *notebookInput) (*body[Notebook], error) {
+	return onceChanged(ctx, s, in, func(ctx context.Context) (Notebook, string, error) {
+		l, err := s.launchOf(ctx, c, in.ID)
+		if err != nil {
+			return Notebook{}, "", err
+		}
+		n := s.notebook(c, &l)
+		return n, n.Version, nil
+	})
+}
+
+// onceChanged answers with what look finds, once its version is not the one that
+// the caller has seen, or the caller waits no longer.
+func onceChanged[T any](ctx context.Context, s *Server, in *notebookInput, look func(context.Context) (T, string, error)) (*body[T], error) {
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(min(in.Wait, longestWait))*time.Second)
 	defer cancel()
 	changes := s.cfg.Notebooks.Subscribe(waiting)
 	for {
-		l, err := s.launchOf(ctx, c, in.ID)
+		found, version, err := look(ctx)
 		if err != nil {
 			return nil, err
 		}
-		n := s.notebook(c, &l)
-		if in.Seen == "" || in.Wait == 0 || n.Version != in.Seen {
-			return answerWith(n)
+		if in.Seen == "" || in.Wait == 0 || version != in.Seen {
+			return answerWith(found)
 		}
 		select {
 		case <-waiting.Done():
-			return answerWith(n)
+			return answerWith(found)
 		case <-changes:
 		case <-time.After(time.Second): // steps move without a change of the launch
 		}

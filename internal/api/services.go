@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -134,9 +131,7 @@ func (s *Server) service(c *call, l *notebooks.Launch) Service {
 		v.Reason, v.EndCode, v.ExitCode, v.Environment, v.Position, v.Output = l.Reason, l.EndCode, l.Job.ExitCode, l.Job.Environment, l.Position, l.Job.Output
 		v.Page = c.page("/services/" + strconv.FormatInt(l.ID, 10))
 	}
-	text, _ := json.Marshal(v) // a struct of plain fields
-	sum := sha256.Sum256(text)
-	v.Version = hex.EncodeToString(sum[:8])
+	v.Version = versionOf(v)
 	return v
 }
 
@@ -209,24 +204,14 @@ func (s *Server) startServiceAgain(ctx context.Context, c *call, in *IDInput) (*
 }
 
 func (s *Server) getService(ctx context.Context, c *call, in *notebookInput) (*body[Service], error) {
-	waiting, cancel := context.WithTimeout(ctx, time.Duration(min(in.Wait, longestWait))*time.Second)
-	defer cancel()
-	changes := s.cfg.Notebooks.Subscribe(waiting)
-	for {
+	return onceChanged(ctx, s, in, func(ctx context.Context) (Service, string, error) {
 		l, err := s.serviceOf(ctx, c, in.ID)
 		if err != nil {
-			return nil, err
+			return Service{}, "", err
 		}
 		v := s.service(c, &l)
-		if in.Seen == "" || in.Wait == 0 || v.Version != in.Seen {
-			return answerWith(v)
-		}
-		select {
-		case <-waiting.Done():
-			return answerWith(v)
-		case <-changes:
-		}
-	}
+		return v, v.Version, nil
+	})
 }
 
 func (s *Server) readServiceLog(ctx context.Context, c *call, in *jobLogInput) (*body[JobLog], error) {

@@ -189,6 +189,7 @@ func (a *App) start(c *cobra.Command, q *serviceAsk, wait bool) error {
 		if err := s.Get(c.Context(), v.path()+"?wait=20&seen="+v.Version, &answer); err != nil {
 			return err
 		}
+		v = service{} // what the answer leaves out is so no more
 		if err := json.Unmarshal(answer, &v); err != nil {
 			return err
 		}
@@ -272,6 +273,7 @@ func onService(a *App, use, short, example string, args int, do func(s *Session,
 			if asJSON {
 				return printJSON(c.OutOrStdout(), answer)
 			}
+			v = service{}
 			if err := json.Unmarshal(answer, &v); err != nil {
 				return err
 			}

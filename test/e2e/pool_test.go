@@ -87,6 +87,7 @@ func TestPoolWithHomesOverNFS(t *testing.T) {
 
 // pool is the lab's second machine, and what the chapters leave each other.
 type pool struct {
+	head   string // the name of the first machine
 	node   *lab.Lab
 	before lab.Snapshot // of the second machine, when it has its storage
 	code   string       // with which it joined
@@ -155,10 +156,16 @@ func (p *pool) setUp(t *testing.T, a *appliance) {
 	if a.Run(a.ctx, "sh", "-c", "ss -ltn | grep -q :8444").Code == 0 {
 		t.Error("the door for machines is open, and nobody was invited")
 	}
-	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
+	p.second(t, a)
 	p.mountShared(a, p.node)
 	hideImages(a, p.node)
 	p.before = p.node.Snapshot(a.ctx)
+}
+
+// second makes the machine that joins, and asks for the name of the one that is there.
+func (p *pool) second(t *testing.T, a *appliance) {
+	p.head = p.nodes(t, a).Nodes[0].Name
+	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 }
 
 // hideImages makes a machine one on which the package gpulab-images is not: what
@@ -211,8 +218,7 @@ func (p *pool) refusedCodes(t *testing.T, a *appliance) {
 	unknown.Secret[3]++
 	refused(t, a, p.node, foreign.String(), "not the lab that made this code")
 	refused(t, a, p.node, unknown.String(), "this lab has not made that join code")
-	head := a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
-	refused(t, a, p.node, i.Code, "choose another name", "--name", head)
+	refused(t, a, p.node, i.Code, "choose another name", "--name", p.head)
 	a.MustRun(a.ctx, "python3", "-c", `import sqlite3
 db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=10)
 db.execute("UPDATE join_codes SET expires_at = created_at + 1")
@@ -365,8 +371,7 @@ func (p *pool) images(t *testing.T, a *appliance) {
 	a.eventually(t, "the head says that the image came damaged", func() bool {
 		return strings.Contains(detail(), "lacks images of the pool: the image "+torchImage+": it arrived damaged")
 	})
-	head := p.nodes(t, a).Nodes[0].Name
-	a.MustGpulab(a.ctx, "nodes", "cordon", head)
+	a.MustGpulab(a.ctx, "nodes", "cordon", p.head)
 	b := a.browser.For(t).Tab()
 	b.Open(pages + "/machines")
 	b.WaitText("#machine-"+nodeName, "it arrived damaged")
@@ -387,7 +392,7 @@ func (p *pool) images(t *testing.T, a *appliance) {
 	b.Click("#mine", "Stop Handed")
 	b.Click("dialog[open]", "Stop")
 	waitGone(b, "Handed")
-	a.MustGpulab(a.ctx, "nodes", "uncordon", head)
+	a.MustGpulab(a.ctx, "nodes", "uncordon", p.head)
 
 	const spare = "lab.example/spare:1"
 	there := func() bool {
@@ -524,16 +529,15 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	if len(p.pods) != 2 || p.pods[nodeName].UID == "" {
 		t.Fatalf("the notebooks are on %v", p.pods)
 	}
-	head := p.head()
 	if got := p.kernels[nodeName].run(t, gpuCell); !strings.HasPrefix(got, "1 ") || !strings.HasSuffix(got, p.gpuOf(t, a, nodeName)) {
 		t.Errorf("the notebook on %s sees %q", nodeName, got)
 	}
-	p.kernels[head].run(t, `open("from-head.txt", "w").write("one home"); precious = 6 * 7`)
+	p.kernels[p.head].run(t, `open("from-head.txt", "w").write("one home"); precious = 6 * 7`)
 	if got := p.kernels[nodeName].run(t, `print(open("from-head.txt").read())`); got != "one home" {
 		t.Errorf("on %s the file says %q", nodeName, got)
 	}
 	p.kernels[nodeName].run(t, `open("from-node.txt", "w").write("as well"); precious = 7 * 7`)
-	if got := p.kernels[head].run(t, `print(open("from-node.txt").read())`); got != "as well" {
+	if got := p.kernels[p.head].run(t, `print(open("from-node.txt").read())`); got != "as well" {
 		t.Errorf("on the head the file says %q", got)
 	}
 	// Scratch is each one's own, on its machine.
@@ -542,7 +546,7 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	if got := p.kernels[nodeName].run(t, scratch); got != "/scratch ['here']" {
 		t.Errorf("on %s: %s", nodeName, got)
 	}
-	if got := p.kernels[head].run(t, scratch); got != "/scratch []" {
+	if got := p.kernels[p.head].run(t, scratch); got != "/scratch []" {
 		t.Errorf("on the head: %s", got)
 	}
 	a.eventually(t, "the head says who holds which GPU, on both machines", func() bool {
@@ -567,7 +571,7 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 func (p *pool) machinesPage(t *testing.T, a *appliance) {
 	b := a.browser.For(t).Tab()
 	b.Open(pages + "/machines")
-	for _, name := range []string{p.head(), nodeName} {
+	for _, name := range []string{p.head, nodeName} {
 		card := "#machine-" + name
 		b.WaitText(card, "ready")
 		b.WaitText(card, "simulated")
@@ -621,8 +625,8 @@ func (p *pool) noNewWork(t *testing.T, a *appliance) {
 	a.within(t, 10*time.Second, "Kubernetes knows it", func() bool { return p.taint(a, nodeName) == "NoSchedule" })
 	a.MustGpulab(a.ctx, "kubectl", "taint", "node", nodeName, "gpulab.dev/cordoned-")
 	a.within(t, 10*time.Second, "what was taken away by hand is back", func() bool { return p.taint(a, nodeName) == "NoSchedule" })
-	a.MustGpulab(a.ctx, "kubectl", "cordon", p.head())
-	a.within(t, 10*time.Second, "what was closed by hand is open again", func() bool { return p.taint(a, p.head()) == "" })
+	a.MustGpulab(a.ctx, "kubectl", "cordon", p.head)
+	a.within(t, 10*time.Second, "what was closed by hand is open again", func() bool { return p.taint(a, p.head) == "" })
 	if got := a.MustGpulab(a.ctx, "nodes"); !strings.Contains(got, nodeName+" takes no new work: new memory.") || !strings.Contains(got, "Still there: "+adminHandle+"/") {
 		t.Errorf("nodes says\n%s", got)
 	}
@@ -637,11 +641,11 @@ func (p *pool) noNewWork(t *testing.T, a *appliance) {
 
 	// The head too, on the page.
 	b.Open(pages + "/machines")
-	closeOnPage(b, p.head(), "the disk is full", "")
-	b.WaitText("#machine-"+p.head(), "It takes no new work: the disk is full.")
+	closeOnPage(b, p.head, "the disk is full", "")
+	b.WaitText("#machine-"+p.head, "It takes no new work: the disk is full.")
 	b.WaitText("#machine-"+nodeName, "by root")
 	b.Pictures("pool-cordoned")
-	a.within(t, 10*time.Second, "Kubernetes knows it of the head", func() bool { return p.taint(a, p.head()) == "NoSchedule" })
+	a.within(t, 10*time.Second, "Kubernetes knows it of the head", func() bool { return p.taint(a, p.head) == "NoSchedule" })
 	guest.Open(pages + "/")
 	guest.WaitText("main", "would wait: no machine takes new work now")
 	guest.Pictures("pool-cordoned-home")
@@ -654,8 +658,8 @@ func (p *pool) noNewWork(t *testing.T, a *appliance) {
 		return a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", `jsonpath={.items[*].status.containerStatuses[0].ready}`) == "true"
 	})
 
-	b.Click("#machine-"+p.head(), "Take work again on "+p.head())
-	b.WaitFor("the head without it", `!document.querySelector("#machine-`+p.head()+` .banner")`)
+	b.Click("#machine-"+p.head, "Take work again on "+p.head)
+	b.WaitFor("the head without it", `!document.querySelector("#machine-`+p.head+` .banner")`)
 	waitJupyterLab(guest, guestHandle) // it starts by itself
 	b.Open(third)
 	b.Click("main", "Cancel")
@@ -711,7 +715,7 @@ func (p *pool) emptied(t *testing.T, a *appliance) {
 	home.WaitText("#mine", "interrupted")
 	home.WaitText("#mine", nodeName+" was emptied (new memory)")
 	home.Pictures("pool-emptied-after")
-	if got := p.kernels[p.head()].in(t).run(t, "print(precious)"); got != "42" {
+	if got := p.kernels[p.head].in(t).run(t, "print(precious)"); got != "42" {
 		t.Errorf("the notebook on the head says %q", got)
 	}
 	if got := a.MustGpulab(a.ctx, "audit", "list", "--json"); !strings.Contains(got, `"node.stop"`) || !strings.Contains(got, `"node.drain"`) || !strings.Contains(got, `"node.keep"`) {
@@ -764,7 +768,7 @@ func (p *pool) api(t *testing.T, a *appliance, method, path, body string, want i
 func (p *pool) renamed(t *testing.T, a *appliance) {
 	const door = "By the door"
 	t.Log(a.MustGpulab(a.ctx, "nodes", "rename", nodeName, door))
-	checkFailure(t, a.Gpulab(a.ctx, "nodes", "rename", p.head(), "by the DOOR"), 1, "another machine is called that")
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "rename", p.head, "by the DOOR"), 1, "another machine is called that")
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "cordon", door), 1, nodeName+" is shown as that")
 	guest := a.guest.For(t).Tab()
 	guest.Open(pages + "/gpus")
@@ -779,16 +783,16 @@ func (p *pool) renamed(t *testing.T, a *appliance) {
 	b := a.browser.For(t).Tab()
 	b.Open(pages + "/machines")
 	b.WaitText("#machine-"+nodeName, "named "+nodeName)
-	b.WaitFor("the choice of the head", fmt.Sprintf(`(() => { const s = document.getElementById("rename-machine"); s.value = %q; return s.value === %[1]q })()`, p.head()))
+	b.WaitFor("the choice of the head", fmt.Sprintf(`(() => { const s = document.getElementById("rename-machine"); s.value = %q; return s.value === %[1]q })()`, p.head))
 	b.Fill("Shown as", "Under the window")
 	b.Click("form", "Rename")
-	b.WaitText("#machine-"+p.head(), "Under the window")
+	b.WaitText("#machine-"+p.head, "Under the window")
 	b.Pictures("pool-renamed")
 	// The metrics have names that last.
 	if got := a.MustGpulab(a.ctx, "metrics"); strings.Contains(got, door) {
 		t.Error("the metrics know it by its title")
 	}
-	if got := p.api(t, a, "PUT", "/machines/"+p.head()+"/title", `{"title": ""}`, http.StatusOK); !strings.Contains(got, `"before":"Under the window"`) {
+	if got := p.api(t, a, "PUT", "/machines/"+p.head+"/title", `{"title": ""}`, http.StatusOK); !strings.Contains(got, `"before":"Under the window"`) {
 		t.Error(got)
 	}
 	t.Log(a.MustGpulab(a.ctx, "nodes", "rename", nodeName, nodeName))
@@ -870,16 +874,6 @@ func (p *pool) withoutGPUs(t *testing.T, a *appliance) {
 	a.within(t, 90*time.Second, "gpulab is off the machine", func() bool { return quiet.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code != 0 })
 }
 
-// head is the name of the first machine.
-func (p *pool) head() string {
-	for name := range p.pods {
-		if name != nodeName {
-			return name
-		}
-	}
-	return ""
-}
-
 func (p *pool) gpuOf(t *testing.T, a *appliance, node string) string {
 	t.Helper()
 	for _, s := range p.gpus(t, a) {
@@ -933,9 +927,9 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 	const report = `{"snapshot":{"node":%q,"time":"2026-01-01T00:00:00Z","gpus":[{"uuid":%q,"index":0}]}}` + "\n"
 	version := p.nodes(t, a).Nodes[0].Version
 	for _, lie := range []struct{ node, gpu, refused string }{
-		{p.head(), "GPU-lie", fmt.Sprintf(`spoke for \"%s\"`, p.head())},
+		{p.head, "GPU-lie", fmt.Sprintf(`spoke for \"%s\"`, p.head)},
 		{"gpu-nine", "GPU-lie", `spoke for \"gpu-nine\"`},
-		{nodeName, p.gpuOf(t, a, p.head()), ", which is " + p.head() + "'s"},
+		{nodeName, p.gpuOf(t, a, p.head), ", which is " + p.head + "'s"},
 	} {
 		// The machine itself comes back at any time, and ends this stream early.
 		a.eventually(t, "it is told that a lie was refused: "+lie.refused, func() bool {
@@ -957,7 +951,7 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 	}
 	for _, s := range p.gpus(t, a) {
 		for _, g := range s.GPUs {
-			if g.UUID == "GPU-lie" || s.Node == "gpu-nine" || s.Node == nodeName && g.UUID == p.gpuOf(t, a, p.head()) {
+			if g.UUID == "GPU-lie" || s.Node == "gpu-nine" || s.Node == nodeName && g.UUID == p.gpuOf(t, a, p.head) {
 				t.Errorf("the head believed a lie: %+v", s)
 			}
 		}
@@ -1181,7 +1175,7 @@ func (p *pool) lost(t *testing.T, a *appliance) {
 func (p *pool) removed(t *testing.T, a *appliance) {
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", nodeName), 1, adminHandle+"/", "--yes")
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", "nobody"), 1, `no machine named "nobody"`)
-	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", p.head()), 1, "is the head")
+	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", p.head), 1, "is the head")
 	t.Log(a.MustGpulab(a.ctx, "nodes", "remove", nodeName, "--yes"))
 	if p.taken != nil {
 		resp, err := p.taken.Post("https://"+nodesDoor+"/v1/token", "application/json", strings.NewReader("{}"))
@@ -1205,9 +1199,9 @@ func (p *pool) removed(t *testing.T, a *appliance) {
 	}
 	a.eventually(t, "the pool is the head alone", func() bool {
 		return len(p.nodes(t, a).Nodes) == 1 && len(p.gpus(t, a)) == 1 &&
-			a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "name") == "node/"+p.head()+"\n"
+			a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "name") == "node/"+p.head+"\n"
 	})
-	if got := p.kernels[p.head()].in(t).run(t, `print(open("from-node.txt").read(), precious)`); got != "as well 42" {
+	if got := p.kernels[p.head].in(t).run(t, `print(open("from-node.txt").read(), precious)`); got != "as well 42" {
 		t.Errorf("the notebook on the head says %q", got)
 	}
 	a.MustGpulab(a.ctx, "reset", "--yes")
@@ -1225,7 +1219,7 @@ simulatedGPUs: 1
 func (p *pool) setUpLocal(t *testing.T, a *appliance) {
 	a.WriteFile("/etc/gpulab/config.yaml", localConfig)
 	testSetUp(t, a)
-	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
+	p.second(t, a)
 	hideImages(a, p.node)
 	p.before = p.node.Snapshot(a.ctx)
 }
@@ -1344,7 +1338,7 @@ func (p *pool) setUpExport(t *testing.T, a *appliance) {
 	if a.Run(a.ctx, "test", "-e", exportsFile).Code == 0 {
 		t.Error("homes are exported to nobody")
 	}
-	p.node = a.beside(a.lifeOf, nodeName, nodeAddress)
+	p.second(t, a)
 	p.before = p.node.Snapshot(a.ctx)
 }
 
@@ -1398,7 +1392,7 @@ func (p *pool) leaveExport(t *testing.T, a *appliance) {
 	if entries, err := filepath.Glob(p.shared + "/homes/*/from-node.txt"); err != nil || len(entries) != 1 {
 		t.Errorf("homes after a machine has left: %v, %v", entries, err)
 	}
-	if got := p.kernels[p.head()].in(t).run(t, `print(open("from-node.txt").read())`); got != "as well" {
+	if got := p.kernels[p.head].in(t).run(t, `print(open("from-node.txt").read())`); got != "as well" {
 		t.Errorf("the notebook on the head says %q", got)
 	}
 }

@@ -89,6 +89,9 @@ func (j *jobs) services(t *testing.T, a *appliance) {
 	l.gpulab(t, 9, []string{"service", "run", "--port", "80", "--", "true"}, "needs the port on which its program listens")
 	l.gpulab(t, 9, []string{"service", "tensorboard", "runs"}, "gpulab env create --from tensorboard")
 	said := l.gpulab(t, 0, []string{"service", "run", "--name", "board", "--port", "9000", "--share", "group:vision", "--wait", "--", "python3", "service.py", "board"}, "ready", "/service/cleo/board/")
+	if strings.Contains(said, "Choosing") {
+		t.Errorf("it is ready, and said is how it was before: %s", said)
+	}
 	t.Log(said)
 	board := hub + "/service/cleo/board/"
 	ben.Open(board)
