@@ -7,16 +7,21 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/test/lab"
 )
 
@@ -25,13 +30,13 @@ import (
 func TestEnvironments(t *testing.T) {
 	t.Parallel()
 	var index packageIndex
-	live(t, []chapter{
+	live(t, slices.Concat([]chapter{
 		{"set up", func(t *testing.T, a *appliance) { testSetUpEnvironments(t, a, &index) }, true},
 		{"an environment", func(t *testing.T, a *appliance) { testEnvironment(t, a, &index) }, true},
 		{"from the page", func(t *testing.T, a *appliance) { testEnvironmentPage(t, a, &index) }, false},
 		{"a build that is cut off", func(t *testing.T, a *appliance) { testCutEnvironment(t, a, &index) }, false},
 		{"from a file", func(t *testing.T, a *appliance) { testEnvironmentFile(t, a, &index) }, false},
-	})
+	}, byHand(t, chapter{"TensorBoard and PyTorch", func(t *testing.T, a *appliance) { testCatalogue(t, a, &index) }, false})))
 }
 
 // indexURL is where the internet of the test hosts has packages.
@@ -54,37 +59,64 @@ func testSetUpEnvironments(t *testing.T, a *appliance, index *packageIndex) {
 
 // packageIndex is a small PyPI: the real files, with their real hashes.
 type packageIndex struct {
+	root   string
 	server *exec.Cmd
 }
 
 // open starts it on the visitor's computer, which stands for the internet. It ends with the lab's life.
 func (x *packageIndex) open(t *testing.T, a *appliance) {
-	wheels, root := testWheels(t), a.lifeOf.TempDir()
-	files, err := filepath.Glob(filepath.Join(wheels, "*.whl"))
-	if err != nil || len(files) < 20 {
-		t.Fatalf("the packages for the test: %d, %v", len(files), err)
+	wheels := testWheels(t)
+	x.root = a.lifeOf.TempDir()
+	if n := x.add(t, wheels); n < 20 {
+		t.Fatalf("the packages for the test: %d", n)
 	}
-	for _, file := range files {
-		base := filepath.Base(file)
-		project, _, _ := strings.Cut(base, "-")
-		dir := filepath.Join(root, "simple", strings.ReplaceAll(strings.ToLower(project), "_", "-"))
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum := sha256.Sum256(data)
-		page := fmt.Sprintf("<!DOCTYPE html><html><body><a href=\"%s#sha256=%s\">%s</a></body></html>", html.EscapeString(base), hex.EncodeToString(sum[:]), html.EscapeString(base))
-		for _, err := range []error{os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, base), data, 0o644), os.WriteFile(filepath.Join(dir, "index.html"), []byte(page), 0o644)} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	x.server = a.VisitorCommand(a.ctx, "python3", "-m", "http.server", "--directory", root, "--bind", "203.0.113.7", "8090")
+	x.server = a.VisitorCommand(a.ctx, "python3", "-m", "http.server", "--directory", x.root, "--bind", "203.0.113.7", "8090")
 	if err := x.server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	a.lifeOf.Cleanup(x.close)
+}
+
+// add offers the wheels of a folder, beside what is there already, and says how many they are.
+func (x *packageIndex) add(t *testing.T, wheels string) int {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(wheels, "*.whl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if err := x.addWheel(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return len(files)
+}
+
+func (x *packageIndex) addWheel(file string) error {
+	base := filepath.Base(file)
+	project, _, _ := strings.Cut(base, "-")
+	dir := filepath.Join(x.root, "simple", strings.ReplaceAll(strings.ToLower(project), "_", "-"))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(file, filepath.Join(dir, base)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	wheel, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = wheel.Close() }()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, wheel); err != nil {
+		return err
+	}
+	page, err := os.OpenFile(filepath.Join(dir, "index.html"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(page, "<a href=\"%s#sha256=%x\">%s</a>\n", html.EscapeString(base), sum.Sum(nil), html.EscapeString(base))
+	return errors.Join(err, page.Close())
 }
 
 func (x *packageIndex) signal(t *testing.T, s syscall.Signal) {
@@ -108,24 +140,33 @@ func testWheels(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return wheels(t, string(lock), "--no-deps", "--require-hashes")
+}
+
+// wheels are packages from PyPI, fetched once and then from the user's cache.
+func wheels(t *testing.T, requirements string, options ...string) string {
+	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(lock)
+	sum := sha256.Sum256([]byte(requirements))
 	dir := filepath.Join(cache, "gpulab", "test-wheels-"+hex.EncodeToString(sum[:6]))
 	if _, err := os.Stat(dir); err == nil {
 		return dir
 	}
-	part := dir + ".part"
-	args := []string{"-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp",
-		"--abi", "cp311", "--abi", "abi3", "--abi", "none", "--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64"}
+	venv, part := t.TempDir(), dir+".part" // which has pip, where the system has none
+	list := filepath.Join(venv, "requirements.txt")
+	if err := os.WriteFile(list, []byte(requirements), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := slices.Concat([]string{venv + "/bin/python3", "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp",
+		"--abi", "cp311", "--abi", "abi3", "--abi", "none", "--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64"}, options)
 	for glibc := 5; glibc <= 36; glibc++ {
 		args = append(args, "--platform", fmt.Sprintf("manylinux_2_%d_x86_64", glibc))
 	}
-	args = append(args, "--requirement", "testdata/environment.lock", "--dest", part)
-	venv := t.TempDir() // which has pip, where the system has none
-	for _, command := range [][]string{{"python3", "-m", "venv", venv}, append([]string{venv + "/bin/python3"}, args...)} {
+	args = append(args, "--requirement", list, "--dest", part)
+	for _, command := range [][]string{{"python3", "-m", "venv", venv}, args} {
 		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("the packages for this test come from PyPI, once: %v\n%s", err, out)
 		}
@@ -283,6 +324,44 @@ func ownKernel(t *testing.T, b *lab.Browser, k *kernel) {
 	if a, err := k.try("import inflection"); err != nil || !strings.HasPrefix(a.Error, "ModuleNotFoundError") {
 		t.Errorf("in the environment itself: %+v, %v", a, err)
 	}
+}
+
+// testCatalogue: what the catalogue offers first is what its page says, with the real packages: TensorBoard shows what a
+// job has written, and PyTorch computes.
+func testCatalogue(t *testing.T, a *appliance, index *packageIndex) {
+	cleo := a.guest.For(t).Tab()
+	l := newLaptopFor(t, a, cleo, guestHandle, "launch")
+	build := func(name string) {
+		offer, err := environments.Offered(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index.add(t, wheels(t, offer.Requirements+"ipykernel\npip\n"))
+		began := time.Now()
+		t.Log(a.MustGpulab(a.ctx, "env", "create", "--from", name))
+		t.Logf("%s: built in %s, of %s MiB on the disk", name, time.Since(began).Round(time.Second), strings.Fields(a.MustRun(a.ctx, "du", "-sm", "/var/lib/gpulab/environments/"+name))[0])
+	}
+	build("tensorboard")
+	l.gpulab(t, 0, []string{"run", "--env", "tensorboard", "--", "python", "-c", `
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+w = EventFileWriter("runs/one")
+for step in range(20):
+    w.add_event(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag="the loss", simple_value=1 / (step + 1))])))
+w.close()`})
+	l.gpulab(t, 0, []string{"service", "tensorboard", "runs", "--wait"}, "ready")
+	cleo.Open(pages + "/services")
+	cleo.WaitText("#services", "ready")
+	cleo.Open(hub + lab.Evaluate[string](cleo, `() => new URL([...document.querySelectorAll("#services a")].find(a => a.href.includes("/service/")).href).pathname`))
+	cleo.WaitFor("the curve that the job has written", `document.title === "TensorBoard" && document.body.innerText.includes("the loss")`)
+	cleo.Pictures("tensorboard")
+
+	build("pytorch")
+	said := l.gpulab(t, 0, []string{"run", "--env", "pytorch", "--", "python", "-c", `
+import torch, torchvision
+x = torch.arange(6.0).reshape(2, 3)
+print("torch", torch.__version__, "torchvision", torchvision.__version__, "CUDA", torch.version.cuda, "product", (x @ x.T).sum().item())`}, "product 83.0")
+	t.Log(said)
 }
 
 // testCutEnvironment: a build whose command is killed ends; one whose gpulab is killed leaves nothing that anybody
