@@ -203,9 +203,7 @@ func testClassFromList(t *testing.T, a *appliance) {
 		students.Go(func() { t.Run(handle, func(t *testing.T) { c.student(t, a, handle, link) }) })
 	}
 	students.Wait()
-	if got := a.running(t, "Exercise"); got != classSize {
-		t.Errorf("%d of the class have a notebook", got)
-	}
+	a.eventually(t, "all of the class have a notebook", func() bool { return a.running(t, "Exercise") == classSize })
 	if got := a.MustGpulab(a.ctx, "group", "show", "seminar"); !strings.Contains(got, "student-number-30") {
 		t.Errorf("group show: %s", got)
 	}
