@@ -132,6 +132,35 @@ func TestJobGivesWay(t *testing.T) {
 	h.ends(h.until(job.ID, "its third", func(l Launch) bool { return l.State == Running && l.Job.Try() == 3 }), well)
 }
 
+// A job that gave way keeps out of the line for whom it did, as long as they wait and
+// a minute at most.
+func TestStandsAside(t *testing.T) {
+	h := preempting(t, PreemptOffered, 1)
+	runs := h.is(h.launch(h.alice, "gpu", "").ID, Running)
+	waits := h.until(h.launch(h.bob, "gpu", "").ID, "waiting", func(l Launch) bool { return l.State == Waiting && l.Position == 1 })
+	now := h.service.now()
+	try := func(code string, to int64, ago time.Duration) Try {
+		return Try{Until: now.Add(-ago).UnixMilli(), EndCode: code, For: "bob", ForLaunch: to}
+	}
+	for name, c := range map[string]struct {
+		tries []Try
+		aside bool
+	}{
+		"never ran":              {nil, false},
+		"they wait":              {[]Try{try(EndPreempted, waits.ID, time.Second)}, true},
+		"they have it":           {[]Try{try(EndPreempted, runs.ID, time.Second)}, false},
+		"they are gone":          {[]Try{try(EndPreempted, 999, time.Second)}, false},
+		"they wait for too long": {[]Try{try(EndPreempted, waits.ID, aside+time.Minute)}, false},
+		"it has failed since":    {[]Try{try(EndPreempted, waits.ID, 2*time.Second), try(EndExited, 0, time.Second)}, false},
+		"it gave way again":      {[]Try{try(EndExited, 0, 2*time.Second), try(EndPreempted, waits.ID, time.Second)}, true},
+	} {
+		words, err := h.service.standsAside(t.Context(), Launch{Job: &Job{Tries: c.tries}})
+		if err != nil || strings.HasPrefix(words, "It gave way to bob at ") != c.aside || words == "" == c.aside {
+			t.Errorf("%s: %q, %v", name, words, err)
+		}
+	}
+}
+
 // What did not end in peace has lost what it did.
 func TestWhatIsLost(t *testing.T) {
 	h := preempting(t, PreemptOffered, 1)

@@ -380,8 +380,5 @@ func buildVersion(t *testing.T, into, version string) {
 	program.Dir = repository
 	program.Env = append(program.Environ(), "CGO_ENABLED=0")
 	must(t, program)
-	pack := exec.Command("packaging/deb/build.sh", into)
-	pack.Dir = repository
-	pack.Env = append(pack.Environ(), "VERSION="+version, "PROGRAM="+filepath.Join(folder, "gpulab"))
-	t.Log(must(t, pack))
+	build(t, into, version, filepath.Join(folder, "gpulab"))
 }

@@ -57,7 +57,7 @@ func current(t *testing.T) string {
 			t.Fatal(err)
 		}
 		made.folder = folder
-		build(t, folder, "")
+		build(t, folder, "", "")
 	})
 	if len(debs(t, made.folder)) != 2 {
 		t.Fatal("the packages could not be made; see the test that came first")
@@ -65,12 +65,13 @@ func current(t *testing.T) string {
 	return made.folder
 }
 
-// build makes the packages, on demand as another version.
-func build(t *testing.T, into, version string) {
+// build makes the packages; of another version and program than this checkout's
+// where these are not "".
+func build(t *testing.T, into, version, program string) {
 	t.Helper()
 	cmd := exec.Command("packaging/deb/build.sh", into)
 	cmd.Dir = repository
-	cmd.Env = append(os.Environ(), "VERSION="+version)
+	cmd.Env = append(os.Environ(), "VERSION="+version, "PROGRAM="+program)
 	t.Log(must(t, cmd))
 }
 
@@ -85,7 +86,7 @@ func debs(t *testing.T, folder string) []string {
 
 func testReproducible(t *testing.T, packages string) {
 	again := t.TempDir()
-	build(t, again, "")
+	build(t, again, "", "")
 	for _, first := range debs(t, packages) {
 		one, err1 := os.ReadFile(first)
 		other, err2 := os.ReadFile(filepath.Join(again, filepath.Base(first)))

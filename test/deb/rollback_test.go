@@ -5,7 +5,6 @@ package deb
 import (
 	"context"
 	"math/rand/v2"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +16,7 @@ import (
 // makes again, with a kernel at work all the while.
 func TestRollback(t *testing.T) {
 	packages, newer := current(t), t.TempDir()
-	pack := exec.Command("packaging/deb/build.sh", newer)
-	pack.Dir = repository
-	pack.Env = append(pack.Environ(), "VERSION="+newerVersion, "PROGRAM="+lab.Newer(t, newerVersion))
-	t.Log(must(t, pack))
+	build(t, newer, newerVersion, lab.Newer(t, newerVersion))
 	l := &life{machine: boot(t)}
 	l.put(packages, "/old")
 	l.put(newer, "/new")
