@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // record is what PIDFile holds: enough to tell our child from a stranger that
@@ -84,8 +87,8 @@ func (c *Child) settleLeftover() (*process, error) {
 
 // watch observes a process that is not our child.
 func watch(pid int) *process {
-	p := &process{pid: pid, since: time.Now(), done: make(chan struct{}), err: errors.New("ended (it was started by an earlier run, so its exit code is unknown)")}
 	start := startTicks(pid)
+	p := &process{pid: pid, since: startTime(start), done: make(chan struct{}), err: errors.New("ended (it was started by an earlier run, so its exit code is unknown)")}
 	go func() {
 		defer close(p.done)
 		for startTicks(pid) == start && start != "" {
@@ -131,6 +134,18 @@ func startTicks(pid int) string {
 		return ""
 	}
 	return f[19]
+}
+
+// startTime is when a process with these startTicks began, by the clock of now.
+func startTime(ticks string) time.Time {
+	const perSecond = 100 // USER_HZ, which is the same on every Linux that Go runs on
+	now := time.Now()
+	var up unix.Timespec // since boot, as the ticks are
+	n, err := strconv.ParseInt(ticks, 10, 64)
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return now
+	}
+	return now.Add(time.Duration(n)*time.Second/perSecond - time.Duration(up.Nano()))
 }
 
 func bootID() string {

@@ -69,7 +69,7 @@ type Spec struct {
 type State struct {
 	Running  bool
 	PID      int
-	Since    time.Time
+	Since    time.Time // when the process was started, by whomever
 	Restarts int
 	// Adopted says that this process was started by an earlier owner.
 	Adopted bool

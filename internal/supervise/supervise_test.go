@@ -141,12 +141,15 @@ func TestLeftover(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(300 * time.Millisecond) // so that it is older than who takes it over
 			spec.Adopt, spec.Args = tc.adopt, []string{"-c", tc.args}
 			c := New(spec)
 			stop := run(t, c)
 			eventually(t, "a running child", func() bool { return c.State().Running })
 			if got := c.State(); (got.PID == p.pid) != tc.keeps || got.Adopted != tc.keeps {
 				t.Errorf("state %+v, left-behind process %d", got, p.pid)
+			} else if began := got.Since.Sub(p.since).Abs(); tc.keeps && began > 100*time.Millisecond {
+				t.Errorf("it is said to have begun %s after it did", began)
 			}
 			stop()
 			if startTicks(p.pid) != "" {
