@@ -54,7 +54,7 @@ type Options struct {
 	Proxies   []string // URLs of proxies that the configuration names
 	Version   string   // of this gpulab
 	Socket    string   // the control socket
-	// ImagesError is why there is no ImagesDir.
+	// ImagesError is why there is no ImagesDir; nil where none is needed.
 	ImagesError error
 	// ConfigError is why the configuration cannot be read, nil when it can.
 	ConfigError error

@@ -16,7 +16,7 @@ func probeImages(h host, opts Options) []Finding {
 	again := "Run `apt-get install --reinstall gpulab-images`, or build them again with `go tool task images`."
 	if opts.ImagesDir == "" {
 		if opts.ImagesError == nil {
-			return nil
+			return []Finding{{Probe: "images", State: OK, Seen: "No container images are stored here; the head hands them over."}}
 		}
 		if errors.Is(opts.ImagesError, fs.ErrPermission) {
 			return []Finding{{Probe: "images", State: Unseen, Seen: "Only root can look for the container images."}}

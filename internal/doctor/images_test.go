@@ -34,6 +34,7 @@ func TestImages(t *testing.T) {
 		files["/img/images.json"] = list
 		finds(t, machine(t, files), "images", opts, Fail, "cannot be read")
 	}
+	finds(t, machine(t, nil), "images", Options{}, OK, "the head hands them over")
 	finds(t, machine(t, nil), "images", Options{ImagesError: fmt.Errorf("there: %w", fs.ErrPermission)}, Unseen)
 	finds(t, machine(t, nil), "images", Options{ImagesError: errors.New("they are in none of /a, /b")}, Fail, "none of /a, /b", "`apt-get install gpulab-images`")
 }

@@ -132,6 +132,8 @@ func (s *Service) environment(name string) (Environment, error) {
 	return s.cfg.Environment(name)
 }
 
+var errTooLong = refuse("The command is longer than %d KiB. Put it in a script.", maxArgs>>10)
+
 // prepare reads the script's directives, and checks everything that needs no lab.
 func (r *JobRequest) prepare(handle string) error {
 	if r.Script == "" && (len(r.Args) == 0 || r.Args[0] == "") {
@@ -166,7 +168,7 @@ func (r *JobRequest) prepare(handle string) error {
 		}
 	}
 	if total > maxArgs {
-		return refuse("The command is longer than %d KiB. Put it in a script.", maxArgs>>10)
+		return errTooLong
 	}
 	if r.Limit == 0 {
 		r.Limit = DefaultJobLimit

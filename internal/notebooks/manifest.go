@@ -52,6 +52,7 @@ type manifest struct {
 	kind, version            bool
 	command, args            []string
 	completions, parallelism int // 0 = not said
+	length                   int // of what variables were put into, in bytes
 }
 
 // readManifest takes what a manifest says for what was not asked for otherwise.
@@ -94,7 +95,11 @@ func (r *JobRequest) readManifest() error {
 	}
 	r.Script = ""
 	for _, word := range append(m.command, m.args...) {
-		r.Args = append(r.Args, expanded(word, r.Env))
+		word, err := m.expanded(word)
+		if err != nil {
+			return err
+		}
+		r.Args = append(r.Args, word)
 	}
 	r.want = m.want
 	return nil
@@ -203,8 +208,12 @@ func whole(v *yaml.Node, at string, least, most int) (int, error) {
 	return n, nil
 }
 
+// amounts are the quantities that are taken. Kubernetes' own reader computes for
+// hours on one whose exponent has nine digits.
+var amounts = regexp.MustCompile(`^([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
+
 func amount(v *yaml.Node, at string) (resource.Quantity, error) {
-	if v.Kind == yaml.ScalarNode && len(v.Value) <= 40 {
+	if v.Kind == yaml.ScalarNode && amounts.MatchString(v.Value) {
 		if q, err := resource.ParseQuantity(v.Value); err == nil && q.Sign() >= 0 {
 			return q, nil
 		}
@@ -284,8 +293,8 @@ func (m *manifest) container(v *yaml.Node, at string) error {
 		},
 		"env": m.env,
 		"resources": func(v *yaml.Node, at string) error {
-			amounts := map[string]field{"cpu": m.cpu, "memory": m.memory, gpuResource: m.gpus}
-			side := func(v *yaml.Node, at string) error { return readFields(v, at, amounts) }
+			known := map[string]field{"cpu": m.cpu, "memory": m.memory, gpuResource: m.gpus}
+			side := func(v *yaml.Node, at string) error { return readFields(v, at, known) }
 			return readFields(v, at, map[string]field{"limits": side, "requests": side})
 		},
 	})
@@ -347,20 +356,36 @@ func (m *manifest) env(v *yaml.Node, at string) error {
 		case strings.ContainsRune(value, 0):
 			return wrong(one, at, "has the character with the number 0 in its value")
 		}
-		m.r.Env[name] = expanded(value, m.r.Env)
+		value, err := m.expanded(value)
+		if err != nil {
+			return err
+		}
+		m.r.Env[name] = value
 	}
 	return nil
 }
 
+// expanded is a text with the variables that are known so far put in. All such
+// texts together are no longer than what a job may be given: one that holds the
+// one before many times would soon be longer than the memory.
+func (m *manifest) expanded(text string) (string, error) {
+	text, ok := expanded(text, m.r.Env, maxArgs-m.length)
+	if !ok {
+		return "", errTooLong
+	}
+	m.length += len(text)
+	return text, nil
+}
+
 // expanded is a text with $(NAME) replaced as Kubernetes does: where there is such
-// a variable; $$ stands for $.
-func expanded(text string, env map[string]string) string {
+// a variable; $$ stands for $. It is ok unless it is longer than most.
+func expanded(text string, env map[string]string, most int) (_ string, ok bool) {
 	var b strings.Builder
-	for {
+	for b.Len() <= most {
 		before, rest, found := strings.Cut(text, "$")
 		b.WriteString(before)
 		if !found {
-			return b.String()
+			return b.String(), b.Len() <= most
 		}
 		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
 		value, known := env[name]
@@ -376,6 +401,7 @@ func expanded(text string, env map[string]string) string {
 			text = rest
 		}
 	}
+	return "", false
 }
 
 // array makes one of a job that is to be completed several times.
