@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -232,17 +233,14 @@ func backupSource(ctx context.Context, a *app, cfg Config, db *sql.DB, f backupF
 	return src, nil
 }
 
-// filesNamed are the files that the configuration names.
+// filesNamed are the files that the configuration names, each once.
 func (c *Config) filesNamed() []string {
-	var list []string
+	list := []string{c.Mail.PasswordFile, c.Mail.CAFile, c.TLS.Certificate, c.TLS.Key}
 	for _, p := range c.SignIn {
-		for _, path := range []string{p.ClientSecretFile, p.BindPasswordFile, p.CAFile} {
-			if path != "" {
-				list = append(list, path)
-			}
-		}
+		list = append(list, p.ClientSecretFile, p.BindPasswordFile, p.CAFile)
 	}
-	return list
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(path string) bool { return path == "" })
 }
 
 // numbersOf are the numbers of all homes and shared folders that a lab keeps, those of removed people who may come

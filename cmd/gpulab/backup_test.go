@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/backup"
+	"github.com/gpulab/gpulab/internal/mail"
+	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
@@ -352,5 +355,18 @@ func TestFinishRestore(t *testing.T) {
 	out.Reset()
 	if err := finishRestore(t.Context(), a, &out); err != nil || out.Len() != 0 {
 		t.Errorf("%v, %q", err, out.String())
+	}
+}
+
+// Every file that the configuration names is asked for, whatever it is for.
+func TestFilesNamed(t *testing.T) {
+	cfg := Config{
+		Mail:   mail.Config{PasswordFile: "/etc/gpulab/mail.secret", CAFile: "/etc/gpulab/mail.pem"},
+		TLS:    TLSConfig{Certificate: "/etc/gpulab/lab.pem", Key: "/etc/gpulab/lab.key"},
+		SignIn: []signin.Config{{ClientSecretFile: "/etc/gpulab/oidc.secret"}, {BindPasswordFile: "/etc/gpulab/ldap.secret", CAFile: "/etc/gpulab/mail.pem"}},
+	}
+	want := []string{"/etc/gpulab/lab.key", "/etc/gpulab/lab.pem", "/etc/gpulab/ldap.secret", "/etc/gpulab/mail.pem", "/etc/gpulab/mail.secret", "/etc/gpulab/oidc.secret"}
+	if got := cfg.filesNamed(); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -92,7 +92,7 @@ func (l *appliance) requestNotices(ctx context.Context, since time.Time) ([]mail
 func (l *appliance) launchNotices(ctx context.Context, since time.Time) ([]mail.Notice, error) {
 	parts := l.attached.Load()
 	if parts == nil {
-		return nil, nil
+		return nil, mail.ErrNotKnown
 	}
 	active, err := parts.notebooks.Active(ctx)
 	if err != nil {
@@ -149,12 +149,12 @@ func gpusInWords(n int) string {
 // stopNotices are notebooks that are about to be stopped because nobody uses their GPUs, or for their age.
 func (l *appliance) stopNotices(context.Context, time.Time) ([]mail.Notice, error) {
 	if l.attached.Load() == nil {
-		return nil, nil
+		return nil, mail.ErrNotKnown
 	}
 	var out []mail.Notice
 	for _, h := range l.idle.Holdings() {
 		if h.State == idle.Warned {
-			out = append(out, mail.Notice{Kind: mail.Stop, Key: fmt.Sprintf("%d %s %d", h.Launch, h.Cause, h.Extensions), To: []int64{h.UserID},
+			out = append(out, mail.Notice{Kind: mail.Stop, Key: fmt.Sprintf("%d %d", h.Launch, h.Warned.Unix()), To: []int64{h.UserID},
 				Subject: "“" + h.Title + "” is about to be stopped", Text: h.Notice(), Path: fmt.Sprintf("/launches/%d", h.Launch)})
 		}
 	}
@@ -164,7 +164,7 @@ func (l *appliance) stopNotices(context.Context, time.Time) ([]mail.Notice, erro
 // quotaNotices are people who hold GPUs while their hours are nearly used up, or are.
 func (l *appliance) quotaNotices(ctx context.Context) ([]mail.Notice, error) {
 	if l.attached.Load() == nil {
-		return nil, nil
+		return nil, mail.ErrNotKnown
 	}
 	people, err := l.WithGPU(ctx)
 	if err != nil {

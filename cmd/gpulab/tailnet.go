@@ -226,12 +226,10 @@ func (l *appliance) tailnetNow() ctl.Tailnet {
 			out.Detail = st.LoginServer + " has not let the lab in yet: " + trouble
 		}
 	case tailnet.Login:
-		out.Detail, out.NextStep = "Somebody of the tailnet has to let the lab in.", "Open "+st.LoginURL+" and sign in there, or give a key: gpulab tailnet up --auth-key-file FILE"
+		// Without the address: with it, whoever reads the status could take the lab into a tailnet of theirs.
+		out.Detail, out.NextStep = "Somebody of the tailnet has to let the lab in.", "`gpulab tailnet up` shows the address to open, as the page Tailnet does; or give a key: gpulab tailnet up --auth-key-file FILE"
 		if st.Expired {
 			out.Detail = "The tailnet wants somebody to let the lab in again: its key there ran out."
-		}
-		if st.LoginURL == "" {
-			out.NextStep = "Run `gpulab tailnet up`, or give a key: gpulab tailnet up --auth-key-file FILE"
 		}
 		if trouble != "" {
 			out.Detail += " " + trouble

@@ -35,10 +35,13 @@ func (s *Server) addTailnet() {
 		description: "To come back, somebody has to let the lab in again.", status: http.StatusOK}, s.leaveTailnet)
 }
 
-func (s *Server) getTailnet(ctx context.Context, _ *call, _ *noInput) (*body[ctl.Tailnet], error) {
+func (s *Server) getTailnet(ctx context.Context, c *call, _ *noInput) (*body[ctl.Tailnet], error) {
 	now, err := s.cfg.Tailnet.Status(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if c.token.Scope != users.ScopeFull {
+		now.LoginURL = "" // whoever opens it may take the lab into a tailnet of theirs
 	}
 	return answerWith(now)
 }

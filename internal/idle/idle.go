@@ -145,6 +145,7 @@ type Holding struct {
 	// Idle is how long it has not been used, Unused its GPUs themselves.
 	Idle, Unused time.Duration
 	Forgotten    bool      // its turn has come, and nobody has opened it
+	Warned       time.Time // when its owner was, by the clock of then: another warning has another; zero for none
 	Ends         time.Time // of the countdown, while it is warned
 	Until        time.Time // until when it was extended, zero for not
 	Extensions   int       // how often it was

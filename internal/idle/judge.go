@@ -114,7 +114,7 @@ func (r *row) shift(by time.Duration) {
 	for i := range r.seen {
 		move(&r.seen[i])
 	}
-	for _, t := range []*time.Time{&r.began, &r.opened, &r.warned, &r.ends, &r.until} {
+	for _, t := range []*time.Time{&r.began, &r.opened, &r.ends, &r.until} {
 		move(t)
 	}
 }
@@ -144,7 +144,7 @@ func later(times ...time.Time) (latest time.Time) {
 // holding is the row as others see it.
 func (r *row) holding(n Notebook) Holding {
 	h := Holding{Notebook: n, State: r.state, Cause: r.cause, Seen: map[Kind]time.Time{}, IdleSince: r.used(n.Policy), Since: r.began,
-		Ends: r.ends, Until: r.until, Extensions: r.extensions, WantedBy: r.wantedBy, WantedLaunch: r.wantedLaunch}
+		Warned: r.warned, Ends: r.ends, Until: r.until, Extensions: r.extensions, WantedBy: r.wantedBy, WantedLaunch: r.wantedLaunch}
 	for i, k := range Kinds() {
 		h.Seen[k] = r.seen[i]
 	}

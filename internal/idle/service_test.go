@@ -339,6 +339,9 @@ func TestRestart(t *testing.T) {
 	if after.State != Warned || after.Ends.Sub(w.clock) != before.Ends.Sub(w.clock.Add(-55*time.Second)) {
 		t.Errorf("%s before, %s after: no time of the countdown should have passed", before.Ends, after.Ends)
 	}
+	if before.Warned.IsZero() || !after.Warned.Equal(before.Warned) {
+		t.Errorf("one warning is of %s before, of %s after", before.Warned, after.Warned)
+	}
 	if n := len(w.entries); n != 1 {
 		t.Errorf("it was warned anew: %v", w.entries)
 	}

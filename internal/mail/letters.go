@@ -99,10 +99,11 @@ func (s *Service) Test(ctx context.Context, by, address string) (Tested, error) 
 	l := letter{messageID: s.newMessageID(), kind: Trial, address: address, created: s.now(), subject: "Test from " + s.lab(),
 		body: text(fmt.Sprintf("This is the test that %s asked for: %s sends mails, and they arrive.", by, s.lab()), s.cfg.URL()+"/")}
 	done := Tested{OK: true, Text: fmt.Sprintf("%s has taken the mail to %s. If it does not arrive, look among the unwanted mails there, and at the log of the mail server.", s.cfg.Mail.Where(), address)}
-	line, err := s.cfg.Mail.dial(ctx, s.cfg.Pauses.Connect)
+	line, err := s.cfg.Mail.dial(ctx, s.cfg.Pauses.Connect, s.cfg.Pauses.Connect)
 	if err == nil {
 		defer line.close()
-		err = line.send(s.compose(l))
+		m, composed := s.compose(l)
+		err = line.send(ctx, m, composed)
 	}
 	state, problem := Sent, ""
 	if err != nil {

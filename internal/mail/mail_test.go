@@ -250,6 +250,26 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
+// TestSlowForOne: a mail whose taking lasts for too long keeps none of the others back.
+func TestSlowForOne(t *testing.T) {
+	pauses := quick
+	pauses.Send = 200 * time.Millisecond
+	server, port := mailtest.Start(t, mailtest.Options{Answer: func(at, address string) error {
+		if at == "DATA" && address == "zoe@example.org" {
+			time.Sleep(2 * pauses.Send)
+		}
+		return nil
+	}})
+	h := newHouse(t, plain(port), pauses)
+	h.invite("zoe@example.org", "max@example.org")
+	h.run()
+	server.Wait(t, "max@example.org", "Invitation")
+	h.eventually("the other is sent, and it waits", func() bool {
+		s, err := h.Status(t.Context())
+		return err == nil && s.Sent == 1 && s.Waiting == 1
+	})
+}
+
 // TestRefusals: for now is tried again, for good is not, and a sender that is refused loses nothing.
 func TestRefusals(t *testing.T) {
 	tries := 0
@@ -469,6 +489,24 @@ func TestNoticesOnce(t *testing.T) {
 		if c.Wanted == (c.Kind == mail.Jobs) {
 			t.Errorf("ben's choice of %s is %v", c.Kind, c.Wanted)
 		}
+	}
+}
+
+// TestNotKnown: while it cannot be known what holds, nothing is told, and nothing that was told is over.
+func TestNotKnown(t *testing.T) {
+	server, port := mailtest.Start(t, mailtest.Options{})
+	h := newHouse(t, plain(port), quick)
+	h.run()
+	look(h, job(1, h.ben.ID))
+	server.Wait(t, "ben@example.org", "Job 1")
+	for range 3 {
+		err := h.Look(t.Context(), mail.Source{Name: "test", Kinds: []mail.Kind{mail.Jobs}, Notices: func(context.Context, time.Time) ([]mail.Notice, error) { return nil, mail.ErrNotKnown }})
+		if err != nil {
+			t.Errorf("it is taken for a fault: %v", err)
+		}
+	}
+	if over := h.Over(); over != 0 {
+		t.Errorf("%d conditions are taken for over", over)
 	}
 }
 

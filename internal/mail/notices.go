@@ -40,6 +40,10 @@ const (
 	mostListed = 10
 )
 
+// ErrNotKnown is what a source says that cannot know yet: nothing new is told, and
+// what was told is not taken for over.
+var ErrNotKnown = errors.New("not known yet")
+
 // told is something that somebody was told of.
 type told struct {
 	user int64
@@ -93,6 +97,9 @@ func (s *Service) Look(ctx context.Context, sources ...Source) error {
 	var errs []error
 	for _, source := range sources {
 		list, err := source.Notices(ctx, since)
+		if errors.Is(err, ErrNotKnown) {
+			continue
+		}
 		if err == nil {
 			err = s.tell(ctx, source, list, everybody, known, declined)
 		}

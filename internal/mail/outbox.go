@@ -182,13 +182,14 @@ func (s *Service) deliver(ctx context.Context) error {
 // sendAll sends letters over one connection and marks each as soon as the server has taken it. A *serverError says that
 // the others have to wait.
 func (s *Service) sendAll(ctx context.Context, list []letter) error {
-	line, err := s.cfg.Mail.dial(ctx, s.cfg.Pauses.Connect)
+	line, err := s.cfg.Mail.dial(ctx, s.cfg.Pauses.Connect, s.cfg.Pauses.Send)
 	if err != nil {
 		return err
 	}
 	defer line.close()
 	for _, l := range list {
-		err := line.send(s.compose(l))
+		m, err := s.compose(l)
+		err = line.send(ctx, m, err)
 		var refused *refusal
 		var away *serverError
 		switch {
@@ -207,6 +208,10 @@ func (s *Service) sendAll(ctx context.Context, list []letter) error {
 				return err
 			}
 		case errors.As(err, &away):
+			// Were it the first again, it could keep all others back.
+			if away.within {
+				err = errors.Join(s.later(ctx, l, away.words), err)
+			}
 			return err
 		default:
 			return err

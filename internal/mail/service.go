@@ -32,6 +32,7 @@ type Pauses struct {
 	First, Longest time.Duration // between tries; each is twice the one before
 	Poll           time.Duration // between looks into the outbox
 	Connect        time.Duration // for the server to answer
+	Send           time.Duration // for the server to take a mail: it may look through it first
 	GiveUp         time.Duration // after which a mail is not tried any more
 }
 
@@ -47,6 +48,9 @@ func (p Pauses) orUsual() Pauses {
 	}
 	if p.Connect == 0 {
 		p.Connect = 20 * time.Second
+	}
+	if p.Send == 0 {
+		p.Send = 10 * time.Minute // RFC 5321, 4.5.3.2.6
 	}
 	if p.GiveUp == 0 {
 		p.GiveUp = 4 * 24 * time.Hour

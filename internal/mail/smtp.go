@@ -20,7 +20,11 @@ import (
 )
 
 // serverError says in words why the server takes no mail at all.
-type serverError struct{ words string }
+type serverError struct {
+	words string
+	// within says that a mail was under way, which may be the reason.
+	within bool
+}
 
 func (e *serverError) Error() string { return e.words }
 
@@ -35,24 +39,45 @@ func (e *refusal) Error() string { return e.words }
 // line is a connection to the server.
 type line struct {
 	cfg    Config
-	client *gomail.Client
+	client *gomail.Client // has the patience for a mail
 	conn   *smtp.Client
+	wire   net.Conn
 }
 
-// dial connects and signs in. Errors are *serverError.
-func (c Config) dial(ctx context.Context, patience time.Duration) (*line, error) {
-	client, err := c.client(patience)
+// dial connects and signs in, for which the server has so long; each mail has its
+// own time. Errors are *serverError.
+func (c Config) dial(ctx context.Context, connect, send time.Duration) (*line, error) {
+	l := &line{cfg: c}
+	wired := func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		l.wire, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil || c.security() != TLS {
+			return l.wire, err
+		}
+		trust, err := c.trust()
+		if err != nil {
+			return nil, err
+		}
+		encrypted := tls.Client(l.wire, trust)
+		return encrypted, encrypted.HandshakeContext(ctx)
+	}
+	client, err := c.client(connect, gomail.WithDialContextFunc(wired))
+	if err == nil {
+		l.client, err = c.client(send)
+	}
 	if err != nil {
 		return nil, &serverError{words: sentence(err.Error())}
 	}
-	conn, err := client.DialToSMTPClientWithContext(ctx)
-	if err != nil {
+	if l.conn, err = client.DialToSMTPClientWithContext(ctx); err != nil {
+		if l.wire != nil {
+			_ = l.wire.Close()
+		}
 		return nil, &serverError{words: c.explain(err)}
 	}
-	return &line{cfg: c, client: client, conn: conn}, nil
+	return l, nil
 }
 
-func (c Config) client(patience time.Duration) (*gomail.Client, error) {
+// trust is how the server has to prove who it is.
+func (c Config) trust() (*tls.Config, error) {
 	trust := &tls.Config{ServerName: c.Server, MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
 		data, err := os.ReadFile(c.CAFile)
@@ -63,6 +88,14 @@ func (c Config) client(patience time.Duration) (*gomail.Client, error) {
 		if !trust.RootCAs.AppendCertsFromPEM(data) {
 			return nil, fmt.Errorf("the certificates to trust for the mail server: %s holds none; they begin with -----BEGIN CERTIFICATE-----", c.CAFile)
 		}
+	}
+	return trust, nil
+}
+
+func (c Config) client(patience time.Duration, more ...gomail.Option) (*gomail.Client, error) {
+	trust, err := c.trust()
+	if err != nil {
+		return nil, err
 	}
 	password, err := c.password()
 	if err != nil {
@@ -85,7 +118,7 @@ func (c Config) client(patience time.Duration) (*gomail.Client, error) {
 	if name, err := os.Hostname(); err != nil || !strings.Contains(name, ".") {
 		options = append(options, gomail.WithHELO("gpulab.localdomain"))
 	}
-	client, err := gomail.NewClient(c.Server, options...)
+	client, err := gomail.NewClient(c.Server, append(options, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("the mail server: %w", err)
 	}
@@ -94,18 +127,23 @@ func (c Config) client(patience time.Duration) (*gomail.Client, error) {
 
 func (l *line) close() { _ = l.client.CloseWithSMTPClient(l.conn) }
 
+// parting is how long a mail that is under way may take when gpulab stops.
+const parting = 5 * time.Second
+
 // send gives one mail to the server. Errors are *refusal or *serverError.
-func (l *line) send(m *gomail.Msg, err error) error {
+func (l *line) send(ctx context.Context, m *gomail.Msg, err error) error {
 	if err != nil {
 		return &refusal{words: sentence(err.Error()), forGood: true}
 	}
+	stop := context.AfterFunc(ctx, func() { _ = l.wire.SetDeadline(time.Now().Add(parting)) })
+	defer stop()
 	err = l.client.SendWithSMTPClient(l.conn, m)
 	if err == nil || m.IsDelivered() {
 		return nil
 	}
 	var failed *gomail.SendError
 	if !errors.As(err, &failed) {
-		return &serverError{words: l.cfg.explain(err)}
+		return &serverError{words: l.cfg.explain(err), within: true}
 	}
 	said := serverWords(failed)
 	code := failed.ErrorCode()
@@ -114,7 +152,7 @@ func (l *line) send(m *gomail.Msg, err error) error {
 		// Every mail is from the same address: it is the configuration that has to change, and none is to be lost by it.
 		return &serverError{words: fmt.Sprintf("The mail server does not take mails from %s (%s). Correct mail.from, or let it send from there.", l.cfg.from().Address, said)}
 	case code == 421 || code == 0:
-		return &serverError{words: "The mail server ended the connection (" + said + ")."}
+		return &serverError{words: "The mail server ended the connection (" + said + ").", within: true}
 	case code >= 500:
 		return &refusal{words: "The mail server refused it: " + sentence(said), forGood: true}
 	}

@@ -40,7 +40,9 @@ func (s *Service) newNode(authKey string) (*node, error) {
 		return nil, err
 	}
 	for _, d := range s.cfg.Doors {
-		l, err := n.server.Listen("tcp", ":"+strconv.Itoa(d.Port))
+		// By IPv4 alone, which a tailnet gives every machine: by IPv6 all of them are of one network,
+		// and would be bounded together as one visitor.
+		l, err := n.server.Listen("tcp4", ":"+strconv.Itoa(d.Port))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("port %d on the tailnet: %w", d.Port, err), n.server.Close())
 		}

@@ -176,6 +176,11 @@ func TestLife(t *testing.T) {
 	if status, text, _ := open(t, visitor, st.Addresses[0]); status != http.StatusOK || !strings.Contains(text, "Login:"+login) || !strings.Contains(text, "Shared:false") {
 		t.Errorf("the lab says of %s: %d %s", login, status, text)
 	}
+	// By IPv6 all visitors would count as one, whom somebody could use up for all.
+	if conn, err := visitor.Dial(t.Context(), "tcp", net.JoinHostPort(st.Addresses[1], "443")); err == nil {
+		t.Error("the lab answers by IPv6")
+		_ = conn.Close()
+	}
 
 	was := control.Named("gpulab").Key
 	if err := l.Down(t.Context()); err != nil {
