@@ -161,7 +161,8 @@ func (m Machine) kernel(name, does string) error {
 const patience = 20 * time.Second
 
 // Export makes the kernel export what a list says, and nothing else of gpulab's.
-// An empty list takes the file away. It says whether something changed.
+// An empty list takes the file away. It says whether something changed; what went
+// wrong is tried again by the next call, of a later start too.
 func (m Machine) Export(ctx context.Context, list []byte) (changed bool, err error) {
 	path := filepath.Join(m.Root, ExportsFile)
 	old, err := os.ReadFile(path)
@@ -173,25 +174,28 @@ func (m Machine) Export(ctx context.Context, list []byte) (changed bool, err err
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return false, err
 	}
+	// The file says so itself until the kernel knows it: were that lost, by a fault or
+	// a kill in between, whoever is no longer in the list could go on mounting.
+	if _, err := atomicfile.Update(path, append([]byte(unread), list...), 0o644, 0o755); err != nil {
+		return false, fmt.Errorf("what is exported over NFS: %w", err)
+	}
+	// Without the program there is no server: whoever took it away has ended the exports with it.
+	if err := m.run(ctx, "exportfs", "-ra"); err != nil && (len(list) > 0 || !errors.Is(err, exec.ErrNotFound)) {
+		return true, err
+	}
 	if len(list) == 0 {
 		err = os.Remove(path)
 	} else {
 		_, err = atomicfile.Update(path, list, 0o644, 0o755)
 	}
 	if err != nil {
-		return false, fmt.Errorf("what is exported over NFS: %w", err)
-	}
-	if err := m.run(ctx, "exportfs", "-ra"); err != nil {
-		if len(list) == 0 && errors.Is(err, exec.ErrNotFound) {
-			return true, nil // whoever took it away has ended the exports with it
-		}
-		if len(list) > 0 {
-			_ = os.Remove(path) // the next try is to run it again
-		}
-		return true, err
+		return true, fmt.Errorf("what is exported over NFS: %w", err)
 	}
 	return true, nil
 }
+
+// unread stands in the list before exportfs has read it.
+const unread = "# exportfs has not read this yet\n"
 
 // Mount has a folder of the head's at the same path here. Nothing may be mounted
 // there yet.

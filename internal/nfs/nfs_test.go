@@ -114,6 +114,24 @@ func TestExport(t *testing.T) {
 	if changed, err := m.Export(t.Context(), list); err != nil || !changed {
 		t.Errorf("after a failure: %v, %v", changed, err)
 	}
+	// The last machine goes, and the kernel does not hear of it: a later start tells it again.
+	program(t, bin, "exportfs", "exit 1")
+	if _, err := m.Export(t.Context(), nil); err == nil {
+		t.Error("what the kernel did not take is taken for done")
+	}
+	if got, _ := os.ReadFile(file); strings.Contains(string(got), "10.0.0.2") {
+		t.Errorf("a machine that has gone may mount: %s", got)
+	}
+	program(t, bin, "exportfs", `echo "$@" > `+calls)
+	if changed, err := m.Export(t.Context(), nil); err != nil || !changed {
+		t.Errorf("the next try: %v, %v", changed, err)
+	}
+	if got, _ := os.ReadFile(calls); string(got) != "-ra\n" {
+		t.Errorf("exportfs was called with %q", got)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the list is there still: %v", err)
+	}
 }
 
 func TestMissing(t *testing.T) {

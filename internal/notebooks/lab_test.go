@@ -605,6 +605,7 @@ func (l *smallLine) Changes() <-chan struct{} { return l.changes }
 
 // house is gpulab's launch service in a small lab.
 type house struct {
+	doors   []int // ports that services may have
 	line    *smallLine
 	t       *testing.T
 	db      *sql.DB
@@ -666,7 +667,7 @@ func newHouse(t *testing.T, gpus ...int) *house {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), line: newSmallLine(), tenants: &tenants{}, homes: t.TempDir()}
+	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), line: newSmallLine(), tenants: &tenants{}, homes: t.TempDir(), doors: []int{8500, 8501, 8502}}
 	h.alice, h.bob = h.person("alice"), h.person("bob")
 	h.proxy, err = NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken})
 	if err != nil {
@@ -700,7 +701,7 @@ func (h *house) open(tune func(*patience)) {
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles, Preemption: h.preempt, MinimumRun: h.minimum,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
-		Booted: h.booted, Doors: []int{8500, 8501, 8502},
+		Booted: h.booted, Doors: h.doors,
 		Home: func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },
 		JobEnv:      map[string]string{"https_proxy": "http://proxy.example:3128"},
 		MemoryKills: func(string) (int, bool) { return int(h.kills.Load()), true },

@@ -391,14 +391,24 @@ func (t rows) insertService(ctx context.Context, tx *sql.Tx, l *Launch) error {
 	if err != nil {
 		return err
 	}
+	mine := 0
+	for _, d := range former {
+		if d.kept {
+			mine++
+		}
+	}
 	// The best is the one that had this name before, so that its address stays
-	// what it was; then one that nobody had.
+	// what it was; then one that nobody had. Who has as many as one person can use
+	// at a time gets one of those: each rests after its use, and nobody else would
+	// have any.
 	rank := func(door int) int {
 		switch d, used := former[door]; {
 		case d.closed:
 			return -1
 		case d.named:
 			return 3
+		case mine >= maxServices && !d.kept:
+			return -1
 		case !used:
 			return 2
 		case d.own:
@@ -424,6 +434,7 @@ func (t rows) insertService(ctx context.Context, tx *sql.Tx, l *Launch) error {
 type formerDoor struct {
 	closed bool // it is in use, or was somebody else's a short while ago
 	own    bool // it was this person's
+	kept   bool // it is, and nobody else's for a while
 	named  bool // for a service of this name
 }
 
@@ -443,8 +454,9 @@ func formerDoors(ctx context.Context, tx *sql.Tx, l *Launch) (map[int]formerDoor
 			return nil, err
 		}
 		d := former[door]
-		d.closed = d.closed || active || !own && l.Requested.UnixMilli()-until < doorRest.Milliseconds()
-		d.own, d.named = d.own || own, d.named || named
+		rests := l.Requested.UnixMilli()-until < doorRest.Milliseconds()
+		d.closed = d.closed || active || !own && rests
+		d.own, d.named, d.kept = d.own || own, d.named || named, d.kept || own && (active || rests)
 		former[door] = d
 	}
 	return former, r.Err()

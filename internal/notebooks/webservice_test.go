@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,31 @@ func TestDoors(t *testing.T) {
 	}
 	if doors, err := h.service.Doors(t.Context()); err != nil || len(doors) != 3 {
 		t.Errorf("the doors are %v (%v)", doors, err)
+	}
+}
+
+// TestDoorsOfOne: one person cannot take every port of the head, by services that
+// they stop at once.
+func TestDoorsOfOne(t *testing.T) {
+	h := newHouse(t, 1)
+	for door := 8503; len(h.doors) < maxServices+3; door++ {
+		h.doors = append(h.doors, door)
+	}
+	h.reopen(nil)
+	had := map[int]bool{}
+	for i := range 2 * maxServices {
+		l := h.serve(h.alice, fmt.Sprintf("s%d", i), nil)
+		had[l.Service.Door] = true
+		if err := h.service.Stop(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+		h.is(l.ID, Ended)
+	}
+	if len(had) != maxServices {
+		t.Errorf("one person has %d addresses, one after the other", len(had))
+	}
+	if l := h.serve(h.bob, "c", nil); had[l.Service.Door] {
+		t.Errorf("another gets %d, which is hers for a while", l.Service.Door)
 	}
 }
 
