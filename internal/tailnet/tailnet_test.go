@@ -292,6 +292,9 @@ func TestStrangers(t *testing.T) {
 		hi.ShareeNode = true
 		n.Hostinfo = hi.View()
 	}, func(_ int, text string) bool { return strings.Contains(text, "Shared:true") })
+	change("a machine that is nobody's in another tailnet", func(n *tailcfg.Node) { n.Tags = []string{"tag:kiosk"} },
+		func(status int, _ string) bool { return status == http.StatusForbidden })
+	change("the person again", func(n *tailcfg.Node) { n.Tags = nil }, func(_ int, text string) bool { return strings.Contains(text, "Shared:true") })
 	change("a key that ran out", func(n *tailcfg.Node) { n.KeyExpiry = time.Now().Add(-time.Hour) },
 		func(status int, _ string) bool { return status == http.StatusForbidden })
 	for _, remote := range []string{"127.0.0.1:5", "10.0.0.1:80", "100.100.100.100:53", "", "nonsense", "100.64.200.200:1"} {

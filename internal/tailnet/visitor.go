@@ -52,7 +52,11 @@ func (s *Service) Visitor(ctx context.Context, remote string) (Visitor, error) {
 		return Visitor{}, ErrUnknown
 	}
 	v := Visitor{Machine: who.Node.ComputedName}
+	v.Shared = !who.Node.Sharer.IsZero() || who.Node.Hostinfo.Valid() && who.Node.Hostinfo.ShareeNode()
 	if who.Node.IsTagged() {
+		if v.Shared {
+			return Visitor{}, ErrUnknown // its tags are those of another tailnet
+		}
 		v.Subject, v.Tags, v.Name = "machine "+string(who.Node.StableID), slices.Clone(who.Node.Tags), v.Machine
 		return v, nil
 	}
@@ -62,7 +66,6 @@ func (s *Service) Visitor(ctx context.Context, remote string) (Visitor, error) {
 	v.Login = strings.ToLower(who.UserProfile.LoginName)
 	v.Subject = strconv.FormatInt(int64(who.UserProfile.ID), 10) + " " + v.Login
 	v.Name, v.Groups = who.UserProfile.DisplayName, slices.Clone(who.UserProfile.Groups)
-	v.Shared = !who.Node.Sharer.IsZero() || who.Node.Hostinfo.Valid() && who.Node.Hostinfo.ShareeNode()
 	return v, nil
 }
 
