@@ -22,7 +22,11 @@ type Try struct {
 	ForLaunch int64  `json:"forLaunch,omitempty"`
 	Saved     bool   `json:"saved,omitempty"`
 	Simulated bool   `json:"simulated,omitempty"` // its GPUs were
+	// Runs is how many runs it stands for, from From on one right after the other; 0 is one.
+	Runs int `json:"runs,omitempty"`
 }
+
+func (t Try) runs() int { return max(t.Runs, 1) }
 
 // MaxRetries is how often a job may be started again.
 const MaxRetries = 10
@@ -93,7 +97,11 @@ func (s *Service) over(l Launch, now time.Time) Launch {
 	job.Tries = l.triesOf(try)
 	job.ExitCode, job.Held, job.NotBefore = nil, true, now
 	if l.EndCode != EndPreempted && l.EndCode != EndRestart {
-		job.NotBefore = now.Add(s.pause(job.failures()))
+		failures := job.failures()
+		if l.Service != nil {
+			failures = failedInARow(job.Tries)
+		}
+		job.NotBefore = now.Add(s.pause(failures))
 	}
 	l.State, l.Job = Waiting, &job
 	l.EndCode, l.Reason, l.Node, l.Pod, l.GPUUUIDs = "", "", "", "", nil

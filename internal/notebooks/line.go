@@ -51,10 +51,13 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 
 // turnsOf counts how often a launch has had its turn and lost what it got.
 func turnsOf(l Launch) int {
-	if l.Job == nil {
-		return 0
+	turns := 0
+	if l.Job != nil {
+		for _, t := range l.Job.Tries {
+			turns += t.runs()
+		}
 	}
-	return len(l.Job.Tries)
+	return turns
 }
 
 // mayQueue tells whether a waiting launch belongs in the line now: not one that

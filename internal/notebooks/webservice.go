@@ -326,22 +326,39 @@ func (l Launch) startsAgain() bool {
 		slices.Contains([]string{EndSucceeded, EndExited, EndOutOfMemory, EndEvicted, EndInterrupted}, l.EndCode)
 }
 
-// keptTries is how many former runs of a service are kept.
-const keptTries = 5
+// keptTries is how many former runs of a service are told apart.
+const keptTries = 20
 
 // longRun: a service that ran for so long has not failed at its start.
 const longRun = 10 * time.Minute
 
-// triesOf are the former runs of a launch that is about to run again.
+// triesOf are the former runs of a launch that is about to run again. Of a service
+// the oldest are added up: what they held counts for its owner's share as anybody's.
 func (l Launch) triesOf(last Try) []Try {
 	tries := append(slices.Clone(l.Job.Tries), last)
-	if l.Service == nil {
-		return tries
+	for l.Service != nil && len(tries) > keptTries {
+		first, second := tries[0], &tries[1]
+		second.From -= first.Until - first.From
+		second.Runs = second.runs() + first.runs()
+		tries = tries[1:]
 	}
-	if last.Until-last.From > longRun.Milliseconds() {
-		return []Try{last} // waits no longer than after a first failure
+	return tries
+}
+
+// failedInARow is how often a service has ended soon after it was started: at least
+// once, since its last run is over.
+func failedInARow(tries []Try) int {
+	n := 0
+	for _, t := range slices.Backward(tries) {
+		if t.EndCode == EndRestart {
+			break
+		}
+		n++
+		if t.Until-t.From > longRun.Milliseconds() {
+			break
+		}
 	}
-	return tries[max(0, len(tries)-keptTries):]
+	return max(n, 1)
 }
 
 // health says how a service's program does, and in words what is to know of it.

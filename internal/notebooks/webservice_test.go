@@ -100,6 +100,35 @@ func TestServiceComesBack(t *testing.T) {
 	}
 }
 
+// TestFormerRuns: what a service has held counts, however often it was started
+// again; it waits for longer only after runs that failed soon.
+func TestFormerRuns(t *testing.T) {
+	l := Launch{Service: &WebService{Restarts: true}, Job: &Job{}}
+	at, held := time.UnixMilli(0), time.Duration(0)
+	for i := range 3 * keptTries {
+		ran := time.Duration(i+1) * time.Hour
+		l.Job.Tries = l.triesOf(Try{From: at.UnixMilli(), Until: at.Add(ran).UnixMilli(), EndCode: EndRestart})
+		at, held = at.Add(ran+time.Minute), held+ran
+	}
+	var sum time.Duration
+	for _, try := range l.Job.Tries {
+		sum += time.Duration(try.Until-try.From) * time.Millisecond
+	}
+	if len(l.Job.Tries) != keptTries || sum != held || turnsOf(l) != 3*keptTries {
+		t.Errorf("%d runs are kept of %s, want %s; it had %d turns", len(l.Job.Tries), sum, held, turnsOf(l))
+	}
+	short, long := Try{EndCode: EndExited}, Try{EndCode: EndExited, Until: 2 * longRun.Milliseconds()}
+	for want, tries := range map[int][]Try{
+		1: {short, short, long},
+		2: {short, long, short},
+		3: {short, {EndCode: EndRestart}, short, short, short},
+	} {
+		if got := failedInARow(tries); got != want {
+			t.Errorf("%+v: %d, want %d", tries, got, want)
+		}
+	}
+}
+
 // TestDoors: a port of the head is one service's at a time, its owner's for a
 // while after, and the same for the same name.
 func TestDoors(t *testing.T) {
