@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -273,6 +275,20 @@ func (l *appliance) describeUp(out *ctl.Tailnet, st tailnet.Status) {
 		out.Detail += " Its key in the tailnet runs out on " + st.Expires.Local().Format(time.DateOnly) + "."
 		out.NextStep = "Switch key expiry off for this machine in the tailnet’s list, or run `gpulab tailnet up` that day."
 	}
+	if unencrypted(st.LoginServer) {
+		out.Detail += " Its control server is asked without encryption: whoever is on the way there could visit as anybody of the tailnet."
+		out.NextStep = "Give the control server https, then `gpulab tailnet logout` and `gpulab tailnet up --login-server https://…`."
+	}
+}
+
+// unencrypted tells whether others can read, and answer, what this machine asks a server.
+func unencrypted(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "http" {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback())
 }
 
 // tailnetComponent is how the tailnet is, nothing where the lab is in none. That it is away makes no lab unready.
@@ -284,6 +300,7 @@ func (l *appliance) tailnetComponent() []ctl.Component {
 		return nil
 	case now.State == ctl.TailnetOff:
 		c.State = ctl.Off
+	case unencrypted(now.LoginServer):
 	case now.State == ctl.TailnetUp && (now.Expires == nil || time.Until(*now.Expires) > 14*24*time.Hour):
 		c.State = ctl.OK
 	}

@@ -226,3 +226,15 @@ func TestAuthKeyFile(t *testing.T) {
 		t.Errorf("the QR code:\n%s", strings.Join(lines, "\n"))
 	}
 }
+
+// Whoever can answer in the control server's place can visit as anybody.
+func TestUnencryptedControlServer(t *testing.T) {
+	for server, want := range map[string]bool{
+		"https://controlplane.tailscale.com": false, "": false, "http://127.0.0.1:8080": false, "http://[::1]:8080": false, "http://localhost": false,
+		"http://headscale.lab": true, "http://10.0.0.9:8080": true,
+	} {
+		if got := unencrypted(server); got != want {
+			t.Errorf("%q: %v", server, got)
+		}
+	}
+}
