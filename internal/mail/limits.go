@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -39,11 +40,18 @@ func (s *Service) mayAsk(ctx context.Context, db asker, by string, addresses []s
 		}
 	}
 	for _, address := range addresses {
-		n, err := s.count(ctx, db, "address = ? AND asked_by <> '' AND created_at > ?", address, s.now().Add(-time.Hour).UnixMilli())
+		// A mailbox is the same in capital letters.
+		n, err := s.count(ctx, db, "lower(address) = lower(?) AND asked_by <> '' AND created_at > ?", address, s.now().Add(-time.Hour).UnixMilli())
 		if err != nil {
 			return err
 		}
-		if n >= toOnePerHour {
+		now := 0
+		for _, other := range addresses {
+			if strings.EqualFold(address, other) {
+				now++
+			}
+		}
+		if n+now > toOnePerHour {
 			return refuse(ErrLimit, "%s has got %d mails of the lab within the hour. Try again later.", address, n)
 		}
 	}
@@ -56,7 +64,7 @@ func (s *Service) mayNotify(ctx context.Context, db asker, user int64, address s
 	if err != nil || n >= r.hourly {
 		return false, err
 	}
-	n, err = s.count(ctx, db, "address = ? AND asked_by = '' AND created_at > ?", address, s.now().Add(-24*time.Hour).UnixMilli())
+	n, err = s.count(ctx, db, "lower(address) = lower(?) AND asked_by = '' AND created_at > ?", address, s.now().Add(-24*time.Hour).UnixMilli())
 	return n < noticesADay, err
 }
 

@@ -540,10 +540,13 @@ func TestLimits(t *testing.T) {
 	h := newHouse(t, plain(port), quick)
 	var refused error
 	for n := 0; n < 5 && refused == nil; n++ {
-		_, refused = h.Test(t.Context(), "ada", "victim@example.org")
+		_, refused = h.Test(t.Context(), "ada", []string{"victim", "Victim", "VICTIM"}[n%3]+"@example.org")
 	}
 	if text, ok := users.Message(refused); !ok || !strings.Contains(text, "4 mails") {
 		t.Errorf("one address: %v", refused)
+	}
+	if _, _, err := h.people.Invite(t.Context(), h.ada, users.NewInvitation{Uses: 50, Emails: []string{"v2@example.org", "V2@example.org", "v2@Example.org", "v2@EXAMPLE.org", "v2@example.ORG"}}); err == nil {
+		t.Error("one mailbox is written to five times at once")
 	}
 	refused = nil
 	sent := 0
