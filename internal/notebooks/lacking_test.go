@@ -17,11 +17,11 @@ func TestLackingImage(t *testing.T) {
 	if p := choose(room, need, Placing{}); !slices.Equal(p.Machines, []string{"a"}) || p.Why != "No other machine had room for it." {
 		t.Errorf("%+v", p)
 	}
-	if words, all := s.withoutImage(need, room); words != "b does not have its image yet (notebook, 43 % of 1.2 GiB)." || all {
+	if words, all := s.withoutImage(need, room); words != "Its image is not on b yet (notebook, 43 % of 1.2 GiB)." || all {
 		t.Errorf("%q, %v", words, all)
 	}
 	need.Lacking = []string{"a", "b"}
-	if words, all := s.withoutImage(need, room); words != "a does not have its image yet, b does not have its image yet (notebook, 43 % of 1.2 GiB)." || !all {
+	if words, all := s.withoutImage(need, room); words != "Its image is not on a yet, not on b yet (notebook, 43 % of 1.2 GiB)." || !all {
 		t.Errorf("%q, %v", words, all)
 	}
 	v := admit(room, nil, []candidate{{need: need, granted: true}})[0]

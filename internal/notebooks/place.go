@@ -213,7 +213,7 @@ func (s *Service) withoutImage(need Need, room Room) (words string, all bool) {
 		if n.fits(need) || !n.fits(whole) {
 			continue
 		}
-		text := s.called(n.Name) + " does not have its image yet"
+		text := "not on " + s.called(n.Name) + " yet"
 		if s.cfg.Getting != nil {
 			if how := s.cfg.Getting(n.Name); how != "" {
 				text += " (" + how + ")"
@@ -224,7 +224,7 @@ func (s *Service) withoutImage(need Need, room Room) (words string, all bool) {
 	if len(list) == 0 {
 		return "", false
 	}
-	return strings.Join(list, ", ") + ".", !room.opens(need)
+	return "Its image is " + strings.Join(list, ", ") + ".", !room.opens(need)
 }
 
 // join puts a space between sentences where there are two.

@@ -15,13 +15,14 @@ import (
 // afar, and sign in with accounts from elsewhere.
 func TestFolders(t *testing.T) {
 	t.Parallel()
-	live(t, append([]chapter{
+	live(t, []chapter{
 		{"set up", testSetUpFolders, true},
 		{"shared folders", testSharedFolders, true},
 		{"a member who leaves", testFolderLost, false},
 		{"a full home", testFullHome, false},
 		{"single sign-on", testSingleSignOn, false},
-	}, byHand(t, chapter{"a tailnet", testTailnet, false})...))
+		{"a tailnet", testTailnet, false},
+	})
 }
 
 // foldersConfig measures often, and gives who fills a home little time.

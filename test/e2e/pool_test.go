@@ -377,7 +377,7 @@ func (p *pool) images(t *testing.T, a *appliance) {
 	b.WaitText("#machine-"+nodeName, "it arrived damaged")
 	b.Pictures("pool-images")
 	launch(b, "torch", "Handed")
-	b.WaitText("#launch-state", nodeName+" does not have its image yet. It starts when that is there.")
+	b.WaitText("#launch-state", "Its image is not on "+nodeName+" yet. It starts when that is there.")
 	b.Pictures("pool-waits-for-image")
 	spoil("13.0.2", "13.0.1")
 	waitJupyterLab(b, adminHandle)
