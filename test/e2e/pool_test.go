@@ -29,13 +29,13 @@ import (
 func TestPool(t *testing.T) {
 	t.Parallel()
 	p := &pool{}
-	live(t, slices.Concat([]chapter{
+	live(t, []chapter{
 		{"set up", p.setUp, true},
 		{"codes", p.refusedCodes, false},
 		{"join", p.join, true},
 		{"used code", p.usedCode, false},
 		{"join again", p.joinAgain, false},
-	}, byHand(t, chapter{"images from the head", p.images, false}), []chapter{
+		{"images from the head", p.images, false},
 		{"doctor of a machine", p.doctor, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
@@ -52,7 +52,7 @@ func TestPool(t *testing.T) {
 		{"machine lost", p.lost, true},
 		{"emptied", p.emptied, true},
 		{"removed", p.removed, false},
-	}))
+	})
 }
 
 // TestPoolWithHomesOnTheHead is a lab whose homes lie on the head's own disk:
