@@ -122,7 +122,7 @@ func ready(o options) error {
 		return fmt.Errorf("images are built for amd64 only, and compiled where they run; this machine is %s", runtime.GOARCH)
 	}
 	var missing []string
-	for program, pkg := range map[string]string{"mmdebstrap": "mmdebstrap", "ip": "iproute2", "unshare": "util-linux", "chroot": "coreutils", "dpkg-query": "dpkg"} {
+	for program, pkg := range map[string]string{"mmdebstrap": "mmdebstrap", "ip": "iproute2", "unshare": "util-linux", "chroot": "coreutils", "dpkg-query": "dpkg", compress[0]: "zstd"} {
 		if !have(program) {
 			missing = append(missing, pkg)
 		}

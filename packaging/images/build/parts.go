@@ -144,7 +144,7 @@ func (b *builder) makeLayer(ctx context.Context, name, key string) (layer, error
 	if err != nil {
 		return layer{}, fmt.Errorf("%s: %w%s", name, err, tail(logFile))
 	}
-	l, err := writeLayer(t, filepath.Join(work, "layer.blob"))
+	l, err := writeLayer(ctx, t, filepath.Join(work, "layer.blob"))
 	if err != nil {
 		return layer{}, fmt.Errorf("%s: %w", name, err)
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"archive/tar"
 	"bufio"
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -11,6 +13,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -227,27 +230,39 @@ type layer struct {
 	path    string
 }
 
+// compress is how a layer is packed. Measured with all layers, this makes them 7 %
+// smaller than the library that unpacks them would, at 20 MB/s; level 17 makes one
+// another 7 % smaller, at 3 MB/s. One thread: the output must not depend on the
+// number of cores.
+var compress = []string{"zstd", "-12", "--single-thread", "--quiet", "--stdout"}
+
 // writeLayer packs t into file as a zstd-compressed tar.
-func writeLayer(t tree, file string) (layer, error) {
+func writeLayer(ctx context.Context, t tree, file string) (layer, error) {
 	f, err := os.Create(file)
 	if err != nil {
 		return layer{}, err
 	}
 	defer f.Close()
 	blob, plain := newCounter(), newCounter()
-	// One goroutine: the output must not depend on the number of cores.
-	z, err := zstd.NewWriter(io.MultiWriter(f, blob), zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1))
+	command := exec.CommandContext(ctx, compress[0], compress[1:]...)
+	var said bytes.Buffer
+	command.Stdout, command.Stderr = io.MultiWriter(f, blob), &said
+	in, err := command.StdinPipe()
 	if err != nil {
 		return layer{}, err
 	}
-	buffered := bufio.NewWriterSize(io.MultiWriter(z, plain), 1<<20)
-	if err := t.writeTar(buffered); err != nil {
+	if err := command.Start(); err != nil {
 		return layer{}, err
 	}
-	for _, finish := range []func() error{buffered.Flush, z.Close, f.Close} {
-		if err := finish(); err != nil {
-			return layer{}, err
-		}
+	buffered := bufio.NewWriterSize(io.MultiWriter(in, plain), 1<<20)
+	err = t.writeTar(buffered)
+	err = errors.Join(err, buffered.Flush(), in.Close())
+	// Where zstd has failed, what it says is the reason why it takes no more.
+	if failed := command.Wait(); failed != nil {
+		return layer{}, fmt.Errorf("%s: %w: %s", compress[0], failed, bytes.TrimSpace(said.Bytes()))
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return layer{}, err
 	}
 	return layer{Digest: blob.hex(), DiffID: plain.hex(), Size: blob.n, Tar: plain.n, path: file}, nil
 }

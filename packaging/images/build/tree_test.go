@@ -46,7 +46,7 @@ func mustTree(t *testing.T, dir string) tree {
 
 func mustLayer(t *testing.T, from tree) layer {
 	t.Helper()
-	l, err := writeLayer(from, filepath.Join(t.TempDir(), "blob"))
+	l, err := writeLayer(t.Context(), from, filepath.Join(t.TempDir(), "blob"))
 	if err != nil {
 		t.Fatal(err)
 	}
