@@ -700,6 +700,10 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if err != nil {
 		return err
 	}
+	shares, err := l.cfg.Queue.shares()
+	if err != nil {
+		return err
+	}
 	preemption, err := l.cfg.Queue.preemption()
 	if err != nil {
 		return err
@@ -714,7 +718,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		Doors: doors, DoorFree: portFree,
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Shares: shares, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),

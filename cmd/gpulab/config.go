@@ -346,6 +346,9 @@ func (c *Config) check() error {
 	if _, err := c.Queue.sampling(); err != nil {
 		return err
 	}
+	if _, err := c.Queue.shares(); err != nil {
+		return err
+	}
 	if _, err := c.Queue.preemption(); err != nil {
 		return err
 	}

@@ -169,6 +169,9 @@ quotas:
 
 # When GPUs are short, who used fewer of them in the past gets one first. Past use
 # counts half after halfLife (168h is a week), and is counted anew every sampling.
+# A group goes first while it holds fewer GPUs than its share; others use what it
+# leaves. See docs/queue.md:
+#   shares: {vision: 2}
 # preemption says which jobs give way to whoever waits for their GPU; they go back into
 # the line: off (none), offered (those whose owners have said so), or roles (those, and
 # jobs of people of a lower role; leads' launches then go before members', and these
@@ -176,6 +179,10 @@ quotas:
 queue:
   halfLife: {{printf "%q" .Queue.HalfLife}}
   sampling: {{printf "%q" .Queue.Sampling}}
+{{- if .Queue.Shares}}
+  shares:
+{{yaml .Queue.Shares | indent 4}}
+{{- end}}
   preemption: {{printf "%q" .Queue.Preemption}}
   minimumRun: {{printf "%q" .Queue.MinimumRun}}
 

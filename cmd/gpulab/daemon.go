@@ -118,6 +118,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 		hub.State, hub.Detail, hub.NextStep = ctl.Starting, "its pod is not ready", "wait a minute; then `gpulab logs hub`"
 	}
 	out = append(out, lineComponents(l.attached.Load().line.Trouble())...)
+	out = append(out, l.sharesWithoutGroup(ctx)...)
 	out = append(out, hub, l.podsComponent(ctx), l.sleepComponent(), diskComponent(l.disk.Filesystems()), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
 	out = append(out, l.localNameComponent(), l.certificatesComponent())
 	out = append(out, signInComponent(l.signin.Health())...)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/ctl"
@@ -14,12 +17,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// QueueConfig says how past use counts in the line for GPUs, and which jobs give way.
+// QueueConfig says how past use counts in the line for GPUs, which groups go first,
+// and which jobs give way.
 type QueueConfig struct {
 	// HalfLife is the time after which past use of GPUs counts half, as "168h".
 	HalfLife string `json:"halfLife,omitempty"`
 	// Sampling is how often use is counted anew, as "1m".
 	Sampling string `json:"sampling,omitempty"`
+	// Shares are how many GPUs groups go first for, by their names.
+	Shares map[string]int `json:"shares,omitempty"`
 	// Preemption is off, offered or roles; MinimumRun is how long a job runs before it
 	// gives way, as "5m".
 	Preemption string `json:"preemption,omitempty"`
@@ -44,6 +50,21 @@ func (q QueueConfig) minimumRun() (time.Duration, error) {
 		return 0, errors.New("queue.minimumRun is no time between 0 and 24h; write it as 5m")
 	}
 	return d, nil
+}
+
+// mostShared is more GPUs than any pool of this size has.
+const mostShared = 1000
+
+func (q QueueConfig) shares() (map[string]int, error) {
+	for _, group := range slices.Sorted(maps.Keys(q.Shares)) {
+		if err := users.CheckGroup(group); err != nil {
+			return nil, fmt.Errorf("queue.shares: %w", err)
+		}
+		if n := q.Shares[group]; n < 1 || n > mostShared {
+			return nil, fmt.Errorf("queue.shares: the share of %s is a number of GPUs from 1 to %d, not %d; leave out a group that has none", group, mostShared, n)
+		}
+	}
+	return q.Shares, nil
 }
 
 func (q QueueConfig) halfLife() (time.Duration, error) {
@@ -78,6 +99,23 @@ func (l *appliance) auditPreempted(ctx context.Context, job, waits notebooks.Lau
 	if err := l.people.Audit(ctx, entry); err != nil && ctx.Err() == nil {
 		slog.Error("a job that gives way is not in the audit log", "job", job.ID, "error", err)
 	}
+}
+
+// sharesWithoutGroup says which shares of GPUs are nobody's, because there is no such group.
+func (l *appliance) sharesWithoutGroup(ctx context.Context) []ctl.Component {
+	var missing []string
+	for _, group := range slices.Sorted(maps.Keys(l.cfg.Queue.Shares)) {
+		if _, err := l.people.Group(ctx, group); errors.Is(err, users.ErrGroupNotFound) {
+			missing = append(missing, group)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return []ctl.Component{{
+		Name: "shares", State: ctl.Warning, Detail: "queue.shares gives GPUs to groups that are not there: " + strings.Join(missing, ", "),
+		NextStep: fmt.Sprintf("`gpulab group add %s`, or correct queue.shares in %s and run `gpulab init`", missing[0], defaultConfigPath),
+	}}
 }
 
 // lineComponents tell why nobody is let in who waits for a GPU, if that is so.

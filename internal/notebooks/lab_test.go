@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -547,11 +548,10 @@ func (l *smallLine) decide() {
 func (l *smallLine) claims() []queue.Claim {
 	list := slices.Clone(l.state.Claims)
 	slices.SortStableFunc(list, func(a, b queue.Claim) int {
-		switch low := int32(-bandWidth); {
-		case (a.Priority < low) != (b.Priority < low) && a.Priority < low:
-			return 1
-		case (a.Priority < low) != (b.Priority < low):
-			return -1
+		half := func(c queue.Claim) int32 { return c.Priority >> 29 } // of a band
+		switch {
+		case half(a) != half(b):
+			return cmp.Compare(half(b), half(a))
 		case a.Launch == l.last:
 			return 1
 		case b.Launch == l.last:
@@ -629,6 +629,7 @@ type house struct {
 	simulated bool      // the lab's GPUs are
 	homes     string
 	preempt   Preemption
+	shares    map[string]int
 	minimum   time.Duration // that a job runs before it gives way
 	kills     atomic.Int64  // of programs that ran into a memory limit
 }
@@ -699,7 +700,7 @@ func (h *house) open(tune func(*patience)) {
 	h.t.Helper()
 	client := NewHub(HubConfig{Address: func() (string, bool) { return h.hub.server.Listener.Addr().String(), true }, Token: "service-token", Timeout: 2 * time.Second})
 	service, err := New(Config{
-		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles, Preemption: h.preempt, MinimumRun: h.minimum,
+		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles, Preemption: h.preempt, MinimumRun: h.minimum, Shares: h.shares,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
 		Booted: h.booted, Doors: h.doors,
 		Home: func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },

@@ -26,6 +26,10 @@ type Line interface {
 // keepLine tells the line of the pool and of the launches.
 func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 	state := queue.State{Stock: stock(active, room)}
+	first := s.firstByShare(ctx, active)
+	s.mu.Lock()
+	s.first = first
+	s.mu.Unlock()
 	for _, l := range active {
 		if l.GPUs == 0 || l.State == Waiting && !s.mayQueue(ctx, l, room) {
 			continue
@@ -36,7 +40,8 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
 		}
 		if l.State == Waiting {
-			c.Priority = s.priority(ctx, l)
+			_, goesFirst := first[l.ID]
+			c.Priority = s.priority(ctx, l, goesFirst)
 		}
 		if len(c.Kinds) == len(state.Stock) {
 			c.Kinds = nil

@@ -35,8 +35,9 @@ const (
 const offeredCounts = 0.5
 
 // priority says how a launch comes among those who wait with it: those of a higher
-// band, then who used less, among equals by their role.
-func (s *Service) priority(ctx context.Context, l Launch) int32 {
+// band, then those that go first for their group, then who used less, among equals
+// by their role.
+func (s *Service) priority(ctx context.Context, l Launch, first bool) int32 {
 	at := s.now().Truncate(cmp.Or(s.cfg.Sampling, time.Minute))
 	if !at.Equal(s.used.at) {
 		of, err := PastUse(ctx, s.rows.db, at, cmp.Or(s.cfg.HalfLife, 7*24*time.Hour))
@@ -46,16 +47,21 @@ func (s *Service) priority(ctx context.Context, l Launch) int32 {
 			s.used = pastUse{at, of}
 		}
 	}
-	return inBand(s.band(ctx, l), s.roleOf(ctx, l), s.used.of[l.UserID])
+	return inBand(s.band(ctx, l), first, s.roleOf(ctx, l), s.used.of[l.UserID])
 }
 
 // Priority is that of somebody in a role who has used so much, in GPU-seconds, where no
 // launch gives way to another.
-func Priority(role string, used float64) int32 { return inBand(0, role, used) }
+func Priority(role string, used float64) int32 { return inBand(0, false, role, used) }
 
-func inBand(band int64, role string, used float64) int32 {
-	used = math.Min(used, bandWidth/rankSteps-2)
-	return int32(band*bandWidth - rankSteps + ranks[role] - rankSteps*int64(used)) //nolint:gosec // it is within
+// inBand is a place in a band, whose upper half is of those who go first.
+func inBand(band int64, first bool, role string, used float64) int32 {
+	top := band * bandWidth
+	if !first {
+		top -= bandWidth / 2
+	}
+	used = math.Min(used, bandWidth/2/rankSteps-2)
+	return int32(top - rankSteps + ranks[role] - rankSteps*int64(used)) //nolint:gosec // it is within
 }
 
 // PastUse adds up what everybody's launches have held until then, in GPU-seconds

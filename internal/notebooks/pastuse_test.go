@@ -49,9 +49,25 @@ func TestPriority(t *testing.T) {
 	carol := h.person("carol")
 	got := map[string]int32{}
 	for _, l := range []Launch{{ID: 101, UserID: h.alice.ID}, {ID: 102, UserID: h.bob.ID}, {ID: 103, UserID: carol.ID}, {ID: 104, UserID: 999}} {
-		got[fmt.Sprint(l.ID)] = h.service.priority(t.Context(), l)
+		got[fmt.Sprint(l.ID)] = h.service.priority(t.Context(), l, false)
 	}
-	if a, b := got["101"], got["102"]; a > -4*7100 || a < -4*7200 || b > -4*1790 || b < -4*1800 || got["103"] != -3 || got["104"] != -4 {
+	const top = -bandWidth / 2 // of those who do not go first for their group
+	if a, b := got["101"]-top, got["102"]-top; a > -4*7100 || a < -4*7200 || b > -4*1790 || b < -4*1800 || got["103"]-top != -3 || got["104"]-top != -4 {
 		t.Errorf("got %v", got)
+	}
+}
+
+// Whoever goes first for their group does so whatever they have used, and never
+// comes into another band.
+func TestFirstInBand(t *testing.T) {
+	const endless = 1e12 // GPU-seconds
+	for band := int64(-1); band <= 2; band++ {
+		first, last := inBand(band, true, "guest", endless), inBand(band, false, "admin", 0)
+		if first <= last {
+			t.Errorf("band %d: %d does not go before %d", band, first, last)
+		}
+		if lowest, below := inBand(band, false, "guest", endless), (band-1)*bandWidth; int64(lowest) <= below {
+			t.Errorf("band %d reaches down to %d, into the one below", band, lowest)
+		}
 	}
 }

@@ -282,7 +282,7 @@ func TestGivingWayByRole(t *testing.T) {
 		t.Errorf("the notebook is %s", got.State)
 	}
 	h.end()
-	priority := func(l Launch) int32 { return h.service.priority(t.Context(), l) }
+	priority := func(l Launch) int32 { return h.service.priority(t.Context(), l, false) }
 	first, member := priority(Launch{ID: 901, UserID: lead.ID}), priority(Launch{ID: 902, UserID: h.bob.ID})
 	if offered := priority(Launch{ID: 903, UserID: lead.ID, Job: &Job{Preemptible: true}}); first <= member || member <= offered {
 		t.Errorf("a lead, a member and what a lead offers have %d, %d, %d", first, member, offered)

@@ -30,6 +30,7 @@ const maxTitle = 80 // characters
 // People finds the person behind a launch.
 type People interface {
 	ByID(ctx context.Context, id int64) (users.User, error)
+	Members(ctx context.Context, group string) ([]users.Membership, error)
 }
 
 // Tenancy makes sure of a person's place in the cluster: namespace, policies, home.
@@ -66,6 +67,9 @@ type Config struct {
 	// HalfLife is the time after which past use of GPUs counts half for the order
 	// of the line, 0 = a week; Sampling is how often use is counted anew, 0 = a minute.
 	HalfLife, Sampling time.Duration
+	// Shares are how many GPUs groups go first for, by their names: while a group
+	// holds fewer, its launches come before others'. Nil = no group does.
+	Shares map[string]int
 	// Preemption says which jobs give way, "" = none; MinimumRun is how long one runs
 	// before it does. Preempted is told of each job that does, and for whose launch;
 	// it may be nil.
@@ -199,6 +203,7 @@ type Service struct {
 	subscribers map[chan struct{}]struct{}
 	shown       string            // what subscribers were last told of
 	expect      map[int64]string  // what jobs that give way bring, by the launch that waits
+	first       map[int64]string  // launches that go first for their group, see goFirst
 	obstacles   map[string]string // by slug, see Obstacle
 	steps       sync.WaitGroup
 }
@@ -502,7 +507,7 @@ func (s *Service) decorate(l Launch) Launch {
 	if t, ok := s.tracks[l.ID]; ok && l.Active() {
 		t.show(&l, s.now())
 	}
-	l.Reason = join(l.Reason, s.wayWords(l))
+	l.Reason = join(join(l.Reason, s.shareWords(l)), s.wayWords(l))
 	if s.cfg.Note != nil && l.Active() && l.State != Stopping {
 		l.Reason = strings.TrimSpace(l.Reason + " " + s.cfg.Note(l.ID))
 	}

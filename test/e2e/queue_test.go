@@ -28,6 +28,7 @@ func TestQueue(t *testing.T) {
 		{"set up", q.setUp, true},
 		{"more than there is", q.moreThanThereIs, false},
 		{"who used less goes first", q.whoUsedLess, true},
+		{"a group's share", q.groupShare, true},
 		{"Kueue is killed", q.kueueKilled, true},
 		{"gpulab is killed", q.gpulabKilled, true},
 		{"what is deleted by hand comes back", q.byHand, true},
@@ -56,7 +57,7 @@ profiles:
   - {slug: cpu, title: CPU notebook, cpus: 2, memory: 2Gi, cpuRequest: 0.01, memoryRequest: 128Mi}
   - {slug: gpu, title: GPU notebook, cpus: 2, memory: 2Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}
   - {slug: many, title: Many GPUs, cpus: 2, memory: 2Gi, gpus: 9}
-queue: {halfLife: 1h, sampling: 1s}
+queue: {halfLife: 1h, sampling: 1s, shares: {vision: 2}}
 idle: {unopened: 30s}
 `
 
@@ -114,6 +115,28 @@ db.commit()`)
 	if got := a.workloads(t); strings.Count(got, "True") != 2 || len(strings.Fields(got)) == 0 {
 		t.Errorf("Kueue has admitted\n%s", got)
 	}
+}
+
+// groupShare: while a group holds fewer GPUs than its share, its people go first,
+// whatever they have used; and no longer than they are in it.
+func (q *line) groupShare(t *testing.T, a *appliance) {
+	const nobodys = "queue.shares gives GPUs to groups that are not there: vision"
+	if got := a.MustGpulab(a.ctx, "status"); !strings.Contains(got, nobodys) {
+		t.Errorf("a share of a group that is not there:\n%s", got)
+	}
+	a.MustGpulab(a.ctx, "group", "add", "vision")
+	a.MustGpulab(a.ctx, "group", "member", "add", "vision", adminHandle)
+	ada, cleo := q.more.For(t), q.cleo.For(t)
+	ada.WaitText("#launch-state", "It is next in line.")
+	ada.WaitText("#launch-state", "It goes before others: group vision has a share of 2 GPUs, and holds fewer.")
+	cleo.WaitText("#launch-state", "One launch is ahead of it.")
+	ada.Pictures("queue-share")
+	if got := a.MustGpulab(a.ctx, "status"); strings.Contains(got, nobodys) {
+		t.Errorf("the share is still nobody's:\n%s", got)
+	}
+	a.MustGpulab(a.ctx, "group", "member", "remove", "vision", adminHandle)
+	cleo.WaitText("#launch-state", "It is next in line.")
+	ada.WaitText("#launch-state", "One launch is ahead of it.")
 }
 
 // workloads are Kueue's, one a line: who, which, whether admitted.
