@@ -3,10 +3,12 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,7 @@ import (
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	var j jobs
-	live(t, []chapter{
+	live(t, append([]chapter{
 		{"set up", j.setUp, true},
 		{"refused", j.refused, false},
 		{"behind two notebooks", j.behindNotebooks, true},
@@ -35,7 +37,7 @@ func TestJobs(t *testing.T) {
 		{"cancelled", j.cancelled, true},
 		{"gpulab is killed", j.gpulabKilled, true},
 		{"nothing is left", j.nothingLeft, false},
-	})
+	}, byHand(t, chapter{"two hundred in line", j.twoHundred, false})...))
 }
 
 // jobs is what the chapters of TestJobs hand on.
@@ -469,4 +471,60 @@ func (j *jobs) nothingLeft(t *testing.T, a *appliance) {
 	if pods := a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-A", "-l", "app.kubernetes.io/component=job", "-o", "name"); pods != "" {
 		t.Errorf("left: %s", pods)
 	}
+}
+
+// twoHundred: as many as two people may have in line keep their places when gpulab
+// is killed, and are told of them again at once.
+func (j *jobs) twoHundred(t *testing.T, a *appliance) {
+	people := []*laptop{j.terminal, newLaptopFor(t, a, a.guest.For(t).Tab(), guestHandle, "launch")}
+	numbers := make([]string, len(people))
+	for i, l := range people {
+		numbers[i] = l.submit(t, "--gpus", "1", "--name", "many", "--array", "1-120", l.script(t, "many.sh", "sleep 600\n"))
+	}
+	// Of each one's hundred that are released, two in all have the GPUs.
+	const inLine = 2*100 - 2
+	places := func() (all []int, inOrder bool) {
+		inOrder = true
+		for i, l := range people {
+			cmd, said := l.command("jobs", "--array", numbers[i], "--json")
+			var got struct {
+				Jobs []struct{ Position, ArrayTask int }
+			}
+			if err := cmd.Run(); err != nil {
+				return nil, false
+			}
+			if err := json.Unmarshal(said.Bytes(), &got); err != nil {
+				t.Fatalf("%v\n%s", err, said)
+			}
+			slices.SortFunc(got.Jobs, func(a, b struct{ Position, ArrayTask int }) int { return a.ArrayTask - b.ArrayTask })
+			last := 0
+			for _, job := range got.Jobs {
+				if job.Position > 0 {
+					all = append(all, job.Position)
+					inOrder = inOrder && job.Position > last
+					last = job.Position
+				}
+			}
+		}
+		slices.Sort(all)
+		return all, inOrder
+	}
+	whole := func() bool {
+		all, inOrder := places()
+		return inOrder && len(all) == inLine && all[0] == 1 && all[inLine-1] == inLine && len(slices.Compact(all)) == inLine
+	}
+	began := time.Now()
+	a.eventually(t, "all have a place", whole)
+	t.Logf("%d had a place %s after they were submitted", inLine, time.Since(began).Round(100*time.Millisecond))
+	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
+	a.MustGpulab(a.ctx, initArgs...)
+	began = time.Now()
+	a.eventually(t, "all have a place again", whole)
+	t.Logf("and again %s after gpulab was back", time.Since(began).Round(100*time.Millisecond))
+	for i, l := range people {
+		l.gpulab(t, 0, []string{"cancel", numbers[i]}, "cancelled")
+	}
+	a.eventually(t, "Kueue knows of none", func() bool { return strings.TrimSpace(a.workloads(t)) == "" })
 }
