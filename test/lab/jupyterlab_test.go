@@ -375,6 +375,29 @@ func TestOutputsAfterSleep(t *testing.T) {
 	noQuestion(b)
 }
 
+// A page that was cut off for a moment, and saves as soon as it is back, first takes over
+// what the server has written into the notebook meanwhile.
+func TestSaveAfterCut(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "cut.ipynb", "import time\ntime.sleep(3)\nprint(6 * 7)", "print('next')", "")
+	b := j.browser(t)
+	j.open(b, "cut.ipynb")
+	runCells(b, 1)
+	time.Sleep(time.Second) // it was saved without its output
+	j.cut.Store(true)
+	j.dropAll()
+	j.within(t, time.Minute, "the file has what was printed meanwhile", "cut.ipynb", func(cells []fileCell) bool { return cells[0].text() == "42\n" })
+	j.cut.Store(false)
+	b.WaitFor("the kernel", `/\| (Idle|Busy)/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
+	Evaluate[bool](b, `async () => { `+codeCells+`[2].querySelector(".cm-content").focus(); return true }`)
+	b.Type("# typed")
+	b.Press("s", kb.ModifierCtrl)
+	j.within(t, time.Minute, "the file has it all", "cut.ipynb", func(cells []fileCell) bool {
+		noQuestion(b)
+		return cells[0].text() == "42\n" && fmt.Sprint(cells[2].Source) == "[# typed]"
+	})
+}
+
 // A save that somebody cancels is not tried again by those that waited behind it.
 func TestCancelledSave(t *testing.T) {
 	j := startJupyter(t)

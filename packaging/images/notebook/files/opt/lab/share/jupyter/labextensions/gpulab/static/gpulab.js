@@ -97,15 +97,17 @@
   const soon = 2000; // ms until the server is asked again for a run that goes on
   const later = 30_000; // ms, for a run that another page follows
   const between = 5000; // ms between two saves because of a run, at least
+  const patience = 10_000; // ms that a save waits for what the server has written, at most
 
   // JupyterLab lets saves of one notebook overlap, and the later then takes what the
   // earlier wrote for somebody else's change: it asks which version is right. Here one
   // begins when the one before has ended, and asks that come meanwhile are one.
   // JupyterLab also takes for saved what is typed while a save goes on, and its command
   // does nothing meanwhile: here the notebook is still to be saved, or is, if asked.
+  // A page that was cut off first takes over what the server has written meanwhile.
   const orderly = new WeakMap(); // contexts whose saves wait for each other → what their command does besides
 
-  function inTurn(context) {
+  function inTurn(context, caughtUp) {
     if (orderly.has(context)) return;
     const save = context.save.bind(context);
     let now, next; // the save that goes on, and the one behind it
@@ -118,8 +120,10 @@
       if (next) return next;
       const begin = () => {
         next = undefined;
-        changed = false;
-        now = save().finally(() => (now = undefined));
+        now = caughtUp().then(() => {
+          changed = false;
+          return save();
+        }).finally(() => (now = undefined));
         return now;
       };
       if (!now) return begin();
@@ -138,11 +142,12 @@
   class Follower {
     constructor(app, panel, request) {
       Object.assign(this, { app, panel, request, context: panel.context });
-      inTurn(panel.context);
+      inTurn(panel.context, () => this.caughtUp());
       this.since = 0; // the server's revision that this page has seen
       this.cut = new Set(); // runs of this page during which it was cut off
       this.taken = new Set(); // runs whose outputs this page gets from the server only
       this.lost = this.connected = this.asking = false;
+      this.behind = false; // was cut off, and may not have what the server has written since
       this.saved = 0;
       const session = this.context.sessionContext;
       session.connectionStatusChanged.connect((_, status) => {
@@ -151,14 +156,17 @@
           else this.askIn(0);
           this.connected = true;
         } else if (this.connected) {
-          this.lost = true;
+          this.lost = this.behind = true;
         }
       });
       session.iopubMessage.connect((_, message) => {
         const parent = message.parent_header;
         if (message.header.msg_type === "status" && parent.msg_type === "execute_request" && parent.session !== this.me()) this.askIn(500);
       });
-      panel.disposed.connect(() => clearTimeout(this.timer));
+      panel.disposed.connect(() => {
+        clearTimeout(this.timer);
+        this.behind = false;
+      });
       this.context.ready.then(() => session.ready).then(() => {
         this.connected = true;
         this.askIn(0);
@@ -198,6 +206,7 @@
       }
       const runs = answer.runs.filter((run) => (mine(run) ? this.cut.has(run.run) : !run.there || this.taken.has(run.run)));
       const merged = runs.some((run) => run.written) && (await this.catchUp(answer, runs));
+      this.behind = this.lost;
       let again = answer.runs.some((run) => !mine(run)) ? later : 0;
       let ended = merged;
       for (const run of runs) {
@@ -210,6 +219,14 @@
       this.since = answer.revision;
       if (ended) await this.save();
       if (again) this.askIn(again);
+    }
+
+    // Waits until a page that was cut off has what the server has written, but not for
+    // a server that does not answer: JupyterLab then says so.
+    async caughtUp() {
+      for (const until = Date.now() + patience; this.behind && Date.now() < until; ) {
+        await new Promise((done) => setTimeout(done, 100));
+      }
     }
 
     // Takes over what the server has written into the file since this page read it;
