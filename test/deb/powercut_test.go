@@ -23,7 +23,7 @@ func TestPowerCut(t *testing.T) {
 	m.put(newer, "/new")
 	for n := range *cuts {
 		round := interruptions[n%len(interruptions)]
-		t.Run(round.what, func(t *testing.T) {
+		whole := t.Run(round.what, func(t *testing.T) {
 			m.t = t
 			m.run(round.before)
 			after := time.Duration(rand.Int64N(int64(round.takes)))
@@ -40,7 +40,7 @@ func TestPowerCut(t *testing.T) {
 			err := interrupted.Wait()
 			t.Logf("the power failed after %s (%v):\n%s", after.Round(10*time.Millisecond), err, lastLines(out.String(), 3))
 
-			m.run("dpkg --configure --pending && apt-get -q -y --fix-broken install && " + round.script)
+			m.run("dpkg --configure --pending && " + round.script)
 			if round.lab {
 				m.wait(2*time.Minute, "gpulab status")
 			}
@@ -52,6 +52,9 @@ func TestPowerCut(t *testing.T) {
 				t.Errorf("a purge leaves %s", left)
 			}
 		})
+		if m.t = t; !whole {
+			t.Fatal("the next ones begin with a machine without packages")
+		}
 	}
 }
 
