@@ -483,46 +483,60 @@ func (j *jobs) twoHundred(t *testing.T, a *appliance) {
 	}
 	// Of each one's hundred that are released, two in all have the GPUs.
 	const inLine = 2*100 - 2
-	places := func() (all []int, inOrder bool) {
-		inOrder = true
+	// orders are the elements of each one's array as they stand in line, once all have a place.
+	orders := func() (orders [][]int, said string) {
+		places := map[int]bool{}
 		for i, l := range people {
-			cmd, said := l.command("jobs", "--array", numbers[i], "--json")
+			cmd, out := l.command("jobs", "--array", numbers[i], "--json")
 			var got struct {
 				Jobs []struct{ Position, ArrayTask int }
 			}
 			if err := cmd.Run(); err != nil {
-				return nil, false
+				return nil, out.String()
 			}
-			if err := json.Unmarshal(said.Bytes(), &got); err != nil {
-				t.Fatalf("%v\n%s", err, said)
+			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+				t.Fatalf("%v\n%s", err, out)
 			}
-			slices.SortFunc(got.Jobs, func(a, b struct{ Position, ArrayTask int }) int { return a.ArrayTask - b.ArrayTask })
-			last := 0
+			slices.SortFunc(got.Jobs, func(a, b struct{ Position, ArrayTask int }) int { return a.Position - b.Position })
+			var order []int
 			for _, job := range got.Jobs {
 				if job.Position > 0 {
-					all = append(all, job.Position)
-					inOrder = inOrder && job.Position > last
-					last = job.Position
+					places[job.Position] = true
+					order = append(order, job.ArrayTask)
 				}
 			}
+			orders = append(orders, order)
 		}
-		slices.Sort(all)
-		return all, inOrder
+		for n := range inLine {
+			if !places[n+1] {
+				return nil, fmt.Sprintf("nobody is at place %d, of %d", n+1, len(places))
+			}
+		}
+		return orders, ""
 	}
-	whole := func() bool {
-		all, inOrder := places()
-		return inOrder && len(all) == inLine && all[0] == 1 && all[inLine-1] == inLine && len(slices.Compact(all)) == inLine
+	standing := func() (found [][]int) {
+		said := ""
+		defer func() {
+			if found == nil {
+				t.Log(said)
+			}
+		}()
+		a.eventually(t, "all have a place", func() bool { found, said = orders(); return found != nil })
+		return found
 	}
 	began := time.Now()
-	a.eventually(t, "all have a place", whole)
+	before := standing()
 	t.Logf("%d had a place %s after they were submitted", inLine, time.Since(began).Round(100*time.Millisecond))
 	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
 		t.Fatal("gpulab does not run")
 	}
 	a.MustGpulab(a.ctx, initArgs...)
 	began = time.Now()
-	a.eventually(t, "all have a place again", whole)
+	after := standing()
 	t.Logf("and again %s after gpulab was back", time.Since(began).Round(100*time.Millisecond))
+	if !slices.EqualFunc(before, after, slices.Equal) {
+		t.Errorf("they stood in line as\n%v\nand stand now as\n%v", before, after)
+	}
 	for i, l := range people {
 		l.gpulab(t, 0, []string{"cancel", numbers[i]}, "cancelled")
 	}

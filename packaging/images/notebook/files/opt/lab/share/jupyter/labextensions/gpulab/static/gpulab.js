@@ -222,9 +222,12 @@
     }
 
     // Waits until a page that was cut off has what the server has written, but not for
-    // a server that does not answer: JupyterLab then says so.
+    // a server that does not answer: JupyterLab then says so. By itself that tries to
+    // connect again ever less often.
     async caughtUp() {
-      for (const until = Date.now() + patience; this.behind && Date.now() < until; ) {
+      for (let tenths = 0; this.behind && tenths < patience / 100; tenths++) {
+        const kernel = this.context.sessionContext.session?.kernel;
+        if (tenths % 20 === 0 && kernel && kernel.connectionStatus !== "connected") kernel.reconnect().catch(() => {});
         await new Promise((done) => setTimeout(done, 100));
       }
     }
