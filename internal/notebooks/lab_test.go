@@ -521,7 +521,7 @@ func (l *smallLine) decide() {
 	}
 	changed, blocked := false, map[string]bool{}
 	for _, c := range l.claims() {
-		if _, in := l.admitted[c.Launch]; in || l.trouble != "" {
+		if _, in := l.admitted[c.Launch]; in || c.Unready || l.trouble != "" {
 			continue
 		}
 		line := fmt.Sprint(c.Kinds)
@@ -576,7 +576,7 @@ func (l *smallLine) Standing(launch int64) queue.Standing {
 	}
 	before := map[string]int{}
 	for _, c := range l.claims() {
-		if _, in := l.admitted[c.Launch]; in {
+		if _, in := l.admitted[c.Launch]; in || c.Unready {
 			continue
 		}
 		line := fmt.Sprint(c.Kinds)

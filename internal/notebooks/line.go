@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/gpulab/gpulab/internal/queue"
 	"github.com/gpulab/gpulab/internal/users"
@@ -31,7 +33,7 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 	s.first = first
 	s.mu.Unlock()
 	for _, l := range active {
-		if l.GPUs == 0 || l.State == Waiting && !s.mayQueue(ctx, l, room) {
+		if l.GPUs == 0 || l.State == Waiting && !s.mayQueue(l, room) {
 			continue
 		}
 		need := s.need(l)
@@ -42,6 +44,9 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
 		if l.State == Waiting {
 			_, goesFirst := first[l.ID]
 			c.Priority = s.priority(ctx, l, goesFirst)
+			if c.Unready = !s.look(l.ID).housed; c.Unready {
+				s.step(ctx, l)
+			}
 		}
 		if len(c.Kinds) == len(state.Stock) {
 			c.Kinds = nil
@@ -67,21 +72,23 @@ func turnsOf(l Launch) int {
 
 // mayQueue tells whether a waiting launch belongs in the line now: not one that
 // no open machine could take, or that cannot work here. It would hold up the rest.
-func (s *Service) mayQueue(ctx context.Context, l Launch, room Room) bool {
-	if _, known := s.profile(l.Profile); !known || s.unable(l.Profile) != "" || !room.opens(s.need(l)) {
-		return false
-	}
-	if s.look(l.ID).housed {
-		return true
-	}
-	s.step(ctx, l)
-	return false
+func (s *Service) mayQueue(l Launch, room Room) bool {
+	_, known := s.profile(l.Profile)
+	return known && s.unable(l.Profile) == "" && room.opens(s.need(l))
 }
 
-// house makes the namespace that a launch waits in.
+// house makes the namespace that a launch waits in. Many of one person's come
+// together, as an array or after a start: then the first one makes it for all.
 func (s *Service) house(ctx context.Context, l Launch) error {
-	if err := s.ensurePlace(ctx, l); err != nil {
-		return err
+	made, _ := s.spaces.LoadOrStore(l.UserID, &space{})
+	p := made.(*space)
+	p.Lock()
+	defer p.Unlock()
+	if now := s.now(); now.Sub(p.made) > spaceKept || now.Before(p.made) {
+		if err := s.ensurePlace(ctx, l); err != nil {
+			return err
+		}
+		p.made = now
 	}
 	s.with(l.ID, func(t *track) {
 		t.housed = true
@@ -89,6 +96,15 @@ func (s *Service) house(ctx context.Context, l Launch) error {
 	})
 	return nil
 }
+
+// space is somebody's namespace, and when it was made sure of last.
+type space struct {
+	sync.Mutex
+	made time.Time
+}
+
+// spaceKept is how long a space is taken to be as it was made.
+const spaceKept = 10 * time.Second
 
 // roleOf is the role of a launch's owner.
 func (s *Service) roleOf(ctx context.Context, l Launch) string {

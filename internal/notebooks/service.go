@@ -197,6 +197,8 @@ type Service struct {
 		of pastRuns
 	}
 
+	spaces sync.Map // *space by the number of its owner
+
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended
 	orphans     map[string]time.Time // pod UID → first seen without a launch

@@ -33,9 +33,12 @@ type Stock struct {
 // Claim is a launch that wants GPUs, or has them.
 type Claim struct {
 	Launch    int64
-	Namespace string // its owner's; it exists
-	Priority  int32  // among those who wait in its line; more goes first, then who is in it longer
-	GPUs      int
+	Namespace string // its owner's
+	// Unready says that the namespace may not be there yet: it joins no line now, but
+	// keeps the place that it has.
+	Unready  bool
+	Priority int32 // among those who wait in its line; more goes first, then who is in it longer
+	GPUs     int
 	// Kinds are those that will do, nil for any of the pool.
 	Kinds []string
 	// Held says that it has its GPUs: it has been started.
@@ -248,7 +251,7 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 
 // placeless tells whether somebody who waits has no place yet.
 func placeless(s State, standings map[int64]Standing) bool {
-	return slices.ContainsFunc(s.Claims, func(c Claim) bool { return !c.Held && standings[c.Launch] == Standing{} })
+	return slices.ContainsFunc(s.Claims, func(c Claim) bool { return !c.Held && !c.Unready && standings[c.Launch] == Standing{} })
 }
 
 // settle notes whether Kueue has everybody who waits in their place, and tells
@@ -413,6 +416,8 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 // nothing.
 func (l *Line) keepClaim(c Claim, line string, w workload, there bool) func(context.Context) error {
 	switch {
+	case !there && c.Unready:
+		return nil
 	case !there:
 		return func(ctx context.Context) error { return l.join(ctx, c, line) }
 	case !c.Held && w.reserved && w.turn != c.Turn && !l.mayFree():

@@ -41,3 +41,26 @@ func TestNothingIsFreedBeforeWhoWaitsHasAPlace(t *testing.T) {
 		t.Error("Kueue is away again, and room is given free")
 	}
 }
+
+// Who waits and is not ready yet, as after a start of gpulab, keeps the place that it
+// has, and is given none.
+func TestUnreadyKeepsItsPlace(t *testing.T) {
+	c := Claim{Launch: 7, Namespace: "user-ada", GPUs: 1, Unready: true}
+	line := lineOf(c, nil)
+	place := localQueue(c.Namespace, line)
+	l := &Line{written: map[string]writing{place.key(): {place.content, time.Now()}}}
+	if l.keepClaim(c, line, workload{}, false) != nil {
+		t.Error("it joins, though its namespace may not be there")
+	}
+	there := workload{launch: 7, line: line, gpus: 1}
+	if l.keepClaim(c, line, there, true) != nil {
+		t.Error("its place is not left alone")
+	}
+	if placeless(State{Claims: []Claim{c}}, nil) {
+		t.Error("others wait for it to have a place")
+	}
+	c.Unready = false
+	if l.keepClaim(c, line, workload{}, false) == nil || !placeless(State{Claims: []Claim{c}}, nil) {
+		t.Error("once it is ready, it does not join")
+	}
+}
