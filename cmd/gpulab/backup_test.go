@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -368,5 +369,52 @@ func TestFilesNamed(t *testing.T) {
 	want := []string{"/etc/gpulab/lab.key", "/etc/gpulab/lab.pem", "/etc/gpulab/ldap.secret", "/etc/gpulab/mail.pem", "/etc/gpulab/mail.secret", "/etc/gpulab/oidc.secret"}
 	if got := cfg.filesNamed(); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// A database that cannot be read is set aside like any other lab; homes say which
+// numbers it had given.
+func TestRestoreOverADamagedDatabase(t *testing.T) {
+	needRoot(t)
+	from := newResting(t, "lab: Vision lab\n")
+	from.furnish(t)
+	file := filepath.Join(t.TempDir(), "lab.tar.zst")
+	if code, out, errOut := from.run(t, "backup", file); code != 0 {
+		t.Fatalf("exit code %d\n%s%s", code, out, errOut)
+	}
+	for _, damaged := range []string{"", "no database at all"} {
+		to := newResting(t, "")
+		mustDo(t, os.MkdirAll(filepath.Join(to.data, "homes", "7"), 0o700))
+		mustDo(t, os.Chown(filepath.Join(to.data, "homes", "7"), 20041, 20041))
+		mustDo(t, os.WriteFile(filepath.Join(to.data, store.MainFile), []byte(damaged), 0o600))
+		if code, out, errOut := to.run(t, "restore", "--replace", file); code != 0 {
+			t.Fatalf("over %q: exit code %d\n%s%s", damaged, code, out, errOut)
+		}
+		s := to.open(t)
+		u, err := users.New(s.DB()).Create(t.Context(), users.NewUser{Handle: "cem", Name: "Cem", Role: users.RoleMember})
+		if err != nil || u.ID <= 7 || u.UID <= 20041 {
+			t.Errorf("over %q, cem got number %d, account %d, %v", damaged, u.UID, u.ID, err)
+		}
+		if aside, _ := filepath.Glob(filepath.Join(to.data, "before-restore-*", store.MainFile)); len(aside) != 1 {
+			t.Errorf("over %q, the old one is not set aside: %v", damaged, aside)
+		}
+	}
+}
+
+// A reset that keeps homes keeps all work of people, and deletes the rest.
+func TestResetKeepsWork(t *testing.T) {
+	data := t.TempDir()
+	for _, folder := range []string{"homes/1", "folders/1", "k3s/server", "before-restore-20260101-000000/homes/1", "before-restore-20260101-000000/k3s", "before-restore-20260202-000000/tls"} {
+		mustDo(t, os.MkdirAll(filepath.Join(data, folder), 0o700))
+	}
+	mustDo(t, os.WriteFile(filepath.Join(data, store.MainFile), nil, 0o600))
+	mustDo(t, removeState(Config{DataDir: data}, kept{homes: true}))
+	var left []string
+	mustDo(t, filepath.WalkDir(data, func(path string, _ fs.DirEntry, err error) error {
+		left = append(left, strings.TrimPrefix(path, data))
+		return err
+	}))
+	if got, want := strings.Join(left, " "), " /before-restore-20260101-000000 /before-restore-20260101-000000/homes /before-restore-20260101-000000/homes/1 /folders /folders/1 /homes /homes/1"; got != want {
+		t.Errorf("left: %s", got)
 	}
 }

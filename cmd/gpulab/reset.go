@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/backup"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 )
 
@@ -41,7 +43,7 @@ accounts, databases, homes and the configuration: gpulab init goes on from there
 		},
 	}
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	c.Flags().BoolVar(&keep.homes, "keep-homes", false, "keep the home folders")
+	c.Flags().BoolVar(&keep.homes, "keep-homes", false, "keep the home folders and the shared ones")
 	c.Flags().BoolVar(&keep.data, "keep-data", false, "keep everything that gpulab init can go on from")
 	c.MarkFlagsMutuallyExclusive("keep-homes", "keep-data")
 	return c
@@ -58,7 +60,7 @@ func (k kept) deletes() string {
 	case k.homes:
 		return "accounts and databases"
 	}
-	return "accounts, databases and everybody's home folders"
+	return "accounts, databases, everybody's home folders and all shared ones"
 }
 
 func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
@@ -85,6 +87,9 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 		a.forgetTailnet(ctx, out, cfg, step)
 	}
 	if err := endLab(ctx, a, cfg, keep.data, step); err != nil {
+		return fmt.Errorf("%w; run `gpulab reset` again", err)
+	}
+	if err := unmountShared(cfg.Storage.Shared, cfg.DataDir); err != nil {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
 	step("forgetting the web certificates")
@@ -117,7 +122,7 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 	case keep.data:
 		fmt.Fprintf(out, "  Accounts, databases and homes are still in %s; `gpulab init` goes on with them.\n", cfg.DataDir)
 	case keep.homes:
-		fmt.Fprintf(out, "  The home folders are still in %s.\n", filepath.Join(cfg.DataDir, "homes"))
+		fmt.Fprintf(out, "  Homes and shared folders are still in %s.\n", cfg.DataDir)
 	}
 	return nil
 }
@@ -152,9 +157,28 @@ func removeState(cfg Config, keep kept) error {
 		return nil
 	}
 	for _, e := range entries {
-		if goes := keep.homes && e.Name() != "homes" || keep.data && e.Name() == "bin"; goes {
-			err = errors.Join(err, embedk8s.RemoveFiles(filepath.Join(cfg.DataDir, e.Name())))
+		path := filepath.Join(cfg.DataDir, e.Name())
+		switch {
+		case keep.data && e.Name() == "bin", keep.homes && !slices.Contains(work, e.Name()) && !backup.SetAside(e.Name()):
+			err = errors.Join(err, embedk8s.RemoveFiles(path))
+		case keep.homes && backup.SetAside(e.Name()):
+			err = errors.Join(err, keepWork(path))
 		}
 	}
+	return err
+}
+
+// work are the folders of the data directory in which people's work is.
+var work = []string{"homes", "folders"}
+
+// keepWork deletes all but people's work from what a restore has set aside.
+func keepWork(aside string) error {
+	entries, err := os.ReadDir(aside)
+	for _, e := range entries {
+		if !slices.Contains(work, e.Name()) {
+			err = errors.Join(err, embedk8s.RemoveFiles(filepath.Join(aside, e.Name())))
+		}
+	}
+	_ = os.Remove(aside) // if nothing is left
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -259,6 +260,10 @@ func (r *restoring) run(ctx context.Context, from io.Reader, clearLine func()) (
 		if err := endLab(ctx, r.a, r.cfg, true, r.step); err != nil {
 			return report, err
 		}
+		// Somebody may have come meanwhile.
+		if err := r.carryNumbers(ctx, stage.Path("data/"+store.MainFile)); err != nil {
+			return report, err
+		}
 	}
 	release, err := lockDaemon(r.a.socket + ".pid")
 	if err != nil {
@@ -295,7 +300,41 @@ func (r *restoring) prepare(ctx context.Context, stage *backup.Stage, m backup.M
 	if err != nil {
 		return p, err
 	}
-	return p, store.CarryNumbers(ctx, r.cfg.DataDir, path)
+	return p, r.carryNumbers(ctx, path)
+}
+
+// carryNumbers sees to it that the restored lab gives nobody a number that the lab here
+// has given. Where its database cannot be read, the disk says which.
+func (r *restoring) carryNumbers(ctx context.Context, path string) error {
+	err := store.CarryNumbers(ctx, r.cfg.DataDir, path)
+	if err == nil || r.here.people >= 0 {
+		return err
+	}
+	if err := store.RaiseNumbers(ctx, path, givenOnDisk(r.cfg.DataDir)); err != nil {
+		return fmt.Errorf("note which numbers have been given: %w", err)
+	}
+	return nil
+}
+
+// givenOnDisk finds the highest numbers among homes and shared folders.
+func givenOnDisk(dataDir string) (given store.Given) {
+	highest := func(part string, id, owner *int64, of func(*syscall.Stat_t) uint32) {
+		entries, _ := os.ReadDir(filepath.Join(dataDir, part))
+		for _, e := range entries {
+			n, err := strconv.ParseInt(e.Name(), 10, 64)
+			info, ierr := e.Info()
+			if err != nil || ierr != nil {
+				continue
+			}
+			*id = max(*id, n)
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				*owner = max(*owner, int64(of(st)))
+			}
+		}
+	}
+	highest("homes", &given.Users, &given.UIDs, func(st *syscall.Stat_t) uint32 { return st.Uid })
+	highest("folders", &given.Folders, &given.GIDs, func(st *syscall.Stat_t) uint32 { return st.Gid })
+	return given
 }
 
 // prepareConfig fits the configuration to this machine.

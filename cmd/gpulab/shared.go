@@ -147,6 +147,24 @@ func mountShared(path, dataDir string) error {
 	return nil
 }
 
+// unmountShared takes the parts of shared storage out of the data folder.
+func unmountShared(path, dataDir string) error {
+	if path == "" {
+		return nil
+	}
+	var errs []error
+	for _, part := range sharedParts {
+		to := filepath.Join(dataDir, part)
+		if same, err := sameFolder(filepath.Join(path, part), to); err != nil || !same {
+			continue // it is not there
+		}
+		if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", to, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func sameFolder(a, b string) (bool, error) {
 	one, err := os.Stat(a)
 	if err != nil {

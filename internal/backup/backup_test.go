@@ -425,3 +425,20 @@ func TestInterrupted(t *testing.T) {
 	}
 	l.all(t, "x")
 }
+
+// Some file systems know no second names: there the file is renamed, and takes nobody's place either.
+func TestTargetWithoutLinks(t *testing.T) {
+	dir := t.TempDir()
+	path, meanwhile := filepath.Join(dir, "lab"), filepath.Join(dir, "meanwhile")
+	write(t, meanwhile, "ours", 0o600)
+	write(t, path, "theirs", 0o600)
+	target := &Target{path: path, named: meanwhile}
+	if err := target.rename(); !errors.Is(err, fs.ErrExist) || target.named == "" {
+		t.Errorf("%v", err)
+	}
+	must(t, os.Remove(path))
+	must(t, target.rename())
+	if data, _ := os.ReadFile(path); string(data) != "ours" || target.named != "" {
+		t.Errorf("%q, %q", data, target.named)
+	}
+}

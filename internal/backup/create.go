@@ -205,6 +205,7 @@ func (s *saver) tls(from string) error {
 			if err := s.own(filepath.Join(from, entry.Name()), tlsFolder+"/"+entry.Name(), false); err != nil {
 				return err
 			}
+		case entry.Name() == "nodes" && entry.IsDir(): // machines have to join a restored lab anew
 		case entry.Name()[0] != '.': // a file that is being written
 			s.note(filepath.Join(from, entry.Name()), "it is not gpulab's")
 		}

@@ -62,6 +62,9 @@ type move struct {
 // asideFolder begins the names of folders with what was there before a restore.
 const asideFolder = "before-restore-"
 
+// SetAside tells whether a folder of the data directory has that name.
+func SetAside(name string) bool { return strings.HasPrefix(name, asideFolder) }
+
 // stays are the things in a data folder that are the machine's and not the lab's, and stay.
 var stays = []string{"bin", "homes", "folders", "identity.json", "log", "simdriver", "versions", "lost+found", stageFolder, workFolder}
 
@@ -112,7 +115,7 @@ func (s *Stage) plan(p Placing) (journal, error) {
 	for _, e := range entries {
 		name := e.Name()
 		switch {
-		case slices.Contains(stays, name), strings.HasPrefix(name, asideFolder):
+		case slices.Contains(stays, name), SetAside(name):
 		case slices.Contains(derived, name):
 			j.Moves = append(j.Moves, move{From: filepath.Join(s.dataDir, name), To: filepath.Join(drop, name), Aside: true})
 		default:

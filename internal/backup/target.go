@@ -68,7 +68,11 @@ func (t *Target) Commit(replace bool) error {
 	}
 	dir := filepath.Dir(t.path)
 	if !replace {
-		if err := t.link(t.path); err != nil {
+		err := t.link(t.path)
+		if t.named != "" && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS)) {
+			err = t.rename() // FAT and others have no second names
+		}
+		if err != nil {
 			if errors.Is(err, fs.ErrExist) {
 				return existsAlready(t.path)
 			}
@@ -99,6 +103,22 @@ func (t *Target) link(path string) error {
 	if err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, path, flags); err != nil {
 		return &fs.PathError{Op: "name", Path: path, Err: err}
 	}
+	return nil
+}
+
+// rename gives the file a name that nothing has yet, in the place of the one that it has meanwhile.
+func (t *Target) rename() error {
+	err := unix.Renameat2(unix.AT_FDCWD, t.named, unix.AT_FDCWD, t.path, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // what serves the file system cannot tell
+		if err := checkTarget(t.path, false); err != nil {
+			return err
+		}
+		err = os.Rename(t.named, t.path)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "name", Path: t.path, Err: err}
+	}
+	t.named = ""
 	return nil
 }
 

@@ -24,8 +24,9 @@ import (
 // Reset takes k3s and everything it made off this machine: processes, pods,
 // mounts, interfaces, packet filter rules, sets and files. It may be run again
 // after an interruption. Our own data directory is the caller's to delete; with
-// keepNode, k3s goes on from it later as the node that it was. step is called
-// with what is being removed.
+// keepNode, k3s goes on from it later as the node that it was, and what somebody
+// has mounted in it, such as a disk for homes, stays. Without, it is unmounted, so
+// that it is not deleted. step is called with what is being removed.
 func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool, step func(string)) error {
 	step("ending k3s")
 	endProcesses(ctx, func(p proc) bool {
@@ -37,14 +38,7 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	killCgroups(ctx, cgroupRoot)
 	stopSlices(ctx)
 	step("removing mounts")
-	err := unmountAll(func(path string) bool {
-		for _, root := range []string{"/run/k3s", "/var/lib/kubelet", "/run/netns/cni-", "/var/lib/cni", dataDir} {
-			if strings.HasPrefix(path, root+"/") || strings.HasPrefix(path, "/run/netns/cni-") {
-				return true
-			}
-		}
-		return false
-	})
+	err := unmountAll(func(path string) bool { return goes(path, dataDir, keepNode) })
 	err = errors.Join(err, unmountKubelet())
 	step("removing network interfaces and rules")
 	removeNetwork(ctx)
@@ -77,6 +71,20 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	}
 	removeCgroups(cgroupRoot)
 	return err
+}
+
+// goes tells whether a mount is to be removed.
+func goes(path, dataDir string, keepNode bool) bool {
+	ours := dataDir
+	if keepNode {
+		ours = filepath.Join(dataDir, "k3s/agent/containerd")
+	}
+	for _, root := range []string{"/run/k3s", "/var/lib/kubelet", "/var/lib/cni", ours} {
+		if strings.HasPrefix(path, root+"/") {
+			return true
+		}
+	}
+	return strings.HasPrefix(path, "/run/netns/cni-")
 }
 
 // removeContents removes a folder; where it is a mount point (a disk of its

@@ -21,3 +21,24 @@ func TestFolderMountedOverItself(t *testing.T) {
 		}
 	}
 }
+
+// Mounts of somebody else in the data directory stay where the lab goes on.
+func TestGoes(t *testing.T) {
+	const data = "/var/lib/gpulab"
+	for path, want := range map[string][2]bool{ // whether it goes, also where the node is kept
+		"/run/k3s/containerd/x/rootfs":                  {true, true},
+		"/var/lib/kubelet/pods/1/volumes/token":         {true, true},
+		"/run/netns/cni-1":                              {true, true},
+		data + "/k3s/agent/containerd/io.x/snapshots/1": {true, true},
+		data + "/homes":                                 {true, false},
+		data + "/homes/7/more":                          {true, false},
+		data + "/k3s/agent/containerd":                  {true, false},
+		data:                                            {false, false},
+		"/var/lib/gpulab-other/x":                       {false, false},
+		"/home":                                         {false, false},
+	} {
+		if all, some := goes(path, data, false), goes(path, data, true); all != want[0] || some != want[1] {
+			t.Errorf("%s goes: %v; where the node is kept: %v", path, all, some)
+		}
+	}
+}

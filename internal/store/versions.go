@@ -168,6 +168,10 @@ func prepareMain(ctx context.Context, dir string) error {
 // migrateBeside brings a copy of the database to this gpulab's schema and puts it in the database's place.
 func migrateBeside(ctx context.Context, db *sql.DB, path string) error {
 	work := path + workEnd
+	// SQLite would make it with the umask's mode, and others may enter the folder.
+	if err := ensurePrivate(work); err != nil {
+		return err
+	}
 	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", work); err != nil {
 		return err
 	}
@@ -371,12 +375,12 @@ func Stage(ctx context.Context, dir string, from KeptCopy) error {
 	if err != nil {
 		return err
 	}
-	_, err = source.ExecContext(ctx, "VACUUM INTO ?", next)
+	err = ensurePrivate(next)
+	if err == nil {
+		_, err = source.ExecContext(ctx, "VACUUM INTO ?", next)
+	}
 	if err := errors.Join(err, source.Close()); err != nil {
 		return fmt.Errorf("copy %s: %w", from.Path, err)
-	}
-	if err := os.Chmod(next, 0o600); err != nil {
-		return err
 	}
 	if err := carryNumbers(ctx, path, next); err != nil {
 		return fmt.Errorf("carry over which numbers have been given: %w", err)
@@ -422,6 +426,40 @@ func carryNumbers(ctx context.Context, path, next string) error {
 		carryHighest(lastGIDKey, "folders", "gid"),
 	} {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+// Given is what a lab has given at most, where its database cannot be asked.
+type Given struct{ Users, UIDs, Folders, GIDs int64 }
+
+// RaiseNumbers notes in the database at path that nothing of it may be given again.
+func RaiseNumbers(ctx context.Context, path string, given Given) error {
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path}).String())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	for table, seq := range map[string]int64{"users": given.Users, "folders": given.Folders} {
+		for _, statement := range []string{
+			`INSERT INTO sqlite_sequence (name, seq) SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = ?1)`,
+			`UPDATE sqlite_sequence SET seq = max(seq, ?2) WHERE name = ?1`,
+		} {
+			if _, err := tx.ExecContext(ctx, statement, table, seq); err != nil {
+				return err
+			}
+		}
+	}
+	for key, last := range map[string]int64{lastUIDKey: given.UIDs, lastGIDKey: given.GIDs} {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO settings (key, value) SELECT ?1, ?2 WHERE ?2 > 0
+			ON CONFLICT (key) DO UPDATE SET value = max(CAST(settings.value AS INTEGER), CAST(excluded.value AS INTEGER))`, key, last); err != nil {
 			return err
 		}
 	}

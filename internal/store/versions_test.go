@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -295,5 +296,40 @@ func TestInspectAfterAPowerCut(t *testing.T) {
 	}
 	if err := Whole(t.Context(), filepath.Join(cut, MainFile)); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is copied for another version is never readable by others, not even while it grows.
+func TestStageIsPrivate(t *testing.T) {
+	dir := t.TempDir()
+	older(t, dir, 10)
+	as(t, "2")
+	s := open(t, dir)
+	_, err := s.DB().Exec(`INSERT INTO settings (key, value) VALUES ('large', hex(zeroblob(20000000)))`)
+	must(t, errors.Join(err, s.Close()))
+	_, err = Keep(t.Context(), dir)
+	must(t, err)
+	copies, err := Copies(t.Context(), dir)
+	must(t, err)
+	ended, seen, wrong := make(chan struct{}), 0, os.FileMode(0)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for {
+			if info, err := os.Stat(filepath.Join(dir, MainFile+nextEnd)); err == nil {
+				seen++
+				wrong |= info.Mode().Perm() & 0o077
+			}
+			select {
+			case <-ended:
+				return
+			default:
+			}
+		}
+	})
+	err = Stage(t.Context(), dir, copies[0])
+	close(ended)
+	watch.Wait()
+	if err != nil || seen == 0 || wrong != 0 {
+		t.Errorf("seen %d times, with %o for others, %v", seen, wrong, err)
 	}
 }

@@ -137,16 +137,17 @@ func (p Plan) Apply(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(filepath.Join(o.DataDir, folder), 0o700); err != nil {
 		return err
 	}
-	if _, err := store.Keep(ctx, o.DataDir); err != nil {
-		return err
-	}
 	if err := store.Unstage(o.DataDir); err != nil {
 		return err
 	}
+	// Before today's is kept, since the oldest copy goes then, which may be this one.
 	if p.Copy != nil {
 		if err := store.Stage(ctx, o.DataDir, *p.Copy); err != nil {
 			return err
 		}
+	}
+	if _, err := store.Keep(ctx, o.DataDir); err != nil {
+		return errors.Join(err, store.Unstage(o.DataDir))
 	}
 	u := InUse{
 		Version: p.To, From: p.From, Front: o.Own.Version, Program: o.Program,

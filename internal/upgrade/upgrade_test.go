@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -342,5 +343,30 @@ func TestApplyKilled(t *testing.T) {
 	w.must(start().Wait())
 	if got := w.state(); got == was {
 		t.Errorf("the same command leads nowhere: %s", got)
+	}
+}
+
+// The copy that a rollback puts back is the oldest that is kept, and would go for
+// the one that is kept now.
+func TestRollbackToTheOldestCopy(t *testing.T) {
+	w := newWorld(t)
+	w.must(os.Remove(filepath.Join(w.dir, store.MetricsFile)))
+	db, err := sql.Open("sqlite", filepath.Join(w.dir, store.MainFile))
+	w.must(err)
+	for _, failed := range []string{"2a", "2b"} { // they never became ready
+		_, err := store.Keep(t.Context(), w.dir)
+		w.must(err)
+		_, err = db.Exec(`UPDATE settings SET value = ? WHERE key = 'gpulab.version'`, failed)
+		w.must(err)
+	}
+	w.must(db.Close())
+	p := w.plan()
+	if p.To != "1" || p.Copy == nil {
+		t.Fatalf("the plan: %+v", p)
+	}
+	w.must(p.Apply(t.Context(), w.options()))
+	main, _ := store.Known()
+	if got := w.state(); got != fmt.Sprintf("1: database of 1, schema %d", main) {
+		t.Errorf("after the rollback: %s", got)
 	}
 }

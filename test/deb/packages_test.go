@@ -320,7 +320,8 @@ func testPurge(t *testing.T, server *httptest.Server) {
 			r.run("apt-get -q update && apt-get -q -y --no-install-recommends install gpulab")
 			r.write("/etc/gpulab/config.yaml", "lab: \"Kino\"\ndataDir: \""+c.dataDir+"\"\n")
 			r.write("/etc/gpulab/university.secret", "s")
-			for _, file := range []string{"gpulab.db", "k3s/server/db/state.db", "tls/ca.key", ".hidden", "homes/7/work.ipynb", "folders/3/data.csv"} {
+			for _, file := range []string{"gpulab.db", "k3s/server/db/state.db", "tls/ca.key", ".hidden", "homes/7/work.ipynb", "folders/3/data.csv",
+				"before-restore-20260101-000000/homes/8/old.ipynb", "before-restore-20260101-000000/gpulab.db", "before-restore-20260202-000000/tls/ca.key"} {
 				r.write(c.dataDir+"/"+file, file)
 			}
 			r.write("/etc/rancher/node/password", "p")
@@ -333,7 +334,8 @@ func testPurge(t *testing.T, server *httptest.Server) {
 			slices.Sort(kept)
 			var want []string
 			if c.keeps {
-				for _, path := range []string{"", "/folders", "/folders/3", "/folders/3/data.csv", "/homes", "/homes/7", "/homes/7/work.ipynb"} {
+				for _, path := range []string{"", "/before-restore-20260101-000000", "/before-restore-20260101-000000/homes", "/before-restore-20260101-000000/homes/8",
+					"/before-restore-20260101-000000/homes/8/old.ipynb", "/folders", "/folders/3", "/folders/3/data.csv", "/homes", "/homes/7", "/homes/7/work.ipynb"} {
 					want = append(want, "new: "+c.dataDir+path)
 				}
 			}

@@ -97,6 +97,7 @@
   const soon = 2000; // ms until the server is asked again for a run that goes on
   const later = 30_000; // ms, for a run that another page follows
   const between = 5000; // ms between two saves because of a run, at least
+  const giveUp = 10_000; // ms until a kernel is tried again that JupyterLab has given up
   const patience = 10_000; // ms that a save waits for what the server has written, at most
 
   // JupyterLab lets saves of one notebook overlap, and the later then takes what the
@@ -158,6 +159,11 @@
         } else if (this.connected) {
           this.lost = this.behind = true;
         }
+        // JupyterLab has given up, after about a minute. The lab may be back later.
+        if (status === "disconnected") {
+          clearTimeout(this.again);
+          this.again = setTimeout(() => session.session?.kernel?.reconnect().catch(() => {}), giveUp);
+        }
       });
       session.iopubMessage.connect((_, message) => {
         const parent = message.parent_header;
@@ -165,6 +171,7 @@
       });
       panel.disposed.connect(() => {
         clearTimeout(this.timer);
+        clearTimeout(this.again);
         this.behind = false;
       });
       this.context.ready.then(() => session.ready).then(() => {
