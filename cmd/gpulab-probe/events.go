@@ -75,6 +75,9 @@ const (
 	// earlierAtOnce is how many from before the probe's start a snapshot has:
 	// there is no haste with them, and they must not hide those of now.
 	earlierAtOnce = 32
+	// clockDrift is one part in how many the kernel's log and its clock go apart at
+	// most: the clock is steered by what the network says the time is, the log is not.
+	clockDrift = 5000
 )
 
 // readKernelLog passes on the XID errors of the kernel's log. The driver writes
@@ -82,18 +85,20 @@ const (
 // log has every error that it told of.
 func (p *probe) readKernelLog(now time.Time) {
 	clock := monotonic()
-	p.kernel.read(func(e loggedXID) {
-		if e.stamp > clock+time.Second {
+	all := p.kernel.read(func(e loggedXID) {
+		if e.stamp > clock+time.Second+clock/clockDrift {
 			return // of another start of the machine
 		}
+		e.first = !p.looked
 		if len(p.logged) == maxWaiting {
 			p.logged = append(p.logged[:0], p.logged[1:]...)
 		}
 		p.logged = append(p.logged, e)
 	})
+	p.looked = p.looked || all
 	earlier := 0
 	p.logged = slices.DeleteFunc(p.logged, func(l loggedXID) bool {
-		before := l.stamp <= p.started
+		before := l.first && l.stamp <= p.started
 		if before && earlier >= earlierAtOnce {
 			return false
 		}
@@ -101,7 +106,7 @@ func (p *probe) readKernelLog(now time.Time) {
 			if !r.isAt(l.busID) {
 				continue
 			}
-			e := gpu.XIDEvent{Time: now.Add(l.stamp - clock), XID: l.xid, PID: l.pid, Program: l.program, Earlier: before}
+			e := gpu.XIDEvent{Time: now.Add(min(0, l.stamp-clock)), XID: l.xid, PID: l.pid, Program: l.program, Earlier: before}
 			if before {
 				earlier++
 			}

@@ -53,10 +53,11 @@ func newKernelLog(path string, optional bool, stderr io.Writer) *kernelLog {
 // longestLine is the longest line that can be about an XID, in bytes.
 const longestLine = 4 << 10
 
-// read passes on every XID error that has come into the log since the last call.
-func (l *kernelLog) read(take func(loggedXID)) {
+// read passes on XID errors that have come into the log since the last call, and tells
+// whether those are all.
+func (l *kernelLog) read(take func(loggedXID)) (all bool) {
 	if l.failed || l.fd < 0 && !l.open() {
-		return
+		return true
 	}
 	for range maxAtOnce {
 		n, err := unix.Read(l.fd, l.buffer)
@@ -64,16 +65,17 @@ func (l *kernelLog) read(take func(loggedXID)) {
 		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EPIPE): // EPIPE: older records were overwritten
 			continue
 		case errors.Is(err, unix.EAGAIN):
-			return
+			return true
 		case err != nil:
 			l.fail(err)
-			return
+			return true
 		case n <= 0:
 			l.followTruncation()
-			return
+			return true
 		}
 		l.split(l.buffer[:n], take)
 	}
+	return false
 }
 
 func (l *kernelLog) open() bool {
@@ -145,6 +147,7 @@ type loggedXID struct {
 	xid     uint64
 	pid     int    // 0: not known
 	program string // "": not known
+	first   bool   // it was there at the first look
 }
 
 // parseXID reads a record of /dev/kmsg if it is one of NVIDIA's driver about an

@@ -28,6 +28,7 @@ type probe struct {
 	kernel   *kernelLog
 	started  time.Duration // on the kernel's clock
 	logged   []loggedXID   // errors of the kernel's log that wait to be told
+	looked   bool          // at all that the log had at first
 	round    atomic.Uint64
 }
 

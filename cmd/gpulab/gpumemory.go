@@ -34,12 +34,18 @@ func (l *appliance) gpuMemoryLimit(ctx context.Context, handle string) (*uint64,
 	return &most, nil
 }
 
-// gpuMemoryEnforced says whether the driver keeps everybody within their quota.
+// gpuMemoryEnforced says whether the driver keeps everybody within their quota: on
+// the head, whose GPUs have to be the pool's only ones.
 func (l *appliance) gpuMemoryEnforced() bool {
 	parts := l.attached.Load()
 	if parts == nil {
 		return false
 	}
 	s, ok := parts.monitor.Latest()
+	for _, other := range l.fleet.Snapshots() {
+		if ok && other.Node != s.Node && len(other.GPUs) > 0 {
+			return false
+		}
+	}
 	return ok && parts.memory.Enforced(s)
 }

@@ -245,7 +245,7 @@ func (p *pool) showSilent(now time.Time) {
 			s = m.snapshot
 		}
 		p.mu.Unlock()
-		s.Node, s.Events, s.EventsDropped = n.Name, nil, 0
+		s.Node, s.Events, s.EventsDropped, s.Lost = n.Name, nil, 0, true
 		s.Error = lostSentence(p.lab.called(n.Name), last)
 		if !silent {
 			s.Error = skewSentence(skew)

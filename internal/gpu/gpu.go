@@ -265,6 +265,8 @@ type Snapshot struct {
 	EventsDropped int        `json:"eventsDropped,omitempty"`
 	// Error says, as a sentence for people, why there are no present readings.
 	Error string `json:"error,omitempty"`
+	// Lost says that the machine is not heard: what it had is what was known last.
+	Lost bool `json:"lost,omitempty"`
 	// Cordoned says, as a sentence for people, that the machine takes no new work
 	// and why; "" where it does.
 	Cordoned string `json:"cordoned,omitempty"`

@@ -47,6 +47,20 @@ func TestTwoShareACard(t *testing.T) {
 	near(t, "the second hour", hours[1].Held, 2700, 1e-6)
 }
 
+// A machine that is not heard holds nothing for anybody: who has its GPUs is not known.
+func TestLostMachineHoldsNothing(t *testing.T) {
+	l := newLab(t)
+	l.Add(snap(heldBy(idle(), "ada")))
+	l.seconds(60, func(int) gpu.Snapshot { return snap(heldBy(idle(), "ada")) })
+	l.seconds(3600, func(int) gpu.Snapshot {
+		s := snap(heldBy(idle(), "ada"))
+		s.Error, s.Lost = "It has not been heard.", true
+		return s
+	})
+	l.seconds(60, func(int) gpu.Snapshot { return snap(heldBy(idle(), "ada")) })
+	near(t, "ada's held time", l.of(KindUser, "ada").Held, 120, 1e-6)
+}
+
 // A stretch that reaches over the full hour belongs to both.
 func TestFullHour(t *testing.T) {
 	l := newLab(t)

@@ -195,6 +195,9 @@ func (r *Recorder) Add(s gpu.Snapshot) {
 		if readable {
 			r.record(g, wall)
 		}
+		if s.Lost {
+			continue // nobody can use it, and who holds it is not known any more
+		}
 		spent := state.spent(g, readable, passed, running, r.cfg.Limit)
 		if readable && len(g.Processes) > 0 {
 			state.lists = true

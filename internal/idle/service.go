@@ -282,7 +282,7 @@ func (s *Service) settle(ctx context.Context, now time.Time, running []Notebook,
 		rows[n.Launch] = r
 		effects = append(effects, more...)
 	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM idle WHERE launch_id IN (SELECT id FROM launches WHERE state = 'ended')"); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM idle WHERE launch_id NOT IN (SELECT id FROM launches WHERE state <> 'ended')"); err != nil {
 		return nil, fmt.Errorf("forget what has ended: %w", err)
 	}
 	if err := tx.Commit(); err != nil {
@@ -488,7 +488,8 @@ func (s *Service) Free(ctx context.Context, launch int64, by string) (Holding, e
 	if !ok || r.state == Stopped {
 		return h, ErrTooLate
 	}
-	if h = r.holding(h.Notebook); !h.Idly() {
+	// It may be in use again since the last look, or that may have been long ago.
+	if h = r.holding(h.Notebook); !h.Idly() || s.gpus.of(h.PodUID).busy.After(r.looked) || s.now().Sub(r.looked) > 2*s.cfg.Every+readWithin {
 		return h, ErrNotIdle
 	}
 	reason := fmt.Sprintf("It was stopped by %s: nobody had used its GPU for %s. %s", by, units.Lasting(h.Idle), homeStays)

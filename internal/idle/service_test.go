@@ -440,6 +440,20 @@ func TestFree(t *testing.T) {
 		t.Errorf("one that is in use: %v", err)
 	}
 	w.pass(20 * time.Minute)
+	// It is at work again, and the next look has not been yet.
+	use := 80.0
+	w.clock = w.clock.Add(5 * time.Second)
+	w.gpus.add(gpu.Snapshot{Node: "head", Time: w.clock, GPUs: []gpu.GPU{{Reading: gpu.Reading{Utilization: &use}, Holders: []gpu.Holder{{PodRef: gpu.PodRef{UID: ada.PodUID}}}}}}, w.clock)
+	if _, err := w.Free(t.Context(), ada.Launch, "lea"); !errors.Is(err, ErrNotIdle) {
+		t.Errorf("one that is in use again: %v", err)
+	}
+	w.pass(30 * time.Minute)
+	last := w.clock
+	w.clock = w.clock.Add(10 * time.Minute) // looks fail
+	if _, err := w.Free(t.Context(), ada.Launch, "lea"); !errors.Is(err, ErrNotIdle) {
+		t.Errorf("one that was not looked at for long: %v", err)
+	}
+	w.clock = last
 	h, err := w.Free(t.Context(), ada.Launch, "lea")
 	if err != nil || h.State != Stopped || !strings.Contains(w.stopped[ada.Launch], "stopped by lea") {
 		t.Fatalf("%v, %v", err, w.stopped)

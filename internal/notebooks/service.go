@@ -278,6 +278,10 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	}
 	s.launching.Lock()
 	defer s.launching.Unlock()
+	instead, err := s.givenUp(ctx, u, instead)
+	if err != nil {
+		return Launch{}, err
+	}
 	if s.cfg.Quota != nil {
 		err := s.cfg.Quota(ctx, u, profile, instead)
 		if err != nil && (l.Job == nil || s.cfg.QuotaLater == nil || !s.cfg.QuotaLater(err)) {
@@ -287,16 +291,10 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 			l.Job.Held = true // until it fits
 		}
 	}
-	// Only a request that can be met gives up a place in the queue; what runs by now stays.
+	// Only a request that can be met gives up a place in the queue.
 	if instead != 0 {
-		waiting, err := s.rows.get(ctx, instead)
-		if err != nil {
+		if err := s.Cancel(ctx, instead); err != nil {
 			return Launch{}, err
-		}
-		if waiting.State == Waiting {
-			if err := s.Cancel(ctx, waiting.ID); err != nil {
-				return Launch{}, err
-			}
 		}
 	}
 	l.UserID, l.Handle, l.Profile, l.GPUs, l.Requested = u.ID, u.Handle, profile.Slug, profile.GPUs, s.now()
@@ -307,12 +305,25 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	case l.Job != nil:
 		most = maxJobs
 	}
-	l, err := s.rows.insert(ctx, l, stem, most, p)
+	l, err = s.rows.insert(ctx, l, stem, most, p)
 	if err != nil {
 		return Launch{}, err
 	}
 	s.kick()
 	return s.decorate(l), nil
+}
+
+// givenUp is the launch that ends in exchange for one of u's: instead, if that is u's
+// and still waits. What runs by now stays, and counts.
+func (s *Service) givenUp(ctx context.Context, u users.User, instead int64) (int64, error) {
+	if instead == 0 {
+		return 0, nil
+	}
+	l, err := s.rows.get(ctx, instead)
+	if err != nil || l.State != Waiting || l.UserID != u.ID {
+		return 0, err
+	}
+	return l.ID, nil
 }
 
 // Get returns one launch or ErrNotFound. Whose it is, the caller checks.

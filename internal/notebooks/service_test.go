@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/users"
 )
 
 func TestLaunchRunsAndStops(t *testing.T) {
@@ -546,11 +549,26 @@ func TestInsteadOfAWaitingLaunch(t *testing.T) {
 	if l := h.is(waiting.ID, Ended); l.EndCode != EndCancelled {
 		t.Errorf("the waiting one ended as %q", l.EndCode)
 	}
-	// A page left open for an hour ends no work.
-	if _, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "cpu", Instead: running.ID}); err != nil {
-		t.Fatal(err)
+	// A page left open for an hour ends no work. What stays counts against a quota, as
+	// what is another's does.
+	others := h.launch(h.bob, "gpu", "")
+	h.is(others.ID, Waiting)
+	var without []int64
+	h.service.cfg.Quota = func(_ context.Context, _ users.User, _ Profile, launch int64) error {
+		without = append(without, launch)
+		return nil
+	}
+	mine := h.launch(h.alice, "gpu", "")
+	for _, instead := range []int64{running.ID, others.ID, mine.ID} {
+		if _, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "cpu", Instead: instead}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []int64{0, 0, 0, mine.ID}; !slices.Equal(without, want) {
+		t.Errorf("quotas leave out %v, want %v", without, want)
 	}
 	h.is(running.ID, Running)
+	h.is(others.ID, Waiting)
 }
 
 // What cannot work on the lab's GPUs is refused with the reason, or waits until

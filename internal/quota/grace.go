@@ -86,7 +86,7 @@ func (s *Service) goesBeyond(ctx context.Context, u users.User) (*Limit, error) 
 
 func (s *Service) warnOrStop(ctx context.Context, running Running, u users.User, l Limit) error {
 	now := s.now()
-	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_over (user_id, since, kind) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET kind = excluded.kind",
+	if _, err := s.cfg.DB.ExecContext(ctx, "INSERT INTO quota_over (user_id, since, kind) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET since = iif(kind = excluded.kind, since, excluded.since), kind = excluded.kind",
 		u.ID, now.UnixMilli(), l.Kind); err != nil {
 		return fmt.Errorf("note that a quota is used up: %w", err)
 	}

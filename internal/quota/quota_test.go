@@ -326,6 +326,36 @@ func TestRunningWorkGetsNoticeAndGrace(t *testing.T) {
 	}
 }
 
+// Another quota that is used up meanwhile has a grace period of its own.
+func TestGraceOfAnotherQuota(t *testing.T) {
+	l := newLab(t)
+	ann := l.user(t, "ann", users.RoleMember)
+	l.set(t, "everybody", "gpu-hours-week", "2")
+	l.set(t, "everybody", "gpu-memory", "1Gi")
+	l.held[ann.ID] = []Ask{{GPUs: 1}}
+	l.memory["ann"] = 2 << 30
+	look := func() {
+		t.Helper()
+		if err := l.look(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look()
+	l.clock = l.clock.Add(DefaultGrace - time.Minute)
+	l.hours["ann"] = []HourUse{{l.clock.Truncate(time.Hour), 2 * time.Hour}}
+	look()
+	l.clock = l.clock.Add(DefaultGrace - time.Second)
+	look()
+	if len(l.stopped) != 0 {
+		t.Errorf("stopped %s after the hours were used up: %v", DefaultGrace-time.Second, l.stopped)
+	}
+	l.clock = l.clock.Add(time.Second)
+	look()
+	if reason := l.stopped["ann"]; !strings.Contains(reason, "GPU hours") {
+		t.Errorf("stopped: %v", l.stopped)
+	}
+}
+
 // TestSleepIsNoGrace: a machine that sleeps through the grace period stops nothing when it wakes, and says the new time.
 func TestSleepIsNoGrace(t *testing.T) {
 	l := newLab(t)

@@ -54,7 +54,7 @@ type gpuView struct {
 	Crowded        string // for one of several people on it: its memory is nearly full
 	LastSeen       string
 	memory         uint64 // bytes, 0 = not known
-	cordoned       bool   // its machine takes no new work
+	cordoned       bool   // its machine takes no new work, or is away
 	slots          int    // how many pods may hold it at a time
 }
 
@@ -152,7 +152,7 @@ func (s *Server) machine(snapshot *gpu.Snapshot, v visitor, drawings bool) machi
 		g.ID = elementID("gpu", orElse(g.UUID, snapshot.Node+"-"+strconv.Itoa(g.Index)))
 		g.LastSeen = m.LastSeen
 		g.Simulated = g.Simulated || snapshot.Simulated
-		g.cordoned = m.Cordoned != ""
+		g.cordoned = m.Cordoned != "" || snapshot.Lost
 		if drawings {
 			for measure := range g.Readings {
 				drawn := s.trends.draw(g.UUID, measureOf(measure), now)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -198,12 +199,17 @@ func midnight(t time.Time) time.Time {
 }
 
 // perDay sums hours of the ledger up to the last days of a window that begins
-// at from and ends now, on a scale whose end is the highest day.
+// at from and ends now, on a scale whose end is the highest day. Hours on simulated GPUs
+// are left out where there are real ones.
 func perDay(hourly []history.Usage, from, now time.Time, days int) []useDay {
 	type sum struct{ held, busy float64 }
 	sums := map[time.Time]sum{}
 	most := 0.0
+	onReal := slices.ContainsFunc(hourly, func(u history.Usage) bool { return !u.Simulated })
 	for _, u := range hourly {
+		if u.Simulated && onReal {
+			continue
+		}
 		day := midnight(u.Hour.In(from.Location()))
 		one := sums[day]
 		one.held += u.Held
