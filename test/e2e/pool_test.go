@@ -279,7 +279,8 @@ func (p *pool) joinCutShort(t *testing.T, a *appliance) {
 	p.node.Kill(a.ctx, "KILL", "gpulab")
 	<-ended
 	// On a fast wire the part may have come to its end before the kill did.
-	p.cut = p.node.MustRun(a.ctx, "sh", "-c", "find "+imageParts+"ingest -name data -size +0 2>/dev/null || true") != ""
+	p.cut = p.node.MustRun(a.ctx, "sh", "-c", `for part in `+imageParts+`ingest/*; do
+		[ -s "$part/data" ] && [ "$(stat -c %s "$part/data")" -lt "$(cat "$part/total")" ] && echo "$part"; done; true`) != ""
 	t.Logf("killed while images came, with a part cut short: %t\n%s", p.cut, out.String())
 }
 
