@@ -275,7 +275,10 @@ func (p *pool) joinCutShort(t *testing.T, a *appliance) {
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	p.node.MustRun(a.ctx, "sh", "-c", `for i in $(seq 6000); do
-		[ -n "$(find `+imageParts+`ingest -name data -size +4M 2>/dev/null)" ] && exit; sleep 0.02; done; exit 1`)
+		for part in `+imageParts+`ingest/*; do
+			have=$(stat -c %s "$part/data" 2>/dev/null) && all=$(cat "$part/total" 2>/dev/null) || continue
+			[ "$have" -gt 4000000 ] && [ $((2 * have)) -lt "$all" ] && exit
+		done; sleep 0.02; done; exit 1`)
 	p.node.Kill(a.ctx, "KILL", "gpulab")
 	<-ended
 	// On a fast wire the part may have come to its end before the kill did.
