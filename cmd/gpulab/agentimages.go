@@ -41,7 +41,7 @@ type imageKeeper struct {
 // now and then all the same: somebody may have removed one here.
 const (
 	imagesEvery       = 10 * time.Minute
-	imagesAgain       = 5 * time.Second // after a failure, and twice as long after each
+	imagesAgain       = 5 * time.Second // after a failure, or what was in use, and twice as long after each
 	imagesAgainAtMost = 2 * time.Minute
 )
 
@@ -109,28 +109,31 @@ func (k *imageKeeper) run(ctx context.Context) error {
 		case <-k.wake:
 		case <-time.After(pause):
 		}
-		err := k.converge(ctx)
+		inUse, err := k.converge(ctx)
+		if err != nil && pause == imagesEvery && ctx.Err() == nil {
+			slog.Warn("this machine lacks images of the pool; trying again", "err", err)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil:
+		case err == nil && inUse == 0:
 			pause = imagesEvery
 		case pause == imagesEvery:
 			pause = imagesAgain
-			slog.Warn("this machine lacks images of the pool; trying again", "err", err)
 		default:
 			pause = min(2*pause, imagesAgainAtMost)
 		}
 	}
 }
 
-// converge brings in all that is missing and removes what is wanted no more.
-func (k *imageKeeper) converge(ctx context.Context) error {
-	_, _, err := k.get(ctx, func(nodeapi.Image) bool { return true }, func(string, ...any) {})
+// converge brings in all that is missing and removes what is wanted no more; inUse
+// counts what cannot be removed yet.
+func (k *imageKeeper) converge(ctx context.Context) (inUse int, err error) {
+	_, _, err = k.get(ctx, func(nodeapi.Image) bool { return true }, func(string, ...any) {})
 	if err == nil {
-		err = k.sweep(ctx)
+		inUse, err = k.sweep(ctx)
 	}
-	return err
+	return inUse, err
 }
 
 // get brings in the missing ones of those images of the head's that are wanted,
@@ -218,12 +221,12 @@ func (k *imageKeeper) take(ctx context.Context, img nodeapi.Image, say func(stri
 }
 
 // sweep removes images that the head has no more, once nothing here uses them.
-func (k *imageKeeper) sweep(ctx context.Context) error {
+func (k *imageKeeper) sweep(ctx context.Context) (inUse int, err error) {
 	list, err := k.list(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	removed, err := k.images.Sweep(ctx, func(ref string, handedOver bool) bool {
+	removed, inUse, err := k.images.Sweep(ctx, func(ref string, handedOver bool) bool {
 		if !handedOver && !strings.HasPrefix(ref, ownRegistry) || ref == k.inUse {
 			return false
 		}
@@ -232,7 +235,7 @@ func (k *imageKeeper) sweep(ctx context.Context) error {
 	if len(removed) > 0 {
 		slog.Info("images were removed that the pool has no more", "images", removed)
 	}
-	return err
+	return inUse, err
 }
 
 // sharedImage is an image as containerd knows it.

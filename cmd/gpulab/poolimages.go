@@ -190,7 +190,7 @@ func imageSentence(name string, s *ctl.NodeImages) string {
 // nothing uses them, until ctx ends. A version that is gone back to brings its own.
 func (l *appliance) sweepImages(ctx context.Context) error {
 	for {
-		removed, err := l.attached.Load().images.Sweep(ctx, func(ref string, _ bool) bool {
+		removed, _, err := l.attached.Load().images.Sweep(ctx, func(ref string, _ bool) bool {
 			return strings.HasPrefix(ref, ownRegistry) && !l.ownImage(ref)
 		})
 		if err != nil && ctx.Err() == nil {

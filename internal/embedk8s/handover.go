@@ -202,12 +202,12 @@ func (l *LabImages) Has(ctx context.Context, img SharedImage) bool {
 }
 
 // Sweep removes images that stale says are wanted no more, but for those that a
-// container here uses, and returns what it removed. handedOver tells stale that
-// the image came from another machine of the pool.
-func (l *LabImages) Sweep(ctx context.Context, stale func(ref string, handedOver bool) bool) (removed []string, err error) {
+// container here uses, and returns what it removed and how many are in use still.
+// handedOver tells stale that the image came from another machine of the pool.
+func (l *LabImages) Sweep(ctx context.Context, stale func(ref string, handedOver bool) bool) (removed []string, inUse int, err error) {
 	records, err := l.client.ImageService().List(quietly(ctx))
 	if err != nil {
-		return nil, l.trouble(err)
+		return nil, 0, l.trouble(err)
 	}
 	var used map[digest.Digest]bool
 	for _, r := range records {
@@ -216,18 +216,19 @@ func (l *LabImages) Sweep(ctx context.Context, stale func(ref string, handedOver
 		}
 		if used == nil {
 			if used, err = l.used(ctx, records); err != nil {
-				return removed, err
+				return removed, inUse, err
 			}
 		}
 		if used[r.Target.Digest] {
+			inUse++
 			continue
 		}
 		if err := l.Remove(ctx, r.Name); err != nil && !errors.Is(err, ErrNoImage) {
-			return removed, err
+			return removed, inUse, err
 		}
 		removed = append(removed, r.Name)
 	}
-	return removed, nil
+	return removed, inUse, nil
 }
 
 // used are the images, by their target, of which there are containers, running

@@ -172,14 +172,14 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	stale := func(_ string, handedOver bool) bool { return handedOver }
-	removed, err := to.Sweep(t.Context(), stale)
-	if err != nil || !slices.Equal(removed, []string{"docker.io/lab/stale:1"}) {
+	removed, inUse, err := to.Sweep(t.Context(), stale)
+	if err != nil || inUse != 1 || !slices.Equal(removed, []string{"docker.io/lab/stale:1"}) {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 	if err := to.client.ContainerService().Delete(to.ctx, "c"); err != nil {
 		t.Fatal(err)
 	}
-	if removed, err = to.Sweep(t.Context(), stale); err != nil || !slices.Equal(removed, []string{used}) {
+	if removed, inUse, err = to.Sweep(t.Context(), stale); err != nil || inUse != 0 || !slices.Equal(removed, []string{used}) {
 		t.Errorf("when nothing uses it: removed %v, %v", removed, err)
 	}
 	if got := to.refs(); !slices.Equal(got, []string{"docker.io/lab/own:1"}) {
