@@ -71,7 +71,7 @@ var interruptions = []struct {
 }{
 	{"an installation", "true", "apt-get -q -y install /old/*.deb", 6 * time.Second, false},
 	{"init", "apt-get -q -y install /old/*.deb", "gpulab init --yes --gpus simulated", 25 * time.Second, true},
-	{"an upgrade", olderLab, "apt-get -q -y install /new/*.deb", 15 * time.Second, true},
+	{"an upgrade", olderLab, "apt-get -q -y install /new/*.deb", 8 * time.Second, true},
 	// A second one would lead forth again.
 	{"a rollback", olderLab + " && apt-get -q -y install /new/*.deb && gpulab init --yes", `! gpulab status --json | grep -qF '"version": "` + newerVersion + `"' || gpulab rollback --yes`, 12 * time.Second, true},
 }
