@@ -175,14 +175,21 @@ func checkAudited(t *testing.T, s *store.Store, action string) {
 
 // Homes that are there stay, are set aside, or keep the restore from beginning: they are shown to nobody whose they
 // are not.
-func TestRestoreAndHomesThatAreThere(t *testing.T) {
-	needRoot(t)
-	from := newResting(t, "lab: Vision lab\n")
-	from.furnish(t)
-	file := filepath.Join(t.TempDir(), "lab.tar.zst")
-	if code, out, errOut := from.run(t, "backup", file); code != 0 {
+// backedUp is a furnished lab, and a backup of it.
+func backedUp(t *testing.T) (l resting, file string) {
+	t.Helper()
+	l = newResting(t, "lab: Vision lab\n")
+	l.furnish(t)
+	file = filepath.Join(t.TempDir(), "lab.tar.zst")
+	if code, out, errOut := l.run(t, "backup", file); code != 0 {
 		t.Fatalf("exit code %d\n%s%s", code, out, errOut)
 	}
+	return l, file
+}
+
+func TestRestoreAndHomesThatAreThere(t *testing.T) {
+	needRoot(t)
+	_, file := backedUp(t)
 	with := func(uid int) resting {
 		to := newResting(t, "")
 		for _, id := range []string{"1", "5"} {
@@ -231,12 +238,7 @@ func TestRestoreAndHomesThatAreThere(t *testing.T) {
 // number: files that bear it would be somebody else's.
 func TestRestoreGivesNoNumberAgain(t *testing.T) {
 	needRoot(t)
-	l := newResting(t, "lab: Vision lab\n")
-	l.furnish(t)
-	file := filepath.Join(t.TempDir(), "lab.tar.zst")
-	if code, out, errOut := l.run(t, "backup", file); code != 0 {
-		t.Fatalf("exit code %d\n%s%s", code, out, errOut)
-	}
+	l, file := backedUp(t)
 	join := func(handle string) users.User {
 		s := l.open(t)
 		u, err := users.New(s.DB()).Create(t.Context(), users.NewUser{Handle: handle, Name: handle, Role: users.RoleMember})
@@ -376,12 +378,7 @@ func TestFilesNamed(t *testing.T) {
 // numbers it had given.
 func TestRestoreOverADamagedDatabase(t *testing.T) {
 	needRoot(t)
-	from := newResting(t, "lab: Vision lab\n")
-	from.furnish(t)
-	file := filepath.Join(t.TempDir(), "lab.tar.zst")
-	if code, out, errOut := from.run(t, "backup", file); code != 0 {
-		t.Fatalf("exit code %d\n%s%s", code, out, errOut)
-	}
+	_, file := backedUp(t)
 	for _, damaged := range []string{"", "no database at all"} {
 		to := newResting(t, "")
 		mustDo(t, os.MkdirAll(filepath.Join(to.data, "homes", "7"), 0o700))

@@ -159,7 +159,7 @@ func removeState(cfg Config, keep kept) error {
 	for _, e := range entries {
 		path := filepath.Join(cfg.DataDir, e.Name())
 		switch {
-		case keep.data && e.Name() == "bin", keep.homes && !slices.Contains(work, e.Name()) && !backup.SetAside(e.Name()):
+		case keep.data && e.Name() == "bin", keep.homes && !slices.Contains(workParts, e.Name()) && !backup.SetAside(e.Name()):
 			err = errors.Join(err, embedk8s.RemoveFiles(path))
 		case keep.homes && backup.SetAside(e.Name()):
 			err = errors.Join(err, keepWork(path))
@@ -168,14 +168,11 @@ func removeState(cfg Config, keep kept) error {
 	return err
 }
 
-// work are the folders of the data directory in which people's work is.
-var work = []string{"homes", "folders"}
-
 // keepWork deletes all but people's work from what a restore has set aside.
 func keepWork(aside string) error {
 	entries, err := os.ReadDir(aside)
 	for _, e := range entries {
-		if !slices.Contains(work, e.Name()) {
+		if !slices.Contains(workParts, e.Name()) {
 			err = errors.Join(err, embedk8s.RemoveFiles(filepath.Join(aside, e.Name())))
 		}
 	}

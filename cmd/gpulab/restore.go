@@ -191,7 +191,7 @@ func lookHere(ctx context.Context, cfg Config) labHere {
 	if fp, err := caFingerprint(cfg); err == nil {
 		h.ca = fp
 	}
-	for _, part := range []string{"homes", "folders"} {
+	for _, part := range workParts {
 		entries, _ := os.ReadDir(filepath.Join(cfg.DataDir, part))
 		h.homes = h.homes || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.Trim(e.Name(), "0123456789") == "" })
 	}

@@ -24,9 +24,9 @@ const storageMarkSetting = "storage.mark"
 // markFile is where it stands.
 const markFile = ".gpulab-lab"
 
-// sharedParts are the folders of shared storage that are mounted in place of
-// those in the data folder, so that paths are the same with and without.
-var sharedParts = []string{"homes", "folders"}
+// workParts are the folders of the data folder in which people's work is. Those of
+// shared storage are mounted in their place, so that paths are the same with and without.
+var workParts = []string{"homes", "folders"}
 
 func checkShared(path, dataDir string) error {
 	if path == "" {
@@ -83,7 +83,7 @@ func (l *appliance) openShared(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, part := range sharedParts {
+	for _, part := range workParts {
 		if err := os.MkdirAll(filepath.Join(path, part), 0o711); err != nil {
 			return fmt.Errorf("storage.shared: %w", err)
 		}
@@ -121,7 +121,7 @@ func lookAtShared(path, mark string) error {
 // that are on the machine's own disk there would be hidden, so they must be
 // moved first.
 func mountShared(path, dataDir string) error {
-	for _, part := range sharedParts {
+	for _, part := range workParts {
 		from, to := filepath.Join(path, part), filepath.Join(dataDir, part)
 		if err := os.MkdirAll(to, 0o711); err != nil {
 			return err
@@ -153,7 +153,7 @@ func unmountShared(path, dataDir string) error {
 		return nil
 	}
 	var errs []error
-	for _, part := range sharedParts {
+	for _, part := range workParts {
 		to := filepath.Join(dataDir, part)
 		if same, err := sameFolder(filepath.Join(path, part), to); err != nil || !same {
 			continue // it is not there

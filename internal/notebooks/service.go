@@ -293,7 +293,14 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	}
 	// Only a request that can be met gives up a place in the queue.
 	if instead != 0 {
-		if err := s.Cancel(ctx, instead); err != nil {
+		still, err := s.givenUp(ctx, u, instead)
+		if err == nil && still == 0 {
+			err = &ObstacleError{"The one that waited has begun at this moment, and stays. Start this one again if you want both."}
+		}
+		if err == nil {
+			err = s.Cancel(ctx, instead)
+		}
+		if err != nil {
 			return Launch{}, err
 		}
 	}

@@ -569,6 +569,19 @@ func TestInsteadOfAWaitingLaunch(t *testing.T) {
 	}
 	h.is(running.ID, Running)
 	h.is(others.ID, Waiting)
+	// One that begins while quotas are asked stays, and nothing is entered beside it uncounted.
+	late := h.launch(h.alice, "gpu", "")
+	h.service.cfg.Quota = func(ctx context.Context, _ users.User, _ Profile, launch int64) error {
+		if launch != late.ID {
+			t.Errorf("quotas leave out %d, want %d", launch, late.ID)
+		}
+		_, err := h.db.ExecContext(ctx, "UPDATE launches SET state = 'running' WHERE id = ?", late.ID)
+		return err
+	}
+	var begun *ObstacleError
+	if _, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "cpu", Instead: late.ID}); !errors.As(err, &begun) {
+		t.Errorf("instead of one that has begun meanwhile: %v", err)
+	}
 }
 
 // What cannot work on the lab's GPUs is refused with the reason, or waits until
