@@ -170,16 +170,6 @@ threading.Thread(target=count, daemon=True).start()`)
 // nobody loaded anew, must have found its way back to it.
 func (l *life) longestPause(what string) {
 	l.t.Helper()
-	if l.slow > 1 || strings.HasPrefix(what, "the way to") {
-		// Where a start takes over a minute, or nobody listens while the version is changed,
-		// JupyterLab asks whether to start the notebook again.
-		lab.Evaluate[bool](l.browser, `async () => {
-			const dialog = document.querySelector(".jp-Dialog");
-			if (!dialog?.innerText.includes("unavailable or unreachable")) return false;
-			[...dialog.querySelectorAll("button")].find(b => b.innerText.trim() === "Dismiss").click();
-			return true;
-		}`)
-	}
 	if out := lab.NextCell(l.browser, "print('still', 40 + 2)"); out != "still 42" {
 		l.t.Errorf("after %s a cell in the same page printed %q", what, out)
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -36,6 +37,8 @@ type jupyter struct {
 type line struct {
 	cut  atomic.Bool // nothing passes
 	slow atomic.Bool // what the server says comes late
+	// status is what every request is answered with, as the lab does in the server's stead; 0 for none.
+	status atomic.Int32
 	mu   sync.Mutex
 	ends []net.Conn
 }
@@ -56,12 +59,28 @@ func (l *line) serve(listener net.Listener, to string) {
 			_, _ = in.Close(), out.Close()
 			continue
 		}
+		if status := l.status.Load(); status != 0 {
+			_ = out.Close()
+			go refuse(in, int(status))
+			continue
+		}
 		l.mu.Lock()
 		l.ends = append(l.ends, in, out)
 		l.mu.Unlock()
 		go func() { _, _ = io.Copy(in, late{out, l}); _ = in.Close() }()
 		go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
 	}
+}
+
+// refuse answers one request with a status.
+func refuse(c net.Conn, status int) {
+	defer c.Close()
+	r, err := http.ReadRequest(bufio.NewReader(c))
+	if err != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", status, http.StatusText(status))
 }
 
 // late is a connection that is read from late while its line is slow.
@@ -403,6 +422,53 @@ func TestSaveAfterCut(t *testing.T) {
 		})
 		page.WaitFor("the output", shown(0)+` === "42\n"`)
 		page.Close()
+	}
+}
+
+// While the lab does not answer, is starting, or has stopped the notebook, the page says so
+// without a question; saves wait for a lab that comes back.
+func TestLabAway(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "away.ipynb", "")
+	b := j.browser(t)
+	j.open(b, "away.ipynb")
+	notice := func(text string) string {
+		return fmt.Sprintf(`(document.querySelector(".gpulab-connection")?.innerText.includes(%q) ?? false)`, text)
+	}
+	for _, how := range []struct {
+		cut    bool
+		status int32
+	}{{cut: true}, {status: http.StatusServiceUnavailable}, {status: http.StatusFailedDependency}} {
+		typed := fmt.Sprintf("# typed %d", how.status)
+		Evaluate[bool](b, `async () => { `+codeCells+`[0].querySelector(".cm-content").focus(); return true }`)
+		b.Type(typed)
+		j.cut.Store(how.cut)
+		j.status.Store(how.status)
+		j.dropAll()
+		said := "The lab does not answer"
+		if how.status == http.StatusFailedDependency {
+			said = "This notebook has been stopped"
+		} else {
+			b.Press("s", kb.ModifierCtrl)
+		}
+		b.WaitFor("what is the matter", notice(said))
+		time.Sleep(5 * time.Second)
+		if got := Evaluate[string](b, `async () => document.querySelector(".jp-Dialog")?.innerText ?? ""`); got != "" {
+			t.Errorf("JupyterLab asks: %s", got)
+		}
+		if got := fmt.Sprint(j.read(t, "away.ipynb")[0].Source); strings.Contains(got, typed) {
+			t.Errorf("it was saved nevertheless: %s", got)
+		}
+		j.cut.Store(false)
+		j.status.Store(0)
+		b.WaitFor("that the notice goes", "!"+notice(said))
+		if how.status == http.StatusFailedDependency {
+			b.Press("s", kb.ModifierCtrl)
+		}
+		j.within(t, time.Minute, "the file has what was typed", "away.ipynb", func(cells []fileCell) bool {
+			noQuestion(b)
+			return strings.Contains(fmt.Sprint(cells[0].Source), typed)
+		})
 	}
 }
 

@@ -89,6 +89,88 @@
     });
   }
 
+  // connection: what is said when the server does not answer. JupyterLab would ask
+  // whether to start the notebook again, whatever is the matter, and a save would fail.
+  // Here a notice says what is the matter until the server is back, and saves wait.
+
+  const lookAgain = 2000; // ms
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+  const troubles = {
+    away: "The lab does not answer. What you type stays in this page, and is saved when the lab is back.",
+    stopped: "This notebook has been stopped. What was not saved is in this page alone: start the notebook again on the lab’s page, then save here.",
+    out: "You have been signed out. What was not saved is in this page alone: sign in on the lab’s page, then save here.",
+  };
+
+  // JupyterLab's own notices need a part of it that is fetched from the server.
+  function banner() {
+    const bar = document.createElement("div");
+    bar.className = "gpulab-connection";
+    bar.setAttribute("role", "alert");
+    bar.style.cssText =
+      "position:fixed;z-index:10001;bottom:2.5rem;left:50%;transform:translateX(-50%);box-sizing:border-box;width:max-content;max-width:min(40rem,90vw);display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:center;" +
+      "padding:.75rem 1rem;border-radius:4px;font:var(--jp-ui-font-size1)/1.4 var(--jp-ui-font-family);color:var(--jp-ui-font-color1);" +
+      "background:var(--jp-layout-color1);border:1px solid var(--jp-warn-color1);border-left-width:6px;box-shadow:var(--jp-elevation-z6)";
+    const text = document.createElement("span");
+    text.style.flex = "1 1 14rem";
+    const link = document.createElement("a");
+    // The lab leads on from here to where it can be mended.
+    Object.assign(link, { innerText: "Open the lab’s page", href: window.location.href, target: "_blank" });
+    link.style.cssText = "flex:none;color:var(--jp-content-link-color);text-decoration:underline";
+    bar.append(text, link);
+    return bar;
+  }
+
+  function connection(app, { ServerConnection }) {
+    const { contents, serverSettings: settings } = app.serviceManager;
+    const trouble = (error) => {
+      if (error instanceof ServerConnection.NetworkError) return "away";
+      return { 401: "out", 424: "stopped", 502: "away", 503: "away", 504: "away" }[error?.response?.status];
+    };
+    const look = async () => {
+      try {
+        const answer = await ServerConnection.makeRequest(`${settings.baseUrl}api/status`, { cache: "no-store" }, settings);
+        return trouble({ response: answer });
+      } catch (error) {
+        return trouble(error);
+      }
+    };
+
+    let watching = false;
+    async function lost(_, error) {
+      let now = trouble(error);
+      if (watching || !now) return;
+      watching = true;
+      const bar = document.body.appendChild(banner());
+      for (; now; now = await look()) {
+        const [text, link] = bar.children;
+        if (text.innerText !== troubles[now]) text.innerText = troubles[now];
+        link.style.display = now === "away" ? "none" : "";
+        await pause(lookAgain);
+      }
+      bar.remove();
+      watching = false;
+    }
+
+    // A save first looks at the file without its content.
+    const patient = (ask) => async (...what) => {
+      for (;;) {
+        try {
+          return await ask(...what);
+        } catch (error) {
+          if (trouble(error) !== "away") throw error;
+          lost(contents, error);
+        }
+        await pause(lookAgain);
+      }
+    };
+    const get = contents.get.bind(contents);
+    const patientGet = patient(get);
+    contents.get = (path, options) => (options?.content === false ? patientGet : get)(path, options);
+    contents.save = patient(contents.save.bind(contents));
+    return lost;
+  }
+
   // outputs: what cells print while no page is there is written into the notebook
   // by the server (gpulab_outputs.py). This is the page's side of it: a notebook is
   // saved when a cell is run, so that the file has the cell before the page can
@@ -361,9 +443,18 @@
   }
 
   async function plugins() {
-    const [notebook, services, apputils] = await Promise.all(["@jupyterlab/notebook", "@jupyterlab/services", "@jupyterlab/apputils"].map(load));
+    const [application, notebook, services, apputils] = await Promise.all(
+      ["@jupyterlab/application", "@jupyterlab/notebook", "@jupyterlab/services", "@jupyterlab/apputils"].map(load),
+    );
     return [
       { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate: notices },
+      {
+        id: "gpulab:connection",
+        description: "Says when the lab does not answer, and lets saves wait for it.",
+        autoStart: true,
+        provides: application.IConnectionLost,
+        activate: (app) => connection(app, services),
+      },
       {
         id: "gpulab:outputs",
         description: "Keeps what cells print while no browser is there.",
