@@ -94,6 +94,8 @@
   // Here a notice says what is the matter until the server is back, and saves wait.
 
   const lookAgain = 2000; // ms
+  const ordered = new Set(); // paths of notebooks that are being saved in turn
+  let back; // a promise that the server answers again; undefined while it does
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
   const troubles = {
@@ -136,11 +138,7 @@
       }
     };
 
-    let watching = false;
-    async function lost(_, error) {
-      let now = trouble(error);
-      if (watching || !now) return;
-      watching = true;
+    async function watch(now) {
       const bar = document.body.appendChild(banner());
       for (; now; now = await look()) {
         const [text, link] = bar.children;
@@ -149,19 +147,26 @@
         await pause(lookAgain);
       }
       bar.remove();
-      watching = false;
     }
 
-    // A save first looks at the file without its content.
-    const patient = (ask) => async (...what) => {
+    function lost(_, error) {
+      const now = trouble(error);
+      if (now) back ??= watch(now).finally(() => (back = undefined));
+    }
+
+    // A save first looks at the file without its content. That of a notebook has to begin
+    // anew when the server is back; it ends as one that somebody does not want any more,
+    // without a word.
+    const patient = (ask) => async (path, options) => {
       for (;;) {
         try {
-          return await ask(...what);
+          return await ask(path, options);
         } catch (error) {
           if (trouble(error) !== "away") throw error;
           lost(contents, error);
+          if (ordered.has(path)) throw Object.assign(new Error("the lab is away"), { name: "ModalCancelError", away: true });
         }
-        await pause(lookAgain);
+        await back;
       }
     };
     const get = contents.get.bind(contents);
@@ -180,7 +185,7 @@
   const later = 30_000; // ms, for a run that another page follows
   const between = 5000; // ms between two saves because of a run, at least
   const giveUp = 10_000; // ms until a kernel is tried again that JupyterLab has given up
-  const patience = 10_000; // ms that a save waits for what the server has written, at most
+  const patience = 30_000; // ms that a save waits for what the server has written, at most
 
   // JupyterLab lets saves of one notebook overlap, and the later then takes what the
   // earlier wrote for somebody else's change: it asks which version is right. Here one
@@ -199,14 +204,27 @@
     context.saveState.connect((_, state) => {
       if (state === "completed" && changed) context.model.dirty = true;
     });
+    const attempt = async () => {
+      for (;;) {
+        await back;
+        await caughtUp();
+        changed = false;
+        const { path } = context;
+        ordered.add(path);
+        try {
+          return await save();
+        } catch (error) {
+          if (!error?.away) throw error;
+        } finally {
+          ordered.delete(path);
+        }
+      }
+    };
     context.save = () => {
       if (next) return next;
       const begin = () => {
         next = undefined;
-        now = caughtUp().then(() => {
-          changed = false;
-          return save();
-        }).finally(() => (now = undefined));
+        now = attempt().finally(() => (now = undefined));
         return now;
       };
       if (!now) return begin();
@@ -310,14 +328,17 @@
       if (again) this.askIn(again);
     }
 
-    // Waits until a page that was cut off has what the server has written, but not for
-    // a server that does not answer: JupyterLab then says so. By itself that tries to
-    // connect again ever less often.
+    // Waits until a page that was cut off has what the server has written, if there is a
+    // kernel to connect to. By itself JupyterLab tries that after up to a minute; here it
+    // has ever more time for it, too.
     async caughtUp() {
-      for (let tenths = 0; this.behind && tenths < patience / 100; tenths++) {
+      const ends = Date.now() + patience;
+      for (let step = 1000, next = 0; this.behind && Date.now() < ends; await pause(100)) {
         const kernel = this.context.sessionContext.session?.kernel;
-        if (tenths % 20 === 0 && kernel && kernel.connectionStatus !== "connected") kernel.reconnect().catch(() => {});
-        await new Promise((done) => setTimeout(done, 100));
+        if (!kernel || kernel.status === "dead") return;
+        if (kernel.connectionStatus === "connected" || Date.now() < next) continue;
+        kernel.reconnect().catch(() => {});
+        next = Date.now() + (step *= 2);
       }
     }
 
