@@ -34,8 +34,9 @@ func (l *appliance) newTailnet() (err error) {
 	}
 	var doors []tailnet.Door
 	for _, d := range l.doors() {
+		public := l.publicDoor(d)
 		d.handler, d.proxies = l.admitVisitors(d.handler), nil // who is there, the tailnet says
-		doors = append(doors, tailnet.Door{Port: d.port, Serve: func(ctx context.Context, ln net.Listener) error {
+		doors = append(doors, tailnet.Door{Port: d.port, Public: public, Serve: func(ctx context.Context, ln net.Listener) error {
 			srv := d.server(l.tailnet.GetCertificate)
 			srv.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
 				return context.WithValue(ctx, visitKey{}, &visit{})
@@ -53,6 +54,16 @@ func (l *appliance) newTailnet() (err error) {
 		},
 	})
 	return err
+}
+
+// publicDoor is a door for the public internet, where nobody vouches for anybody; nil where signing in by the tailnet is
+// required, and for what is not encrypted.
+func (l *appliance) publicDoor(d door) func(context.Context, net.Listener) error {
+	if l.cfg.Tailnet.SignIn == tailnetRequire || !d.tls {
+		return nil
+	}
+	d.tls, d.proxies = false, nil // the tailnet's library has ended TLS
+	return func(ctx context.Context, ln net.Listener) error { return d.serve(ctx, d.server(nil), ln) }
 }
 
 // visit is a connection that came over the tailnet, and who is there. Only such a connection has one, so nothing that a
@@ -155,6 +166,12 @@ func (t tailnets) Down(ctx context.Context) (ctl.Tailnet, error) {
 	return t.l.tailnetNow(), tailnetWords(err)
 }
 
+// Funnel implements webui.Tailnet.
+func (t tailnets) Funnel(ctx context.Context, on bool) (ctl.Tailnet, error) {
+	err := t.l.tailnet.Funnel(ctx, on)
+	return t.l.tailnetNow(), tailnetWords(err)
+}
+
 // Logout implements webui.Tailnet.
 func (t tailnets) Logout(ctx context.Context) (ctl.Tailnet, error) {
 	server := t.l.tailnet.Status().LoginServer
@@ -211,6 +228,15 @@ func (l *appliance) TailnetLogout(ctx context.Context) (ctl.Tailnet, error) {
 	return now, err
 }
 
+// TailnetFunnelOff implements ctl.Daemon.
+func (l *appliance) TailnetFunnelOff(ctx context.Context) (ctl.Tailnet, error) {
+	now, err := tailnets{l}.Funnel(ctx, false)
+	if err == nil {
+		l.audit(ctx, "tailnet.funnel-off", "")
+	}
+	return now, err
+}
+
 // tailnetNow says in words how it stands.
 func (l *appliance) tailnetNow() ctl.Tailnet {
 	st := l.tailnet.Status()
@@ -242,8 +268,27 @@ func (l *appliance) tailnetNow() ctl.Tailnet {
 		out.Detail, out.NextStep = "It cannot be turned on: "+trouble, "Mend that, then run `gpulab tailnet up`."
 	case tailnet.Up:
 		l.describeUp(&out, st)
+		describeFunnel(&out, st)
 	}
 	return out
+}
+
+func describeFunnel(out *ctl.Tailnet, st tailnet.Status) {
+	switch {
+	case !st.Funnel:
+		out.Funnel = ctl.FunnelOff
+		return
+	case st.Public:
+		out.Funnel = ctl.FunnelOpen
+		out.Detail += " Everybody on the internet reaches it there (Funnel)."
+	case st.FunnelError != nil:
+		out.Funnel = ctl.FunnelFailed
+		out.Detail += " It could not be opened to the internet (Funnel): " + st.FunnelError.Error() + "."
+		out.NextStep = "It is tried again every minute; `gpulab tailnet funnel off` ends that."
+	default:
+		out.Funnel = ctl.FunnelOpening
+		out.Detail += " It is being opened to the internet (Funnel)."
+	}
 }
 
 func (l *appliance) describeUp(out *ctl.Tailnet, st tailnet.Status) {
@@ -301,6 +346,7 @@ func (l *appliance) tailnetComponent() []ctl.Component {
 	case now.State == ctl.TailnetOff:
 		c.State = ctl.Off
 	case unencrypted(now.LoginServer):
+	case now.Funnel == ctl.FunnelFailed:
 	case now.State == ctl.TailnetUp && (now.Expires == nil || time.Until(*now.Expires) > 14*24*time.Hour):
 		c.State = ctl.OK
 	}

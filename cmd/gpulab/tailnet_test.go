@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -182,6 +184,67 @@ func TestTailnetRequired(t *testing.T) {
 	l.doors()[0].handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "https://lab/login", nil))
 	if w.Code != http.StatusOK {
 		t.Errorf("on the lab's own network: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestTailnetFunnel: who comes from the internet is nobody whom the tailnet knows, whatever address they come from, and
+// where signing in by the tailnet is required, the lab is not opened.
+func TestTailnetFunnel(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	control.AllowFunnel("443,8443")
+	l := tailnetLab(t, "tailnet:\n  signIn: offer\n  allow:\n    - {login: \"*\", role: admin}\n")
+	now := l.join(t, control)
+	relay := control.Visit(t, "relay")
+	if now, err := (tailnets{l}).Funnel(t.Context(), true); err != nil || now.Funnel == ctl.FunnelOff {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	for _, port := range []string{"443", "8443"} {
+		for _, from := range []string{"203.0.113.7:4711", relay.Address + ":4711"} {
+			if text := l.fromInternet(t, relay, control, now.Name, port, netip.MustParseAddrPort(from)); text != "nobody known" {
+				t.Errorf("port %s from %s: %s", port, from, text)
+			}
+		}
+	}
+	if now := l.tailnetNow(); now.Funnel != ctl.FunnelOpen || !strings.Contains(now.Detail, "Everybody on the internet") {
+		t.Errorf("%+v", now)
+	}
+	if now, err := l.TailnetFunnelOff(t.Context()); err != nil || now.Funnel != ctl.FunnelOff {
+		t.Errorf("%+v, %v", now, err)
+	}
+
+	l = tailnetLab(t, "tailnet:\n  signIn: require\n  allow:\n    - {login: \"*\", role: member}\n")
+	if _, err := l.TailnetUp(t.Context(), ctl.TailnetRequest{LoginServer: control.URL, Hostname: "second"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (tailnets{l}).Funnel(t.Context(), true); !errors.Is(err, ctl.ErrTailnet) || !strings.Contains(err.Error(), "signIn: require") {
+		t.Errorf("required: %v", err)
+	}
+}
+
+// fromInternet is what the lab says to somebody on the internet, once it is open.
+func (l *appliance) fromInternet(t *testing.T, relay *tailnettest.Visitor, control *tailnettest.Control, name, port string, from netip.AddrPort) string {
+	t.Helper()
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(l.certs.CAPEM())
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted},
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return relay.FromInternet(ctx, control.Named("gpulab"), from, net.JoinHostPort(name, port))
+		}}}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		response, err := client.Get("https://" + net.JoinHostPort(name, port) + "/")
+		if err != nil {
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+			continue
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
 	}
 }
 

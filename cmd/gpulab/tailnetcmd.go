@@ -16,14 +16,14 @@ import (
 
 func newTailnet(a *app) *cobra.Command {
 	c := &cobra.Command{
-		Use: "tailnet", Short: "Reach the lab from anywhere over a tailnet: up, down, status, logout",
+		Use: "tailnet", Short: "Reach the lab from anywhere over a tailnet: up, down, status, funnel, logout",
 		Long: `gpulab joins a tailnet by itself, of Tailscale or of a control server of your own
 (Headscale): no other program is installed, and the machine's own network stays as it
 is. People who are in the tailnet then open the lab from wherever they are. Nothing is
 sent to anybody before it is turned on.`,
 		Example: "  sudo gpulab tailnet up\n  sudo gpulab tailnet status\n  sudo gpulab tailnet down",
 	}
-	c.AddCommand(newTailnetUp(a), newTailnetDown(a), newTailnetStatus(a), newTailnetLogout(a))
+	c.AddCommand(newTailnetUp(a), newTailnetDown(a), newTailnetStatus(a), newTailnetFunnel(a), newTailnetLogout(a))
 	return c
 }
 
@@ -169,6 +169,13 @@ func printTailnet(w io.Writer, now ctl.Tailnet, asJSON bool) error {
 	if now.State == ctl.TailnetUp {
 		fmt.Fprintf(w, "  sign-in      %s\n", now.SignIn)
 	}
+	if now.Funnel != "" {
+		word := now.Funnel
+		if word == ctl.FunnelOff {
+			word = "closed"
+		}
+		fmt.Fprintf(w, "  internet     %s\n", word)
+	}
 	if now.NextStep != "" {
 		fmt.Fprintf(w, "Next: %s\n", now.NextStep)
 	}
@@ -190,10 +197,24 @@ func newTailnetLogout(a *app) *cobra.Command {
 		func(ctx context.Context) (ctl.Tailnet, error) { return a.client().TailnetLogout(ctx) })
 }
 
+func newTailnetFunnel(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use: "funnel", Short: "Close the lab to the public internet, where somebody has opened it",
+		Long: `Funnel opens the lab to everybody on the internet, without the tailnet. It is off. An
+admin opens it on the page Status → Tailnet, where they are asked twice and for their
+password; from the command line it can be closed.`,
+		Example: "  sudo gpulab tailnet status\n  sudo gpulab tailnet funnel off",
+	}
+	c.AddCommand(tailnetCommand(a, "funnel off", "Close the lab to the public internet; the tailnet stays on",
+		func(ctx context.Context) (ctl.Tailnet, error) { return a.client().TailnetFunnelOff(ctx) }))
+	return c
+}
+
+// tailnetCommand is a command below tailnet; the last word of use is its own.
 func tailnetCommand(a *app, use, short string, do func(ctx context.Context) (ctl.Tailnet, error)) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: use, Short: short, Example: fmt.Sprintf("  sudo gpulab tailnet %s\n  sudo gpulab tailnet %[1]s --json", use), Args: cobra.NoArgs,
+		Use: use[strings.LastIndexByte(use, ' ')+1:], Short: short, Example: fmt.Sprintf("  sudo gpulab tailnet %s\n  sudo gpulab tailnet %[1]s --json", use), Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {
 				return err

@@ -252,6 +252,7 @@ var operations = map[string]struct {
 	"getTailnet":                {"/tailnet", "", admin, ""},
 	"turnTailnetOn":             {"/tailnet/up", `{"authKey": "tskey-auth-x"}`, admin, users.ScopeFull},
 	"turnTailnetOff":            {"/tailnet/down", "", admin, users.ScopeFull},
+	"closeFunnel":               {"/tailnet/funnel", "", admin, users.ScopeFull},
 	"leaveTailnet":              {"/tailnet", "", admin, users.ScopeFull},
 	"removeMachine":             {"/machines/gpu-two", "", admin, users.ScopeFull},
 	"checkGPU":                  {"/gpu-check", "", admin, users.ScopeFull},

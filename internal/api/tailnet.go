@@ -13,6 +13,8 @@ type Tailnet interface {
 	Status(ctx context.Context) (ctl.Tailnet, error)
 	Up(ctx context.Context, r ctl.TailnetRequest) (ctl.Tailnet, error)
 	Down(ctx context.Context) (ctl.Tailnet, error)
+	// Funnel opens the lab to the public internet, or closes it; only pages open it.
+	Funnel(ctx context.Context, on bool) (ctl.Tailnet, error)
 	Logout(ctx context.Context) (ctl.Tailnet, error)
 }
 
@@ -31,6 +33,8 @@ func (s *Server) addTailnet() {
 		description: "It does not wait: getTailnet says when the lab is in, or where somebody has to let it in."}, s.turnTailnetOn)
 	add(s, Operation{Method: "POST", Path: "/tailnet/down", ID: "turnTailnetOff", Need: users.ActionManageLab, tag: "lab", summary: "Turn the tailnet off",
 		description: "The lab stays known to it. Whoever asks over the tailnet loses the connection.", status: http.StatusOK}, s.turnTailnetOff)
+	add(s, Operation{Method: "DELETE", Path: "/tailnet/funnel", ID: "closeFunnel", Need: users.ActionManageLab, tag: "lab", summary: "Close the lab to the public internet",
+		description: "The tailnet stays on. To open the lab to the internet takes a person, on the page Tailnet.", status: http.StatusOK}, s.closeFunnel)
 	add(s, Operation{Method: "DELETE", Path: "/tailnet", ID: "leaveTailnet", Need: users.ActionManageLab, tag: "lab", summary: "Leave the tailnet",
 		description: "To come back, somebody has to let the lab in again.", status: http.StatusOK}, s.leaveTailnet)
 }
@@ -62,6 +66,16 @@ func (s *Server) turnTailnetOff(ctx context.Context, c *call, _ *noInput) (*body
 		return nil, err
 	}
 	s.audit(ctx, c, "tailnet.down", "", "")
+	return answerWith(now)
+}
+
+func (s *Server) closeFunnel(ctx context.Context, c *call, _ *noInput) (*body[ctl.Tailnet], error) {
+	ctx = context.WithoutCancel(ctx)
+	now, err := s.cfg.Tailnet.Funnel(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(ctx, c, "tailnet.funnel-off", "", "")
 	return answerWith(now)
 }
 

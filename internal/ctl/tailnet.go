@@ -20,6 +20,14 @@ const (
 	TailnetFailed   = "failed"
 )
 
+// States of the funnel, which opens the lab to the public internet.
+const (
+	FunnelOff     = "off"
+	FunnelOpening = "opening"
+	FunnelOpen    = "open"
+	FunnelFailed  = "failed"
+)
+
 // Tailnet is how the lab stands with its tailnet.
 type Tailnet struct {
 	State string `json:"state"`
@@ -39,6 +47,8 @@ type Tailnet struct {
 	Trusted bool `json:"trusted"`
 	// Expires is when somebody has to let it in again; nil for never, or not known.
 	Expires *time.Time `json:"expires,omitempty"`
+	// Funnel says, while it is up, whether the lab is open to the public internet there too: FunnelOff and so on.
+	Funnel string `json:"funnel,omitempty"`
 	// SignIn says whether who visits is signed in by that: off, offer or require.
 	SignIn string `json:"signIn"`
 }
@@ -58,6 +68,8 @@ type Tailnets interface {
 	TailnetUp(ctx context.Context, r TailnetRequest) (Tailnet, error)
 	// TailnetDown turns it off; the lab stays known to the tailnet.
 	TailnetDown(ctx context.Context) (Tailnet, error)
+	// TailnetFunnelOff closes the lab to the public internet. It is opened by a person, on the page.
+	TailnetFunnelOff(ctx context.Context) (Tailnet, error)
 	// TailnetLogout turns it off and forgets the tailnet.
 	TailnetLogout(ctx context.Context) (Tailnet, error)
 }
@@ -66,6 +78,7 @@ func handleTailnet(mux *http.ServeMux, d Tailnets) {
 	mux.HandleFunc("GET /v1/tailnet", answer(func(r *http.Request) (any, error) { return d.Tailnet(r.Context()) }))
 	mux.HandleFunc("POST /v1/tailnet/up", answer(withBody(largeBody, func(r *http.Request, in TailnetRequest) (any, error) { return d.TailnetUp(r.Context(), in) })))
 	mux.HandleFunc("POST /v1/tailnet/down", answer(func(r *http.Request) (any, error) { return d.TailnetDown(r.Context()) }))
+	mux.HandleFunc("DELETE /v1/tailnet/funnel", answer(func(r *http.Request) (any, error) { return d.TailnetFunnelOff(r.Context()) }))
 	mux.HandleFunc("DELETE /v1/tailnet", answer(func(r *http.Request) (any, error) { return d.TailnetLogout(r.Context()) }))
 }
 
@@ -82,6 +95,11 @@ func (c *Client) TailnetUp(ctx context.Context, r TailnetRequest) (Tailnet, erro
 // TailnetDown implements Daemon.
 func (c *Client) TailnetDown(ctx context.Context) (Tailnet, error) {
 	return call[Tailnet](ctx, c, http.MethodPost, "/v1/tailnet/down", nil)
+}
+
+// TailnetFunnelOff implements Daemon.
+func (c *Client) TailnetFunnelOff(ctx context.Context) (Tailnet, error) {
+	return call[Tailnet](ctx, c, http.MethodDelete, "/v1/tailnet/funnel", nil)
 }
 
 // TailnetLogout implements Daemon.

@@ -24,6 +24,11 @@ func (d *daemon) TailnetDown(context.Context) (Tailnet, error) {
 	return Tailnet{State: TailnetOff, LoginServer: "https://control.example"}, nil
 }
 
+func (d *daemon) TailnetFunnelOff(context.Context) (Tailnet, error) {
+	d.told("funnel off")
+	return Tailnet{State: TailnetUp, Funnel: FunnelOff}, nil
+}
+
 func (d *daemon) TailnetLogout(context.Context) (Tailnet, error) {
 	d.told("logout")
 	return Tailnet{State: TailnetOff}, nil
@@ -42,13 +47,16 @@ func TestTailnetOverTheSocket(t *testing.T) {
 	if now, err := c.TailnetUp(ctx, TailnetRequest{AuthKey: "k", Hostname: "vision"}); err != nil || now.State != TailnetUp || len(now.Addresses) != 1 {
 		t.Errorf("%+v, %v", now, err)
 	}
+	if now, err := c.TailnetFunnelOff(ctx); err != nil || now.Funnel != FunnelOff {
+		t.Errorf("%+v, %v", now, err)
+	}
 	if now, err := c.TailnetDown(ctx); err != nil || now.LoginServer == "" {
 		t.Errorf("%+v, %v", now, err)
 	}
 	if now, err := c.TailnetLogout(ctx); err != nil || now.LoginServer != "" {
 		t.Errorf("%+v, %v", now, err)
 	}
-	if want := []string{"up {AuthKey:k LoginServer: Hostname:vision}", "down", "logout"}; !slices.Equal(d.heard, want) {
+	if want := []string{"up {AuthKey:k LoginServer: Hostname:vision}", "funnel off", "down", "logout"}; !slices.Equal(d.heard, want) {
 		t.Errorf("heard %q", d.heard)
 	}
 }

@@ -23,6 +23,7 @@ type node struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when everything has ended
 	cert    certificate
+	funnel  funnel
 
 	mu     sync.Mutex
 	status *ipnstate.Status // as seen last; nil before
@@ -71,6 +72,7 @@ func (n *node) run(ctx context.Context) {
 		})
 	}
 	group.Go(func() { n.keepCertificate(ctx) })
+	group.Go(func() { n.keepFunnel(ctx) })
 	for ctx.Err() == nil {
 		n.look(ctx)
 		pause := lookSoon

@@ -43,6 +43,11 @@ type Status struct {
 	Offered, Certificate bool
 	// CertificateError is why there is none although they are offered; nil while it is on its way.
 	CertificateError error
+
+	// Funnel tells whether somebody wants the lab open to the public internet, Public whether it is, and FunnelError why
+	// not; nil while it is being opened.
+	Funnel, Public bool
+	FunnelError    error
 }
 
 // Status asks nobody; it is what is known.
@@ -95,6 +100,8 @@ func (n *node) describe(out *Status, st *ipnstate.Status) {
 		}
 		out.Offered = n.certDomain() != ""
 		out.Certificate, out.CertificateError = n.certificateState()
+		out.Funnel = n.service.now().Funnel
+		out.Public, out.FunnelError = n.funnel.state()
 	default:
 		out.State = Starting
 	}

@@ -35,6 +35,9 @@ type Door struct {
 	Port int
 	// Serve answers until ctx ends, and closes the listener.
 	Serve func(ctx context.Context, l net.Listener) error
+	// Public is Serve for who comes from the public internet, over connections whose TLS ends before; nil for a door
+	// that stays closed to it.
+	Public func(ctx context.Context, l net.Listener) error
 }
 
 // UpRequest is how to join a tailnet.
@@ -174,7 +177,7 @@ func (s *Service) Down(ctx context.Context) error {
 	}
 	defer end()
 	w := s.now()
-	w.Up = false
+	w.Up, w.Funnel = false, false // turned on again, the lab is not open to the internet at once
 	if w != s.now() {
 		if err := w.save(s.cfg.Dir); err != nil {
 			return err

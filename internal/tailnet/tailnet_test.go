@@ -78,7 +78,17 @@ func newLab(t *testing.T, dir string) *lab {
 		}
 		return nil
 	}
-	l.Service, err = tailnet.New(tailnet.Config{Dir: dir, Doors: []tailnet.Door{{Port: 443, Serve: serve}}, OwnCertificate: l.own.GetCertificate,
+	public := func(ctx context.Context, listener net.Listener) error {
+		srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "from the internet: %s", r.RemoteAddr)
+		})}
+		context.AfterFunc(ctx, func() { _ = srv.Close() })
+		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}
+	l.Service, err = tailnet.New(tailnet.Config{Dir: dir, Doors: []tailnet.Door{{Port: 443, Serve: serve, Public: public}}, OwnCertificate: l.own.GetCertificate,
 		Renamed: func() { l.renamed.Add(1) }, Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		t.Fatal(err)

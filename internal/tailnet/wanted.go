@@ -26,6 +26,8 @@ type wanted struct {
 	// LoginServer is the control server that the lab is known to, "" as long as it is known to none.
 	LoginServer string `json:"loginServer,omitempty"`
 	Hostname    string `json:"hostname,omitempty"`
+	// Funnel opens the lab to the public internet.
+	Funnel bool `json:"funnel,omitempty"`
 }
 
 func wantedPath(dir string) string { return filepath.Join(dir, "wanted.json") }

@@ -108,6 +108,8 @@ var auditActions = []AuditAction{
 	{"node.stop", "stopped a notebook on a machine that was emptied"},
 	{"tailnet.up", "turned the tailnet on"},
 	{"tailnet.down", "turned the tailnet off"},
+	{"tailnet.funnel-on", "opened the lab to the public internet"},
+	{"tailnet.funnel-off", "closed the lab to the public internet"},
 	{"tailnet.logout", "made the lab leave its tailnet"},
 	{"gpulab.upgrade", "began to use another version of gpulab"},
 	{"gpulab.rollback", "went back to another version of gpulab, or forth again"},

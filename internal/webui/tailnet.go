@@ -16,6 +16,8 @@ type Tailnet interface {
 	Status(ctx context.Context) (ctl.Tailnet, error)
 	Up(ctx context.Context, r ctl.TailnetRequest) (ctl.Tailnet, error)
 	Down(ctx context.Context) (ctl.Tailnet, error)
+	// Funnel opens the lab to the public internet, or closes it.
+	Funnel(ctx context.Context, on bool) (ctl.Tailnet, error)
 	Logout(ctx context.Context) (ctl.Tailnet, error)
 }
 
@@ -40,10 +42,15 @@ type tailnetView struct {
 	Form    ctl.TailnetRequest
 }
 
+// public tells whether somebody has opened the lab to the internet.
+func (v tailnetView) public() bool { return v.Funnel != "" && v.Funnel != ctl.FunnelOff }
+
 func (v tailnetView) off() bool { return v.State == ctl.TailnetOff || v.State == ctl.TailnetFailed }
 
 // refreshing tells whether the page will soon show something else.
-func (v tailnetView) refreshing() bool { return v.State == ctl.TailnetStarting || v.LoginURL != "" }
+func (v tailnetView) refreshing() bool {
+	return v.State == ctl.TailnetStarting || v.LoginURL != "" || v.Funnel == ctl.FunnelOpening
+}
 
 var tailnetTones = map[string]tone{ctl.TailnetUp: "ok", ctl.TailnetStarting: "info", ctl.TailnetLogin: "warn", ctl.TailnetApproval: "warn", ctl.TailnetFailed: "bad"}
 

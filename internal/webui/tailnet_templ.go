@@ -235,6 +235,12 @@ func tailnetPage(p page, view tailnetView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
+			if view.State == ctl.TailnetUp && view.Name != "" {
+				templ_7745c5c3_Err = funnelSection(p, view).Render(ctx, templ_7745c5c3_Buffer)
+				if templ_7745c5c3_Err != nil {
+					return templ_7745c5c3_Err
+				}
+			}
 			if view.LoginServer != "" {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "<section class=\"card stack\" aria-label=\"Turn it off\">")
 				if templ_7745c5c3_Err != nil {

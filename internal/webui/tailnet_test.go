@@ -39,6 +39,48 @@ func TestTailnetPage(t *testing.T) {
 	}
 }
 
+// TestFunnelPages: the lab is opened to the internet by an admin who is asked twice, with its name and their password;
+// closing it takes one click.
+func TestFunnelPages(t *testing.T) {
+	l := newLab(t)
+	c := l.client(t, "ada")
+	if got := c.get("/tailnet/funnel"); got.status != http.StatusSeeOther {
+		t.Errorf("a lab that is in no tailnet: %d", got.status)
+	}
+	c.post("/tailnet", "/tailnet/up", url.Values{"key": {"tskey-secret"}}).want(t, http.StatusSeeOther)
+	c.get("/tailnet").want(t, http.StatusOK, "The public internet", "closed", `href="/tailnet/funnel"`)
+	c.get("/tailnet/funnel").want(t, http.StatusOK, "Everybody on the internet", "Leave it closed", `href="/tailnet/funnel/open"`)
+	const form, name, password = "/tailnet/funnel/open", "gpulab.example.ts.net", "ada-password"
+	c.get(form).want(t, http.StatusOK, name, "Your password")
+	for want, values := range map[string]url.Values{
+		"not the lab’s name":             {"name": {"gpulab"}, "password": {password}},
+		"This is not your current":       {"name": {name}, "password": {"wrong password"}},
+		"The tailnet does not allow it.": {"name": {name}, "password": {password}},
+	} {
+		got := c.post(form, form, values)
+		got.want(t, http.StatusUnprocessableEntity, want)
+		if strings.Contains(got.body, password) {
+			t.Errorf("%s: the page holds the password", want)
+		}
+	}
+	c.get("/tailnet").want(t, http.StatusOK, "closed")
+	l.tailnet.FunnelAllowed = true
+	c.post(form, form, url.Values{"name": {" GPUlab.example.ts.net "}, "password": {password}}).want(t, http.StatusSeeOther)
+	c.get("/tailnet").want(t, http.StatusOK, "Everybody on the internet reaches the lab", "Close it")
+	if got := c.get("/tailnet/funnel/open"); got.status != http.StatusSeeOther {
+		t.Errorf("a lab that is open: %d", got.status)
+	}
+	c.post("/tailnet", "/tailnet/funnel/close", nil).want(t, http.StatusSeeOther)
+	c.get("/tailnet").want(t, http.StatusOK, "Only devices that are in the tailnet")
+	c.get("/audit").want(t, http.StatusOK, "opened the lab to the public internet", "closed the lab to the public internet")
+	for range 12 {
+		if c.post(form, form, url.Values{"name": {name}, "password": {"wrong password"}}).status == http.StatusTooManyRequests {
+			return
+		}
+	}
+	t.Error("passwords can be tried without end")
+}
+
 // guests is a network that vouches for one visitor, or for nobody.
 type guests struct {
 	who      atomic.Pointer[users.Outside]

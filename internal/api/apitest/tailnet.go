@@ -15,6 +15,8 @@ type Tailnet struct {
 	now ctl.Tailnet
 	// Asked is what the lab was turned on with last.
 	Asked ctl.TailnetRequest
+	// FunnelAllowed tells whether the lab may be opened to the public internet.
+	FunnelAllowed bool
 }
 
 // NewTailnet makes one that the lab is not in.
@@ -42,7 +44,7 @@ func (t *Tailnet) Up(_ context.Context, r ctl.TailnetRequest) (ctl.Tailnet, erro
 	t.now = ctl.Tailnet{State: ctl.TailnetLogin, Detail: "Somebody of the tailnet has to let the lab in.", LoginServer: "https://control.example", LoginURL: "https://control.example/a/123", SignIn: "off"}
 	if r.AuthKey != "" {
 		t.now = ctl.Tailnet{State: ctl.TailnetUp, Detail: "The lab is at https://gpulab.example.ts.net.", LoginServer: "https://control.example", URL: "https://gpulab.example.ts.net",
-			Name: "gpulab.example.ts.net", Addresses: []string{"100.64.0.1"}, Trusted: true, SignIn: "off"}
+			Name: "gpulab.example.ts.net", Addresses: []string{"100.64.0.1"}, Trusted: true, Funnel: ctl.FunnelOff, SignIn: "off"}
 	}
 	return t.now, nil
 }
@@ -54,6 +56,21 @@ func (t *Tailnet) Down(context.Context) (ctl.Tailnet, error) {
 	server := t.now.LoginServer
 	t.now = outside()
 	t.now.LoginServer = server
+	return t.now, nil
+}
+
+// Funnel implements api.Tailnet.
+func (t *Tailnet) Funnel(_ context.Context, on bool) (ctl.Tailnet, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case !on:
+		t.now.Funnel = ctl.FunnelOff
+	case !t.FunnelAllowed:
+		return t.now, &users.Error{Kind: ctl.ErrTailnet, Text: "The tailnet does not allow it."}
+	default:
+		t.now.Funnel = ctl.FunnelOpen
+	}
 	return t.now, nil
 }
 

@@ -5,13 +5,19 @@
 package tailnettest
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -81,6 +87,14 @@ func relay(tb testing.TB, address string) *tailcfg.DERPMap {
 	}}}}}
 }
 
+// AllowFunnel makes the control server give machines that come from now on certificates, and the right to be open to the
+// internet at the ports. Every machine may be a relay of Funnel.
+func (c *Control) AllowFunnel(ports string) {
+	c.DNSConfig = &tailcfg.DNSConfig{Proxied: true}
+	c.SetGlobalAppCaps(tailcfg.PeerCapMap{tailcfg.PeerCapabilityIngress: nil})
+	c.DefaultNodeCapabilities = &tailcfg.NodeCapMap{tailcfg.CapabilityHTTPS: nil, tailcfg.NodeAttrFunnel: nil, tailcfg.CapabilityFunnelPorts + "?ports=" + tailcfg.NodeCapability(ports): nil}
+}
+
 // Stop makes the control server be away, for good.
 func (c *Control) Stop() {
 	c.web.CloseClientConnections()
@@ -133,3 +147,43 @@ func (c *Control) Visit(tb testing.TB, name string) *Visitor {
 	v.Address = status.TailscaleIPs[0].String()
 	return v
 }
+
+// FromInternet connects to a port of the lab as somebody on the internet does through Funnel, whose relay the visitor is.
+// The connection's other end sees the address from.
+func (v *Visitor) FromInternet(ctx context.Context, lab *tailcfg.Node, from netip.AddrPort, target string) (net.Conn, error) {
+	services := lab.Hostinfo.Services()
+	i := slices.IndexFunc(services.AsSlice(), func(s tailcfg.Service) bool { return s.Proto == tailcfg.PeerAPI4 })
+	if i < 0 {
+		return nil, errors.New("the lab takes nothing from relays")
+	}
+	at := net.JoinHostPort(lab.Addresses[0].Addr().String(), strconv.Itoa(int(services.At(i).Port)))
+	conn, err := v.Dial(ctx, "tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	_, err = fmt.Fprintf(conn, "POST /v0/ingress HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\nTailscale-Ingress-Src: %s\r\nTailscale-Ingress-Target: %s\r\n\r\n", at, from, target)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	r := bufio.NewReader(conn)
+	answer, err := http.ReadResponse(r, &http.Request{Method: http.MethodPost})
+	if err == nil {
+		if answer.StatusCode != http.StatusSwitchingProtocols {
+			why, _ := io.ReadAll(answer.Body)
+			err = fmt.Errorf("the lab answers the relay with %s: %s", answer.Status, why)
+		}
+		_ = answer.Body.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return readerConn{conn, r}, nil
+}
+
+type readerConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// Read implements net.Conn.
+func (c readerConn) Read(p []byte) (int, error) { return c.r.Read(p) }
