@@ -36,6 +36,9 @@ func (l *appliance) obstacle(ctx context.Context, p notebooks.Profile) string {
 	}
 	why := ""
 	for _, s := range l.fleet.Snapshots() {
+		if len(s.GPUs) == 0 {
+			continue // nothing is asked of a machine without
+		}
 		if why = needs.Obstacle(image, s); why == "" {
 			return ""
 		}

@@ -348,6 +348,11 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 		return err
 	}
 	nameOwners(&s, ownersOn(parts.kube, n.Name))
+	for i := range s.GPUs {
+		if s.GPUs[i].MemoryLimits == gpu.MemoryLimitsEnforced {
+			s.GPUs[i].MemoryLimits = gpu.MemoryLimitsJoined // the driver could, but nobody there tells it
+		}
+	}
 	p.mu.Lock()
 	m, news := p.heard[n.Name], false
 	if m != nil {

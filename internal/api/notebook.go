@@ -128,26 +128,21 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 	if err != nil {
 		return nil, err
 	}
-	waiting := 0
-	for i := range active {
-		if active[i].WaitsForGPU() {
-			waiting++
-		}
-	}
 	list := ProfileList{Profiles: []Profile{}}
 	snapshots := s.cfg.Snapshots()
 	if s.cfg.Barred != nil {
 		barred := s.cfg.Barred(c.user.ID)
 		snapshots = slices.DeleteFunc(slices.Clone(snapshots), func(n gpu.Snapshot) bool { return slices.Contains(barred, n.Node) })
 	}
-	for _, p := range s.cfg.Notebooks.Profiles() {
+	profiles := s.cfg.Notebooks.Profiles()
+	for _, p := range profiles {
 		out := Profile{Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs, GPUModel: p.GPUModel, GPUMemory: p.GPUMemory}
 		room := roomFor(snapshots, p.GPUKind())
 		// A profile for GPUs that the lab does not have helps nobody but the one who wrote it.
 		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && c.user.Role.Scope(users.ActionManageLab) == users.Nobody {
 			continue
 		}
-		if out.Start, out.Why, err = s.start(ctx, c, p, room, waiting); err != nil {
+		if out.Start, out.Why, err = s.start(ctx, c, p, room, notebooks.Ahead(active, profiles, p)); err != nil {
 			return nil, err
 		}
 		list.Profiles = append(list.Profiles, out)

@@ -39,11 +39,14 @@ var podUID = regexp.MustCompile(`/kubepods[./-].*?pod([0-9a-f]{8}[_-][0-9a-f]{4}
 func PodUIDs(cgroup []byte) []string { return podUIDs(cgroup) }
 
 // podUIDs returns the UIDs in the content of /proc/PID/cgroup, outermost
-// first, each once. A cluster inside a pod has more than one.
+// first, each once. A cluster inside a pod has more than one. Below user.slice anybody may name groups as they like.
 func podUIDs(cgroup []byte) []string {
 	var uids []string
 	seen := make(map[string]bool)
 	for line := range bytes.Lines(cgroup) {
+		if pods := bytes.Index(line, []byte("/kubepods")); pods >= 0 && bytes.Contains(line[:pods+1], []byte("/user.slice/")) {
+			continue
+		}
 		for _, m := range podUID.FindAllSubmatch(bytes.TrimSpace(line), -1) {
 			uid := strings.ReplaceAll(string(m[1]), "_", "-")
 			if !seen[uid] {

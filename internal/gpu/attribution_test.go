@@ -14,19 +14,22 @@ func TestPodUIDs(t *testing.T) {
 		cgroup string
 		want   []string
 	}{
-		"v2, systemd":                 {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/cri-containerd-3f2a.scope\n", []string{uid}},
-		"v2, systemd, guaranteed":     {"0::/kubepods.slice/kubepods-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/cri-containerd-3f2a.scope\n", []string{uid}},
-		"v2, cgroupfs":                {"0::/kubepods/besteffort/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a77\n", []string{uid}},
-		"v2, cgroupfs, guaranteed":    {"0::/kubepods/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a77\n", []string{uid}},
-		"v2, the pod's own group":     {"0::/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427\n", []string{uid}},
-		"v1, a line for a controller": {"9:name=systemd:/\n8:pids:/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a\n2:cpu,cpuacct:/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a\n", []string{uid}},
-		"below a cgroup-root":         {"8:pids:/nodea/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a\n", []string{uid}},
-		"below k3s's service":         {"0::/system.slice/gpulab.service/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/cri-containerd-3f2a.scope\n", []string{uid}},
-		"a static pod":                {"0::/kubepods/burstable/pod4bd9d3a4b30d1d9a7b7b8cc8d9a2c1f0/3f2a\n", []string{"4bd9d3a4b30d1d9a7b7b8cc8d9a2c1f0"}},
-		"a cluster in a pod":          {"0::/kubepods/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f/kubelet/kubepods/podaaaaaaaa-2fa1-41d2-883f-0016d3cca427/77\n", []string{uid, "aaaaaaaa-2fa1-41d2-883f-0016d3cca427"}},
-		"a login":                     {"0::/user.slice/user-1000.slice/session-2.scope\n", nil},
-		"podman":                      {"0::/machine.slice/libpod-3f2a77b8c19d4e5f3f2a77b8c19d4e5f3f2a77b8c19d4e5f3f2a77b8c19d4e5f.scope\n", nil},
-		"nothing":                     {"", nil},
+		"v2, systemd":                     {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/cri-containerd-3f2a.scope\n", []string{uid}},
+		"v2, systemd, guaranteed":         {"0::/kubepods.slice/kubepods-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/cri-containerd-3f2a.scope\n", []string{uid}},
+		"v2, cgroupfs":                    {"0::/kubepods/besteffort/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a77\n", []string{uid}},
+		"v2, cgroupfs, guaranteed":        {"0::/kubepods/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a77\n", []string{uid}},
+		"v2, the pod's own group":         {"0::/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427\n", []string{uid}},
+		"v1, a line for a controller":     {"9:name=systemd:/\n8:pids:/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a\n2:cpu,cpuacct:/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a\n", []string{uid}},
+		"below a cgroup-root":             {"8:pids:/nodea/kubepods/burstable/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f2a\n", []string{uid}},
+		"below k3s's service":             {"0::/system.slice/gpulab.service/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/cri-containerd-3f2a.scope\n", []string{uid}},
+		"a static pod":                    {"0::/kubepods/burstable/pod4bd9d3a4b30d1d9a7b7b8cc8d9a2c1f0/3f2a\n", []string{"4bd9d3a4b30d1d9a7b7b8cc8d9a2c1f0"}},
+		"a cluster in a pod":              {"0::/kubepods/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f/kubelet/kubepods/podaaaaaaaa-2fa1-41d2-883f-0016d3cca427/77\n", []string{uid, "aaaaaaaa-2fa1-41d2-883f-0016d3cca427"}},
+		"a login":                         {"0::/user.slice/user-1000.slice/session-2.scope\n", nil},
+		"podman":                          {"0::/machine.slice/libpod-3f2a77b8c19d4e5f3f2a77b8c19d4e5f3f2a77b8c19d4e5f3f2a77b8c19d4e5f.scope\n", nil},
+		"a login that calls itself a pod": {"0::/user.slice/user-1000.slice/user@1000.service/kubepods.slice/kubepods-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/run-1.service\n", nil},
+		"a login's own kubepods-…":        {"0::/user.slice/user-1000.slice/user@1000.service/app.slice/kubepods-pod1b4e28ba_2fa1_41d2_883f_0016d3cca427.slice/x.service\n", nil},
+		"user.slice in a pod":             {"0::/kubepods/pod1b4e28ba-2fa1-41d2-883f-0016d3cca427/3f/user.slice/a.scope\n", []string{uid}},
+		"nothing":                         {"", nil},
 	} {
 		if got := podUIDs([]byte(c.cgroup)); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)

@@ -27,6 +27,7 @@ const (
 	MemoryLimitsOldCgroups  = "control groups v1"
 	MemoryLimitsUnsupported = "not supported"
 	MemoryLimitsMIG         = "MIG" // instances have memory of their own
+	MemoryLimitsJoined      = "joined machine"
 )
 
 // MemoryLimitsInWords says it for people, as one of the facts about a GPU; ""
@@ -41,6 +42,8 @@ func MemoryLimitsInWords(is string) string {
 		return "measured; the driver could enforce them with version 2 of control groups"
 	case MemoryLimitsUnsupported:
 		return "measured; the driver cannot enforce them on this GPU"
+	case MemoryLimitsJoined:
+		return "measured; the driver enforces them on the head only"
 	case MemoryLimitsMIG:
 		return "each MIG instance has memory of its own"
 	}

@@ -248,7 +248,8 @@ func eventsQuery(f EventFilter) (query string, args []any) {
 	and := func(condition string, value any) { where, args = append(where, condition), append(args, value) }
 	switch {
 	case f.UUID != "" && f.Node != "":
-		and("(gpu = ? OR gpu = '' AND kind = '"+string(EventAsleep)+"' AND node = ?)", f.UUID)
+		// And what happened to its machine.
+		and("(gpu = ? OR gpu = '' AND node = ?)", f.UUID)
 		args = append(args, f.Node)
 	case f.UUID != "":
 		and("gpu = ?", f.UUID)

@@ -14,6 +14,24 @@ import (
 // because it waits for something else than its turn.
 func (l Launch) Held() bool { return l.State == Waiting && l.Job != nil && l.Job.Held }
 
+// Ahead counts who stands in the line before whoever would come now with a profile. Kinds of GPUs have lines of their own;
+// who takes any is in all of them.
+func Ahead(active []Launch, profiles []Profile, p Profile) (n int) {
+	for i := range active {
+		if !active[i].WaitsForGPU() {
+			continue
+		}
+		model := ""
+		if k := slices.IndexFunc(profiles, func(q Profile) bool { return q.Slug == active[i].Profile }); k >= 0 {
+			model = profiles[k].GPUModel
+		}
+		if model == "" || p.GPUModel == "" || model == p.GPUModel {
+			n++
+		}
+	}
+	return n
+}
+
 // WaitsForGPU tells whether the launch stands in the line for GPUs.
 func (l Launch) WaitsForGPU() bool {
 	return l.State == Waiting && l.GPUs > 0 && !l.Never && !l.Held()

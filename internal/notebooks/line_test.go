@@ -51,3 +51,15 @@ type fixedRoom struct {
 }
 
 func (f *fixedRoom) Room() Room { return f.room }
+
+// Who waits for one model of GPU stands before nobody who takes another.
+func TestAhead(t *testing.T) {
+	profiles := []Profile{{Slug: "a100", GPUs: 1, GPUModel: "A100"}, {Slug: "t4", GPUs: 1, GPUModel: "T4"}, {Slug: "any", GPUs: 1}}
+	waits := func(slug string) Launch { return Launch{Profile: slug, GPUs: 1, State: Waiting} }
+	active := []Launch{waits("a100"), waits("a100"), waits("any"), waits("gone"), {Profile: "t4", GPUs: 1, State: Running}}
+	for slug, want := range map[int]int{0: 4, 1: 2, 2: 4} {
+		if got := Ahead(active, profiles, profiles[slug]); got != want {
+			t.Errorf("before %s there are %d, want %d", profiles[slug].Slug, got, want)
+		}
+	}
+}

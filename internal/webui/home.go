@@ -140,20 +140,15 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 		view.Emptying = s.cfg.Emptying(v.session.User.Handle)
 	}
 	view.Idle = s.warned(v)
-	waiting := 0
-	for i := range active {
-		if active[i].WaitsForGPU() {
-			waiting++
-		}
-	}
-	for _, p := range s.cfg.Notebooks.Profiles() {
+	profiles := s.cfg.Notebooks.Profiles()
+	for _, p := range profiles {
 		room := roomIn(s.usable(v, machines), p.GPUKind())
 		// A card for GPUs that the lab does not have helps nobody but the one
 		// who wrote it.
 		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && !v.may(users.ActionManageLab) {
 			continue
 		}
-		view.Profiles = append(view.Profiles, profileViewOf(p, room, waiting, s.cfg.Notebooks.Obstacle(p.Slug)))
+		view.Profiles = append(view.Profiles, profileViewOf(p, room, notebooks.Ahead(active, profiles, p), s.cfg.Notebooks.Obstacle(p.Slug)))
 	}
 	for i := range mine {
 		l := &mine[i]

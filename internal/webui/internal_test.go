@@ -35,6 +35,21 @@ func useOf(at time.Time, use *float64) gpu.Snapshot {
 	return gpu.Snapshot{Time: at, GPUs: []gpu.GPU{{Device: gpu.Device{UUID: "a"}, Reading: gpu.Reading{Utilization: use}}}}
 }
 
+// After the head's clock was set back, the drawing begins anew at once.
+func TestHistoryAfterTheClockWasSetBack(t *testing.T) {
+	h, now, full := newTrends(), time.Unix(100_000, 0), 100.0
+	for second := range 20 {
+		h.add(useOf(now.Add(time.Duration(second)*time.Second), &full))
+	}
+	back := now.Add(-time.Hour)
+	for second := range 5 {
+		h.add(useOf(back.Add(time.Duration(second)*time.Second), &full))
+	}
+	if lines := h.draw("a", use, back.Add(4*time.Second)).Lines; len(lines) != 1 || len(strings.Fields(lines[0])) != 3 {
+		t.Errorf("the three slots since are drawn as %v", lines)
+	}
+}
+
 func TestHistoryDrawsGaps(t *testing.T) {
 	h, start, full := newTrends(), time.Unix(1000, 0), 100.0
 	if lines := h.draw("a", use, start).Lines; lines != nil {

@@ -79,8 +79,12 @@ func (h *trends) add(snapshot gpu.Snapshot) {
 	}
 }
 
-// moveTo makes slot the newest and empties the slots that were skipped.
+// moveTo makes slot the newest and empties the slots that were skipped. Where the clock was set back by more than is
+// kept, it begins anew.
 func (t *track) moveTo(slot int64) {
+	if t.at-slot >= slots {
+		*t = track{at: slot}
+	}
 	if slot <= t.at {
 		return
 	}
