@@ -168,6 +168,16 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 	busy.busy()
 	busy.status.status.Network = someNetwork()
+	for _, l := range []*lab{busy, many} {
+		_, err := l.tailnet.Up(ctx, ctl.TailnetRequest{AuthKey: "tskey"})
+		if l == many {
+			l.tailnet.FunnelAllowed = true
+			_, err = l.tailnet.Funnel(ctx, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	busy.history.usage = someUse()
 	busy.traces(t)
 	trouble := newLabWith(t, func(c *webui.Config) {
@@ -277,6 +287,11 @@ func TestPagesInABrowser(t *testing.T) {
 		{"group", "/groups/vision", "ada", busy, 200},
 		{"group-lead", "/groups/vision", "lea", busy, 200},
 		{"status", "/status", "ada", busy, 200},
+		{"tailnet-off", "/tailnet", "ada", empty, 200},
+		{"tailnet", "/tailnet", "ada", busy, 200},
+		{"tailnet-funnel", "/tailnet", "ada", many, 200},
+		{"funnel", "/tailnet/funnel", "ada", busy, 200},
+		{"funnel-open", "/tailnet/funnel/open", "ada", busy, 200},
 		{"machines", "/machines", "ada", busy, 200},
 		{"machines-many", "/machines", "ada", many, 200},
 		{"machines-emptied", "/machines", "ada", trouble, 200},

@@ -39,8 +39,8 @@ type line struct {
 	slow atomic.Bool // what the server says comes late
 	// status is what every request is answered with, as the lab does in the server's stead; 0 for none.
 	status atomic.Int32
-	mu   sync.Mutex
-	ends []net.Conn
+	mu     sync.Mutex
+	ends   []net.Conn
 }
 
 // serve passes connections on to an address.
