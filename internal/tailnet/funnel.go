@@ -3,6 +3,7 @@ package tailnet
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -57,18 +58,23 @@ func (s *Service) wantFunnel(w wanted, on bool) error {
 	return nil
 }
 
+var errNotIn = &Error{Text: "the lab is not in its tailnet; turn that on first"}
+
 // mayFunnel says why there can be no funnel.
 func (s *Service) mayFunnel(n *node) error {
 	ports := s.publicPorts()
 	switch {
 	case len(ports) == 0:
 		return &Error{Text: "the configuration lets nobody in without the tailnet (`tailnet.signIn: require`), so there is nothing to open to the internet"}
-	case n == nil || !n.joined():
-		return &Error{Text: "the lab is not in its tailnet; turn that on first"}
+	case n == nil:
+		return errNotIn
 	}
-	self := n.last().Self
+	st := n.last()
+	if st == nil || st.BackendState != "Running" || st.Self == nil {
+		return errNotIn
+	}
 	for _, port := range ports {
-		if err := ipn.CheckFunnelAccess(port, self); err != nil {
+		if err := ipn.CheckFunnelAccess(port, st.Self); err != nil {
 			return &Error{Text: fmt.Sprintf("the tailnet does not allow it: %v; an admin of the tailnet gives this machine the attribute funnel in its access controls", err)}
 		}
 	}
@@ -157,7 +163,7 @@ func (n *node) runFunnel(ctx context.Context) {
 		return
 	}
 	err := n.answerInternet(limited)
-	if limited.Err() != nil {
+	if limited.Err() != nil || errors.Is(err, errRenamed) {
 		err = nil
 	}
 	if err != nil {
@@ -166,10 +172,14 @@ func (n *node) runFunnel(ctx context.Context) {
 	n.funnel.ended(err)
 }
 
+// errRenamed ends a funnel, which is for one name of the lab; it is opened again at once.
+var errRenamed = errors.New("the lab has another name in its tailnet")
+
 func (n *node) answerInternet(ctx context.Context) error {
 	if err := n.service.mayFunnel(n); err != nil {
 		return err
 	}
+	name := n.certDomain()
 	defer n.clearFunnel()
 	g, ctx := errgroup.WithContext(ctx)
 	err := func() error {
@@ -187,7 +197,12 @@ func (n *node) answerInternet(ctx context.Context) error {
 			})
 		}
 		n.funnel.opened()
-		<-ctx.Done()
+		for ctx.Err() == nil {
+			if now := n.certDomain(); now != "" && now != name {
+				return errRenamed
+			}
+			sleep(ctx, time.Second)
+		}
 		return nil
 	}()
 	if err != nil {

@@ -22,7 +22,7 @@ var somebody = netip.MustParseAddrPort("203.0.113.7:4711")
 
 // fromInternet opens the lab's page through the relay, and returns what it says and the connection, which is still open.
 func fromInternet(ctx context.Context, relay *tailnettest.Visitor, control *tailnettest.Control) (string, net.Conn, error) {
-	name := "gpulab." + tailnettest.Domain
+	name := strings.TrimSuffix(control.Named("gpulab").Name, ".")
 	conn, err := relay.FromInternet(ctx, control.Named("gpulab"), somebody, name+":443")
 	if err != nil {
 		return "", nil, err
@@ -87,6 +87,11 @@ func TestFunnel(t *testing.T) {
 	l.end()
 	l = newLab(t, dir)
 	eventually(t, "the lab is open after a restart", open(&conn))
+	node := control.Named("gpulab")
+	node.Name = "gpu-room." + tailnettest.Domain + "."
+	control.DNSConfig.CertDomains = []string{"gpu-room." + tailnettest.Domain}
+	control.UpdateNode(node)
+	eventually(t, "the lab is open under its new name", open(&conn))
 
 	if err := l.Funnel(t.Context(), false); err != nil {
 		t.Fatal(err)
