@@ -45,11 +45,14 @@ func watchGPUs(ctx context.Context, client ctl.Daemon, out io.Writer, asJSON boo
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	lines := json.NewEncoder(out)
+	seen := false
 	for {
 		s, err := client.Status(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case err != nil && live && seen: // as while gpulab is started anew
+			err = draw(out, err.Error()+"\n\nTrying again.\n", 80, 24)
 		case err != nil:
 			return err
 		case asJSON:
@@ -60,6 +63,7 @@ func watchGPUs(ctx context.Context, client ctl.Daemon, out io.Writer, asJSON boo
 				width, height = 80, 24
 			}
 			err = draw(out, watchView(s.GPUs), width, height)
+			seen = true
 		default:
 			_, err = fmt.Fprintf(out, "%s\n", watchView(s.GPUs))
 		}

@@ -400,6 +400,17 @@ func healthFacts(h *gpu.Health) []factView {
 	return facts
 }
 
+// ailment is what a card cannot go on with for long; "" for a healthy one.
+func ailment(h *gpu.Health) string {
+	switch {
+	case h.RemapFailed:
+		return "Its memory could not be repaired: no spare memory is left, and the card should be replaced."
+	case h.Recovery != "":
+		return "The driver asks " + recoveryInWords(h.Recovery) + "."
+	}
+	return ""
+}
+
 // recoveryInWords says what the driver wants to be done. Newer drivers than this
 // gpulab may want more.
 func recoveryInWords(recovery string) string {

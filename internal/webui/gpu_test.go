@@ -254,6 +254,20 @@ func TestCrowdedGPU(t *testing.T) {
 	}
 }
 
+// What the driver asks for stands on the card, too.
+func TestAilingGPU(t *testing.T) {
+	l := newLab(t)
+	s := snapshotAt(time.Now(), 2, "ada")
+	l.fleet.publish(s)
+	if body := l.client(t, "ben").get("/gpus").body; strings.Contains(body, "The driver asks") {
+		t.Error("a healthy card is called ill")
+	}
+	s.GPUs[0].Health.Recovery = gpu.RecoveryReset
+	s.GPUs[1].Health.RemapFailed = true
+	l.fleet.publish(s)
+	l.client(t, "ben").get("/gpus").want(t, http.StatusOK, "The driver asks to reset this GPU.", "the card should be replaced")
+}
+
 // A carriage return in a program's name ends no line of the stream.
 func TestStreamHoldsAgainstNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

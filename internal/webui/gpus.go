@@ -49,6 +49,7 @@ type gpuView struct {
 	Outside        []string // people who use it without gpulab
 	Processes      []processView
 	Problem        string
+	Ailment        string // what has to be done about the card, for people
 	Withheld       string // why no new pod gets it
 	Asleep         bool
 	Crowded        string // for one of several people on it: its memory is nearly full
@@ -169,7 +170,7 @@ func measureOf(place int) measure { return measure(place) }
 
 func gpuViewOf(g *gpu.GPU, v visitor, now time.Time) gpuView {
 	view := gpuView{UUID: g.UUID, Name: g.Name, Index: g.Index,
-		Simulated: g.Simulated, slots: max(g.Slots, 1, len(g.Instances)), Problem: g.Error, Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
+		Simulated: g.Simulated, slots: max(g.Slots, 1, len(g.Instances)), Problem: g.Error, Ailment: ailment(&g.Health), Withheld: g.Withheld, Asleep: g.Asleep, Readings: readingsOf(g)}
 	if g.MemoryTotal != nil {
 		view.memory = *g.MemoryTotal
 	}
