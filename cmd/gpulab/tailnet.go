@@ -268,6 +268,8 @@ func (l *appliance) tailnetNow() ctl.Tailnet {
 		out.Detail, out.NextStep = "It cannot be turned on: "+trouble, "Mend that, then run `gpulab tailnet up`."
 	case tailnet.Up:
 		l.describeUp(&out, st)
+	}
+	if st.Funnel || st.State == tailnet.Up {
 		describeFunnel(&out, st)
 	}
 	return out

@@ -93,5 +93,5 @@ func (n *node) certificate(name string) *tls.Certificate {
 func (n *node) certificateState() (there bool, err error) {
 	n.cert.mu.Lock()
 	defer n.cert.mu.Unlock()
-	return n.cert.pair != nil, n.cert.err
+	return n.cert.pair != nil && time.Now().Before(n.cert.pair.Leaf.NotAfter), n.cert.err
 }

@@ -35,27 +35,27 @@ func (s *Service) Funnel(ctx context.Context, on bool) error {
 			return err
 		}
 	}
-	if err := s.wantFunnel(w, on); err != nil {
-		return err
-	}
-	if n != nil && !on {
-		n.funnel.end()
-	}
-	return nil
-}
-
-func (s *Service) wantFunnel(w wanted, on bool) error {
-	if w.Funnel == on {
-		return nil
+	if w.Funnel == on && (on || w == (wanted{})) {
+		return nil // closed anew, it is kept, should that have failed before
 	}
 	w.Funnel = on
+	if !on { // first, for a full disk must not keep the lab open
+		s.want(w)
+		if n != nil {
+			n.funnel.end()
+		}
+	}
 	if err := w.save(s.cfg.Dir); err != nil {
 		return err
 	}
+	s.want(w)
+	return nil
+}
+
+func (s *Service) want(w wanted) {
 	s.mu.Lock()
 	s.wanted = w
 	s.mu.Unlock()
-	return nil
 }
 
 var errNotIn = &Error{Text: "the lab is not in its tailnet; turn that on first"}
@@ -200,6 +200,11 @@ func (n *node) answerInternet(ctx context.Context) error {
 		for ctx.Err() == nil {
 			if now := n.certDomain(); now != "" && now != name {
 				return errRenamed
+			}
+			if n.joined() {
+				if err := n.service.mayFunnel(n); err != nil {
+					return err
+				}
 			}
 			sleep(ctx, time.Second)
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -114,6 +115,24 @@ func TestFunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the lab is open again", open(&conn))
+	// What cannot be kept is closed all the same.
+	kept := filepath.Join(dir, "wanted.json")
+	if err := errors.Join(os.Remove(kept), os.Mkdir(kept, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Funnel(t.Context(), false); err == nil {
+		t.Error("that it cannot be kept is not said")
+	}
+	if text, _, err := fromInternet(t.Context(), relay, control); err == nil || l.Status().Public {
+		t.Errorf("the internet is answered by a lab that could not keep that it is closed: %s", text)
+	}
+	if err := os.Remove(kept); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Funnel(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lab is open once more", open(&conn))
 	if err := l.Down(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func (s *Service) Status() Status {
 	s.mu.Lock()
 	w, n, broken := s.wanted, s.node, s.broken
 	s.mu.Unlock()
-	out := Status{State: Off, Known: w.LoginServer != "", LoginServer: w.LoginServer}
+	out := Status{State: Off, Known: w.LoginServer != "", LoginServer: w.LoginServer, Funnel: w.Up && w.Funnel}
 	switch {
 	case !w.Up:
 		return out
@@ -100,7 +100,6 @@ func (n *node) describe(out *Status, st *ipnstate.Status) {
 		}
 		out.Offered = n.certDomain() != ""
 		out.Certificate, out.CertificateError = n.certificateState()
-		out.Funnel = n.service.now().Funnel
 		out.Public, out.FunnelError = n.funnel.state()
 	default:
 		out.State = Starting

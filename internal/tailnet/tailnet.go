@@ -91,6 +91,14 @@ func (s *Service) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	s.change.Lock()
 	close(s.running)
+	if w := s.now(); w.Funnel && len(s.publicPorts()) == 0 {
+		// The configuration closes the lab to the internet. Changed back, it does not open it.
+		w.Funnel = false
+		s.want(w)
+		if err := w.save(s.cfg.Dir); err != nil {
+			s.cfg.Log.Warn("that the lab is closed to the internet is not kept", "err", err)
+		}
+	}
 	if s.now().Up {
 		s.start("")
 	}
@@ -178,17 +186,13 @@ func (s *Service) Down(ctx context.Context) error {
 	defer end()
 	w := s.now()
 	w.Up, w.Funnel = false, false // turned on again, the lab is not open to the internet at once
-	if w != s.now() {
-		if err := w.save(s.cfg.Dir); err != nil {
-			return err
-		}
-	}
-	s.mu.Lock()
-	s.wanted = w
-	s.mu.Unlock()
+	s.want(w)                     // first, for a full disk must not keep it on
 	s.stop()
 	s.rename(nil)
-	return nil
+	if w == (wanted{}) {
+		return nil // of no tailnet
+	}
+	return w.save(s.cfg.Dir)
 }
 
 // logoutPatience is how long the control server has to forget the lab.

@@ -235,7 +235,7 @@ func tailnetPage(p page, view tailnetView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			if view.State == ctl.TailnetUp && view.Name != "" {
+			if view.State == ctl.TailnetUp && view.Name != "" || view.public() {
 				templ_7745c5c3_Err = funnelSection(p, view).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
