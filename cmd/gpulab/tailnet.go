@@ -279,7 +279,6 @@ func describeFunnel(out *ctl.Tailnet, st tailnet.Status) {
 	switch {
 	case !st.Funnel:
 		out.Funnel = ctl.FunnelOff
-		return
 	case st.Public:
 		out.Funnel = ctl.FunnelOpen
 		out.Detail += " Everybody on the internet reaches it there (Funnel)."

@@ -83,17 +83,21 @@ func (l *appliance) join(t *testing.T, control *tailnettest.Control) ctl.Tailnet
 	}
 }
 
-// visitPage opens an address from a machine of the tailnet, and trusts the lab's own authority alone.
-func (l *appliance) visitPage(t *testing.T, from *tailnettest.Visitor, at, name, method, path string) (int, string) {
-	t.Helper()
+// trusting is a client that connects by dial, and trusts the lab's own authority alone.
+func (l *appliance) trusting(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(l.certs.CAPEM())
-	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted},
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			_, port, _ := net.SplitHostPort(address)
-			return from.Dial(ctx, network, net.JoinHostPort(at, port))
-		}}}
+	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted}}}
+}
+
+// visitPage opens an address from a machine of the tailnet.
+func (l *appliance) visitPage(t *testing.T, from *tailnettest.Visitor, at, name, method, path string) (int, string) {
+	t.Helper()
+	client := l.trusting(func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, port, _ := net.SplitHostPort(address)
+		return from.Dial(ctx, network, net.JoinHostPort(at, port))
+	})
 	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+name+path, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -224,13 +228,9 @@ func TestTailnetFunnel(t *testing.T) {
 // fromInternet is what the lab says to somebody on the internet, once it is open.
 func (l *appliance) fromInternet(t *testing.T, relay *tailnettest.Visitor, control *tailnettest.Control, name, port string, from netip.AddrPort) string {
 	t.Helper()
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM(l.certs.CAPEM())
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted},
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return relay.FromInternet(ctx, control.Named("gpulab"), from, net.JoinHostPort(name, port))
-		}}}
+	client := l.trusting(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return relay.FromInternet(ctx, control.Named("gpulab"), from, net.JoinHostPort(name, port))
+	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		response, err := client.Get("https://" + net.JoinHostPort(name, port) + "/")
 		if err != nil {

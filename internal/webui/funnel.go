@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/ctl"
-	"github.com/gpulab/gpulab/internal/users"
 )
 
 // A funnelView is the form that opens the lab to the public internet, after it was asked once whether that is meant.
@@ -79,17 +78,13 @@ func (s *Server) openFunnel(w http.ResponseWriter, r *http.Request, v visitor) e
 		view.NameError = "This is not the lab’s name in the tailnet. Nothing was changed."
 		return again(http.StatusUnprocessableEntity)
 	}
-	err = s.cfg.Users.ConfirmPassword(r.Context(), v.session.User.ID, r.PostForm.Get("password"), remote(r))
-	if status, tooMany := limited(w, err); tooMany {
-		view.PasswordError = message(err)
-		return again(status)
-	}
-	if errors.Is(err, users.ErrBadCredentials) {
-		view.PasswordError = message(err)
-		return again(http.StatusUnprocessableEntity)
-	}
+	status, why, err := s.tryOwnPassword(w, r, v, "password")
 	if err != nil {
 		return err
+	}
+	if why != "" {
+		view.PasswordError = why
+		return again(status)
 	}
 	if _, err := s.cfg.Tailnet.Funnel(r.Context(), true); errors.Is(err, ctl.ErrTailnet) {
 		view.Problem = message(err)

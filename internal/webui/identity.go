@@ -117,20 +117,30 @@ func (s *Server) confirm(w http.ResponseWriter, r *http.Request, v visitor, view
 		s.showIdentity(w, r, v, http.StatusForbidden, view)
 		return false, nil
 	}
-	err = s.cfg.Users.ConfirmPassword(r.Context(), v.session.User.ID, r.PostForm.Get("old"), remote(r))
+	status, why, err := s.tryOwnPassword(w, r, v, "old")
+	if err != nil || why == "" {
+		return err == nil, err
+	}
+	view.PasswordError = why
+	s.showIdentity(w, r, v, status, view)
+	return false, nil
+}
+
+// tryOwnPassword looks at the password in a field of the form. Why it does not confirm who asks is a sentence for that
+// field, with the status of the answer; "" where it does.
+func (s *Server) tryOwnPassword(w http.ResponseWriter, r *http.Request, v visitor, field string) (status int, why string, err error) {
+	err = s.cfg.Users.ConfirmPassword(r.Context(), v.session.User.ID, r.PostForm.Get(field), remote(r))
 	status, tooMany := limited(w, err)
 	switch {
 	case err == nil:
-		return true, nil
+		return 0, "", nil
 	case tooMany:
 	case errors.Is(err, users.ErrBadCredentials):
 		status = http.StatusUnprocessableEntity
 	default:
-		return false, err
+		return 0, "", err
 	}
-	view.PasswordError = message(err)
-	s.showIdentity(w, r, v, status, view)
-	return false, nil
+	return status, message(err), nil
 }
 
 // linkIdentity links an account of a directory at once; for the others it sends the browser to the provider.
