@@ -451,9 +451,8 @@ func TestLabAway(t *testing.T) {
 		said := "The lab does not answer"
 		if how.status == http.StatusFailedDependency {
 			said = "This notebook has been stopped"
-		} else {
-			b.Press("s", kb.ModifierCtrl)
 		}
+		b.Press("s", kb.ModifierCtrl)
 		b.WaitFor("what is the matter", notice(said))
 		time.Sleep(5 * time.Second)
 		if got := Evaluate[string](b, `async () => document.querySelector(".jp-Dialog")?.innerText ?? ""`); got != "" {
@@ -465,9 +464,6 @@ func TestLabAway(t *testing.T) {
 		j.cut.Store(false)
 		j.status.Store(0)
 		b.WaitFor("that the notice goes", "!"+notice(said))
-		if how.status == http.StatusFailedDependency {
-			b.Press("s", kb.ModifierCtrl)
-		}
 		j.within(t, time.Minute, "the file has what was typed", "away.ipynb", func(cells []fileCell) bool {
 			noQuestion(b)
 			return strings.Contains(fmt.Sprint(cells[0].Source), typed)

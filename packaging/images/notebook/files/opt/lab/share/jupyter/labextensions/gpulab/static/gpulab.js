@@ -100,8 +100,8 @@
 
   const troubles = {
     away: "The lab does not answer. What you type stays in this page, and is saved when the lab is back.",
-    stopped: "This notebook has been stopped. What was not saved is in this page alone: start the notebook again on the lab’s page, then save here.",
-    out: "You have been signed out. What was not saved is in this page alone: sign in on the lab’s page, then save here.",
+    stopped: "This notebook has been stopped. What was not saved is in this page alone: it is saved when you have started the notebook again, on the lab’s page.",
+    out: "You have been signed out. What was not saved is in this page alone: it is saved when you have signed in again, on the lab’s page.",
   };
 
   // JupyterLab's own notices need a part of it that is fetched from the server.
@@ -162,7 +162,7 @@
         try {
           return await ask(path, options);
         } catch (error) {
-          if (trouble(error) !== "away") throw error;
+          if (!trouble(error)) throw error;
           lost(contents, error);
           if (ordered.has(path)) throw Object.assign(new Error("the lab is away"), { name: "ModalCancelError", away: true });
         }
