@@ -749,7 +749,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		// Before it knows the pods, the proxy would call every notebook away.
 		if kube.WaitSynced(ctx) {
 			l.labs.set(parts.proxy)
-			open := serviceDoors{services: parts.notebooks, proxy: parts.proxy, certs: l.certs.GetCertificate}
+			open := serviceDoors{services: parts.notebooks, proxy: parts.proxy, lab: l}
 			return open.run(ctx)
 		}
 		return nil

@@ -436,9 +436,16 @@ func loadConfig(path string) (Config, error) {
 // url is where people open the lab; without a name of its own it is at an
 // address.
 func (c *Config) url(address func() netip.Addr) string {
-	host := c.hostOf(address())
-	if c.HTTPSPort != 443 {
-		host = net.JoinHostPort(host, strconv.Itoa(c.HTTPSPort))
+	return addressOf(c.hostOf(address()), c.HTTPSPort)
+}
+
+// addressOf is where people open a port under a name or an IP address.
+func addressOf(host string, port int) string {
+	switch {
+	case port != 443:
+		host = net.JoinHostPort(host, strconv.Itoa(port))
+	case strings.Contains(host, ":"): // IPv6
+		host = "[" + host + "]"
 	}
 	return "https://" + host
 }

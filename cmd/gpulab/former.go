@@ -106,17 +106,9 @@ func (l *appliance) elsewhere(host string) (moved string, others []string) {
 		if name == host || name == "localhost" || err == nil && addr.IsLoopback() || strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".cluster.local") {
 			continue
 		}
-		others = append(others, l.at(name, l.cfg.HTTPSPort))
+		others = append(others, addressOf(name, l.cfg.HTTPSPort))
 	}
 	return moved, others
-}
-
-// at is the address of a port of this lab under a name.
-func (l *appliance) at(name string, port int) string {
-	if port != 443 {
-		name = net.JoinHostPort(name, strconv.Itoa(port))
-	}
-	return "https://" + name
 }
 
 // goesTo is where a request belongs that came under an address which this
@@ -136,7 +128,7 @@ func (l *appliance) goesTo(r *http.Request) string {
 	}
 	to := l.url()
 	if port == strconv.Itoa(l.cfg.HubPort) {
-		to = l.at(l.cfg.hostOf(l.where.Load().address), l.cfg.HubPort)
+		to = addressOf(l.cfg.hostOf(l.where.Load().address), l.cfg.HubPort)
 	}
 	return to + r.URL.RequestURI()
 }

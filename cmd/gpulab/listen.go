@@ -186,15 +186,20 @@ func (l *appliance) starting(s *switchHandler) http.Handler {
 	})
 }
 
+// hostOf is the name or address by which somebody came, without brackets and port.
+func hostOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	return strings.Trim(host, "[]")
+}
+
 // byName answers under the lab's own names and addresses alone: links are made of the name that
 // somebody came by, and no site elsewhere may have a name of its own lead here.
 func (l *appliance) byName(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		if l.allowedHost(strings.Trim(host, "[]")) {
+		if l.allowedHost(hostOf(r)) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -208,16 +213,9 @@ func (l *appliance) byName(next http.Handler) http.Handler {
 
 // redirect sends plain HTTP to HTTPS under the same name, if it is one of ours.
 func (l *appliance) redirect(w http.ResponseWriter, r *http.Request) {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
 	target := l.url()
-	if l.allowedHost(host) {
-		target = "https://" + host
-		if l.cfg.HTTPSPort != 443 {
-			target = "https://" + net.JoinHostPort(host, strconv.Itoa(l.cfg.HTTPSPort))
-		}
+	if host := hostOf(r); l.allowedHost(host) {
+		target = addressOf(host, l.cfg.HTTPSPort)
 	}
 	http.Redirect(w, r, target+r.URL.RequestURI(), http.StatusPermanentRedirect)
 }

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -134,13 +132,10 @@ func (l *appliance) answerTo(name string, taken netip.Addr, trouble string) {
 // localURL is where machines on the local network open the lab, "" without a name.
 func (l *appliance) localURL() string {
 	name := l.local.now()
-	switch {
-	case name == "":
+	if name == "" {
 		return ""
-	case l.cfg.HTTPSPort != 443:
-		name = net.JoinHostPort(name, strconv.Itoa(l.cfg.HTTPSPort))
 	}
-	return "https://" + name
+	return addressOf(name, l.cfg.HTTPSPort)
 }
 
 // localNameComponent says by which name the local network finds the lab.

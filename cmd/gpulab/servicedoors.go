@@ -73,22 +73,22 @@ func portFree(port int) bool {
 	return true
 }
 
-// serviceDoors listens on the ports of services: each is an origin of its own.
+// serviceDoors listens on the ports of services, on the tailnet too: each is an origin of its own.
 type serviceDoors struct {
 	services *notebooks.Service
 	proxy    *notebooks.Proxy
-	certs    func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	open     map[int]*http.Server
+	lab      *appliance
+	open     map[int]func() // closes it
 	trouble  map[int]string // what was said of ports that cannot be had
 }
 
 // run keeps the ports of those services open that have not ended, until ctx does.
 func (d *serviceDoors) run(ctx context.Context) error {
-	d.open, d.trouble = map[int]*http.Server{}, map[int]string{}
+	d.open, d.trouble = map[int]func(){}, map[int]string{}
 	changes := d.services.Subscribe(ctx)
 	defer func() {
-		for _, srv := range d.open {
-			_ = srv.Close()
+		for _, shut := range d.open {
+			shut()
 		}
 	}()
 	for {
@@ -123,19 +123,28 @@ func (d *serviceDoors) keep(ctx context.Context) error {
 			continue
 		}
 		delete(d.trouble, port)
-		srv := d.proxy.Server()
-		srv.Handler = d.proxy.Door(port)
-		// HTTP/1.1 only, as on the notebooks' port: WebSockets need it.
-		srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: d.certs, NextProtos: []string{"http/1.1"}}
-		srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
-		d.open[port] = srv
+		srv := d.server(port, d.lab.certs.GetCertificate)
+		shut := d.lab.serviceOnTailnet(port, d.server(port, d.lab.tailnet.GetCertificate))
+		d.open[port] = func() {
+			_ = srv.Close()
+			shut()
+		}
 		go func() { _ = srv.ServeTLS(limitPerAddress(ln, connectionsPerAddress, nil), "", "") }()
 	}
-	for port, srv := range d.open {
+	for port, shut := range d.open {
 		if !wanted[port] {
-			_ = srv.Close()
+			shut()
 			delete(d.open, port)
 		}
 	}
 	return nil
+}
+
+func (d *serviceDoors) server(port int, certs func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
+	srv := d.proxy.Server()
+	srv.Handler = d.proxy.Door(port)
+	// HTTP/1.1 only, as on the notebooks' port: WebSockets need it.
+	srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certs, NextProtos: []string{"http/1.1"}}
+	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+	return srv
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,13 +38,11 @@ func (l *appliance) newTailnet() (err error) {
 		d.handler, d.proxies = l.admitVisitors(d.handler), nil // who is there, the tailnet says
 		doors = append(doors, tailnet.Door{Port: d.port, Public: public, Serve: func(ctx context.Context, ln net.Listener) error {
 			srv := d.server(l.tailnet.GetCertificate)
-			srv.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
-				return context.WithValue(ctx, visitKey{}, &visit{})
-			}
+			srv.ConnContext = visiting
 			return d.serve(ctx, srv, ln)
 		}})
 	}
-	l.tailnet, err = tailnet.New(tailnet.Config{
+	l.tailnet = tailnet.New(tailnet.Config{
 		Dir: tailnetDir(l.cfg), Doors: doors, Log: slog.Default(),
 		OwnCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return l.certs.GetCertificate(hello) },
 		Renamed: func() {
@@ -53,7 +51,21 @@ func (l *appliance) newTailnet() (err error) {
 			}
 		},
 	})
-	return err
+	return nil
+}
+
+// serviceOnTailnet serves a service's port there, until close is called.
+func (l *appliance) serviceOnTailnet(port int, srv *http.Server) (close func()) {
+	srv.Handler, srv.ConnContext = l.admitVisitors(srv.Handler), visiting
+	return l.tailnet.Open(tailnet.Door{Port: port, Serve: func(ctx context.Context, ln net.Listener) error {
+		context.AfterFunc(ctx, func() { _ = srv.Close() })
+		return srv.ServeTLS(limitPerAddress(ln, connectionsPerAddress, nil), "", "")
+	}})
+}
+
+// visiting takes note that a connection came over the tailnet.
+func visiting(ctx context.Context, _ net.Conn) context.Context {
+	return context.WithValue(ctx, visitKey{}, &visit{})
 }
 
 // publicDoor is a door for the public internet, where nobody vouches for anybody; nil where signing in by the tailnet is
@@ -103,11 +115,28 @@ func (l *appliance) visitor(r *http.Request) (users.Outside, bool) {
 	if name == "" {
 		name = v.who.Machine
 	}
-	return l.visits.Judge(signin.Vouched{Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: keysOf(v.who)}), true
+	who := l.visits.Judge(signin.Vouched{Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: keysOf(v.who)})
+	return l.shared(r.Context(), v.who, who), true
+}
+
+// shared lets somebody of another tailnet in whom no entry names, once an account of this lab was linked with them.
+func (l *appliance) shared(ctx context.Context, v tailnet.Visitor, who users.Outside) users.Outside {
+	who.ByHand = v.Shared && v.Login != ""
+	if who.Refused == "" || !who.ByHand {
+		return who
+	}
+	switch linked, err := l.people.LinkedByHand(ctx, who); {
+	case err != nil:
+		slog.Error("whether a visitor over the tailnet has an account is not known", "err", err)
+	case linked:
+		who.Refused, who.Create = "", false
+	}
+	return who
 }
 
 // admitVisitors keeps strangers out where signing in by the tailnet is required there. Whom the rules admit gets the
-// lab's pages as everywhere; only passwords are not taken.
+// lab's pages as everywhere; only the other ways to sign in are closed. Somebody of another tailnet may show what an
+// admin has sent them.
 func (l *appliance) admitVisitors(next http.Handler) http.Handler {
 	if l.cfg.Tailnet.SignIn != tailnetRequire {
 		return next
@@ -117,14 +146,34 @@ func (l *appliance) admitVisitors(next http.Handler) http.Handler {
 		switch {
 		case !known:
 			l.turnAway(w, "The tailnet does not tell this lab who you are. Sign in to the tailnet on this device again, or ask an admin of the lab.")
-		case who.Refused != "":
+		case who.Refused != "" && !who.ByHand:
 			l.turnAway(w, who.Refused)
-		case r.Method == http.MethodPost && (r.URL.Path == "/login" || r.URL.Path == api.Prefix+"/tokens"):
-			l.turnAway(w, "Over the tailnet, passwords are not taken: sign in as who you are there, on the sign-in page.")
+		case who.Refused != "" && !forInvited(r.URL.Path):
+			l.turnAway(w, who.Refused+" With an invitation or a one-time link from them, open that here.")
+		case otherWayIn(r):
+			l.turnAway(w, "Over the tailnet, passwords are not taken, nor is another way to sign in: sign in as who you are there, on the sign-in page.")
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// forInvited tells whether a path is needed by somebody who has been sent a link, and has no account yet.
+func forInvited(path string) bool {
+	return path == "/join" || path == "/welcome" || path == "/handle/check" || strings.HasPrefix(path, "/assets/")
+}
+
+// otherWayIn tells whether a request takes somebody in who is not who the tailnet says.
+func otherWayIn(r *http.Request) bool {
+	switch way, is := strings.CutPrefix(r.URL.Path, "/signin/"); {
+	case r.URL.Path == "/setup" || r.URL.Path == "/signup":
+		return true
+	case r.Method != http.MethodPost:
+		return false
+	case is:
+		return way != tailnetWay
+	}
+	return r.URL.Path == "/login" || r.URL.Path == api.Prefix+"/tokens"
 }
 
 func (l *appliance) turnAway(w http.ResponseWriter, why string) {
@@ -180,7 +229,7 @@ func (t tailnets) Logout(ctx context.Context) (ctl.Tailnet, error) {
 	now := t.l.tailnetNow()
 	if err == nil && !told {
 		now.Detail = "The lab has left, but the control server did not answer and does not know it."
-		now.NextStep = "Delete the machine in the list of " + server + "."
+		now.NextStep = "Delete the machine in the list of " + cmp.Or(server, "the tailnet") + "."
 	}
 	return now, tailnetWords(err)
 }
@@ -265,7 +314,10 @@ func (l *appliance) tailnetNow() ctl.Tailnet {
 	case tailnet.Approval:
 		out.Detail, out.NextStep = "An admin of the tailnet has to approve this machine.", "Ask them, or approve it in the list of machines of "+st.LoginServer+"."
 	case tailnet.Failed:
-		out.Detail, out.NextStep = "It cannot be turned on: "+trouble, "Mend that, then run `gpulab tailnet up`."
+		out.Detail, out.NextStep = "It cannot be turned on: "+trouble+".", "Mend that, then run `gpulab tailnet up`."
+		if !st.Known {
+			out.NextStep = "`gpulab tailnet up --login-server SERVER` joins again (" + tailnet.TailscaleServer + " for Tailscale’s); `gpulab tailnet logout` forgets the tailnet."
+		}
 	case tailnet.Up:
 		l.describeUp(&out, st)
 	}
@@ -298,10 +350,7 @@ func (l *appliance) describeUp(out *ctl.Tailnet, st tailnet.Status) {
 	if host == "" && len(st.Addresses) > 0 {
 		host = st.Addresses[0]
 	}
-	out.URL = "https://" + host
-	if l.cfg.HTTPSPort != 443 {
-		out.URL = "https://" + net.JoinHostPort(host, strconv.Itoa(l.cfg.HTTPSPort))
-	}
+	out.URL = addressOf(host, l.cfg.HTTPSPort)
 	out.Detail = "The lab is at " + out.URL + "."
 	switch {
 	case st.Certificate:

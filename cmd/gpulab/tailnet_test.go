@@ -174,7 +174,7 @@ func TestTailnetRequired(t *testing.T) {
 	if status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodGet, "/"); status != http.StatusOK || !strings.Contains(text, `signed in as "user-2", <nil>`) {
 		t.Errorf("whom allow names: %d %s", status, text)
 	}
-	for _, path := range []string{"/login", "/api/v1/tokens"} {
+	for _, path := range []string{"/login", "/api/v1/tokens", "/setup", "/signup", "/signin/university"} {
 		if status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodPost, path); status != http.StatusForbidden || !strings.Contains(text, "passwords are not taken") {
 			t.Errorf("a password at %s: %d %s", path, status, text)
 		}
@@ -188,6 +188,62 @@ func TestTailnetRequired(t *testing.T) {
 	l.doors()[0].handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "https://lab/login", nil))
 	if w.Code != http.StatusOK {
 		t.Errorf("on the lab's own network: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestSharedVisitor: somebody of another tailnet, whom no entry names, gets where an invitation leads, and everywhere once
+// an account was linked with them; one whom an entry named before does not.
+func TestSharedVisitor(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	l := tailnetLab(t, "tailnet:\n  signIn: require\n  allow:\n    - {login: nobody@example.org, role: member}\n")
+	now := l.join(t, control)
+	laptop := control.Visit(t, "laptop")
+	page := func(path string) (int, string) {
+		return l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodGet, path)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		// The machine tells about itself at the same time, and takes it back then.
+		n := control.Named("laptop")
+		hi := n.Hostinfo.AsStruct()
+		hi.ShareeNode = true
+		n.Hostinfo = hi.View()
+		control.UpdateNode(n)
+		if v, err := l.tailnet.Visitor(t.Context(), net.JoinHostPort(laptop.Address, "40000")); err == nil && v.Shared {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%+v, %v", v, err)
+		}
+	}
+	for _, path := range []string{"/", "/login", "/joint", "/api/v1/me"} {
+		if status, text := page(path); status != http.StatusForbidden || !strings.Contains(text, "open that here") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	for _, path := range []string{"/join?token=x", "/welcome?token=x", "/assets/app.css"} {
+		if status, text := page(path); status != http.StatusOK || !strings.Contains(text, `signed in as "", `) || strings.Contains(text, "<nil>") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	ada, err := l.people.Create(t.Context(), users.NewUser{Handle: "ada", Role: users.RoleGuest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := l.tailnet.Visitor(t.Context(), net.JoinHostPort(laptop.Address, "40000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := users.Outside{Provider: tailnetWay, Title: "the tailnet", Realm: l.tailnet.Realm(), Subject: v.Subject, Username: v.Login, Refused: "no", ByHand: true}
+	if err := l.people.LinkOutside(t.Context(), ada.ID, who); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := page("/"); status != http.StatusOK || !strings.Contains(text, `signed in as "ada", <nil>`) {
+		t.Errorf("linked: %d %s", status, text)
+	}
+	if err := l.people.RoleByRules(t.Context(), ada.ID); err != nil { // as if an entry had named them
+		t.Fatal(err)
+	}
+	if status, text := page("/"); status != http.StatusForbidden {
+		t.Errorf("named no more: %d %s", status, text)
 	}
 }
 

@@ -1,8 +1,11 @@
 package tailnet
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +60,9 @@ func (n *node) fetchCertificate(ctx context.Context, domain string) error {
 	if err == nil {
 		pair, err = tls.X509KeyPair(cert, key)
 	}
+	if err == nil {
+		err = useful(pair.Leaf, domain)
+	}
 	n.cert.mu.Lock()
 	defer n.cert.mu.Unlock()
 	n.cert.err = err
@@ -64,6 +70,20 @@ func (n *node) fetchCertificate(ctx context.Context, domain string) error {
 		n.cert.pair = &pair
 	}
 	return err
+}
+
+// useful says why browsers would not take a certificate for a name.
+func useful(c *x509.Certificate, name string) error {
+	now := time.Now()
+	switch {
+	case now.After(c.NotAfter):
+		return fmt.Errorf("the tailnet’s ran out on %s", c.NotAfter.Format(time.DateTime+" MST"))
+	case now.Before(c.NotBefore):
+		return fmt.Errorf("the tailnet’s is valid from %s; is this machine’s clock right?", c.NotBefore.Format(time.DateTime+" MST"))
+	case c.VerifyHostname(name) != nil:
+		return fmt.Errorf("the tailnet’s is not for this name: %w", c.VerifyHostname(name))
+	}
+	return nil
 }
 
 // certDomain is the name that the tailnet gives the lab certificates for, "" for none.
@@ -83,7 +103,7 @@ func (n *node) certDomain() string {
 func (n *node) certificate(name string) *tls.Certificate {
 	n.cert.mu.Lock()
 	defer n.cert.mu.Unlock()
-	if n.cert.pair == nil || !strings.EqualFold(name, n.cert.domain) || time.Now().After(n.cert.pair.Leaf.NotAfter) {
+	if n.cert.pair == nil || !strings.EqualFold(name, n.cert.domain) || useful(n.cert.pair.Leaf, n.cert.domain) != nil {
 		return nil
 	}
 	return n.cert.pair
@@ -93,5 +113,9 @@ func (n *node) certificate(name string) *tls.Certificate {
 func (n *node) certificateState() (there bool, err error) {
 	n.cert.mu.Lock()
 	defer n.cert.mu.Unlock()
-	return n.cert.pair != nil && time.Now().Before(n.cert.pair.Leaf.NotAfter), n.cert.err
+	if n.cert.pair == nil {
+		return false, n.cert.err
+	}
+	wrong := useful(n.cert.pair.Leaf, n.cert.domain)
+	return wrong == nil, cmp.Or(n.cert.err, wrong)
 }

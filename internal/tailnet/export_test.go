@@ -1,6 +1,7 @@
 package tailnet
 
 import (
+	"context"
 	"errors"
 
 	"tailscale.com/ipn/ipnlocal"
@@ -19,4 +20,12 @@ func (s *Service) CertificatesFrom(get func(name string) (cert, key []byte, err 
 		return &ipnlocal.TLSCertKeyPair{CertPEM: cert, KeyPEM: key}, err
 	})
 	return nil
+}
+
+// AskForCertificate does at once what the running node does every hour.
+func (s *Service) AskForCertificate(ctx context.Context) error {
+	s.mu.Lock()
+	n := s.node
+	s.mu.Unlock()
+	return n.fetchCertificate(ctx, n.certDomain())
 }

@@ -20,6 +20,7 @@ type node struct {
 	server  *tsnet.Server
 	local   *local.Client
 	doors   []net.Listener
+	ctx     context.Context // ends with it
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when everything has ended
 	cert    certificate
@@ -41,18 +42,25 @@ func (s *Service) newNode(authKey string) (*node, error) {
 		return nil, err
 	}
 	for _, d := range s.cfg.Doors {
-		// By IPv4 alone, which a tailnet gives every machine: by IPv6 all of them are of one network,
-		// and would be bounded together as one visitor.
-		l, err := n.server.Listen("tcp4", ":"+strconv.Itoa(d.Port))
+		l, err := n.listen(d.Port)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("port %d on the tailnet: %w", d.Port, err), n.server.Close())
+			return nil, errors.Join(err, n.server.Close())
 		}
 		n.doors = append(n.doors, l)
 	}
-	ctx, cancel := context.WithCancel(s.ctx)
-	n.cancel = cancel
-	go n.run(ctx)
+	n.ctx, n.cancel = context.WithCancel(s.ctx)
+	go n.run(n.ctx)
 	return n, nil
+}
+
+// listen opens a port by IPv4 alone, which a tailnet gives every machine: by IPv6 all of them are of one network, and
+// would be bounded together as one visitor.
+func (n *node) listen(port int) (net.Listener, error) {
+	l, err := n.server.Listen("tcp4", ":"+strconv.Itoa(port))
+	if err != nil {
+		return nil, fmt.Errorf("port %d on the tailnet: %w", port, err)
+	}
+	return l, nil
 }
 
 // How often the library is asked how it stands.

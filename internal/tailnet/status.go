@@ -57,10 +57,10 @@ func (s *Service) Status() Status {
 	s.mu.Unlock()
 	out := Status{State: Off, Known: w.LoginServer != "", LoginServer: w.LoginServer, Funnel: w.Up && w.Funnel}
 	switch {
-	case !w.Up:
-		return out
-	case n == nil && broken != nil:
+	case n == nil && broken != nil && (w.Up || w == wanted{}):
 		out.State, out.Problems = Failed, []string{broken.Error()}
+		return out
+	case !w.Up:
 		return out
 	case n == nil:
 		out.State = Starting

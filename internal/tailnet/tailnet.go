@@ -58,30 +58,39 @@ type Service struct {
 
 	change sync.Mutex // held by whoever turns it on or off
 
+	more further // doors
+
 	mu     sync.Mutex
 	wanted wanted
 	node   *node // nil while it is off
-	broken error // why it could not be turned on
+	broken error // why it could not be turned on, or what was wanted is not known
 	names  []string
 }
 
-// New reads what was wanted last, and contacts nobody.
-func New(cfg Config) (*Service, error) {
+// New reads what was wanted last, and contacts nobody. Where that is damaged, Status tells.
+func New(cfg Config) *Service {
 	w, err := loadWanted(cfg.Dir)
-	if err != nil {
-		return nil, err
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Renamed == nil {
 		cfg.Renamed = func() {}
 	}
-	s := &Service{cfg: cfg, wanted: w, running: make(chan struct{})}
+	s := &Service{cfg: cfg, wanted: w, broken: err, running: make(chan struct{})}
 	if w.Up {
 		s.names = loadNames(cfg.Dir)
 	}
-	return s, nil
+	return s
+}
+
+// damaged tells why it is not known what was wanted; nil where it is.
+func (s *Service) damaged() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wanted != (wanted{}) {
+		return nil
+	}
+	return s.broken
 }
 
 // Run keeps the lab in its tailnet until ctx ends. Whatever is wrong there ends nothing else: Status tells.
@@ -144,6 +153,9 @@ func (s *Service) Up(ctx context.Context, r UpRequest) error {
 	defer end()
 	w := s.now()
 	before := w
+	if err := s.damaged(); err != nil && r.LoginServer == "" {
+		return &Error{Text: err.Error() + "; say whose tailnet it is, too: --login-server " + TailscaleServer + ", or that of your own control server"}
+	}
 	if r.LoginServer != "" {
 		server, err := checkServer(r.LoginServer)
 		if err != nil {
@@ -206,13 +218,14 @@ func (s *Service) Logout(ctx context.Context) (told bool, err error) {
 		return false, err
 	}
 	defer end()
-	if s.now() == (wanted{}) {
+	damaged := s.damaged() != nil
+	if s.now() == (wanted{}) && !damaged {
 		return true, nil // of no tailnet
 	}
 	s.mu.Lock()
 	n := s.node
 	s.mu.Unlock()
-	if n == nil {
+	if n == nil && !damaged {
 		n = s.start("")
 	}
 	if n != nil {
@@ -243,6 +256,7 @@ func (s *Service) start(authKey string) *node {
 		s.cfg.Log.Error("the tailnet cannot be joined", "err", err)
 		return nil
 	}
+	s.more.openAll(n)
 	return n
 }
 

@@ -88,11 +88,8 @@ func newLab(t *testing.T, dir string) *lab {
 		}
 		return nil
 	}
-	l.Service, err = tailnet.New(tailnet.Config{Dir: dir, Doors: []tailnet.Door{{Port: 443, Serve: serve, Public: public}}, OwnCertificate: l.own.GetCertificate,
+	l.Service = tailnet.New(tailnet.Config{Dir: dir, Doors: []tailnet.Door{{Port: 443, Serve: serve, Public: public}}, OwnCertificate: l.own.GetCertificate,
 		Renamed: func() { l.renamed.Add(1) }, Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -489,13 +486,90 @@ func TestBadInput(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is there: %v", dir, err)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
+}
+
+// TestDamagedFile: a lab that does not know what was wanted says so, and is in its tailnet again once it is told whose that
+// is, or in none after logout.
+func TestDamagedFile(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	dir := filepath.Join(t.TempDir(), "tailnet")
+	damage := func() {
+		t.Helper()
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "wanted.json"), []byte(`{"up": tr`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage()
+	l := newLab(t, dir)
+	if st := l.Status(); st.State != tailnet.Failed || !strings.Contains(strings.Join(st.Problems, " "), "wanted.json is damaged") {
+		t.Errorf("%+v", st)
+	}
+	var wrong *tailnet.Error
+	if err := l.Up(t.Context(), tailnet.UpRequest{}); !errors.As(err, &wrong) || !strings.Contains(err.Error(), "--login-server") {
+		t.Errorf("up without a server: %v", err)
+	}
+	l.up(t, tailnet.UpRequest{LoginServer: control.URL})
+	l.end()
+	damage()
+	l = newLab(t, dir)
+	if told, err := l.Logout(t.Context()); err != nil || told {
+		t.Errorf("logout: %v, %v", told, err)
+	}
+	if st := l.Status(); st.State != tailnet.Off || st.Known {
+		t.Errorf("after logout: %+v", st)
+	}
+}
+
+// TestFurtherDoors: a door that is opened later is there over the tailnet's end and beginning, until it is closed.
+func TestFurtherDoors(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	l := newLab(t, filepath.Join(t.TempDir(), "tailnet"))
+	says := func(word string) func(context.Context, net.Listener) error {
+		return func(ctx context.Context, listener net.Listener) error {
+			context.AfterFunc(ctx, func() { _ = listener.Close() })
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return err
+				}
+				_, _ = io.WriteString(conn, word)
+				_ = conn.Close()
+			}
+		}
+	}
+	closeFirst := l.Open(tailnet.Door{Port: 8500, Serve: says("first")})
+	st := l.up(t, tailnet.UpRequest{LoginServer: control.URL})
+	visitor := control.Visit(t, "laptop")
+	hear := func(port string) string {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		conn, err := visitor.Dial(ctx, "tcp", net.JoinHostPort(st.Addresses[0], port))
+		if err != nil {
+			return ""
+		}
+		defer conn.Close()
+		text, _ := io.ReadAll(conn)
+		return string(text)
+	}
+	closeSecond := l.Open(tailnet.Door{Port: 8501, Serve: says("second")})
+	if first, second := hear("8500"), hear("8501"); first != "first" || second != "second" {
+		t.Errorf("%q, %q", first, second)
+	}
+	if err := l.Down(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "wanted.json"), []byte(`{"up": tr`), 0o600); err != nil {
-		t.Fatal(err)
+	l.up(t, tailnet.UpRequest{})
+	eventually(t, "both are there again", func() bool { return hear("8500") == "first" && hear("8501") == "second" })
+	closeFirst()
+	eventually(t, "the first is closed", func() bool { return hear("8500") == "" })
+	l.Open(tailnet.Door{Port: 8500, Serve: says("third")})
+	closeFirst() // once more, it closes nothing of the third
+	if third := hear("8500"); third != "third" {
+		t.Errorf("%q", third)
 	}
-	if _, err := tailnet.New(tailnet.Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "tailnet up") {
-		t.Errorf("a damaged file: %v", err)
-	}
+	closeSecond()
+	eventually(t, "the second is closed", func() bool { return hear("8501") == "" })
 }

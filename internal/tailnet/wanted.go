@@ -38,10 +38,10 @@ func loadWanted(dir string) (w wanted, err error) {
 		return w, nil
 	}
 	if err != nil {
-		return w, fmt.Errorf("what is wanted of the tailnet: %w", err)
+		return w, fmt.Errorf("what was wanted of the tailnet is not known: %w", err)
 	}
 	if err := json.Unmarshal(data, &w); err != nil {
-		return w, fmt.Errorf("%s is damaged (%w); delete it, and run `gpulab tailnet up`", wantedPath(dir), err)
+		return wanted{}, fmt.Errorf("what was wanted of the tailnet is not known, for %s is damaged (%w)", wantedPath(dir), err)
 	}
 	return w, nil
 }

@@ -30,6 +30,8 @@ func PersonalUID(uid int) bool {
 type NewUser struct {
 	Handle, Name, Email string
 	Role                Role
+	// Outside is linked with the account at once; nil for none.
+	Outside *Outside
 
 	keptUID int // of a Linux account; 0 for none
 }

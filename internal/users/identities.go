@@ -58,35 +58,49 @@ func (s *Service) addIdentity(ctx context.Context, tx *sql.Tx, userID int64, o O
 // ask. Their role stays as it is; the rules apply from the next sign-in with it. Errors are ErrNotAdmitted,
 // ErrIdentityTaken and ErrIdentityExists.
 func (s *Service) LinkOutside(ctx context.Context, userID int64, o Outside) error {
-	if o.Realm == "" || o.Subject == "" {
-		return fmt.Errorf("link with %s: nobody is named", o.Provider)
-	}
-	if o.Refused != "" {
-		return &Refusal{Text: o.Refused}
-	}
 	return s.inTx(ctx, "link an outside account", func(tx *sql.Tx) error {
 		if _, err := s.oneRow(ctx, tx, "id = ?", userID); err != nil {
 			return err
 		}
-		switch id, err := findIdentity(ctx, tx, o); {
-		case err == nil && id.userID == userID:
-			return sentence(ErrIdentityExists, "Your account at %s is linked already.", o.Title)
-		case err == nil:
-			return sentence(ErrIdentityTaken, "This account at %s belongs to another account of this lab. Sign in with it to see which; an admin of the lab can take it off that one.", o.Title)
-		case !errors.Is(err, sql.ErrNoRows):
-			return err
-		}
-		var other bool
-		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE user_id = ? AND realm = ?)", userID, o.Realm).Scan(&other)
-		if err != nil {
-			return err
-		}
-		if other {
-			return sentence(ErrIdentityExists, "Another account at %s is linked. Unlink that one first.", o.Title)
-		}
-		_, err = s.addIdentity(ctx, tx, userID, o)
-		return err
+		return s.linkOutside(ctx, tx, userID, o)
 	})
+}
+
+func (s *Service) linkOutside(ctx context.Context, tx *sql.Tx, userID int64, o Outside) error {
+	switch {
+	case o.Realm == "" || o.Subject == "":
+		return fmt.Errorf("link with %s: nobody is named", o.Provider)
+	case o.Refused != "" && !o.ByHand:
+		return &Refusal{Text: o.Refused}
+	}
+	switch id, err := findIdentity(ctx, tx, o); {
+	case err == nil && id.userID == userID:
+		return sentence(ErrIdentityExists, "Your account at %s is linked already.", o.Title)
+	case err == nil:
+		return sentence(ErrIdentityTaken, "This account at %s belongs to another account of this lab. Sign in with it to see which; an admin of the lab can take it off that one.", o.Title)
+	case !errors.Is(err, sql.ErrNoRows):
+		return err
+	}
+	var other bool
+	err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE user_id = ? AND realm = ?)", userID, o.Realm).Scan(&other)
+	if err != nil {
+		return err
+	}
+	if other {
+		return sentence(ErrIdentityExists, "Another account at %s is linked. Unlink that one first.", o.Title)
+	}
+	_, err = s.addIdentity(ctx, tx, userID, o)
+	return err
+}
+
+// LinkedByHand tells whether somebody has linked an outside account to one of the lab's, and no rules have given
+// that anything since.
+func (s *Service) LinkedByHand(ctx context.Context, o Outside) (bool, error) {
+	id, err := findIdentity(ctx, s.db, o)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil && id.role == "", err
 }
 
 // Unlink ends that somebody can sign in with an outside account, and takes back the groups that its rules gave. Unless

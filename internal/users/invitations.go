@@ -327,9 +327,11 @@ func (s *Service) join(ctx context.Context, token string, n NewUser, password, r
 	if n, err = s.openFor(ctx, n); err != nil {
 		return User{}, err
 	}
-	encoded, err := s.newPassword(ctx, password, n.Handle)
-	if err != nil {
-		return User{}, err
+	var encoded string
+	if password != "" || n.Outside == nil {
+		if encoded, err = s.newPassword(ctx, password, n.Handle); err != nil {
+			return User{}, err
+		}
 	}
 	var u User
 	err = s.inTx(ctx, "join with an invitation", func(tx *sql.Tx) error {
@@ -350,8 +352,12 @@ func (s *Service) join(ctx context.Context, token string, n NewUser, password, r
 				return err
 			}
 		}
-		return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle, Remote: remote,
+		err = s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "invitation.join", Target: u.Handle, Remote: remote,
 			Detail: fmt.Sprintf("invitation %d by %s, %s", inv.ID, inv.By, RoleDetail(u.Role, inv.Group))})
+		if err != nil || n.Outside == nil {
+			return err
+		}
+		return s.linkInvited(ctx, tx, u, *n.Outside, "by the invitation", remote)
 	})
 	if err != nil {
 		return User{}, err

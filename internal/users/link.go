@@ -183,6 +183,43 @@ func (s *Service) RedeemLink(ctx context.Context, token, handle, name, password 
 	return u, nil
 }
 
+// RedeemLinkOutside uses a PurposePassword link up to link an outside account with the link's user, whose password
+// stays as it is. Errors are those of LinkOutside besides.
+func (s *Service) RedeemLinkOutside(ctx context.Context, token string, o Outside, remote string) (User, error) {
+	var u User
+	err := s.inTx(ctx, "link by a one-time link", func(tx *sql.Tx) error {
+		_, hash, _ := parseToken(token)
+		link, err := s.linkInfo(ctx, tx, hash)
+		if err != nil {
+			return err
+		}
+		if link.Purpose != PurposePassword {
+			return errLinkUnknown()
+		}
+		row, err := s.oneRow(ctx, tx, "id = ?", *link.UserID)
+		if err != nil {
+			return err
+		}
+		if u = row.User; u.Suspended {
+			return errSuspended()
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE links SET used_at = ? WHERE token_hash = ?", s.now().UnixMilli(), hash[:]); err != nil {
+			return err
+		}
+		return s.linkInvited(ctx, tx, u, o, "by a one-time link", remote)
+	})
+	return u, err
+}
+
+// linkInvited links an outside account with that of somebody who holds what an admin has sent.
+func (s *Service) linkInvited(ctx context.Context, tx *sql.Tx, u User, o Outside, how, remote string) error {
+	if err := s.linkOutside(ctx, tx, u.ID, o); err != nil {
+		return err
+	}
+	return s.audit(ctx, tx, Entry{Actor: u.Handle, Action: "identity.link", Target: u.Handle, Remote: remote,
+		Detail: tidy(o.Username+" at "+o.Provider+", "+how, 200)})
+}
+
 // redeem decides inside one write transaction, where nobody else can use the link at the same time.
 func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUser, passwordHash string) (User, error) {
 	_, hash, _ := parseToken(token)

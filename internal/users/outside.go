@@ -34,6 +34,8 @@ type Outside struct {
 	Create  bool           // an account is made for whoever has none
 	Refused string         // the sentence for somebody who may not come in; empty = they may
 	Suspend bool           // a refusal suspends the account
+	// ByHand lets the account be linked by hand although the rules refuse it, which know nobody like it.
+	ByHand bool
 }
 
 // OutsideGroup is a group of the lab that the rules put somebody into. One that does not exist is left out.

@@ -38,6 +38,8 @@ func (f *accountForm) refused(err error) bool {
 		f.EmailError = message(err)
 	case errors.Is(err, users.ErrNoteInvalid):
 		f.NoteError = message(err)
+	case errors.Is(err, users.ErrIdentityTaken), errors.Is(err, users.ErrIdentityExists):
+		f.AnyProblem = message(err)
 	default:
 		return false
 	}
@@ -57,6 +59,7 @@ func limited(w http.ResponseWriter, err error) (status int, is bool) {
 // A joinView is the form behind an invitation.
 type joinView struct {
 	Token, As string
+	Guest     *invitedView
 	Form      accountForm
 }
 
@@ -73,6 +76,7 @@ func (s *Server) joinPage(w http.ResponseWriter, r *http.Request, v visitor) err
 }
 
 func (s *Server) showJoin(w http.ResponseWriter, r *http.Request, v visitor, status int, view joinView) {
+	view.Guest = s.invited(r)
 	s.render(w, r, status, joinPage(s.page(w, r, v, "Join "+s.cfg.LabName, ""), view))
 }
 
@@ -121,12 +125,21 @@ func (s *Server) join(w http.ResponseWriter, r *http.Request, v visitor) error {
 }
 
 func (s *Server) joined(r *http.Request, view joinView) (users.User, error) {
-	password := r.PostForm.Get("password")
+	password, user := r.PostForm.Get("password"), view.Form.user()
+	if guest := s.invited(r); guest != nil && guest.Wanted {
+		user.Outside = &guest.Outside
+		if guest.Only {
+			return s.cfg.Users.Join(r.Context(), view.Token, user, "", remote(r))
+		}
+		if err := users.CheckPassword(password, user.Handle); err != nil {
+			return users.User{}, err // it works on the lab's own network, too
+		}
+	}
 	if password != r.PostForm.Get("again") {
 		if _, err := s.cfg.Users.InvitationInfo(r.Context(), view.Token); err != nil {
 			return users.User{}, err
 		}
 		return users.User{}, errPasswordsDiffer
 	}
-	return s.cfg.Users.Join(r.Context(), view.Token, view.Form.user(), password, remote(r))
+	return s.cfg.Users.Join(r.Context(), view.Token, user, password, remote(r))
 }

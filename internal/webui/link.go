@@ -13,14 +13,18 @@ import (
 type linkView struct {
 	Action, Token string
 	Link          users.Link
+	Guest         *invitedView
 	accountForm
 }
 
 func (v linkView) newAccount() bool { return v.Link.UserID == nil }
 
 func (v linkView) title() string {
-	if v.newAccount() {
+	switch {
+	case v.newAccount():
 		return "Create your account"
+	case v.Guest != nil:
+		return "Choose how you sign in"
 	}
 	return "Choose a password"
 }
@@ -28,7 +32,7 @@ func (v linkView) title() string {
 // linkPage shows the form behind a link. Looking at it does not use it up: mail
 // programs open links before people do.
 func (s *Server) linkPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	view := linkView{Action: r.URL.Path, Token: r.URL.Query().Get("token")}
+	view := linkView{Action: r.URL.Path, Token: r.URL.Query().Get("token"), Guest: s.invited(r)}
 	link, err := s.cfg.Users.LinkInfo(r.Context(), view.Token)
 	if err != nil {
 		return linkProblem(err)
@@ -57,7 +61,7 @@ func linkProblem(err error) error {
 }
 
 func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) error {
-	view := linkView{Action: r.URL.Path, Token: r.PostForm.Get("token"), accountForm: readAccountForm(r)}
+	view := linkView{Action: r.URL.Path, Token: r.PostForm.Get("token"), Guest: s.invited(r), accountForm: readAccountForm(r)}
 	link, err := s.cfg.Users.LinkInfo(r.Context(), view.Token)
 	if err != nil {
 		return linkProblem(err)
@@ -81,6 +85,9 @@ func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) e
 var errPasswordsDiffer = errors.New("the two passwords are not the same")
 
 func (s *Server) redeem(r *http.Request, view linkView) (users.User, error) {
+	if view.Guest != nil && view.Guest.Wanted && !view.newAccount() {
+		return s.cfg.Users.RedeemLinkOutside(r.Context(), view.Token, view.Guest.Outside, remote(r))
+	}
 	password := r.PostForm.Get("password")
 	if password != r.PostForm.Get("again") {
 		return users.User{}, errPasswordsDiffer

@@ -146,7 +146,7 @@ func loginPage(p page, view loginView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			if p.SignUp {
+			if p.SignUp && !view.Only {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "<p>No account yet? <a href=\"/signup\">Ask for one</a>.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err

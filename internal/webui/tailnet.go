@@ -154,7 +154,30 @@ func (s *Server) addNetwork(r *http.Request, view *loginView) {
 	view.Only = s.cfg.Network.Required(r)
 	if who, ok := s.cfg.Network.Visitor(r); ok {
 		view.Guest = &guestView{Name: s.cfg.Network.Info.Name, Title: who.Title, Username: who.Username, Refused: who.Refused}
+		if who.ByHand && !view.Only {
+			view.Guest.Refused += " If you have an account here, sign in with its password, and link the two on its page."
+		}
 	}
+}
+
+// An invitedView is whom the network vouches for that somebody came over who was sent a link; nil for nobody.
+type invitedView struct {
+	users.Outside
+	Wanted bool // that signs them in from now on
+	Only   bool // and no password is taken
+}
+
+// invited says who somebody with an invitation or a one-time link is in the network that they came over.
+func (s *Server) invited(r *http.Request) *invitedView {
+	if s.cfg.Network == nil {
+		return nil
+	}
+	who, ok := s.cfg.Network.Visitor(r)
+	if !ok || who.Refused != "" && !who.ByHand {
+		return nil
+	}
+	only := s.cfg.Network.Required(r)
+	return &invitedView{Outside: who, Only: only, Wanted: only || r.Method == http.MethodGet || r.PostForm.Get("guest") != ""}
 }
 
 var errNotOverNetwork = &problem{status: http.StatusForbidden, title: "You did not come over the tailnet",

@@ -150,3 +150,104 @@ func TestSignInByTheNetwork(t *testing.T) {
 	ben := l.client(t, "ben")
 	ben.get("/account/identities/tailnet").want(t, http.StatusOK, "You did not come over the tailnet")
 }
+
+// TestInvitedOverTheNetwork: somebody of another network, whom no rule names, comes in by it once an invitation or a
+// one-time link of this lab has linked them, and not before; where that is the only way in, no password is taken.
+func TestInvitedOverTheNetwork(t *testing.T) {
+	g := &guests{}
+	l := newLabWith(t, func(c *webui.Config) { c.Network = g.way() })
+	visit := func(login string) *client {
+		who := guest(login)
+		who.Role, who.Refused, who.ByHand = "", "Your account at the tailnet is not in a group that may use this lab.", true
+		if linked, err := l.users.LinkedByHand(t.Context(), *who); err != nil {
+			t.Fatal(err)
+		} else if linked {
+			who.Refused, who.Create = "", false
+		}
+		g.who.Store(who)
+		return l.client(t, "")
+	}
+	invite := func() string {
+		_, token, err := l.users.Invite(t.Context(), users.Root(), users.NewInvitation{Uses: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	form := func(token, handle string, more ...string) url.Values {
+		values := url.Values{"token": {token}, "name": {"A Guest"}, "handle": {handle}}
+		for i := 0; i < len(more); i += 2 {
+			values.Set(more[i], more[i+1])
+		}
+		return values
+	}
+	const password = "guest-long-password"
+
+	c := visit("zoe@example.org")
+	c.get("/login").want(t, http.StatusOK, "link the two on its page")
+	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusForbidden)
+	token := invite()
+	c.get("/join?token="+token).want(t, http.StatusOK, "zoe@example.org, signs me in, too", `name="guest" value="yes" checked`)
+	c.post("/join?token="+token, "/join", form(token, "zoe", "guest", "yes")).want(t, http.StatusUnprocessableEntity, "at least 10")
+	c.post("/join?token="+token, "/join", form(token, "zoe", "password", password, "again", password, "guest", "yes")).want(t, http.StatusSeeOther)
+	c = visit("zoe@example.org")
+	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusSeeOther)
+	c.get("/account").want(t, http.StatusOK, "zoe@example.org", "A Guest")
+	l.client(t, "ada").get("/audit").want(t, http.StatusOK, "zoe@example.org at tailnet, by the invitation")
+
+	// One login is one account's; nothing is used up by trying.
+	token = invite()
+	c.post("/join?token="+token, "/join", form(token, "second", "password", password, "again", password, "guest", "yes")).
+		want(t, http.StatusUnprocessableEntity, "belongs to another account", `value="second"`)
+	c.post("/join?token="+token, "/join", form(token, "second", "password", password, "again", password)).want(t, http.StatusSeeOther)
+
+	c = visit("max@example.org")
+	ben, err := l.users.ByHandle(t.Context(), "ben")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func() string {
+		token, err := l.users.CreateLink(t.Context(), users.Link{Purpose: users.PurposePassword, UserID: &ben.ID}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	token = link()
+	c.get("/welcome?token="+token).want(t, http.StatusOK, "Sign in as max@example.org", "Set the password")
+	c.post("/welcome?token="+token, "/welcome", url.Values{"token": {token}, "guest": {"yes"}}).want(t, http.StatusSeeOther)
+	c.get("/account").want(t, http.StatusOK, "max@example.org")
+	if _, err := l.users.Authenticate(t.Context(), "ben", "ben-password", ""); err != nil {
+		t.Errorf("ben's password: %v", err)
+	}
+	c.post("/account", "/welcome", url.Values{"token": {token}, "guest": {"yes"}}).want(t, http.StatusGone, "already used")
+	token = link()
+	visit("else@example.org").post("/welcome?token="+token, "/welcome", url.Values{"token": {token}, "guest": {"yes"}}).want(t, http.StatusUnprocessableEntity, "Another account at the tailnet is linked")
+
+	g.required = true
+	token = invite()
+	c = visit("tom@example.org")
+	if got := c.get("/join?token=" + token); !strings.Contains(got.body, "no password is needed") || strings.Contains(got.body, `name="password"`) {
+		t.Error("where the tailnet is the only way in, the invitation asks for a password")
+	}
+	c.post("/join?token="+token, "/join", form(token, "tom", "password", password, "again", password)).want(t, http.StatusSeeOther)
+	if _, err := l.users.Authenticate(t.Context(), "tom", password, ""); err == nil {
+		t.Error("a password was taken")
+	}
+	c = visit("tom@example.org")
+	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusSeeOther)
+	c.get("/account").want(t, http.StatusOK, "tom@example.org")
+
+	// Whom the rules refuse is not linked with anything, whoever has invited them.
+	refused := guest("mallory@example.org")
+	refused.Refused = "Your account at the tailnet is not in a group that may use this lab."
+	g.who.Store(refused)
+	g.required = false
+	token = invite()
+	c = l.client(t, "")
+	if got := c.get("/join?token=" + token); strings.Contains(got.body, `name="guest"`) {
+		t.Error("somebody whom the rules refuse is asked whether to be linked")
+	}
+	c.post("/join?token="+token, "/join", form(token, "mallory", "password", password, "again", password, "guest", "yes")).want(t, http.StatusSeeOther)
+	l.client(t, "").post("/login", "/signin/tailnet", nil).want(t, http.StatusForbidden)
+}

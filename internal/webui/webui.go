@@ -48,6 +48,7 @@ type Users interface {
 	CreateLink(ctx context.Context, link users.Link, ttl time.Duration) (token string, err error)
 	LinkInfo(ctx context.Context, token string) (users.Link, error)
 	RedeemLink(ctx context.Context, token, handle, name, password string) (users.User, error)
+	RedeemLinkOutside(ctx context.Context, token string, o users.Outside, remote string) (users.User, error)
 	AuditTrail
 	OwnAccounts
 	accounts

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -187,3 +188,74 @@ type readerConn struct {
 
 // Read implements net.Conn.
 func (c readerConn) Read(p []byte) (int, error) { return c.r.Read(p) }
+
+// Slow is the control server's address by a way on which all that it says comes late, and then in small pieces.
+func (c *Control) Slow(tb testing.TB, late time.Duration) (url string) {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	tb.Cleanup(func() {
+		cancel()
+		_ = l.Close()
+		group.Wait()
+	})
+	group.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			group.Go(func() { passSlowly(ctx, conn, c.web.Listener.Addr().String(), late) })
+		}
+	})
+	return "http://" + l.Addr().String()
+}
+
+// passSlowly passes a connection on until either end closes it, or ctx ends.
+func passSlowly(ctx context.Context, from net.Conn, to string, late time.Duration) {
+	defer from.Close()
+	there, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer there.Close()
+	defer context.AfterFunc(ctx, func() { _, _ = from.Close(), there.Close() })()
+	go func() {
+		_, _ = io.Copy(there, from)
+		_ = there.Close()
+	}()
+	type piece struct {
+		data []byte
+		due  time.Time
+	}
+	pieces := make(chan piece, 1000)
+	go func() {
+		defer close(pieces)
+		for {
+			data := make([]byte, 256)
+			n, err := there.Read(data)
+			if err != nil {
+				return
+			}
+			select {
+			case pieces <- piece{data[:n], time.Now().Add(late)}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for p := range pieces {
+		select {
+		case <-time.After(max(time.Until(p.due), 10*time.Millisecond)):
+		case <-ctx.Done():
+			return
+		}
+		if _, err := from.Write(p.data); err != nil {
+			return
+		}
+	}
+}
