@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,5 +67,53 @@ func TestSlowControlServer(t *testing.T) {
 			t.Fatalf("not in the tailnet: %+v", l.tailnetNow())
 		}
 		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// inTailnet is the daemon of a lab, as far as its tailnet goes.
+type inTailnet struct {
+	daemon
+	l *appliance
+}
+
+func (d *inTailnet) Tailnet(ctx context.Context) (ctl.Tailnet, error) { return d.l.Tailnet(ctx) }
+
+func (d *inTailnet) TailnetUp(ctx context.Context, r ctl.TailnetRequest) (ctl.Tailnet, error) {
+	return d.l.TailnetUp(ctx, r)
+}
+
+// TestTailnetUpCommand: it shows where somebody lets the lab in, once, with the QR code, and ends when they have; it ends by
+// itself when nobody does, and when it is interrupted, and the lab goes on trying.
+func TestTailnetUpCommand(t *testing.T) {
+	needRoot(t)
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	control.RequireAuth = true
+	l := tailnetLab(t, "")
+	socket := serve(t, &inTailnet{l: l})
+	up := func(more ...string) (code int, out, errs string) {
+		return gpulab(t, append([]string{"tailnet", "up", "--socket", socket}, more...)...)
+	}
+	if code, _, errs := up("--login-server", "nonsense"); code == exitOK || !strings.Contains(errs, "no address") {
+		t.Errorf("nonsense: %d %s", code, errs)
+	}
+	code, out, errs := up("--login-server", control.URL, "--wait", "2s")
+	address := regexp.MustCompile(regexp.QuoteMeta(control.URL)+`/auth/\S+`).FindAllString(errs, -1)
+	if code != exitNotReady || len(address) != 1 || !strings.Contains(errs, "▀") || strings.Contains(out, "/auth/") || !strings.Contains(errs, "gpulab tailnet status") {
+		t.Fatalf("nobody lets the lab in: %d\n%s\n%s", code, out, errs)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := &app{socket: socket}
+	if _, err := a.followTailnet(ended, io.Discard, l.tailnetNow(), time.Minute); err == nil || !strings.Contains(err.Error(), "gpulab goes on trying") {
+		t.Errorf("interrupted: %v", err)
+	}
+	letIn := time.AfterFunc(time.Second, func() { control.CompleteAuth(address[0]) })
+	defer letIn.Stop()
+	code, out, errs = up()
+	if code != exitOK || strings.Count(errs, address[0]) != 1 || !strings.Contains(out, "gpulab."+tailnettest.Domain) {
+		t.Errorf("somebody lets the lab in: %d\n%s\n%s", code, out, errs)
+	}
+	if code, out, errs = up(); code != exitOK || strings.Contains(errs, "/auth/") || !strings.Contains(out, "gpulab."+tailnettest.Domain) {
+		t.Errorf("once more: %d\n%s\n%s", code, out, errs)
 	}
 }

@@ -42,14 +42,20 @@ func newLaptop(t *testing.T, a *appliance, b *lab.Browser, handle string) *lapto
 // newLaptopFor is newLaptop with a token of another scope.
 func newLaptopFor(t *testing.T, a *appliance, b *lab.Browser, handle, scope string) *laptop {
 	t.Helper()
-	b.Open(pages + "/account")
+	return newLaptopAt(t, a, b, pages, handle, scope)
+}
+
+// newLaptopAt is newLaptopFor for one that knows the lab by another address.
+func newLaptopAt(t *testing.T, a *appliance, b *lab.Browser, at, handle, scope string) *laptop {
+	t.Helper()
+	b.Open(at + "/account")
 	b.WaitFor("the scope", `(() => { const s = document.querySelector("#token-scope"); if (!s) return false; s.value = "`+scope+`"; return true })()`)
 	b.Fill("What it is for", "my laptop")
 	b.Click("main", "Make the token")
 	b.WaitFor("the token", `document.querySelector("#secret")?.value`)
 	dir := a.lifeOf.TempDir() // for the chapters after this one, too
 	l := &laptop{a: a, dir: dir, login: filepath.Join(dir, "login.json")}
-	text, err := json.Marshal(map[string]any{"server": pages, "lab": "Class lab", "handle": handle, "scope": scope, "ca": string(a.ca),
+	text, err := json.Marshal(map[string]any{"server": at, "lab": "Class lab", "handle": handle, "scope": scope, "ca": string(a.ca),
 		"token": lab.Evaluate[string](b, `() => document.querySelector("#secret").value`), "expires": time.Now().Add(time.Hour)})
 	if err == nil {
 		err = os.WriteFile(l.login, text, 0o600)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpulab/gpulab/internal/tailnet/tailnettest"
 	"github.com/gpulab/gpulab/test/lab"
@@ -50,7 +51,7 @@ func TestTailnetBeside(t *testing.T) {
 		case "visit":
 			control.RequireAuthKey = ""
 			visitor := control.Visit(t, "laptop")
-			for _, port := range []string{"443", "8443"} {
+			for _, port := range []string{"443", "8443", "8500"} { // pages, notebooks, and the first service
 				at := net.JoinHostPort(tailnetAddress, port)
 				l, err := net.Listen("tcp", at)
 				if err != nil {
@@ -165,8 +166,22 @@ func testTailnet(t *testing.T, a *appliance) {
 		t.Fatal(err)
 	}
 	wait("away")
-	if got := k.run(t, "print(6 * 8)"); strings.TrimSpace(got) != "48" {
-		t.Errorf("with the control server away, a cell printed %q", got)
+	away := time.Now()
+	l := newLaptopAt(t, a, b.Tab(), over, tailnetPerson, "launch")
+	l.gpulab(t, 0, []string{"ps"}, "From afar")
+	l.gpulab(t, 0, []string{"service", "run", "--name", "board", "--port", "9000", "--wait", "--", "python3", "-m", "http.server", "9000"}, "ready", over+":8443/service/"+tailnetPerson+"/board/")
+	board := b.Tab()
+	board.Open(over + ":8443/service/" + tailnetPerson + "/board/")
+	board.WaitText("h1", "Directory listing for /")
+	if !strings.HasPrefix(board.Location(), over+":8500/") {
+		t.Errorf("the service is at %s", board.Location())
+	}
+	l.gpulab(t, 0, []string{"service", "stop", "board"}, "")
+	for answers := 0; time.Since(away) < time.Minute || answers < 2; answers++ {
+		if got := k.run(t, "print(6 * 8)"); strings.TrimSpace(got) != "48" {
+			t.Errorf("with the control server away for %s, a cell printed %q", time.Since(away), got)
+		}
+		time.Sleep(5 * time.Second)
 	}
 	b.Open(over + "/")
 	b.Click("#mine", "Stop From afar")

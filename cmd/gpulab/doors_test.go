@@ -1,0 +1,68 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/webca"
+)
+
+// namedLab is a lab that goes by these names.
+func namedLab(t *testing.T, httpsPort int, names ...string) *appliance {
+	t.Helper()
+	l := &appliance{cfg: Config{Names: names, HTTPSPort: httpsPort}}
+	l.where.Store(&place{})
+	var err error
+	if l.certs, err = webca.Ensure(filepath.Join(t.TempDir(), "tls"), append(names, "10.0.0.9", "fd00::9")); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestRedirectToHTTPS: whoever comes without encryption goes on under the name they typed, and to no other site's.
+func TestRedirectToHTTPS(t *testing.T) {
+	for port, goOn := range map[int]map[string]string{
+		443: {
+			"lab.example.org": "https://lab.example.org", "LAB.example.org:80": "https://LAB.example.org", "10.0.0.9": "https://10.0.0.9",
+			"[fd00::9]": "https://[fd00::9]", "[fd00::9]:80": "https://[fd00::9]",
+			"evil.example": "https://lab.example.org", "lab.example.org.evil.example": "https://lab.example.org", "lab.example.org@evil.example": "https://lab.example.org",
+			"[fd00::bad]:80": "https://lab.example.org", "": "https://lab.example.org",
+		},
+		8000: {"lab.example.org:80": "https://lab.example.org:8000", "[fd00::9]:80": "https://[fd00::9]:8000", "evil.example:8000": "https://lab.example.org:8000"},
+	} {
+		l := namedLab(t, port, "lab.example.org")
+		for host, want := range goOn {
+			for path, to := range map[string]string{"/gpus?since=1": "/gpus?since=1", "//evil.example/x": "//evil.example/x"} {
+				r := httptest.NewRequest(http.MethodPost, "http://x"+path, nil)
+				r.Host, r.RequestURI = host, path
+				w := httptest.NewRecorder()
+				l.redirect(w, r)
+				if got := w.Header().Get("Location"); w.Code != http.StatusPermanentRedirect || got != want+to {
+					t.Errorf("port %d, %q%s: %d to %q, want %q", port, host, path, w.Code, got, want+to)
+				}
+			}
+		}
+	}
+}
+
+// TestByName: the lab answers under its own names and addresses alone, so that no site elsewhere can have a name of its own
+// lead here.
+func TestByName(t *testing.T) {
+	l := namedLab(t, 443, "lab.example.org")
+	door := l.byName(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for host, want := range map[string]int{
+		"lab.example.org": http.StatusOK, "lab.example.org:443": http.StatusOK, "Lab.Example.ORG": http.StatusOK, "10.0.0.9": http.StatusOK, "[fd00::9]:443": http.StatusOK,
+		"evil.example": http.StatusMisdirectedRequest, "": http.StatusMisdirectedRequest, "lab.example.org.": http.StatusMisdirectedRequest,
+		"lab.example.org:443:443": http.StatusMisdirectedRequest, "[10.0.0.8]": http.StatusMisdirectedRequest,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "https://x/", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		door.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%q: %d", host, w.Code)
+		}
+	}
+}
