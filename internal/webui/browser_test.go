@@ -218,6 +218,17 @@ func TestPagesInABrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g := &guests{}
+	g.who.Store(guest("somebody.with.a.long.name@another-university.example.org"))
+	visited := newLabWith(t, func(c *webui.Config) { c.Network = g.way() })
+	guestLink, err := visited.users.CreateLink(ctx, users.Link{Purpose: users.PurposePassword, UserID: ptr(int64(4))}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, invitation, err := visited.users.Invite(ctx, users.Root(), users.NewInvitation{Uses: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
 	setSomeQuotas(t, busy)
 	someFolders(t, busy)
 	asked, err := busy.users.AskDevice(ctx, users.DeviceAsk{Client: "lea-laptop (macOS)", Scope: users.ScopeLaunch, Days: 30, Remote: "10.20.30.40"})
@@ -316,6 +327,9 @@ func TestPagesInABrowser(t *testing.T) {
 		{"quotas-none", "/quotas", "ada", empty, 200},
 		{"setup", "/setup?token=" + setup, "", before, 200},
 		{"welcome", "/welcome?token=" + welcome, "", busy, 200},
+		{"welcome-visitor", "/welcome?token=" + guestLink, "", visited, 200},
+		{"join-visitor", "/join?token=" + invitation, "", visited, 200},
+		{"login-visitor", "/login", "", visited, 200},
 		{"link-invalid", "/setup?token=no", "", busy, 404},
 		{"not-found", "/nothing", "ada", busy, 404},
 		{"forbidden", "/users", "ben", busy, 403},

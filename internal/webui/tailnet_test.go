@@ -187,7 +187,7 @@ func TestInvitedOverTheNetwork(t *testing.T) {
 	c.get("/login").want(t, http.StatusOK, "link the two on its page")
 	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusForbidden)
 	token := invite()
-	c.get("/join?token="+token).want(t, http.StatusOK, "zoe@example.org, signs me in, too", `name="guest" value="yes" checked`)
+	c.get("/join?token="+token).want(t, http.StatusOK, "Over the tailnet, sign me in without it", "You are zoe@example.org there", `name="guest" value="yes" checked`)
 	c.post("/join?token="+token, "/join", form(token, "zoe", "guest", "yes")).want(t, http.StatusUnprocessableEntity, "at least 10")
 	c.post("/join?token="+token, "/join", form(token, "zoe", "password", password, "again", password, "guest", "yes")).want(t, http.StatusSeeOther)
 	c = visit("zoe@example.org")

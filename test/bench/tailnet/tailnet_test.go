@@ -126,10 +126,7 @@ func TestLab(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _ = serve(t.Context(), plain) }()
-	lab, err := tailnet.New(tailnet.Config{Dir: filepath.Join(dir, "tailnet"), Doors: []tailnet.Door{{Port: 443, Serve: serve}}, OwnCertificate: certs.GetCertificate})
-	if err != nil {
-		t.Fatal(err)
-	}
+	lab := tailnet.New(tailnet.Config{Dir: filepath.Join(dir, "tailnet"), Doors: []tailnet.Door{{Port: 443, Serve: serve}}, OwnCertificate: certs.GetCertificate})
 	go func() { _ = lab.Run(t.Context()) }()
 	m := measured{Plain: plain.Addr().String()}
 	if m.Before, err = self(); err != nil {
