@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/gpulab/gpulab/internal/tailnet/tailnettest"
 	"github.com/gpulab/gpulab/internal/webca"
 )
 
@@ -43,6 +49,55 @@ func TestRedirectToHTTPS(t *testing.T) {
 					t.Errorf("port %d, %q%s: %d to %q, want %q", port, host, path, w.Code, got, want+to)
 				}
 			}
+		}
+	}
+}
+
+// TestUnencryptedOverTailnet: whoever types http:// on the tailnet goes on to HTTPS under the lab's name there, and is
+// told so at the doors where only HTTPS is spoken.
+func TestUnencryptedOverTailnet(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	l := tailnetLab(t, "httpPort: 80\nnames: [lab.example.org]\n")
+	now := l.join(t, control)
+	laptop := control.Visit(t, "laptop")
+	client := &http.Client{
+		Timeout: 30 * time.Second,
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			_, port, _ := net.SplitHostPort(address)
+			return laptop.Dial(ctx, network, net.JoinHostPort(now.Addresses[0], port))
+		}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	get := func(port, host string) (status int, to, text string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://lab:"+port+"/gpus?since=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		response, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, response.Header.Get("Location"), string(body)
+	}
+	for host, want := range map[string]string{
+		now.Name: "https://" + now.Name, now.Name + ":80": "https://" + now.Name, "gpulab": "https://gpulab",
+		now.Addresses[0]: "https://" + now.Addresses[0], "[" + now.Addresses[1] + "]:80": "https://[" + now.Addresses[1] + "]",
+		"evil." + tailnettest.Domain: "https://lab.example.org", "evil.example": "https://lab.example.org",
+	} {
+		if status, to, _ := get("80", host); status != http.StatusPermanentRedirect || to != want+"/gpus?since=1" {
+			t.Errorf("%s: %d to %q, want %s", host, status, to, want)
+		}
+	}
+	for _, port := range []string{"443", "8443"} {
+		if status, to, text := get(port, now.Name); status != http.StatusBadRequest || to != "" || !strings.Contains(text, "HTTPS") {
+			t.Errorf("port %s: %d to %q: %s", port, status, to, text)
 		}
 	}
 }

@@ -27,7 +27,10 @@ import (
 func tailnetLab(t *testing.T, config string) *appliance {
 	t.Helper()
 	dir := t.TempDir()
-	cfg, err := loadConfig(writeConfig(t, "dataDir: "+dir+"\nhttpPort: 0\n"+config))
+	if !strings.Contains(config, "httpPort:") {
+		config = "httpPort: 0\n" + config
+	}
+	cfg, err := loadConfig(writeConfig(t, "dataDir: "+dir+"\n"+config))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -115,5 +117,76 @@ func TestTailnetUpCommand(t *testing.T) {
 	}
 	if code, out, errs = up(); code != exitOK || strings.Contains(errs, "/auth/") || !strings.Contains(out, "gpulab."+tailnettest.Domain) {
 		t.Errorf("once more: %d\n%s\n%s", code, out, errs)
+	}
+}
+
+// TestTailnetUpEnds: the command that waits for somebody to let the lab in ends when gpulab does, when somebody else turns
+// the tailnet off, and when it is interrupted, which changes nothing; it has shown the address once.
+func TestTailnetUpEnds(t *testing.T) {
+	needRoot(t)
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	control.RequireAuth = true
+	for name, c := range map[string]struct {
+		end   func(l *appliance, interrupt, stop func()) error
+		code  int
+		says  string
+		state string
+	}{
+		"gpulab ends": {func(_ *appliance, _, stop func()) error { stop(); return nil }, exitNotRunning, "gpulab init", ctl.TailnetLogin},
+		"turned off":  {func(l *appliance, _, _ func()) error { _, err := l.TailnetDown(t.Context()); return err }, exitNotReady, "not in the tailnet yet", ctl.TailnetOff},
+		"interrupted": {func(_ *appliance, interrupt, _ func()) error { interrupt(); return nil }, exitFailure, "gpulab goes on trying", ctl.TailnetLogin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := tailnetLab(t, "")
+			socket := filepath.Join(t.TempDir(), "s")
+			serving, stop := context.WithCancel(t.Context())
+			served := make(chan error, 1)
+			go func() { served <- ctl.Serve(serving, socket, &inTailnet{l: l}) }()
+			for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				if _, err := ctl.NewClient(socket).Tailnet(t.Context()); err == nil {
+					break
+				} else if time.Now().After(end) {
+					t.Fatal(err)
+				}
+			}
+			following, interrupt := context.WithCancel(t.Context())
+			says, errs := io.Pipe()
+			code := make(chan int, 1)
+			go func() {
+				code <- run(following, []string{"tailnet", "up", "--socket", socket, "--login-server", control.URL}, strings.NewReader(""), io.Discard, errs)
+				_ = errs.Close()
+			}()
+			var address string
+			var rest []string
+			for lines := bufio.NewScanner(says); lines.Scan(); {
+				rest = append(rest, lines.Text())
+				if address == "" && strings.Contains(lines.Text(), control.URL+"/auth/") {
+					address = strings.TrimSpace(lines.Text())
+					if err := c.end(l, interrupt, stop); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			text := strings.Join(rest, "\n") + "\n"
+			if got := <-code; got != c.code || !strings.Contains(text, c.says) || strings.Count(text, address) != 1 || strings.Count(text, terminalQR(address)) != 1 {
+				t.Errorf("exit code %d, want %d:\n%s", got, c.code, text)
+			}
+			if now := l.tailnetNow(); now.State != c.state {
+				t.Errorf("then it is %+v", now)
+			}
+			if c.state == ctl.TailnetLogin {
+				control.CompleteAuth(address)
+				for end := time.Now().Add(time.Minute); l.tailnetNow().State != ctl.TailnetUp; time.Sleep(20 * time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatalf("somebody has let the lab in, and it is %+v", l.tailnetNow())
+					}
+				}
+			}
+			interrupt()
+			stop()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package mail_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -424,15 +425,52 @@ func TestHeaderInjection(t *testing.T) {
 	}
 	look(h, mail.Notice{Kind: mail.Jobs, Key: "1", To: []int64{h.ben.ID}, Subject: "Job “" + evil + "” has ended", Text: "Your job has ended.\n.\r\nQUIT", Path: "/jobs/1"})
 	m := server.Wait(t, "ben@example.org", "has ended")
-	for name := range m.Header {
+	plainHeaders(t, m)
+	if !strings.Contains(m.Text, "QUIT") || len(server.Mails()) != 1 {
+		t.Errorf("the mail is %+v", m)
+	}
+
+	// The mails that somebody asked for, of a lab and by people who are called like that.
+	h.Service = mail.New(mail.ServiceConfig{DB: h.db, Mail: mail.Config{From: "gpulab@lab.example", Server: "127.0.0.1", Port: port, Security: mail.None}, People: h.people, Lab: evil, URL: func() string { return labURL }, Pauses: quick})
+	h.people.UsePost(h.Service)
+	if err := h.people.AskToJoin(t.Context(), users.NewUser{Handle: "zoe", Email: "zoe@example.org"}, "", "a long password of zoe", "10.0.0.9"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.db.Exec("UPDATE users SET name = ?", evil); err != nil {
+		t.Fatal(err)
+	}
+	asked, err := h.people.SignUps(t.Context())
+	if err != nil || len(asked) != 1 {
+		t.Fatal(asked, err)
+	}
+	if _, err := h.people.Approve(t.Context(), asked[0].ID, users.RoleMember, ""); err != nil {
+		t.Fatal(err)
+	}
+	h.ada.Name = evil
+	h.invite("max@example.org")
+	if tested, err := h.Test(t.Context(), evil, "may@example.org"); err != nil || !tested.OK {
+		t.Errorf("a test: %+v, %v", tested, err)
+	}
+	plainHeaders(t, server.Wait(t, "zoe@example.org", "Your account at"))
+	plainHeaders(t, server.Wait(t, "max@example.org", "Invitation to"))
+	plainHeaders(t, server.Wait(t, "may@example.org", "Test from"))
+}
+
+// plainHeaders fails a test where a mail has a header that the lab does not write, or one of several lines.
+func plainHeaders(t *testing.T, m mailtest.Mail) {
+	t.Helper()
+	for name, values := range m.Header {
 		switch name {
 		case "From", "To", "Subject", "Date", "Message-Id", "Mime-Version", "Content-Type", "Content-Transfer-Encoding", "Auto-Submitted", "List-Unsubscribe":
 		default:
 			t.Errorf("the mail has a header %s", name)
 		}
+		if len(values) != 1 {
+			t.Errorf("the mail has %d headers %s", len(values), name)
+		}
 	}
-	if !strings.Contains(m.Text, "QUIT") || len(server.Mails()) != 1 || strings.ContainsAny(m.Subject, "\r\n\u2028\u202e") {
-		t.Errorf("the mail is %+v", m)
+	if strings.ContainsAny(m.Subject, "\r\n\u2028\u202e") {
+		t.Errorf("the subject is %q", m.Subject)
 	}
 }
 
@@ -589,6 +627,35 @@ func TestApproval(t *testing.T) {
 	}
 	if m := server.Wait(t, "zoe@example.org", "Your account at Vision lab"); !strings.Contains(m.Text, "Sign in as zoe") {
 		t.Errorf("the mail is %s", m.Text)
+	}
+}
+
+// TestNobodyChooses: who wants no other mail gets an invitation and a test all the same, and no kind of these is declined.
+func TestNobodyChooses(t *testing.T) {
+	server, port := mailtest.Start(t, mailtest.Options{})
+	h := newHouse(t, plain(port), quick)
+	h.run()
+	none := map[mail.Kind]bool{}
+	for _, r := range mail.Kinds(users.RoleAdmin) {
+		none[r.Kind] = false
+	}
+	if err := h.Choose(t.Context(), h.ada, none); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []mail.Kind{mail.Invitation, mail.Approval, mail.Trial} {
+		if err := h.Choose(t.Context(), h.ada, map[mail.Kind]bool{kind: false}); !errors.Is(err, mail.ErrKind) {
+			t.Errorf("%s is declined: %v", kind, err)
+		}
+	}
+	token := h.invite(h.ada.Email)
+	if tested, err := h.Test(t.Context(), "ben", h.ada.Email); err != nil || !tested.OK {
+		t.Fatal(tested, err)
+	}
+	if m := server.Wait(t, h.ada.Email, "Test from Vision lab"); !strings.Contains(m.Text, "the test that ben asked for") {
+		t.Errorf("the test is %s", m.Text)
+	}
+	if m := server.Wait(t, h.ada.Email, "Invitation to Vision lab"); !strings.Contains(m.Text, token) {
+		t.Errorf("the invitation is %s", m.Text)
 	}
 }
 

@@ -350,7 +350,7 @@ func TestControlServerAway(t *testing.T) {
 	}
 }
 
-// TestStrangeControlServers: one that never answers, one that answers nonsense, and one that is slow.
+// TestStrangeControlServers: one that never answers, one that answers nonsense, and one that refuses.
 func TestStrangeControlServers(t *testing.T) {
 	held := make(chan struct{})
 	defer close(held)

@@ -224,6 +224,14 @@ func TestInvitedOverTheNetwork(t *testing.T) {
 	token = link()
 	visit("else@example.org").post("/welcome?token="+token, "/welcome", url.Values{"token": {token}, "guest": {"yes"}}).want(t, http.StatusUnprocessableEntity, "Another account at the tailnet is linked")
 
+	// Or whoever has the account's password links them.
+	visit("gus@example.org")
+	gus := l.client(t, "gus")
+	gus.post("/account/identities/tailnet", "/account/identities/tailnet/link", url.Values{"old": {"gus-password"}}).want(t, http.StatusSeeOther)
+	c = visit("gus@example.org")
+	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusSeeOther)
+	c.get("/account").want(t, http.StatusOK, "gus@example.org")
+
 	g.required = true
 	token = invite()
 	c = visit("tom@example.org")
