@@ -813,7 +813,7 @@ func (l *appliance) notices(handle string) []notebooks.Notice {
 	var list []notebooks.Notice
 	for _, s := range l.fleet.Snapshots() {
 		for i := range s.GPUs {
-			if text := s.GPUs[i].Crowded(handle); text != "" && s.Error == "" {
+			if text := s.GPUs[i].CrowdedBriefly(handle, notebooks.NoticeLength); text != "" && s.Error == "" {
 				list = append(list, notebooks.Notice{Key: "memory " + s.GPUs[i].UUID, Text: text})
 			}
 		}

@@ -1,10 +1,12 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/gpulab/gpulab/internal/units"
 )
@@ -17,8 +19,34 @@ const crowdedFrom = 0.9
 // who has how much of it; "" while it is not, or they are alone on it. A GPU's
 // MIG instances have memory of their own, which nobody shares.
 func (g *GPU) Crowded(handle string) string {
-	if len(g.Instances) > 0 || g.MemoryUsed == nil || g.MemoryTotal == nil || float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
+	people := g.crowd(handle)
+	if people == nil {
 		return ""
+	}
+	return fmt.Sprintf("The memory of GPU %d is nearly full: %s of %s (%s). A program that asks for more fails.",
+		g.Index, units.Bytes(*g.MemoryUsed), units.Bytes(*g.MemoryTotal), strings.Join(people, ", "))
+}
+
+// CrowdedBriefly is Crowded in at most so many characters, if these are enough
+// for a sentence: oneself and who has most are named first, the others counted.
+func (g *GPU) CrowdedBriefly(handle string, most int) string {
+	people := g.crowd(handle)
+	text := g.Crowded(handle)
+	for named := len(people); named > 0 && utf8.RuneCountInString(text) > most; named-- {
+		who := strings.Join(people[:named], ", ")
+		if others := len(people) - named; others > 0 {
+			who += fmt.Sprintf(" and %d more", others)
+		}
+		text = fmt.Sprintf("The memory of GPU %d is nearly full, %s of %s: %s.", g.Index, units.Bytes(*g.MemoryUsed), units.Bytes(*g.MemoryTotal), who)
+	}
+	return text
+}
+
+// crowd lists who has how much of a GPU's memory, which is nearly full and which
+// somebody shares, beginning with them and who has most; nil otherwise.
+func (g *GPU) crowd(handle string) []string {
+	if len(g.Instances) > 0 || g.MemoryUsed == nil || g.MemoryTotal == nil || float64(*g.MemoryUsed) < crowdedFrom*float64(*g.MemoryTotal) {
+		return nil
 	}
 	people := map[string]*float64{} // what each is known to have; nil where that is not known
 	for _, h := range g.Holders {
@@ -29,7 +57,13 @@ func (g *GPU) Crowded(handle string) string {
 	}
 	delete(people, "")
 	if _, here := people[handle]; !here || len(people) < 2 {
-		return ""
+		return nil
+	}
+	has := func(name string) float64 {
+		if m := people[name]; m != nil {
+			return *m
+		}
+		return -1
 	}
 	names := slices.SortedFunc(maps.Keys(people), func(a, b string) int {
 		switch handle { // oneself first
@@ -38,20 +72,19 @@ func (g *GPU) Crowded(handle string) string {
 		case b:
 			return 1
 		}
-		return strings.Compare(a, b)
+		return cmp.Or(cmp.Compare(has(b), has(a)), strings.Compare(a, b))
 	})
 	for i, name := range names {
-		has := "not known how much"
+		memory := "not known how much"
 		if m := people[name]; m != nil {
-			has = units.Bytes(uint64(*m))
+			memory = units.Bytes(uint64(*m))
 		}
 		if name == handle {
 			name = "you"
 		}
-		names[i] = name + " " + has
+		names[i] = name + " " + memory
 	}
-	return fmt.Sprintf("The memory of GPU %d is nearly full: %s of %s (%s). A program that asks for more fails.",
-		g.Index, units.Bytes(*g.MemoryUsed), units.Bytes(*g.MemoryTotal), strings.Join(names, ", "))
+	return names
 }
 
 // inWords names whom a process belongs to.

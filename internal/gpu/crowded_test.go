@@ -26,5 +26,24 @@ func TestCrowded(t *testing.T) {
 		if got := c.g.Crowded(c.who); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, got, c.want)
 		}
+		if got := c.g.CrowdedBriefly(c.who, len(c.want)); got != c.want {
+			t.Errorf("%s, briefly:\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+	lea, long := PodRef{UID: "l", User: "lea"}, PodRef{UID: "x", User: "somebody-with-a-long-name-of-30"}
+	three := append(both, Process{Pod: lea, MemoryUsed: gib(0.2)})
+	crowd := append(three, Process{Pod: long, MemoryUsed: gib(1)}, Process{Pod: PodRef{User: "max"}}, Process{Pod: PodRef{User: "eva"}, MemoryUsed: gib(0.1)})
+	for _, c := range []struct {
+		g    *GPU
+		most int
+		want string
+	}{
+		{full(22.5, three...), 120, "The memory of GPU 1 is nearly full, 22.5 GiB of 24 GiB: you 8 GiB, ada 14 GiB, lea 205 MiB."},
+		{full(22.5, crowd...), 130, "The memory of GPU 1 is nearly full, 22.5 GiB of 24 GiB: you 8 GiB, ada 14 GiB, somebody-with-a-long-name-of-30 1 GiB and 3 more."},
+		{full(22.5, crowd...), 100, "The memory of GPU 1 is nearly full, 22.5 GiB of 24 GiB: you 8 GiB, ada 14 GiB and 4 more."},
+	} {
+		if got := c.g.CrowdedBriefly("ben", c.most); got != c.want {
+			t.Errorf("briefly:\n%s\nwant\n%s", got, c.want)
+		}
 	}
 }

@@ -37,6 +37,9 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
 	}
 }
 
+// NoticeLength is how many characters of a notice JupyterLab shows; it cuts the rest off.
+const NoticeLength = 140
+
 // Notice is something that a person in JupyterLab should know now.
 type Notice struct {
 	Key  string `json:"key"`  // the same while it is about the same
