@@ -19,7 +19,7 @@ import (
 
 func newGPUsHistory(a *app) *cobra.Command {
 	var asJSON bool
-	var since, gpu, by string
+	var since, gpu, user, by string
 	c := &cobra.Command{
 		Use: "history", Short: "Who used the GPUs: held, busy, idle, energy",
 		Long: `Who used the GPUs: for how many GPU hours they held one, in how many of them it
@@ -30,7 +30,7 @@ On a shared GPU everybody who holds it counts in full; energy is split by the
 measured use. Simulated GPUs have rows of their own. By gpu or hour a GPU
 counts once, however many hold it.`,
 		Example: "  sudo gpulab gpus history\n  sudo gpulab gpus history --since 30d --by gpu\n" +
-			"  sudo gpulab gpus history --gpu 0 --since 7d\n  sudo gpulab gpus history --by hour --json | jq '.[].idleSeconds'",
+			"  sudo gpulab gpus history --gpu gpu-two/0 --since 7d\n  sudo gpulab gpus history --user ada --by gpu\n  sudo gpulab gpus history --by hour --json | jq '.[].idleSeconds'",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			span, err := parseSpan(since)
@@ -43,7 +43,7 @@ counts once, however many hold it.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			rows, err := a.client().Usage(c.Context(), history.Filter{From: time.Now().Add(-span), GPU: gpu}, history.By(by))
+			rows, err := a.client().Usage(c.Context(), history.Filter{From: time.Now().Add(-span), GPU: gpu, User: user}, history.By(by))
 			var problem *ctl.Problem
 			if errors.As(err, &problem) && problem.Wrong {
 				return fail(exitUsage, "%w", err)
@@ -58,11 +58,13 @@ counts once, however many hold it.`,
 		},
 	}
 	c.Flags().StringVar(&since, "since", "24h", "how far back, such as 90m, 24h, 7d, 4w")
-	c.Flags().StringVar(&gpu, "gpu", "", "one GPU, by its number or UUID")
+	c.Flags().StringVar(&gpu, "gpu", "", "one GPU, by its number, MACHINE/NUMBER or UUID")
+	c.Flags().StringVar(&user, "user", "", "one person, by their sign-in name")
 	c.Flags().StringVar(&by, "by", string(history.ByUser), "what a row is about: "+strings.Join(history.Groupings(), ", "))
 	completeFlag(c, "by", history.Groupings()...)
 	completeFlag(c, "since", "24h", "7d", "30d")
 	completeFlag(c, "gpu")
+	completeFlag(c, "user")
 	jsonFlag(c, &asJSON)
 	return c
 }

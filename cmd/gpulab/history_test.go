@@ -66,12 +66,12 @@ func TestGPUsHistory(t *testing.T) {
 			}
 		}
 	}
-	code, out, _ := gpulab(t, "gpus", "history", "--socket", socket, "--json", "--since", "7d", "--gpu", "GPU-a")
+	code, out, _ := gpulab(t, "gpus", "history", "--socket", socket, "--json", "--since", "7d", "--gpu", "GPU-a", "--user", "ada")
 	var rows []history.Usage
 	if err := json.Unmarshal([]byte(out), &rows); code != exitOK || err != nil || len(rows) != 3 || rows[0].Held != 7200 {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
-	if ago := time.Since(d.asked.From); d.asked.GPU != "GPU-a" || ago < 7*24*time.Hour || ago > 7*24*time.Hour+time.Minute {
+	if ago := time.Since(d.asked.From); d.asked.GPU != "GPU-a" || d.asked.User != "ada" || ago < 7*24*time.Hour || ago > 7*24*time.Hour+time.Minute {
 		t.Errorf("asked %+v", d.asked)
 	}
 	for gpu, want := range map[string]int{"9": exitUsage, "broken": exitFailure} {

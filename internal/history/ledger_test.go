@@ -3,6 +3,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -402,7 +403,23 @@ func TestUsageFilters(t *testing.T) {
 			t.Errorf("%s: %d rows, %v s: %+v", name, len(rows), held, rows)
 		}
 	}
+	other := heldBy(idle(), "ben")
+	other.UUID, other.Index = "GPU-c", 1
+	elsewhere := snap(other)
+	elsewhere.Node = "second"
+	l.Add(elsewhere)
+	l.seconds(10, func(int) gpu.Snapshot { return elsewhere })
+	for card, held := range map[string]float64{"second/1": 10, snap().Node + "/1": 10, "0": 15} {
+		if rows := l.usage(Filter{GPU: card}, ByTotal); len(rows) != 1 || rows[0].Held != held {
+			t.Errorf("GPU %s: %+v", card, rows)
+		}
+	}
+	if _, err := l.Usage(t.Context(), Filter{GPU: "1"}, ByUser); err == nil || !strings.Contains(err.Error(), snap().Node+"/1, second/1") {
+		t.Errorf("a number that two machines have: %v", err)
+	}
 	for name, ask := range map[string]func() error{
+		"an unknown machine":  func() error { _, err := l.Usage(t.Context(), Filter{GPU: "third/1"}, ByUser); return err },
+		"a UUID of a machine": func() error { _, err := l.Usage(t.Context(), Filter{GPU: "second/GPU-c"}, ByUser); return err },
 		"an unknown card":     func() error { _, err := l.Usage(t.Context(), Filter{GPU: "GPU-z"}, ByUser); return err },
 		"an unknown number":   func() error { _, err := l.Usage(t.Context(), Filter{GPU: "9"}, ByUser); return err },
 		"an unknown grouping": func() error { _, err := l.Usage(t.Context(), Filter{}, "week"); return err },

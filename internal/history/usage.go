@@ -5,9 +5,12 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
 )
 
 // Filter chooses a part of the ledger. The zero value is all of it.
@@ -18,7 +21,7 @@ type Filter struct {
 	To   time.Time `json:"to,omitzero"`
 	// User is a person's handle.
 	User string `json:"user,omitempty"`
-	// GPU is a UUID, or the number of a GPU on its machine.
+	// GPU is a UUID, MACHINE/NUMBER, or the number alone where one machine has it.
 	GPU string `json:"gpu,omitempty"`
 }
 
@@ -234,30 +237,39 @@ func (r *Recorder) Totals(ctx context.Context, f Filter) (actual, simulated Usag
 }
 
 // findCards finds the ledger's numbers of a GPU: by its UUID, or by the number
-// it last had on its machine.
+// it last had on its machine, which other machines may have too.
 func (r *Recorder) findCards(ctx context.Context, name string) ([]int64, error) {
-	query, arg := `SELECT id FROM usage_gpus WHERE uuid = ?`, any(name)
-	if n, err := strconv.Atoi(name); err == nil {
-		query, arg = `SELECT id FROM usage_gpus WHERE number = ?`, n
+	node, number, ofNode := strings.Cut(name, "/")
+	if !ofNode {
+		node, number = "", name
 	}
-	rows, err := r.cfg.Store.DB().QueryContext(ctx, query, arg)
+	query, args := `SELECT id, node, number FROM usage_gpus WHERE uuid = ?`, []any{name}
+	if n, err := strconv.Atoi(number); err == nil {
+		query, args = `SELECT id, node, number FROM usage_gpus WHERE number = ? AND ? IN ('', node) ORDER BY node`, []any{n, node}
+	}
+	type card struct {
+		id   int64
+		name string
+	}
+	cards, err := store.All(ctx, r.cfg.Store.DB(), func(row store.Row) (c card, err error) {
+		var n int64
+		err = row.Scan(&c.id, &c.name, &n)
+		c.name += "/" + strconv.FormatInt(n, 10)
+		return c, err
+	}, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger of use: %w", err)
 	}
-	defer rows.Close()
 	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, fmt.Errorf("read the ledger of use: %w", err)
-		}
-		ids = append(ids, id)
+	var names []string
+	for _, c := range cards {
+		ids, names = append(ids, c.id), append(names, c.name)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the ledger of use: %w", err)
-	}
-	if len(ids) == 0 {
+	switch names = slices.Compact(names); {
+	case len(ids) == 0:
 		return nil, wrong("the ledger knows no GPU %q; `gpulab gpus` lists numbers, `gpulab gpus --json` UUIDs", name)
+	case len(names) > 1:
+		return nil, wrong("GPU %s is on several machines; name one of %s", name, strings.Join(names, ", "))
 	}
 	return ids, nil
 }
