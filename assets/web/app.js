@@ -123,10 +123,15 @@
   const live = document.getElementById("live");
   const lost = document.getElementById("live-lost");
   let connection = null;
-  let heard = Date.now();
+  let heard = Date.now(); // or tried to hear
+  let seen = heard; // the last value
 
+  const ago = (seconds) => (seconds < 100 ? `${seconds} s` : `${Math.round(seconds / 60)} min`);
   const setLost = (isLost) => {
-    if (lost) lost.hidden = !isLost;
+    if (lost) {
+      lost.hidden = !isLost;
+      lost.querySelector("[data-since]").textContent = ` ${ago(Math.max(0, Math.round((Date.now() - seen) / 1000)))} ago`;
+    }
     body.classList.toggle("stale", isLost);
   };
 
@@ -143,11 +148,11 @@
   if (live) {
     live.addEventListener("htmx:sse:after:connection", (event) => {
       connection = event.detail.connection;
-      heard = Date.now();
+      heard = seen = Date.now();
       setLost(false);
     });
     live.addEventListener("htmx:sse:before:message", () => {
-      heard = Date.now();
+      heard = seen = Date.now();
     });
     live.addEventListener("htmx:sse:error", (event) => refused(event.detail.status));
     for (const failed of ["htmx:response:error", "htmx:error"]) {
@@ -171,6 +176,9 @@
       if (connection?.reader) connection.reader.cancel();
       else connect();
     }, 5000);
+    setInterval(() => {
+      if (lost && !lost.hidden) setLost(true);
+    }, 1000);
   }
 
   // ---- can this browser hold the live connection that notebooks need?

@@ -575,6 +575,17 @@ func TestPagesLive(t *testing.T) {
 		streams(t, 1)
 	})
 
+	t.Run("it is said for how long nothing has come", func(t *testing.T) {
+		visit("/gpus")
+		run(ctx, t, `window.reached = window.fetch, window.fetch = () => Promise.reject(new TypeError("Failed to fetch"))`)
+		l.server.CloseClientConnections()
+		const said = `(document.getElementById("live-lost").checkVisibility() && document.getElementById("live-lost").innerText.match(/Live values stopped (\d+) s ago\./)?.[1])`
+		eventually(ctx, t, "seconds pass", said+` >= 3`)
+		run(ctx, t, `window.fetch = window.reached`)
+		eventually(ctx, t, "readings again", `document.getElementById("live-lost").hidden && !document.body.classList.contains("stale")`)
+		wrong.take()
+	})
+
 	t.Run("the viewer's clock does not matter", func(t *testing.T) {
 		for _, hours := range []int{1, -1} {
 			id, err := chromedp.Run(ctx, wrongClock(hours))
