@@ -589,7 +589,7 @@ func notices(p page) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 57, "<div>Live values stopped<span data-since></span>. Trying to reach the lab again… ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 57, "<div>Live values stopped<span data-since aria-hidden=\"true\"></span>. Trying to reach the lab again… ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
