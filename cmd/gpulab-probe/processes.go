@@ -15,10 +15,10 @@ import (
 // notKnown is how NVML says that it does not know a process's memory.
 const notKnown = ^uint64(0)
 
-// processes returns who uses the GPU, by PID. A process may be in more than
-// one of the driver's lists; they report the same memory, so the largest
-// counts, not the sum.
-func (r *reader) processes() []gpu.Process {
+// processes returns who uses the GPU, by PID, and whether the driver refuses to
+// tell of those that compute. A process may be in more than one of its lists;
+// they report the same memory, so the largest counts, not the sum.
+func (r *reader) processes() (list []gpu.Process, unknown bool) {
 	byPID := make(map[int]*gpu.Process)
 	take := func(graphics bool) func([]nvml.ProcessInfo, nvml.Return) {
 		return func(infos []nvml.ProcessInfo, ret nvml.Return) {
@@ -30,7 +30,8 @@ func (r *reader) processes() []gpu.Process {
 			}
 		}
 	}
-	take(false)(r.handle.GetComputeRunningProcesses())
+	computing, ret := r.handle.GetComputeRunningProcesses()
+	take(false)(computing, ret)
 	if r.driver.known["nvmlDeviceGetMPSComputeRunningProcesses"] {
 		take(false)(r.handle.GetMPSComputeRunningProcesses())
 	}
@@ -38,12 +39,11 @@ func (r *reader) processes() []gpu.Process {
 		take(true)(r.handle.GetGraphicsRunningProcesses())
 	}
 	r.addShares(byPID)
-	var out []gpu.Process
 	for _, p := range byPID {
-		out = append(out, *p)
+		list = append(list, *p)
 	}
-	slices.SortFunc(out, func(a, b gpu.Process) int { return a.PID - b.PID })
-	return out
+	slices.SortFunc(list, func(a, b gpu.Process) int { return a.PID - b.PID })
+	return list, ret != nvml.SUCCESS
 }
 
 // merge adds an entry of one of the driver's lists, of which that of graphics

@@ -127,7 +127,7 @@ func (r *reader) read(now time.Time) gpu.GPU {
 		r.slow.due = time.Time{} // once it is back
 		return gpu.GPU{Device: r.last.Device, Reading: gpu.Reading{Error: gone}}
 	}
-	g.Processes = r.processes()
+	g.Processes, g.ProcessesUnknown = r.processes()
 	r.rest(&g, now)
 	return g
 }

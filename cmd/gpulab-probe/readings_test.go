@@ -67,7 +67,7 @@ gpu 1 process 4194003 sm 10 memory 2GiB instance 1
 	if names := missing(g.Device, "Index", "MIG", "Slots"); names != nil {
 		t.Errorf("unknown about the GPU: %q", names)
 	}
-	if names := missing(g.Reading, "Instances", "Asleep", "XID", "Error"); names != nil {
+	if names := missing(g.Reading, "Instances", "Asleep", "XID", "ProcessesUnknown", "Error"); names != nil {
 		t.Errorf("unread: %q", names)
 	}
 	if names := missing(g.Health, "RetiredPages", "RetirePending"); names != nil {
@@ -132,6 +132,25 @@ func TestSharesOfTwo(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// A driver that does not say who is on a GPU is no driver that says nobody is.
+func TestProcessesUnknown(t *testing.T) {
+	t.Parallel()
+	root := simtest.Start(t, 1)
+	simtest.Play(t, root, "gpu 0 process 4194000 sm 60 memory 2GiB\ngpu 0 lists off\n")
+	p := start(t, simdriver.Library(root))
+	listed := func(want bool) func(gpu.GPU) string {
+		return func(g gpu.GPU) string {
+			if g.ProcessesUnknown == want || (len(g.Processes) == 1) != want || g.Error != "" || g.Utilization == nil {
+				return dump(g)
+			}
+			return ""
+		}
+	}
+	p.gpuReads(t, 0, listed(false))
+	simtest.Play(t, root, "gpu 0 process 4194000 sm 60 memory 2GiB\n")
+	p.gpuReads(t, 0, listed(true))
 }
 
 // Many GPUs, each with many users.

@@ -93,6 +93,8 @@ type Reading struct {
 	// XID is the number of the latest XID error since the probe started.
 	XID       *uint64   `json:"xid,omitempty"`
 	Processes []Process `json:"processes,omitempty"`
+	// ProcessesUnknown says that the driver does not tell which there are.
+	ProcessesUnknown bool `json:"processesUnknown,omitempty"`
 	// Error says, as a sentence for people, why the GPU could not be read.
 	Error string `json:"error,omitempty"`
 }

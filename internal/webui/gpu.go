@@ -22,6 +22,7 @@ type gpuPageView struct {
 	GPU        gpuView
 	Shares     []shareView
 	ShareNote  string // why the shares are not complete
+	Unlisted   bool   // the driver does not say which processes there are
 	Facts      []factView
 	Labels     []string // of its machine, for pods that ask for them
 	Span       chartSpan
@@ -249,6 +250,7 @@ func (s *Server) gpuNow(snapshot *gpu.Snapshot, g *gpu.GPU, v visitor) gpuPageVi
 	machine := s.machine(&only, v, false)
 	view := gpuPageView{Machine: machine, GPU: machine.GPUs[0], Facts: factsOf(g), LentAnyway: g.LentAnyway}
 	view.Shares, view.ShareNote = sharesOf(g, v)
+	view.Unlisted = g.ProcessesUnknown
 	view.Idle = s.idleHolders(g)
 	return view
 }

@@ -102,6 +102,10 @@ func TestPageOfAGPUThatTellsNothing(t *testing.T) {
 	l.fleet.publish(gpu.Snapshot{Node: "gpu-box", Time: time.Now(), GPUs: []gpu.GPU{{Device: gpu.Device{UUID: "GPU-silent"}}}})
 	page := l.client(t, "ben").get("/gpus/GPU-silent")
 	page.want(t, http.StatusOK, "Nothing was recorded in this window", "No program is running on it", "GPU-silent")
+	l.fleet.publish(gpu.Snapshot{Node: "gpu-box", Time: time.Now(), GPUs: []gpu.GPU{{Device: gpu.Device{UUID: "GPU-silent"}, Reading: gpu.Reading{ProcessesUnknown: true}}}})
+	if page := l.client(t, "ben").get("/gpus/GPU-silent"); !strings.Contains(page.body, "does not say which programs are on it") || strings.Contains(page.body, "No program is running") {
+		t.Errorf("programs that are not known are said not to be there:\n%s", visible(page.body))
+	}
 	if text := visible(page.body); strings.Contains(text, "0 MHz") || strings.Contains(text, "0 W") || strings.Contains(text, "ECC") {
 		t.Errorf("it shows what nobody knows:\n%s", text)
 	}

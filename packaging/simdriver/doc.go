@@ -54,6 +54,7 @@
 //	[at TIME] gpu GPU recovery ACTION        what the driver asks for: none, reset, reboot, drain, drain-and-reset
 //	[at TIME] gpu GPU persistence on|off
 //	[at TIME] gpu GPU limits on|off          it can limit what a control group takes of its memory, as it does, or not
+//	[at TIME] gpu GPU lists on|off           it says which processes are on it, as it does, or not
 //	[at TIME] gpu GPU mig PROFILE...|off     split into instances such as 1g.6gb; off: it could be
 //	[at TIME] gpu GPU ok                     all of the above is over
 //	[at TIME] gpu GPU use PERCENT [for TIME]

@@ -60,6 +60,7 @@ var verbs = map[string]verb{
 	"recovery":    {"gpu 0 recovery reset", parseRecovery},
 	"persistence": {"gpu 0 persistence off", func(s *step, w *words) error { return w.oneOf(&s.words, "on", "off") }},
 	"limits":      {"gpu 0 limits off", func(s *step, w *words) error { return w.oneOf(&s.words, "on", "off") }},
+	"lists":       {"gpu 0 lists off", func(s *step, w *words) error { return w.oneOf(&s.words, "on", "off") }},
 	"mig":         {"gpu 0 mig 1g.6gb 2g.12gb", parseMIG},
 }
 

@@ -45,7 +45,7 @@ func TestScriptRefusals(t *testing.T) {
 		"at soon gpu 0 lost":   `"soon" after "at" is no time such as 5s or 2m`,
 		"at -1s gpu 0 lost":    `"-1s" after "at" is no time`,
 		"gpu 16 lost":          `"16" is no number from 0 to 15`,
-		"gpu 0 explode":        `one of ecc, fail, hang, limits, lost, mig, ok,`,
+		"gpu 0 explode":        `one of ecc, fail, hang, limits, lists, lost, mig, ok,`,
 		"gpu 0 xid":            `"" is no number from 1 to 65535; write e.g. "gpu 0 xid 31 times 10000 by 4711 python3"`,
 		"gpu 0 xid 79 times 0": `"0" is no number from 1 to 1000000`,
 		"gpu 0 xid 79 by 7":    `the program's name is missing`,

@@ -159,8 +159,8 @@ func (c *condition) encode(b *bytes.Buffer) {
 		flag(c.lost), flag(c.hang), flag(c.removed), c.fail, c.recovery, flag(!c.persistenceOff))
 	fmt.Fprintf(b, "ecc_corrected=%d\necc_uncorrected=%d\nremaps_rows=%d\nremapped_correctable=%d\nremapped_uncorrectable=%d\n",
 		c.ecc.corrected, c.ecc.uncorrected, flag(!c.retires), c.remapped.corrected, c.remapped.uncorrected)
-	fmt.Fprintf(b, "remap_pending=%d\nremap_failed=%d\nretired=%d\nretire_pending=%d\nmig_capable=%d\nmig=%d\nlimits=%d\n",
-		flag(c.remapPending), flag(c.remapFailed), c.retired, flag(c.retirePending), flag(c.migCapable), flag(c.instances != ""), flag(!c.noLimits))
+	fmt.Fprintf(b, "remap_pending=%d\nremap_failed=%d\nretired=%d\nretire_pending=%d\nmig_capable=%d\nmig=%d\nlimits=%d\nunlisted=%d\n",
+		flag(c.remapPending), flag(c.remapFailed), c.retired, flag(c.retirePending), flag(c.migCapable), flag(c.instances != ""), flag(!c.noLimits), flag(c.unlisted))
 }
 
 func flag(on bool) int {

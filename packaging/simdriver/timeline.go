@@ -23,6 +23,7 @@ type condition struct {
 	retired             uint64
 	retirePending       bool
 	migCapable          bool
+	unlisted            bool   // it does not say which processes are on it
 	noLimits            bool   // it cannot limit what a control group takes of its memory
 	instances           string // MIG profiles with a space between, "" = MIG is off
 }
@@ -113,6 +114,8 @@ func (g *gpuState) apply(st step, since time.Duration) {
 		c.persistenceOff = has("off")
 	case "limits":
 		c.noLimits = has("off")
+	case "lists":
+		c.unlisted = has("off")
 	case "throttle":
 		c.throttle = 0
 		for _, word := range st.words {

@@ -9,6 +9,7 @@
 // bytes long: the older versions of the structure are prefixes of the newest.
 static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *out, size_t size, bool graphics) {
   READ_GPU(device, g, count);
+  if (g.unlisted) return NVML_ERROR_NO_PERMISSION;
   const unsigned int room = *count;
   unsigned int n = 0;
   if (sim_sees_processes())
@@ -76,6 +77,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
                                                     unsigned int *count, unsigned long long last) {
   READ_GPU(device, g, count);
   if (g.mig) return NVML_ERROR_NOT_SUPPORTED;
+  if (g.unlisted) return NVML_ERROR_NO_PERMISSION;
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   const unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000ull + (unsigned long long)now.tv_nsec / 1000ull;

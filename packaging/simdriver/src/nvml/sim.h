@@ -52,6 +52,7 @@ struct gpu {
   unsigned int retired, retire_pending;
   unsigned int mig_capable, mig;
   unsigned int limits;  // it can keep control groups within an amount of memory
+  unsigned int unlisted;  // it does not say which processes are on it
   struct instance instances[MAX_INSTANCES];
   unsigned int instance_count;
   unsigned int lost, hang, removed;

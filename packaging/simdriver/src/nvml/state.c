@@ -87,6 +87,7 @@ static const struct field {
     FIELD("pcie_generation", NUMBER, pcie_generation),
     FIELD("pcie_received_kb", NUMBER, pcie_received),
     FIELD("pcie_sent_kb", NUMBER, pcie_sent),
+    FIELD("unlisted", NUMBER, unlisted),
     FIELD("lost", NUMBER, lost),
     FIELD("hang", NUMBER, hang),
     FIELD("removed", NUMBER, removed),
