@@ -124,7 +124,7 @@ func (d *serviceDoors) keep(ctx context.Context) error {
 		}
 		delete(d.trouble, port)
 		srv := d.server(port, d.lab.certs.GetCertificate)
-		shut := d.lab.serviceOnTailnet(port, d.server(port, d.lab.tailnet.GetCertificate))
+		shut := d.lab.serviceOnTailnet(port, func() *http.Server { return d.server(port, d.lab.tailnet.GetCertificate) })
 		d.open[port] = func() {
 			_ = srv.Close()
 			shut()

@@ -35,7 +35,7 @@ func (l *appliance) newTailnet() (err error) {
 	var doors []tailnet.Door
 	for _, d := range l.doors() {
 		public := l.publicDoor(d)
-		d.handler, d.proxies = l.admitVisitors(d.handler), nil // who is there, the tailnet says
+		d.handler, d.proxies = l.admitVisitors(d.handler, d.what == "pages"), nil // who is there, the tailnet says
 		doors = append(doors, tailnet.Door{Port: d.port, Public: public, Serve: func(ctx context.Context, ln net.Listener) error {
 			srv := d.server(l.tailnet.GetCertificate)
 			srv.ConnContext = visiting
@@ -55,10 +55,11 @@ func (l *appliance) newTailnet() (err error) {
 }
 
 // serviceOnTailnet serves a service's port there, until close is called.
-func (l *appliance) serviceOnTailnet(port int, srv *http.Server) (close func()) {
-	srv.Handler, srv.ConnContext = l.admitVisitors(srv.Handler), visiting
+func (l *appliance) serviceOnTailnet(port int, server func() *http.Server) (close func()) {
 	return l.tailnet.Open(tailnet.Door{Port: port, Serve: func(ctx context.Context, ln net.Listener) error {
-		context.AfterFunc(ctx, func() { _ = srv.Close() })
+		srv := server()
+		srv.Handler, srv.ConnContext = l.admitVisitors(srv.Handler, false), visiting
+		defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
 		return srv.ServeTLS(limitPerAddress(ln, connectionsPerAddress, nil), "", "")
 	}})
 }
@@ -116,28 +117,31 @@ func (l *appliance) visitor(r *http.Request) (users.Outside, bool) {
 		name = v.who.Machine
 	}
 	who := l.visits.Judge(signin.Vouched{Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: keysOf(v.who)})
-	return l.shared(r.Context(), v.who, who), true
+	who.Machine = v.who.Login == ""
+	return l.shared(r.Context(), v.who, who)
 }
 
-// shared lets somebody of another tailnet in whom no entry names, once an account of this lab was linked with them.
-func (l *appliance) shared(ctx context.Context, v tailnet.Visitor, who users.Outside) users.Outside {
+// shared lets somebody of another tailnet in whom no entry names, once an account of this lab was linked with them; false
+// while that is not known.
+func (l *appliance) shared(ctx context.Context, v tailnet.Visitor, who users.Outside) (users.Outside, bool) {
 	who.ByHand = v.Shared && v.Login != ""
 	if who.Refused == "" || !who.ByHand {
-		return who
+		return who, true
 	}
-	switch linked, err := l.people.LinkedByHand(ctx, who); {
-	case err != nil:
+	linked, err := l.people.LinkedByHand(ctx, who)
+	if err != nil && ctx.Err() == nil {
 		slog.Error("whether a visitor over the tailnet has an account is not known", "err", err)
-	case linked:
+	}
+	if linked {
 		who.Refused, who.Create = "", false
 	}
-	return who
+	return who, err == nil
 }
 
 // admitVisitors keeps strangers out where signing in by the tailnet is required there. Whom the rules admit gets the
-// lab's pages as everywhere; only the other ways to sign in are closed. Somebody of another tailnet may show what an
-// admin has sent them.
-func (l *appliance) admitVisitors(next http.Handler) http.Handler {
+// lab's pages as everywhere; only the other ways to sign in are closed. At the pages' door, somebody of another tailnet
+// may show what an admin has sent them.
+func (l *appliance) admitVisitors(next http.Handler, pages bool) http.Handler {
 	if l.cfg.Tailnet.SignIn != tailnetRequire {
 		return next
 	}
@@ -148,7 +152,7 @@ func (l *appliance) admitVisitors(next http.Handler) http.Handler {
 			l.turnAway(w, "The tailnet does not tell this lab who you are. Sign in to the tailnet on this device again, or ask an admin of the lab.")
 		case who.Refused != "" && !who.ByHand:
 			l.turnAway(w, who.Refused)
-		case who.Refused != "" && !forInvited(r.URL.Path):
+		case who.Refused != "" && (!pages || !forInvited(r.URL.Path)):
 			l.turnAway(w, who.Refused+" With an invitation or a one-time link from them, open that here.")
 		case otherWayIn(r):
 			l.turnAway(w, "Over the tailnet, passwords are not taken, nor is another way to sign in: sign in as who you are there, on the sign-in page.")

@@ -227,6 +227,11 @@ func TestSharedVisitor(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
 	}
+	for _, path := range []string{"/join?token=x", "/assets/app.css"} {
+		if status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name+":8443", http.MethodGet, path); status != http.StatusForbidden {
+			t.Errorf("%s at the notebooks' door: %d %s", path, status, text)
+		}
+	}
 	ada, err := l.people.Create(t.Context(), users.NewUser{Handle: "ada", Role: users.RoleGuest})
 	if err != nil {
 		t.Fatal(err)
@@ -247,6 +252,27 @@ func TestSharedVisitor(t *testing.T) {
 	}
 	if status, text := page("/"); status != http.StatusForbidden {
 		t.Errorf("named no more: %d %s", status, text)
+	}
+}
+
+// TestServiceOnTailnet: a service's port is there again after the tailnet was turned off and on.
+func TestServiceOnTailnet(t *testing.T) {
+	control := tailnettest.Start(t, "127.0.0.1", "0")
+	l := tailnetLab(t, "")
+	shut := l.serviceOnTailnet(8500, func() *http.Server {
+		return &http.Server{ReadHeaderTimeout: time.Minute, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: l.tailnet.GetCertificate},
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a service") })}
+	})
+	defer shut()
+	laptop := control.Visit(t, "laptop")
+	for range 2 {
+		now := l.join(t, control)
+		if status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name+":8500", http.MethodGet, "/"); status != http.StatusOK || text != "a service" {
+			t.Errorf("%d %s", status, text)
+		}
+		if _, err := l.TailnetDown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -414,11 +414,18 @@ func TestUsageFilters(t *testing.T) {
 			t.Errorf("GPU %s: %+v", card, rows)
 		}
 	}
-	if _, err := l.Usage(t.Context(), Filter{GPU: "1"}, ByUser); err == nil || !strings.Contains(err.Error(), snap().Node+"/1, second/1") {
+	moved := snap(other)
+	moved.Node = "third"
+	l.Add(moved)
+	l.seconds(10, func(int) gpu.Snapshot { return moved })
+	if rows := l.usage(Filter{GPU: "GPU-c"}, ByTotal); len(rows) != 1 || rows[0].Held != 20 {
+		t.Errorf("a card that was moved: %+v", rows)
+	}
+	if _, err := l.Usage(t.Context(), Filter{GPU: "1"}, ByUser); err == nil || !strings.Contains(err.Error(), snap().Node+"/1, second/1, third/1") {
 		t.Errorf("a number that two machines have: %v", err)
 	}
 	for name, ask := range map[string]func() error{
-		"an unknown machine":  func() error { _, err := l.Usage(t.Context(), Filter{GPU: "third/1"}, ByUser); return err },
+		"an unknown machine":  func() error { _, err := l.Usage(t.Context(), Filter{GPU: "fourth/1"}, ByUser); return err },
 		"a UUID of a machine": func() error { _, err := l.Usage(t.Context(), Filter{GPU: "second/GPU-c"}, ByUser); return err },
 		"an unknown card":     func() error { _, err := l.Usage(t.Context(), Filter{GPU: "GPU-z"}, ByUser); return err },
 		"an unknown number":   func() error { _, err := l.Usage(t.Context(), Filter{GPU: "9"}, ByUser); return err },

@@ -244,7 +244,9 @@ func (r *Recorder) findCards(ctx context.Context, name string) ([]int64, error) 
 		node, number = "", name
 	}
 	query, args := `SELECT id, node, number FROM usage_gpus WHERE uuid = ?`, []any{name}
-	if n, err := strconv.Atoi(number); err == nil {
+	n, err := strconv.Atoi(number)
+	byNumber := err == nil
+	if byNumber {
 		query, args = `SELECT id, node, number FROM usage_gpus WHERE number = ? AND ? IN ('', node) ORDER BY node`, []any{n, node}
 	}
 	type card struct {
@@ -268,7 +270,7 @@ func (r *Recorder) findCards(ctx context.Context, name string) ([]int64, error) 
 	switch names = slices.Compact(names); {
 	case len(ids) == 0:
 		return nil, wrong("the ledger knows no GPU %q; `gpulab gpus` lists numbers, `gpulab gpus --json` UUIDs", name)
-	case len(names) > 1:
+	case byNumber && len(names) > 1:
 		return nil, wrong("GPU %s is on several machines; name one of %s", name, strings.Join(names, ", "))
 	}
 	return ids, nil

@@ -15,7 +15,7 @@ type further struct {
 // opened is one of them.
 type opened struct {
 	Door
-	end context.CancelFunc // nil while it is not open
+	end func() // nil while it is not open
 }
 
 // Open serves a further door whenever the lab is in its tailnet, until close is called. It is closed to the internet.
@@ -61,8 +61,11 @@ func (f *further) open(o *opened) {
 		n.service.cfg.Log.Error("a door on the tailnet is closed", "port", o.Port, "err", err)
 		return
 	}
-	var ctx context.Context
-	ctx, o.end = context.WithCancel(n.ctx)
+	ctx, cancel := context.WithCancel(n.ctx)
+	o.end = func() {
+		cancel()
+		_ = l.Close() // at once, for the port may be opened again
+	}
 	go func() {
 		defer l.Close()
 		if err := o.Serve(ctx, l); err != nil && ctx.Err() == nil {

@@ -70,6 +70,8 @@ func (s *Service) linkOutside(ctx context.Context, tx *sql.Tx, userID int64, o O
 	switch {
 	case o.Realm == "" || o.Subject == "":
 		return fmt.Errorf("link with %s: nobody is named", o.Provider)
+	case o.Machine:
+		return &Refusal{Text: "Whoever sits at " + o.Username + " would sign in to the account. It can be linked with a person’s login only."}
 	case o.Refused != "" && !o.ByHand:
 		return &Refusal{Text: o.Refused}
 	}
@@ -93,8 +95,8 @@ func (s *Service) linkOutside(ctx context.Context, tx *sql.Tx, userID int64, o O
 	return err
 }
 
-// LinkedByHand tells whether somebody has linked an outside account to one of the lab's, and no rules have given
-// that anything since.
+// LinkedByHand tells whether somebody has linked an outside account to one of the lab's, and nobody has left its role
+// to the rules since.
 func (s *Service) LinkedByHand(ctx context.Context, o Outside) (bool, error) {
 	id, err := findIdentity(ctx, s.db, o)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -129,8 +131,10 @@ func (s *Service) Unlink(ctx context.Context, userID, identityID int64, force bo
 				return false, err
 			}
 		}
-		_, err = tx.ExecContext(ctx, "DELETE FROM identities WHERE id = ?", identityID)
-		return false, err
+		if _, err := tx.ExecContext(ctx, "DELETE FROM identities WHERE id = ?", identityID); err != nil || len(list) > 1 || u.HasPassword {
+			return false, err
+		}
+		return true, endAll(ctx, tx, userID) // it has no way in any more
 	})
 	return gone, err
 }

@@ -34,7 +34,9 @@ type Link struct {
 	Handle  string // of that user; empty for PurposeAdminSetup
 	Name    string // shown name of that user
 	Role    Role   // of that user; RoleAdmin for PurposeAdminSetup
-	Expires time.Time
+	// HasPassword tells whether that user has one that this link replaces.
+	HasPassword bool
+	Expires     time.Time
 }
 
 // CreateLink makes a link that works once within ttl (LinkTTL if 0) and returns the token to put into its
@@ -140,7 +142,7 @@ func (s *Service) linkInfo(ctx context.Context, q querier, hash [sha256.Size]byt
 	if errors.Is(err, ErrNotFound) {
 		return Link{}, errLinkUnknown()
 	}
-	l.UserID, l.Handle, l.Name, l.Role = &u.ID, u.Handle, u.Name, u.Role
+	l.UserID, l.Handle, l.Name, l.Role, l.HasPassword = &u.ID, u.Handle, u.Name, u.Role, u.HasPassword
 	return l, err
 }
 
@@ -184,7 +186,7 @@ func (s *Service) RedeemLink(ctx context.Context, token, handle, name, password 
 }
 
 // RedeemLinkOutside uses a PurposePassword link up to link an outside account with the link's user, whose password
-// stays as it is. Errors are those of LinkOutside besides.
+// stays as it is, and whose sessions end. Errors are those of LinkOutside besides.
 func (s *Service) RedeemLinkOutside(ctx context.Context, token string, o Outside, remote string) (User, error) {
 	var u User
 	err := s.inTx(ctx, "link by a one-time link", func(tx *sql.Tx) error {
@@ -206,9 +208,17 @@ func (s *Service) RedeemLinkOutside(ctx context.Context, token string, o Outside
 		if _, err := tx.ExecContext(ctx, "UPDATE links SET used_at = ? WHERE token_hash = ?", s.now().UnixMilli(), hash[:]); err != nil {
 			return err
 		}
+		// Whoever needs a link may have lost more than a password.
+		if err := endAll(ctx, tx, u.ID); err != nil {
+			return err
+		}
 		return s.linkInvited(ctx, tx, u, o, "by a one-time link", remote)
 	})
-	return u, err
+	if err != nil {
+		return User{}, err
+	}
+	s.sessionsEnded(u.ID, "")
+	return u, nil
 }
 
 // linkInvited links an outside account with that of somebody who holds what an admin has sent.

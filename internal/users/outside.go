@@ -36,6 +36,8 @@ type Outside struct {
 	Suspend bool           // a refusal suspends the account
 	// ByHand lets the account be linked by hand although the rules refuse it, which know nobody like it.
 	ByHand bool
+	// Machine says that it is nobody's: no account of somebody can be linked with it.
+	Machine bool
 }
 
 // OutsideGroup is a group of the lab that the rules put somebody into. One that does not exist is left out.

@@ -161,8 +161,13 @@ func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u Use
 	if u.HasPassword {
 		return nil
 	}
-	if err := endPrograms(ctx, tx, u.ID); err != nil {
+	return endAll(ctx, tx, u.ID)
+}
+
+// endAll ends what somebody is signed in with: sessions, access tokens and SSH keys.
+func endAll(ctx context.Context, tx *sql.Tx, userID int64) error {
+	if err := endPrograms(ctx, tx, userID); err != nil {
 		return err
 	}
-	return endAccess(ctx, tx, u.ID)
+	return endAccess(ctx, tx, userID)
 }

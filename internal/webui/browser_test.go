@@ -221,6 +221,7 @@ func TestPagesInABrowser(t *testing.T) {
 	g := &guests{}
 	g.who.Store(guest("somebody.with.a.long.name@another-university.example.org"))
 	visited := newLabWith(t, func(c *webui.Config) { c.Network = g.way() })
+	visited.users.exec(t, "UPDATE users SET password_hash = '' WHERE id = 4")
 	guestLink, err := visited.users.CreateLink(ctx, users.Link{Purpose: users.PurposePassword, UserID: ptr(int64(4))}, time.Hour)
 	if err != nil {
 		t.Fatal(err)

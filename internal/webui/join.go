@@ -126,7 +126,11 @@ func (s *Server) join(w http.ResponseWriter, r *http.Request, v visitor) error {
 
 func (s *Server) joined(r *http.Request, view joinView) (users.User, error) {
 	password, user := r.PostForm.Get("password"), view.Form.user()
-	if guest := s.invited(r); guest != nil && guest.Wanted {
+	guest := s.invited(r)
+	if err := s.onlyByNetwork(r, guest); err != nil {
+		return users.User{}, err
+	}
+	if guest != nil && guest.Wanted {
 		user.Outside = &guest.Outside
 		if guest.Only {
 			return s.cfg.Users.Join(r.Context(), view.Token, user, "", remote(r))

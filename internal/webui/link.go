@@ -29,6 +29,14 @@ func (v linkView) title() string {
 	return "Choose a password"
 }
 
+// offer takes back that somebody may sign in by the network, where the link makes a new account, or is there to replace a
+// password that others may know.
+func (v *linkView) offer() {
+	if v.Guest != nil && (v.newAccount() || v.Link.HasPassword && !v.Guest.Only) {
+		v.Guest = nil
+	}
+}
+
 // linkPage shows the form behind a link. Looking at it does not use it up: mail
 // programs open links before people do.
 func (s *Server) linkPage(w http.ResponseWriter, r *http.Request, v visitor) error {
@@ -38,6 +46,7 @@ func (s *Server) linkPage(w http.ResponseWriter, r *http.Request, v visitor) err
 		return linkProblem(err)
 	}
 	view.Link = link
+	view.offer()
 	s.render(w, r, http.StatusOK, linkPage(s.page(w, r, v, view.title(), ""), view))
 	return nil
 }
@@ -67,6 +76,7 @@ func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) e
 		return linkProblem(err)
 	}
 	view.Link = link
+	view.offer()
 	user, err := s.redeem(r, view)
 	switch {
 	case err == nil:
@@ -85,7 +95,10 @@ func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) e
 var errPasswordsDiffer = errors.New("the two passwords are not the same")
 
 func (s *Server) redeem(r *http.Request, view linkView) (users.User, error) {
-	if view.Guest != nil && view.Guest.Wanted && !view.newAccount() {
+	if err := s.onlyByNetwork(r, view.Guest); err != nil {
+		return users.User{}, err
+	}
+	if view.Guest != nil && view.Guest.Wanted {
 		return s.cfg.Users.RedeemLinkOutside(r.Context(), view.Token, view.Guest.Outside, remote(r))
 	}
 	password := r.PostForm.Get("password")

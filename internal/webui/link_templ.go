@@ -112,7 +112,7 @@ func linkPage(p page, view linkView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if view.Guest != nil && !view.newAccount() {
+			if view.Guest != nil {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "<form class=\"card stack\" method=\"post\" action=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -191,7 +191,7 @@ func linkPage(p page, view linkView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			if view.Guest == nil || !view.Guest.Only || view.newAccount() {
+			if view.Guest == nil || !view.Guest.Only {
 				templ_7745c5c3_Err = passwordLink(p, view).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -311,7 +311,7 @@ func passwordLink(p page, view linkView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		var templ_7745c5c3_Var16 = []any{"button", templ.KV("primary", view.Guest == nil || view.newAccount())}
+		var templ_7745c5c3_Var16 = []any{"button", templ.KV("primary", view.Guest == nil)}
 		templ_7745c5c3_Err = templ.RenderCSSItems(ctx, templ_7745c5c3_Buffer, templ_7745c5c3_Var16...)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err

@@ -132,6 +132,14 @@ func (s *Server) leaveTailnet(w http.ResponseWriter, r *http.Request, v visitor)
 	return seeOther("/tailnet")
 }
 
+// onlyByNetwork refuses somebody who comes in by the network alone, and whom it does not vouch for at the moment.
+func (s *Server) onlyByNetwork(r *http.Request, guest *invitedView) error {
+	if s.cfg.Network != nil && s.cfg.Network.Required(r) && guest == nil {
+		return errNotOverNetwork
+	}
+	return nil
+}
+
 // network is the way to sign in by the connection, for providers that pages list.
 func (s *Server) network() []signin.Info {
 	if s.cfg.Network == nil {
@@ -154,7 +162,7 @@ func (s *Server) addNetwork(r *http.Request, view *loginView) {
 	view.Only = s.cfg.Network.Required(r)
 	if who, ok := s.cfg.Network.Visitor(r); ok {
 		view.Guest = &guestView{Name: s.cfg.Network.Info.Name, Title: who.Title, Username: who.Username, Refused: who.Refused}
-		if who.ByHand && !view.Only {
+		if who.ByHand && who.Refused != "" && !view.Only {
 			view.Guest.Refused += " If you have an account here, sign in with its password, and link the two on its page."
 		}
 	}
@@ -173,7 +181,7 @@ func (s *Server) invited(r *http.Request) *invitedView {
 		return nil
 	}
 	who, ok := s.cfg.Network.Visitor(r)
-	if !ok || who.Refused != "" && !who.ByHand {
+	if !ok || who.Machine || who.Refused != "" && !who.ByHand {
 		return nil
 	}
 	only := s.cfg.Network.Required(r)

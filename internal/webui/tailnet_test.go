@@ -84,6 +84,7 @@ func TestFunnelPages(t *testing.T) {
 // guests is a network that vouches for one visitor, or for nobody.
 type guests struct {
 	who      atomic.Pointer[users.Outside]
+	unknown  atomic.Bool // at the moment
 	required bool
 }
 
@@ -91,7 +92,7 @@ func (g *guests) way() *webui.Network {
 	return &webui.Network{Info: signin.Info{Name: "tailnet", Title: "the tailnet", Network: true},
 		Visitor: func(*http.Request) (users.Outside, bool) {
 			who := g.who.Load()
-			if who == nil {
+			if who == nil || g.unknown.Load() {
 				return users.Outside{}, false
 			}
 			return *who, true
@@ -191,6 +192,7 @@ func TestInvitedOverTheNetwork(t *testing.T) {
 	c.post("/join?token="+token, "/join", form(token, "zoe", "guest", "yes")).want(t, http.StatusUnprocessableEntity, "at least 10")
 	c.post("/join?token="+token, "/join", form(token, "zoe", "password", password, "again", password, "guest", "yes")).want(t, http.StatusSeeOther)
 	c = visit("zoe@example.org")
+	c.get("/login").want(t, http.StatusOK, `action="/signin/tailnet"`, "Sign in as zoe@example.org")
 	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusSeeOther)
 	c.get("/account").want(t, http.StatusOK, "zoe@example.org", "A Guest")
 	l.client(t, "ada").get("/audit").want(t, http.StatusOK, "zoe@example.org at tailnet, by the invitation")
@@ -213,13 +215,17 @@ func TestInvitedOverTheNetwork(t *testing.T) {
 		}
 		return token
 	}
+	// A link that replaces a password is for a password: others may know the old one.
 	token = link()
+	if got := c.get("/welcome?token=" + token); strings.Contains(got.body, "max@example.org") || !strings.Contains(got.body, "Choose a password") {
+		t.Error("a new password is not asked for")
+	}
+	elsewhere := l.client(t, "ben")
+	l.users.exec(t, "UPDATE users SET password_hash = '' WHERE handle = 'ben'")
 	c.get("/welcome?token="+token).want(t, http.StatusOK, "Sign in as max@example.org", "Set the password")
 	c.post("/welcome?token="+token, "/welcome", url.Values{"token": {token}, "guest": {"yes"}}).want(t, http.StatusSeeOther)
 	c.get("/account").want(t, http.StatusOK, "max@example.org")
-	if _, err := l.users.Authenticate(t.Context(), "ben", "ben-password", ""); err != nil {
-		t.Errorf("ben's password: %v", err)
-	}
+	elsewhere.get("/account").want(t, http.StatusSeeOther) // who needs a link may have lost more
 	c.post("/account", "/welcome", url.Values{"token": {token}, "guest": {"yes"}}).want(t, http.StatusGone, "already used")
 	token = link()
 	visit("else@example.org").post("/welcome?token="+token, "/welcome", url.Values{"token": {token}, "guest": {"yes"}}).want(t, http.StatusUnprocessableEntity, "Another account at the tailnet is linked")
@@ -246,11 +252,46 @@ func TestInvitedOverTheNetwork(t *testing.T) {
 	c.post("/login", "/signin/tailnet", nil).want(t, http.StatusSeeOther)
 	c.get("/account").want(t, http.StatusOK, "tom@example.org")
 
+	// While nobody vouches for who sends the form, it is not taken.
+	token = invite()
+	c = visit("who@example.org")
+	c.get("/join?token="+token).want(t, http.StatusOK)
+	g.unknown.Store(true)
+	c.post("/join?token="+token, "/join", form(token, "who", "password", password, "again", password)).want(t, http.StatusForbidden)
+	g.unknown.Store(false)
+
+	// An account that lives by it alone ends with it.
+	tom, err := l.users.ByHandle(t.Context(), "tom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tomHere := visit("tom@example.org")
+	tomHere.post("/login", "/signin/tailnet", nil).want(t, http.StatusSeeOther)
+	list, err := l.users.Identities(t.Context(), tom.ID)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	if _, err := l.users.Unlink(t.Context(), tom.ID, list[0].ID, true); err != nil {
+		t.Fatal(err)
+	}
+	tomHere.get("/account").want(t, http.StatusSeeOther)
+
+	// A machine that is nobody's becomes nobody's account.
+	g.required = false
+	kiosk := guest("kiosk-1")
+	kiosk.Machine = true
+	g.who.Store(kiosk)
+	token = invite()
+	if got := l.client(t, "").get("/join?token=" + token); strings.Contains(got.body, `name="guest"`) {
+		t.Error("an account is offered to be linked with a machine that is nobody's")
+	}
+	lea := l.client(t, "lea")
+	lea.post("/account/identities/tailnet", "/account/identities/tailnet/link", url.Values{"old": {"lea-password"}}).want(t, http.StatusForbidden, "Whoever sits at kiosk-1")
+
 	// Whom the rules refuse is not linked with anything, whoever has invited them.
 	refused := guest("mallory@example.org")
 	refused.Refused = "Your account at the tailnet is not in a group that may use this lab."
 	g.who.Store(refused)
-	g.required = false
 	token = invite()
 	c = l.client(t, "")
 	if got := c.get("/join?token=" + token); strings.Contains(got.body, `name="guest"`) {
