@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -61,11 +59,8 @@ func TestUnencryptedOverTailnet(t *testing.T) {
 	now := l.join(t, control)
 	laptop := control.Visit(t, "laptop")
 	client := &http.Client{
-		Timeout: 30 * time.Second,
-		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			_, port, _ := net.SplitHostPort(address)
-			return laptop.Dial(ctx, network, net.JoinHostPort(now.Addresses[0], port))
-		}},
+		Timeout:       30 * time.Second,
+		Transport:     &http.Transport{DisableKeepAlives: true, DialContext: dialFrom(laptop, now.Addresses[0])},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	get := func(port, host string) (status int, to, text string) {

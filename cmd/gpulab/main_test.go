@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -176,6 +177,13 @@ func (d *daemon) PasswordLink(_ context.Context, handle string) (ctl.UserWithLin
 // serve runs a daemon on a socket of its own.
 func serve(t *testing.T, d ctl.Daemon) (socket string) {
 	t.Helper()
+	socket, _ = serveUntil(t, d)
+	return socket
+}
+
+// serveUntil is serve for a daemon that may end before the test.
+func serveUntil(t *testing.T, d ctl.Daemon) (socket string, end func()) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "gpulab") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)
@@ -184,20 +192,21 @@ func serve(t *testing.T, d ctl.Daemon) (socket string) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- ctl.Serve(ctx, socket, d) }()
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 		_ = os.RemoveAll(dir)
 	})
+	t.Cleanup(end)
 	for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
 		if _, err := ctl.NewClient(socket).Status(t.Context()); err == nil {
-			return socket
+			return socket, end
 		}
 	}
 	t.Fatal("the daemon does not answer")
-	return ""
+	return "", nil
 }
 
 func needRoot(t *testing.T) {

@@ -94,13 +94,18 @@ func (l *appliance) trusting(dial func(ctx context.Context, network, address str
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted}}}
 }
 
+// dialFrom connects from a machine of the tailnet to the lab's address there, whatever name is asked for.
+func dialFrom(from *tailnettest.Visitor, at string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, port, _ := net.SplitHostPort(address)
+		return from.Dial(ctx, network, net.JoinHostPort(at, port))
+	}
+}
+
 // visitPage opens an address from a machine of the tailnet.
 func (l *appliance) visitPage(t *testing.T, from *tailnettest.Visitor, at, name, method, path string) (int, string) {
 	t.Helper()
-	client := l.trusting(func(ctx context.Context, network, address string) (net.Conn, error) {
-		_, port, _ := net.SplitHostPort(address)
-		return from.Dial(ctx, network, net.JoinHostPort(at, port))
-	})
+	client := l.trusting(dialFrom(from, at))
 	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+name+path, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -138,17 +137,7 @@ func TestTailnetUpEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := tailnetLab(t, "")
-			socket := filepath.Join(t.TempDir(), "s")
-			serving, stop := context.WithCancel(t.Context())
-			served := make(chan error, 1)
-			go func() { served <- ctl.Serve(serving, socket, &inTailnet{l: l}) }()
-			for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				if _, err := ctl.NewClient(socket).Tailnet(t.Context()); err == nil {
-					break
-				} else if time.Now().After(end) {
-					t.Fatal(err)
-				}
-			}
+			socket, stop := serveUntil(t, &inTailnet{l: l})
 			following, interrupt := context.WithCancel(t.Context())
 			says, errs := io.Pipe()
 			code := make(chan int, 1)
@@ -183,10 +172,6 @@ func TestTailnetUpEnds(t *testing.T) {
 				}
 			}
 			interrupt()
-			stop()
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -19,19 +20,18 @@ const crowdedFrom = 0.9
 // who has how much of it; "" while it is not, or they are alone on it. A GPU's
 // MIG instances have memory of their own, which nobody shares.
 func (g *GPU) Crowded(handle string) string {
-	people := g.crowd(handle)
-	if people == nil {
-		return ""
-	}
-	return fmt.Sprintf("The memory of GPU %d is nearly full: %s of %s (%s). A program that asks for more fails.",
-		g.Index, units.Bytes(*g.MemoryUsed), units.Bytes(*g.MemoryTotal), strings.Join(people, ", "))
+	return g.CrowdedBriefly(handle, math.MaxInt)
 }
 
 // CrowdedBriefly is Crowded in at most so many characters, if these are enough
 // for a sentence: oneself and who has most are named first, the others counted.
 func (g *GPU) CrowdedBriefly(handle string, most int) string {
 	people := g.crowd(handle)
-	text := g.Crowded(handle)
+	if people == nil {
+		return ""
+	}
+	text := fmt.Sprintf("The memory of GPU %d is nearly full: %s of %s (%s). A program that asks for more fails.",
+		g.Index, units.Bytes(*g.MemoryUsed), units.Bytes(*g.MemoryTotal), strings.Join(people, ", "))
 	for named := len(people); named > 0 && utf8.RuneCountInString(text) > most; named-- {
 		who := strings.Join(people[:named], ", ")
 		if others := len(people) - named; others > 0 {

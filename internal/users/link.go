@@ -190,8 +190,7 @@ func (s *Service) RedeemLink(ctx context.Context, token, handle, name, password 
 func (s *Service) RedeemLinkOutside(ctx context.Context, token string, o Outside, remote string) (User, error) {
 	var u User
 	err := s.inTx(ctx, "link by a one-time link", func(tx *sql.Tx) error {
-		_, hash, _ := parseToken(token)
-		link, err := s.linkInfo(ctx, tx, hash)
+		link, err := s.useLink(ctx, tx, token)
 		if err != nil {
 			return err
 		}
@@ -204,9 +203,6 @@ func (s *Service) RedeemLinkOutside(ctx context.Context, token string, o Outside
 		}
 		if u = row.User; u.Suspended {
 			return errSuspended()
-		}
-		if _, err := tx.ExecContext(ctx, "UPDATE links SET used_at = ? WHERE token_hash = ?", s.now().UnixMilli(), hash[:]); err != nil {
-			return err
 		}
 		// Whoever needs a link may have lost more than a password.
 		if err := endAll(ctx, tx, u.ID); err != nil {
@@ -221,6 +217,17 @@ func (s *Service) RedeemLinkOutside(ctx context.Context, token string, o Outside
 	return u, nil
 }
 
+// useLink uses a link up, unless its transaction fails.
+func (s *Service) useLink(ctx context.Context, tx *sql.Tx, token string) (Link, error) {
+	_, hash, _ := parseToken(token)
+	link, err := s.linkInfo(ctx, tx, hash)
+	if err != nil {
+		return Link{}, err
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE links SET used_at = ? WHERE token_hash = ?", s.now().UnixMilli(), hash[:])
+	return link, err
+}
+
 // linkInvited links an outside account with that of somebody who holds what an admin has sent.
 func (s *Service) linkInvited(ctx context.Context, tx *sql.Tx, u User, o Outside, how, remote string) error {
 	if err := s.linkOutside(ctx, tx, u.ID, o); err != nil {
@@ -232,12 +239,8 @@ func (s *Service) linkInvited(ctx context.Context, tx *sql.Tx, u User, o Outside
 
 // redeem decides inside one write transaction, where nobody else can use the link at the same time.
 func (s *Service) redeem(ctx context.Context, tx *sql.Tx, token string, n NewUser, passwordHash string) (User, error) {
-	_, hash, _ := parseToken(token)
-	link, err := s.linkInfo(ctx, tx, hash)
+	link, err := s.useLink(ctx, tx, token)
 	if err != nil {
-		return User{}, err
-	}
-	if _, err := tx.ExecContext(ctx, "UPDATE links SET used_at = ? WHERE token_hash = ?", s.now().UnixMilli(), hash[:]); err != nil {
 		return User{}, err
 	}
 	if link.Purpose == PurposeAdminSetup {

@@ -214,7 +214,7 @@ func (s *Server) gpuEvents(ctx context.Context, uuid string) ([]eventView, error
 }
 
 func eventViewOf(e history.Event, now time.Time) eventView {
-	view := eventView{When: units.Lasting(max(0, now.Sub(e.Last))) + " ago", Text: e.Detail}
+	view := eventView{When: units.Lasting(now.Sub(e.Last)) + " ago", Text: e.Detail}
 	switch e.Kind {
 	case history.EventXID:
 		meaning := gpu.ExplainXID(e.XID)

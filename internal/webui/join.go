@@ -71,12 +71,11 @@ func (s *Server) joinPage(w http.ResponseWriter, r *http.Request, v visitor) err
 	if err != nil {
 		return invitationProblem(err)
 	}
-	s.showJoin(w, r, v, http.StatusOK, joinView{Token: token, As: invitedAs(invitation)})
+	s.showJoin(w, r, v, http.StatusOK, joinView{Token: token, As: invitedAs(invitation), Guest: s.invited(r)})
 	return nil
 }
 
 func (s *Server) showJoin(w http.ResponseWriter, r *http.Request, v visitor, status int, view joinView) {
-	view.Guest = s.invited(r)
 	s.render(w, r, status, joinPage(s.page(w, r, v, "Join "+s.cfg.LabName, ""), view))
 }
 
@@ -100,7 +99,7 @@ func invitationProblem(err error) error {
 }
 
 func (s *Server) join(w http.ResponseWriter, r *http.Request, v visitor) error {
-	view := joinView{Token: r.PostForm.Get("token"), Form: readAccountForm(r)}
+	view := joinView{Token: r.PostForm.Get("token"), Guest: s.invited(r), Form: readAccountForm(r)}
 	user, err := s.joined(r, view)
 	if err == nil {
 		if err := s.replaceSession(w, r, v, user); err != nil {
@@ -126,11 +125,10 @@ func (s *Server) join(w http.ResponseWriter, r *http.Request, v visitor) error {
 
 func (s *Server) joined(r *http.Request, view joinView) (users.User, error) {
 	password, user := r.PostForm.Get("password"), view.Form.user()
-	guest := s.invited(r)
-	if err := s.onlyByNetwork(r, guest); err != nil {
+	if err := s.onlyByNetwork(r, view.Guest); err != nil {
 		return users.User{}, err
 	}
-	if guest != nil && guest.Wanted {
+	if guest := view.Guest; guest != nil && guest.Wanted {
 		user.Outside = &guest.Outside
 		if guest.Only {
 			return s.cfg.Users.Join(r.Context(), view.Token, user, "", remote(r))

@@ -303,11 +303,11 @@ func passwordLink(p page, view linkView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = textField(field{ID: "password", Name: "password", Label: "Password", Type: "password", Error: view.PasswordError, Hint: "At least 10 characters; a few words are good.", Autocomplete: "new-password", MinLength: 10}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(newPasswordField(view.PasswordError)).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textField(field{ID: "again", Name: "again", Label: "Password once more", Type: "password", Autocomplete: "new-password"}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(againField()).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
