@@ -129,8 +129,12 @@ func printReports(w io.Writer, reports []signin.Report, missing []string) error 
 				fmt.Fprintf(w, "           %s\n", f.Next)
 			}
 		}
-		if r.Callback != "" {
-			fmt.Fprintf(w, "  the provider has to send browsers back to %s\n", r.Callback)
+		for i, address := range r.Callbacks {
+			text := "the provider has to send browsers back to "
+			if i > 0 {
+				text = strings.Repeat(" ", len(text)-len("and to ")) + "and to "
+			}
+			fmt.Fprintf(w, "  %s%s\n", text, address)
 		}
 		if p := r.Person; p != nil {
 			printPreview(w, p)

@@ -22,12 +22,12 @@ import (
 
 // Report is how one provider is.
 type Report struct {
-	Name     string    `json:"name"`
-	Type     string    `json:"type"`
-	Title    string    `json:"title"`
-	Callback string    `json:"callback,omitempty"` // what the provider has to send browsers back to
-	OK       bool      `json:"ok"`                 // no finding keeps people from signing in
-	Findings []Finding `json:"findings"`
+	Name      string    `json:"name"`
+	Type      string    `json:"type"`
+	Title     string    `json:"title"`
+	Callbacks []string  `json:"callbacks,omitempty"` // what the provider has to send browsers back to
+	OK        bool      `json:"ok"`                  // no finding keeps people from signing in
+	Findings  []Finding `json:"findings"`
 	// Person is what would become of somebody who was asked about.
 	Person *Preview `json:"person,omitempty"`
 }
@@ -78,8 +78,10 @@ func (s *Service) Test(ctx context.Context, name, person string) ([]Report, erro
 		if p.dir != nil {
 			p.dir.test(ctx, &r, person)
 		} else {
-			r.Callback = s.Callback(p.Name)
-			r.testHome(&p.settings, s.Home())
+			for _, home := range s.Homes(p.Name) {
+				r.Callbacks = append(r.Callbacks, callback(home, p.Name))
+				r.testHome(&p.settings, home)
+			}
 			p.browser.test(ctx, &r)
 		}
 		cancel()
@@ -131,7 +133,7 @@ func (r *Report) testHome(s *settings, home string) {
 		return
 	}
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil && (s.Type == typeGoogle || s.Type == typeMicrosoft) {
-		r.warn("address", s.Title+" sends browsers back to names only, and this lab goes by the address "+u.Hostname(),
+		r.warn("address", s.Title+" sends browsers back to names only, not to the address "+u.Hostname(),
 			"Give the lab a name: the key names of the configuration.")
 	}
 }
@@ -161,7 +163,7 @@ func (o *openID) test(ctx context.Context, r *Report) {
 			return err
 		}
 		_, err = rp.CodeExchange[*oidc.IDTokenClaims](ctx, nobodysCode, party, func() []oauth2.AuthCodeOption {
-			return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("redirect_uri", r.Callback), oauth2.VerifierOption(oauth2.GenerateVerifier())}
+			return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("redirect_uri", r.Callbacks[0]), oauth2.VerifierOption(oauth2.GenerateVerifier())}
 		})
 		return err
 	})
@@ -214,7 +216,7 @@ func (s *settings) trustNext(err error, key string) string {
 const nobodysCode = "gpulab-check"
 
 func (o *plainOAuth) test(ctx context.Context, r *Report) {
-	cfg, err := o.config(flow{redirect: r.Callback})
+	cfg, err := o.config(flow{redirect: r.Callbacks[0]})
 	if err != nil {
 		return // said already
 	}

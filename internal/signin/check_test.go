@@ -2,6 +2,7 @@ package signin_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,8 +29,13 @@ func TestCheckOpenIDConnect(t *testing.T) {
 	p := university(t)
 	cfg := uniConfig(t, p)
 	r, text := findings(t, cfg, "")
-	if !r.OK || r.Callback != home+"/signin/uni/callback" || !strings.Contains(text, "ok discovery") || !strings.Contains(text, "warning client: the provider does not tell") {
+	if !r.OK || !slices.Equal(r.Callbacks, []string{home + "/signin/uni/callback"}) || !strings.Contains(text, "ok discovery") || !strings.Contains(text, "warning client: the provider does not tell") {
 		t.Errorf("%+v\n%s", r, text)
+	}
+	named := cfg
+	named.Names = []string{"gpulab.tail1234.ts.net"}
+	if r, _ := findings(t, named, ""); !slices.Equal(r.Callbacks, []string{home + "/signin/uni/callback", "https://gpulab.tail1234.ts.net/signin/uni/callback"}) {
+		t.Errorf("with two names: %v", r.Callbacks)
 	}
 	wrong := cfg
 	wrong.ClientSecretFile = "/nonexistent"

@@ -2,6 +2,7 @@ package signin
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"reflect"
@@ -41,6 +42,9 @@ type Config struct {
 	Realm  string `json:"realm,omitempty"`
 	// URL is the server: of Keycloak, of GitHub Enterprise, of a directory.
 	URL string `json:"url,omitempty"`
+
+	// Names are names of the lab, besides its first one, at which the provider may send browsers back.
+	Names []string `json:"names,omitempty"`
 
 	ClientID         string   `json:"clientID,omitempty"`
 	ClientSecretFile string   `json:"clientSecretFile,omitempty"`
@@ -115,12 +119,12 @@ func (e *ConfigError) Error() string { return e.Text }
 
 // keys are what each type takes besides what all take.
 var keys = map[string][]string{
-	typeOIDC:            {"issuer", "clientID", "clientSecretFile", "scopes"},
-	typeKeycloak:        {"url", "realm", "clientID", "clientSecretFile", "scopes"},
-	typeGoogle:          {"clientID", "clientSecretFile", "scopes"},
-	typeMicrosoft:       {"tenant", "clientID", "clientSecretFile", "scopes"},
-	typeOAuth:           {"authorizeURL", "tokenURL", "userinfoURL", "emailsURL", "groupsURL", "clientID", "clientSecretFile", "scopes"},
-	typeGitHub:          {"url", "clientID", "clientSecretFile", "scopes"},
+	typeOIDC:            {"issuer", "clientID", "clientSecretFile", "scopes", "names"},
+	typeKeycloak:        {"url", "realm", "clientID", "clientSecretFile", "scopes", "names"},
+	typeGoogle:          {"clientID", "clientSecretFile", "scopes", "names"},
+	typeMicrosoft:       {"tenant", "clientID", "clientSecretFile", "scopes", "names"},
+	typeOAuth:           {"authorizeURL", "tokenURL", "userinfoURL", "emailsURL", "groupsURL", "clientID", "clientSecretFile", "scopes", "names"},
+	typeGitHub:          {"url", "clientID", "clientSecretFile", "scopes", "names"},
 	typeLDAP:            directoryKeys,
 	typeActiveDirectory: directoryKeys,
 }
@@ -147,6 +151,8 @@ func types() []string {
 }
 
 var namePattern = regexp.MustCompile(`^[a-z]([a-z0-9]|-[a-z0-9]){0,29}$`)
+
+var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
 var tenantPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
@@ -250,6 +256,14 @@ func (c *Config) checkAddresses() (string, string) {
 			return key, fmt.Sprintf("%s of %s holds a name or password; secrets stand in files of their own", key, c.Name)
 		case u.Fragment != "" || (key == "issuer" || key == "url") && u.RawQuery != "":
 			return key, fmt.Sprintf("%s of %s has something behind a ? or #, which does not belong there", key, c.Name)
+		}
+	}
+	for i, name := range c.Names {
+		if _, err := netip.ParseAddr(name); err != nil && !hostPattern.MatchString(name) {
+			return "names", fmt.Sprintf("names of %s holds %q; a name of the lab is written like gpulab.example.org, without https:// and what follows", c.Name, name)
+		}
+		if slices.ContainsFunc(c.Names[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
+			return "names", fmt.Sprintf("names of %s holds %s twice", c.Name, name)
 		}
 	}
 	return "", ""

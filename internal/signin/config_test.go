@@ -40,6 +40,12 @@ func TestMistakesInProviders(t *testing.T) {
 		keycloak + ", noMatch: nobody, rules: [{groups: [a], role: admin}]}":                                   "noMatch of uni is \"nobody\"; it may be refuse, suspend, admin",
 		keycloak + ", domains: ['@example.org']}":                                                              "a domain is written like example.org",
 		keycloak + ", domains: ['*.example.org']}":                                                             "without @ and *",
+		keycloak + ", names: ['https://lab.example.org']}":                                                     "a name of the lab is written like gpulab.example.org",
+		keycloak + ", names: ['lab.example.org:8443']}":                                                        "without https:// and what follows",
+		keycloak + ", names: [lab.example.org/x]}":                                                             "a name of the lab is written like",
+		keycloak + ", names: ['']}":                                                                            "a name of the lab is written like",
+		keycloak + ", names: [lab.example.org, LAB.example.org]}":                                              "holds LAB.example.org twice",
+		openldap + ", names: [lab.example.org]}":                                                               "names stands at ldap, but the type ldap has no such key",
 		keycloak + ", rules: [{role: admin}]}":                                                                 "rule 1 of uni says nothing about whom it is for",
 		keycloak + ", rules: [{groups: [a]}]}":                                                                 "gives nothing; add role or group",
 		keycloak + ", rules: [{groups: [a], role: admn}]}":                                                     "did you mean admin?",
@@ -79,7 +85,7 @@ func TestMistakesInProviders(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		keycloak + "}", keycloak + ", rules: [{groups: [/staff], group: vision}], noMatch: guest, domains: [Example.org]}",
+		keycloak + "}", keycloak + ", names: [gpulab, lab.example.org, 10.1.2.3, 'fd7a::1']}", keycloak + ", rules: [{groups: [/staff], group: vision}], noMatch: guest, domains: [Example.org]}",
 		google + ", domains: [example.org]}", google + ", accounts: existing}", google + ", rules: [{claim: hd, values: [example.org], role: member}]}",
 		"- {name: gh, type: github, clientID: x, clientSecretFile: /etc/x, url: 'https://git.example.org', rules: [{groups: [lab/gpu], role: member}]}",
 		"- {name: m, type: microsoft, tenant: 01234567-89ab-cdef-0123-456789abcdef, clientID: x, clientSecretFile: /etc/x}",

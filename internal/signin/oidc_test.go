@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,7 +68,7 @@ func TestOpenIDConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := asked.Query()
-	if q.Get("code_challenge_method") != "S256" || q.Get("nonce") == "" || len(q.Get("state")) < 26 || q.Get("redirect_uri") != s.Callback("uni") || q.Get("response_type") != "code" {
+	if q.Get("code_challenge_method") != "S256" || q.Get("nonce") == "" || len(q.Get("state")) < 26 || q.Get("redirect_uri") != home+"/signin/uni/callback" || q.Get("response_type") != "code" {
 		t.Errorf("asked with %v", q)
 	}
 	back := p.SignIn(t, address, "ada", "ada's")
@@ -91,6 +92,45 @@ func TestOpenIDConnect(t *testing.T) {
 }
 
 // What brings a browser back must be what was sent, from whom it was sent to.
+// TestSeveralNames: somebody comes back to the name of the lab that they came by, if the provider knows it.
+func TestSeveralNames(t *testing.T) {
+	const tailnet, six = "https://gpulab.tail1234.ts.net", "https://[fd7a::1]"
+	p := university(t)
+	p.Register(home+"/signin/uni/callback", tailnet+"/signin/uni/callback", six+"/signin/uni/callback")
+	cfg := uniConfig(t, p)
+	cfg.Names = []string{"GPUlab.tail1234.ts.net", "lab.example", "fd7a::1"}
+	s, _ := newService(t, cfg)
+	if got := s.Homes("uni"); !slices.Equal(got, []string{home, tailnet, six}) {
+		t.Errorf("sent back to %v", got)
+	}
+	for came, back := range map[string]string{"": home, home: home, tailnet: tailnet, six: six} {
+		address, err := s.Begin(t.Context(), "uni", signin.Flow{Browser: "mine", Home: came})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := p.SignIn(t, address, "ada", "ada's")
+		if got := "https://" + at.Host + at.Path; got != back+"/signin/uni/callback" {
+			t.Errorf("who came by %q is sent to %s", came, got)
+		}
+		if _, o, err := s.Finish(t.Context(), "uni", "mine", at.Query()); err != nil || o.Subject != "1" {
+			t.Errorf("who came by %q: %+v, %v", came, o, err)
+		}
+	}
+	for _, came := range []string{"https://evil.example", "https://lab.example.evil.example", "http://lab.example", tailnet + "/", tailnet + ":8443"} {
+		if address, err := s.Begin(t.Context(), "uni", signin.Flow{Browser: "mine", Home: came}); err == nil {
+			t.Errorf("who came by %q is sent to %s", came, address)
+		}
+	}
+	// The port is the lab's by every name.
+	s, err := signin.New(signin.ServiceConfig{Providers: []signin.Config{cfg}, URL: func() string { return home + ":8444" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Homes("uni"); !slices.Equal(got, []string{home + ":8444", tailnet + ":8444", six + ":8444"}) {
+		t.Errorf("with a port: %v", got)
+	}
+}
+
 func TestStateIsBound(t *testing.T) {
 	p, other := university(t), signintest.StartProvider(t, &signintest.Person{ID: "1", Username: "mallory", Password: "x", Name: "M"})
 	other.Register(home + "/signin/evil/callback")

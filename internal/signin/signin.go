@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +62,7 @@ const (
 type Flow struct {
 	Browser string // what ties it to one browser; never empty
 	Remote  string // address of that browser
+	Home    string // one of Homes, by which it came; "" is the first
 	Next    string // where the browser goes on to, a path
 	// LinkTo is the account to link, 0 to sign in; Session is the one that asked.
 	LinkTo  int64
@@ -163,12 +165,34 @@ func (s *Service) Directories() []users.Directory {
 	return list
 }
 
-// Home is the lab's own address. A browser that uses another name for the lab has to come to this one first: it is
-// where providers send it back to.
-func (s *Service) Home() string { return strings.ToLower(s.cfg.URL()) }
+// Homes are the addresses of the lab at which a provider may send browsers back: the lab's own, and those by the names
+// that the configuration has for the provider. A browser that uses another one has to come to the first of them.
+func (s *Service) Homes(provider string) []string {
+	own := strings.ToLower(s.cfg.URL())
+	list := []string{own}
+	p, err := s.provider(provider)
+	u, wrong := url.Parse(own)
+	if err != nil || wrong != nil {
+		return list
+	}
+	port := u.Port()
+	for _, name := range p.Names {
+		u.Host = strings.ToLower(name)
+		if strings.Contains(name, ":") {
+			u.Host = "[" + u.Host + "]"
+		}
+		if port != "" {
+			u.Host += ":" + port
+		}
+		if !slices.Contains(list, u.String()) {
+			list = append(list, u.String())
+		}
+	}
+	return list
+}
 
-// Callback is where a provider sends browsers back to; it has to know this address.
-func (s *Service) Callback(name string) string { return s.Home() + "/signin/" + name + "/callback" }
+// callback is where a provider sends browsers back to, by one of the lab's addresses; it has to know this address.
+func callback(home, provider string) string { return home + "/signin/" + provider + "/callback" }
 
 func (s *Service) provider(name string) (*provider, error) {
 	for i := range s.providers {
@@ -196,9 +220,16 @@ func (s *Service) Begin(ctx context.Context, name string, about Flow) (address s
 	if about.Browser == "" {
 		return "", errors.New("signin: a flow without a browser")
 	}
+	homes := s.Homes(name)
+	if about.Home == "" {
+		about.Home = homes[0]
+	}
+	if !slices.Contains(homes, about.Home) {
+		return "", fmt.Errorf("signin: %s sends nobody back to %q", name, printable(about.Home))
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	f := newFlow(about, name, s.Callback(name))
+	f := newFlow(about, name, callback(about.Home, name))
 	state := s.flows.Put(f, about.Browser, about.Remote)
 	address, err = p.browser.begin(ctx, state, f)
 	if err != nil {

@@ -58,7 +58,7 @@ type identityPageView struct {
 	Guest       string // who that is; empty for somebody who came another way
 	HasPassword bool   // of the lab's own, to confirm with
 	Stale       bool   // there is none, and the sign-in is too long ago
-	Home        string // the page by the lab's own name, where the browser uses another
+	Home        string // the page by a name of the lab that the provider knows, where the browser uses another
 	Username    string
 
 	PasswordError, OutsideError string
@@ -82,8 +82,10 @@ func (s *Server) identityView(r *http.Request, v visitor) (identityPageView, err
 			if who, ok := s.cfg.Network.Visitor(r); ok {
 				view.Guest = who.Username
 			}
-		} else if way.ID == "" && !view.Directory && !s.atHome(r) {
-			view.Home = s.cfg.SignIn.Home() + way.path()
+		} else if way.ID == "" && !view.Directory {
+			if home, here := s.homeFor(r, name); !here {
+				view.Home = home + way.path()
+			}
 		}
 		return view, nil
 	}

@@ -13,8 +13,6 @@ type loginView struct {
 	Handle, Next, Error string
 	SignedOut           bool
 	Providers           []providerView // people sign in with on their own pages
-	// Home is the address of this page by the name of the lab that those know, where the browser used another.
-	Home string
 	// Guest is who the visitor is in the network that they came over, nil for most; Only says that they come in by that alone.
 	Guest *guestView
 	Only  bool

@@ -17,8 +17,8 @@ import (
 // signin.
 type SignIn interface {
 	Providers() []signin.Info
-	// Home is the lab's own address, which providers send browsers back to.
-	Home() string
+	// Homes are the addresses of the lab that a provider sends browsers back to, the lab's own first.
+	Homes(provider string) []string
 	// Begin returns the address to send a browser to, and Finish takes what it brings back.
 	Begin(ctx context.Context, provider string, about signin.Flow) (address string, err error)
 	Finish(ctx context.Context, provider, browser string, answer url.Values) (signin.Flow, users.Outside, error)
@@ -52,8 +52,12 @@ func newNewcomers() *signin.Vault[newcomer] {
 	return signin.NewVault[newcomer](newcomerTTL, 2000, 100)
 }
 
-// A providerView is a button on the sign-in page.
-type providerView struct{ Name, Title string }
+// A providerView is a button on the sign-in page, or a way to it.
+type providerView struct {
+	Name, Title string
+	// Home is the address of this page by the name of the lab that the provider knows, where the browser used another.
+	Home string
+}
 
 // providers lists the outside identity providers.
 func (s *Server) providers() []signin.Info {
@@ -91,19 +95,25 @@ func (s *Server) addProviders(r *http.Request, view *loginView) {
 		case p.Directory:
 			directories = append(directories, p.Title)
 		default:
-			view.Providers = append(view.Providers, providerView{p.Name, p.Title})
+			way := providerView{Name: p.Name, Title: p.Title}
+			if home, here := s.homeFor(r, p.Name); !here {
+				way.Home = home + "/login?next=" + url.QueryEscape(view.Next)
+			}
+			view.Providers = append(view.Providers, way)
 		}
 	}
 	view.Directories = strings.Join(directories, ", ")
-	if len(view.Providers) > 0 && !s.atHome(r) {
-		view.Home = s.cfg.SignIn.Home() + "/login?next=" + url.QueryEscape(view.Next)
-	}
 }
 
-// atHome tells whether the browser uses the name of the lab that providers send it back to. Cookies do not follow
-// from one name to another.
-func (s *Server) atHome(r *http.Request) bool {
-	return s.cfg.SignIn != nil && strings.EqualFold("https://"+r.Host, s.cfg.SignIn.Home())
+// homeFor is the address of the lab at which a provider signs this browser in, and whether the browser uses it. Cookies
+// do not follow from one name of the lab to another.
+func (s *Server) homeFor(r *http.Request, provider string) (home string, here bool) {
+	homes := s.cfg.SignIn.Homes(provider)
+	used := "https://" + strings.ToLower(r.Host)
+	if slices.Contains(homes, used) {
+		return used, true
+	}
+	return homes[0], false
 }
 
 // browserKey ties what is under way to one browser: to its session, or to the cookie that its forms are compared with
@@ -131,12 +141,13 @@ func (s *Server) sendTo(w http.ResponseWriter, r *http.Request, v visitor, provi
 	if s.cfg.SignIn == nil {
 		return errNoPage
 	}
-	if !s.atHome(r) {
+	home, here := s.homeFor(r, provider)
+	if !here {
 		return &problem{status: http.StatusMisdirectedRequest, title: "Open the lab by its own name first",
-			text:     s.providerTitle(provider) + " sends people back to " + s.cfg.SignIn.Home() + " only, and you came by another name. Nothing was changed.",
-			linkText: "Go on there", link: s.cfg.SignIn.Home() + "/login"}
+			text:     s.providerTitle(provider) + " sends nobody back to the name that you came by. Nothing was changed.",
+			linkText: "Go on at " + strings.TrimPrefix(home, "https://"), link: home + "/login"}
 	}
-	about.Browser, about.Remote = browserKey(r, v), remote(r)
+	about.Browser, about.Remote, about.Home = browserKey(r, v), remote(r), home
 	if about.Browser == "" {
 		return errFormToken
 	}

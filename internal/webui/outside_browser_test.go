@@ -19,7 +19,7 @@ func TestProviderInTheBrowser(t *testing.T) {
 	d := signintest.StartDirectory(t, "")
 	directory := signin.Config{Name: "directory", Type: "ldap", Title: "Department of Physics", URL: d.URL, CAFile: d.Authority.File,
 		BindDN: d.BindDN, BindPasswordFile: d.PasswordFile, UserBase: d.UserBase}
-	l := newCampus(t, nil, directory)
+	l := newCampus(t, func(cfg *signin.Config) { cfg.Names = []string{"localhost"} }, directory)
 	l.vision(t)
 	var wrong complaints
 	wrong.listen(ctx)
@@ -74,6 +74,14 @@ func TestProviderInTheBrowser(t *testing.T) {
 	looks("choose-handle")
 	run(ctx, t, `document.querySelector('form[action="/handle/choose"] button').click()`)
 	eventually(ctx, t, "signed in under it", `location.pathname === "/" && document.body.innerText.includes("Another Ada")`)
+
+	// By another of the lab's names that the provider knows, there and back to that name.
+	if err := chromedp.Do(ctx, chromedp.Navigate(l.elsewhere()+"/login?next=/gpus")); err != nil {
+		t.Fatal(err)
+	}
+	run(ctx, t, `document.querySelector('form[action="/signin/uni"] button').click()`)
+	there("zoe")
+	eventually(ctx, t, "signed in by the other name", `location.origin === "`+l.elsewhere()+`" && location.pathname === "/gpus" && document.querySelector(".who")`)
 
 	// Linking goes there and back too, signed in.
 	if err := chromedp.Do(ctx, cookie(l.lab, l.session(t, "ben"))); err != nil {

@@ -28,7 +28,7 @@ func newCampus(t testing.TB, edit func(*signin.Config), more ...signin.Config) *
 		&signintest.Person{ID: "1", Username: "zoe", Password: "zoe's", Name: "Zoë Ünal", Email: "zoe@example.org", Groups: []string{"students"}},
 		&signintest.Person{ID: "2", Username: "ada", Password: "ada's", Name: "Another Ada", Email: "ada@example.org", Groups: []string{"students", "gpu-admins"}},
 		&signintest.Person{ID: "3", Username: "eve", Password: "eve's", Name: "Eve Stranger", Email: "eve@evil.example"})}
-	c.uni.Register(c.server.URL + "/signin/uni/callback")
+	c.uni.Register(c.server.URL+"/signin/uni/callback", c.elsewhere()+"/signin/uni/callback")
 	c.cfg = signin.Config{Name: "uni", Type: "oidc", Title: "Example University", Issuer: c.uni.Issuer, ClientID: signintest.ClientID,
 		ClientSecretFile: signintest.SecretFile(t, signintest.ClientSecret), CAFile: c.uni.Authority.File, Help: "the service desk",
 		Rules: []signin.Rule{{Groups: []string{"students"}, Role: users.RoleMember, Group: "vision"}, {Groups: []string{"gpu-admins"}, Role: users.RoleAdmin}}}
@@ -37,6 +37,11 @@ func newCampus(t testing.TB, edit func(*signin.Config), more ...signin.Config) *
 	}
 	c.use(t, append([]signin.Config{c.cfg}, more...)...)
 	return c
+}
+
+// elsewhere is the lab by another name than its own.
+func (c *campus) elsewhere() string {
+	return strings.Replace(c.server.URL, "127.0.0.1", "localhost", 1)
 }
 
 // use makes the lab use these providers.
@@ -314,15 +319,44 @@ func TestFailedCallbacksAreLimited(t *testing.T) {
 	}
 }
 
-// Who opens the lab by another name than its own is sent to that one first: providers send browsers back to it only,
-// and cookies do not follow.
+// Who opens the lab by a name that a provider does not know is sent to the lab's own first: cookies do not follow.
 func TestAnotherNameOfTheLab(t *testing.T) {
 	l := newCampus(t, nil)
 	c := l.client(t, "")
 	elsewhere := func(r *http.Request) { r.Host = "localhost" }
 	got := c.do("GET", "/login?next=/gpus", nil, elsewhere)
-	got.want(t, http.StatusOK, "You opened this lab by another name", l.server.URL+"/login?next=%2Fgpus")
+	got.want(t, http.StatusOK, "You opened this lab by a name that Example University does not send people back to", l.server.URL+"/login?next=%2Fgpus")
 	c.do("POST", "/signin/uni", url.Values{"csrf": {c.token("/login")}}, elsewhere).want(t, http.StatusMisdirectedRequest, "Open the lab by its own name first")
+}
+
+// Who opens it by another name that the provider knows comes back to that one, and is signed in there.
+func TestAnotherNameThatAProviderKnows(t *testing.T) {
+	other := signin.Config{Name: "other", Type: "oidc", Title: "Other University", Issuer: "https://other.example", ClientID: "x"}
+	l := newCampus(t, func(cfg *signin.Config) { cfg.Names = []string{"nas.example", "localhost"} }, other)
+	l.vision(t)
+	c := l.client(t, "")
+	by := func(host string) func(*http.Request) { return func(r *http.Request) { r.Host = host } }
+	here := by(strings.TrimPrefix(l.elsewhere(), "https://"))
+	page := c.do("GET", "/login", nil, here)
+	page.want(t, http.StatusOK, "Sign in with Example University", "a name that Other University does not send people back to", l.server.URL+"/login?next=%2F")
+	token := tokenField.FindStringSubmatch(page.body)[1]
+	began := c.do("POST", "/signin/uni", url.Values{"csrf": {token}, "next": {"/gpus"}}, here)
+	address, _ := strings.CutPrefix(began.header.Get("Refresh"), "0; url=")
+	back := l.uni.SignIn(t, address, "zoe", "zoe's")
+	if got := "https://" + back.Host; got != l.elsewhere() {
+		t.Errorf("sent back to %s", got)
+	}
+	got := c.do("GET", callback(back), nil, here)
+	if got.want(t, http.StatusSeeOther); got.header.Get("Location") != "/gpus" {
+		t.Errorf("goes on to %q", got.header.Get("Location"))
+	}
+	c.do("GET", "/", nil, here).want(t, http.StatusOK, "Zoë Ünal")
+	// An address that only looks like one of the lab's is none.
+	for _, host := range []string{"localhost", "localhost.evil.example", "evil.example"} {
+		if got := l.client(t, "").do("POST", "/signin/uni", url.Values{"csrf": {token}}, by(host)); got.status == http.StatusOK {
+			t.Errorf("from %s somebody is sent to %q", host, got.header.Get("Refresh"))
+		}
+	}
 }
 
 func TestSignInWithADirectory(t *testing.T) {

@@ -56,6 +56,9 @@ func testSingleSignOn(t *testing.T, a *appliance) {
 	t.Run("what logs and command lines hold", s.testForeignSecrets)
 }
 
+// localPages are the lab's pages by its name on the local network.
+const localPages = "https://gpulab.local"
+
 // providerPassword is what somebody signs in with at the provider.
 func providerPassword(name string) string { return "the university's " + name }
 
@@ -73,7 +76,7 @@ func newForeign(t *testing.T, a *appliance) *foreign {
 		person("1", "zoe", "Zoë Ünal", "zoe@example.org", "students"),
 		person("2", guestHandle, "Benjamin Okafor", "ben@example.org", "students"),
 		person("3", "eve", "Eve Stranger", "eve@evil.example", "students"))
-	s.uni.Register(pages + "/signin/university/callback")
+	s.uni.Register(pages+"/signin/university/callback", localPages+"/signin/university/callback")
 	s.dir = signintest.StartDirectoryAt(t, signintest.Place{
 		Host: lab.VisitorAddress, Address: lab.VisitorAddress, TLSPort: "9636", PlainPort: "9389",
 		Command: func(name string, args ...string) *exec.Cmd { return a.VisitorCommand(a.ctx, name, args...) },
@@ -98,6 +101,7 @@ func (s *foreign) foreignConfig() string {
     clientSecretFile: /etc/gpulab/university.secret
     caFile: /etc/gpulab/university-ca.pem
     help: the service desk
+    names: [gpulab.local]
     domains: [example.org]
     noMatch: suspend
     rules:
@@ -156,7 +160,7 @@ func (s *foreign) testConfigured(t *testing.T) {
 	checkFailure(t, s.Gpulab(s.ctx, initArgs...), 2, "the type of university is", "line ")
 	s.configure(t, config)
 	checkFailure(t, check(), 0, "others on this machine may read /etc/gpulab/university.secret", "chmod 600 /etc/gpulab/university.secret",
-		"a rule names the group vision", "gpulab group add vision", pages+"/signin/university/callback")
+		"a rule names the group vision", "gpulab group add vision", pages+"/signin/university/callback", "and to "+localPages+"/signin/university/callback")
 	s.MustRun(s.ctx, "chmod", "600", "/etc/gpulab/university.secret", "/etc/gpulab/directory.secret")
 	s.MustGpulab(s.ctx, "group", "add", "vision")
 	result := check("--person", "mia")
@@ -245,6 +249,12 @@ func (s *foreign) testStudent(t *testing.T) {
 	s.withUniversity(b, "zoe")
 	waitHome(b)
 	b.WaitText(".who", "Zoë Ünal")
+	// By another of the lab's names she comes back to that one.
+	local := s.somebody(t)
+	local.Open(localPages + "/login?next=/account")
+	local.Click("main", "Sign in with "+uniTitle)
+	s.atUniversity(local, "zoe")
+	local.WaitFor("signed in by the other name", fmt.Sprintf(`location.href === %q && document.querySelector(".who").innerText.includes("Zoë Ünal")`, localPages+"/account"))
 	s.shows(t, "zoe", "e-mail zoe@example.org", "role member", "groups vision", "sign-in university zoe")
 	k := work(b, "zoe", "Thesis")
 	if got := k.run(t, "import os; home = os.path.expanduser('~'); print(6 * 7, home, os.stat(home).st_uid == os.getuid())"); got != "42 /home/zoe True" {

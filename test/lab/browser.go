@@ -40,14 +40,16 @@ const Patience = 2 * time.Minute
 // Browser starts a Chromium on the visitor's computer, as [NewBrowser] does.
 func (l *Lab) Browser(authorities []byte) *Browser {
 	l.t.Helper()
-	return NewBrowser(l.t, []string{"nsenter", "--target", strconv.Itoa(l.visitor), "--net"}, authorities)
+	return NewBrowser(l.t, []string{"nsenter", "--target", strconv.Itoa(l.visitor), "--net"}, authorities,
+		// As a computer whose resolver asks its neighbours.
+		chromedp.Flag("host-resolver-rules", "MAP gpulab.local "+Address))
 }
 
 // NewBrowser starts a Chromium through a command that enters the network of
 // somebody's computer. It trusts the given authorities (PEM), as a person's
 // does after installing them, or no such one (nil). Pictures are
 // written to the folder named by GPULAB_SCREENSHOTS, or test/output/screenshots.
-func NewBrowser(t testing.TB, enter []string, authorities []byte) *Browser {
+func NewBrowser(t testing.TB, enter []string, authorities []byte, flags ...chromedp.ExecAllocatorOption) *Browser {
 	t.Helper()
 	home := t.TempDir()
 	if len(authorities) > 0 {
@@ -63,6 +65,7 @@ func NewBrowser(t testing.TB, enter []string, authorities []byte) *Browser {
 			cmd.Args = slices.Concat(enter, []string{cmd.Path}, cmd.Args[1:])
 			cmd.Path, cmd.Err = exec.LookPath(enter[0])
 		}))
+	options = append(options, flags...)
 	if path := os.Getenv("GPULAB_CHROMIUM"); path != "" {
 		options = append(options, chromedp.ExecPath(path))
 	}

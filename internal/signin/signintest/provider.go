@@ -85,9 +85,9 @@ func (p *Provider) serve(listener net.Listener, config *tls.Config) {
 	p.server.StartTLS()
 }
 
-// Register lets the provider send browsers back to an address. Call it before anybody signs in.
-func (p *Provider) Register(callback string) {
-	p.clients[ClientID] = storage.WebClient(ClientID, ClientSecret, callback)
+// Register lets the provider send browsers back to these addresses alone. Call it before anybody signs in.
+func (p *Provider) Register(callbacks ...string) {
+	p.clients[ClientID] = storage.WebClient(ClientID, ClientSecret, callbacks...)
 }
 
 // SetGroups changes the groups of an account there; it counts from the next sign-in.
