@@ -20,13 +20,13 @@ type certificate struct {
 	err    error            // why not
 }
 
-// How often the library is asked for the certificate: it answers from its files, and only for a new or an old one asks
-// the authority, which does not want to be asked often.
-const (
-	certificateEvery = time.Hour
-	certificateAgain = 5 * time.Minute // after a failure
-	certificateTime  = 2 * time.Minute
-)
+// pace is how often the library is asked for the certificate: it answers from its files, and only for a new or an old one
+// asks the authority, which does not want to be asked often.
+type pace struct{ every, again time.Duration } // again is for after a failure
+
+var usualPace = pace{every: time.Hour, again: 5 * time.Minute}
+
+const certificateTime = 2 * time.Minute
 
 // keepCertificate has the certificate ready before anybody comes.
 func (n *node) keepCertificate(ctx context.Context) {
@@ -40,9 +40,9 @@ func (n *node) keepCertificate(ctx context.Context) {
 		}
 		n.cert.mu.Unlock()
 		if domain != "" && !time.Now().Before(next) {
-			next = time.Now().Add(certificateEvery)
+			next = time.Now().Add(n.service.pace.every)
 			if err := n.fetchCertificate(ctx, domain); err != nil {
-				next = time.Now().Add(certificateAgain)
+				next = time.Now().Add(n.service.pace.again)
 				if ctx.Err() == nil {
 					n.service.cfg.Log.Warn("there is no certificate from the tailnet; the lab's own is used", "name", domain, "err", err)
 				}

@@ -3,6 +3,7 @@ package tailnet
 import (
 	"context"
 	"errors"
+	"time"
 
 	"tailscale.com/ipn/ipnlocal"
 	"tailscale.com/tsnet"
@@ -21,6 +22,10 @@ func (s *Service) CertificatesFrom(get func(name string) (cert, key []byte, err 
 	})
 	return nil
 }
+
+// Hurry makes a node look for its certificate every second instead of every hour, and again after a failure. It is for
+// before Run.
+func (s *Service) Hurry() { s.pace = pace{every: time.Second, again: time.Second} }
 
 // AskForCertificate does at once what the running node does every hour.
 func (s *Service) AskForCertificate(ctx context.Context) error {

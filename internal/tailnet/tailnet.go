@@ -53,6 +53,7 @@ type UpRequest struct {
 // Service is the lab as a machine of a tailnet, or of none. Its methods may be called from any goroutine.
 type Service struct {
 	cfg     Config
+	pace    pace
 	running chan struct{} // closed once Run has begun
 	ctx     context.Context
 
@@ -76,7 +77,7 @@ func New(cfg Config) *Service {
 	if cfg.Renamed == nil {
 		cfg.Renamed = func() {}
 	}
-	s := &Service{cfg: cfg, wanted: w, broken: err, running: make(chan struct{})}
+	s := &Service{cfg: cfg, pace: usualPace, wanted: w, broken: err, running: make(chan struct{})}
 	if w.Up {
 		s.names = loadNames(cfg.Dir)
 	}

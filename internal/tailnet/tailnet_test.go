@@ -56,7 +56,7 @@ func (b *safeBuffer) text() string {
 	return b.String()
 }
 
-func newLab(t *testing.T, dir string) *lab {
+func newLab(t *testing.T, dir string, before ...func(*tailnet.Service)) *lab {
 	t.Helper()
 	l := &lab{dir: dir, log: &safeBuffer{}}
 	var err error
@@ -90,6 +90,9 @@ func newLab(t *testing.T, dir string) *lab {
 	}
 	l.Service = tailnet.New(tailnet.Config{Dir: dir, Doors: []tailnet.Door{{Port: 443, Serve: serve, Public: public}}, OwnCertificate: l.own.GetCertificate,
 		Renamed: func() { l.renamed.Add(1) }, Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	for _, edit := range before {
+		edit(l.Service)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
