@@ -79,6 +79,13 @@ func (s *Service) linkOutside(ctx context.Context, tx *sql.Tx, userID int64, o O
 	case err == nil && id.userID == userID:
 		return sentence(ErrIdentityExists, "Your account at %s is linked already.", o.Title)
 	case err == nil:
+		var removed bool
+		if err := tx.QueryRowContext(ctx, "SELECT removed_at IS NOT NULL FROM users WHERE id = ?", id.userID).Scan(&removed); err != nil {
+			return err
+		}
+		if removed {
+			return sentence(ErrIdentityTaken, "This account at %s belongs to an account of this lab that was removed. An admin of the lab can bring that one back, or delete it for good and invite you again.", o.Title)
+		}
 		return sentence(ErrIdentityTaken, "This account at %s belongs to another account of this lab. Sign in with it to see which; an admin of the lab can take it off that one.", o.Title)
 	case !errors.Is(err, sql.ErrNoRows):
 		return err

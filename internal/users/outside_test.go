@@ -352,6 +352,17 @@ func TestLinkAndUnlink(t *testing.T) {
 	wantErr(t, s.LinkOutside(t.Context(), ada.ID, theirs("countess")), ErrIdentityExists)
 	wantErr(t, s.LinkOutside(t.Context(), ben.ID, theirs("countess")), ErrIdentityTaken)
 	wantErr(t, s.LinkOutside(t.Context(), ada.ID, theirs("other")), ErrIdentityExists)
+	// What belonged to a removed account is to be had once that is gone for good.
+	gone := create(t, s, "gone", RoleMember)
+	if err := errors.Join(s.LinkOutside(t.Context(), gone.ID, theirs("former")), s.Remove(t.Context(), gone.ID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.LinkOutside(t.Context(), ben.ID, theirs("former")); !errors.Is(err, ErrIdentityTaken) || !strings.Contains(err.Error(), "that was removed") {
+		t.Error(err)
+	}
+	if err := errors.Join(s.Purge(t.Context(), gone.ID), s.LinkOutside(t.Context(), create(t, s, "again", RoleMember).ID, theirs("former"))); err != nil {
+		t.Fatal(err)
+	}
 	refused := theirs("third")
 	refused.Refused = "No."
 	if err := s.LinkOutside(t.Context(), ben.ID, refused); !errors.Is(err, ErrNotAdmitted) {
