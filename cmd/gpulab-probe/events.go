@@ -86,7 +86,7 @@ const (
 func (p *probe) readKernelLog(now time.Time) {
 	clock := monotonic()
 	all := p.kernel.read(func(e loggedXID) {
-		if e.stamp > clock+time.Second+clock/clockDrift {
+		if p.kernel.age(e.stamp, clock) < -time.Second-clock/clockDrift {
 			return // of another start of the machine
 		}
 		e.first = !p.looked
@@ -95,10 +95,15 @@ func (p *probe) readKernelLog(now time.Time) {
 		}
 		p.logged = append(p.logged, e)
 	})
-	p.looked = p.looked || all
+	since := clock - p.lookedAt
+	p.looked, p.lookedAt = p.looked || all, clock
 	earlier := 0
 	p.logged = slices.DeleteFunc(p.logged, func(l loggedXID) bool {
-		before := l.first && l.stamp <= p.started
+		age := max(0, p.kernel.age(l.stamp, clock))
+		before := l.first && clock-age <= p.started
+		if !l.first {
+			age = min(age, since) // or it would have been there at the last look
+		}
 		if before && earlier >= earlierAtOnce {
 			return false
 		}
@@ -106,7 +111,7 @@ func (p *probe) readKernelLog(now time.Time) {
 			if !r.isAt(l.busID) {
 				continue
 			}
-			e := gpu.XIDEvent{Time: now.Add(min(0, l.stamp-clock)), XID: l.xid, PID: l.pid, Program: l.program, Earlier: before}
+			e := gpu.XIDEvent{Time: now.Add(-age), XID: l.xid, PID: l.pid, Program: l.program, Earlier: before}
 			if before {
 				earlier++
 			}

@@ -25,8 +25,10 @@ type kernelLog struct {
 
 	fd     int // -1: not open
 	failed bool
-	rest   []byte // of a line that is not complete yet
-	torn   bool   // what comes is the rest of a line that was too long
+	mark   string  // of a record of the probe's own that has not been read back yet
+	scale  float64 // of the log's clock to the machine's; they go apart with time
+	rest   []byte  // of a line that is not complete yet
+	torn   bool    // what comes is the rest of a line that was too long
 	buffer []byte
 }
 
@@ -47,7 +49,7 @@ func kernelLogPath(o options, d *driver) (path string, optional bool) {
 
 func newKernelLog(path string, optional bool, stderr io.Writer) *kernelLog {
 	// One read of /dev/kmsg is one record, of at most 8 KiB.
-	return &kernelLog{path: path, optional: optional, stderr: stderr, fd: -1, failed: path == "", buffer: make([]byte, 8<<10)}
+	return &kernelLog{path: path, optional: optional, stderr: stderr, fd: -1, scale: 1, failed: path == "", buffer: make([]byte, 8<<10)}
 }
 
 // longestLine is the longest line that can be about an XID, in bytes.
@@ -87,7 +89,46 @@ func (l *kernelLog) open() bool {
 		return false
 	}
 	l.fd = fd
+	l.leaveMark()
 	return true
+}
+
+// leaveMark writes a record into the kernel's log, which tells what its clock says
+// now: no call does, and it goes its own way while the machine's clock is steered
+// by what the network says the time is. Without the right to write, the two are
+// taken to be the same.
+func (l *kernelLog) leaveMark() {
+	var st unix.Stat_t
+	if unix.Fstat(l.fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return
+	}
+	fd, err := unix.Open(l.path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = unix.Close(fd) }()
+	mark := fmt.Sprintf("gpulab-probe: reads the XID errors of this log, at %.6f of the clock", monotonic().Seconds())
+	if _, err := unix.Write(fd, []byte("<14>"+mark+"\n")); err == nil {
+		l.mark = ";" + mark
+	}
+}
+
+// compare takes the two clocks' times of the mark.
+func (l *kernelLog) compare(record []byte) {
+	head, _, _ := strings.Cut(string(record), ";")
+	if fields := strings.Split(head, ","); len(fields) > 2 {
+		micros, err := strconv.ParseUint(fields[2], 10, 53)
+		stamp, clock := time.Duration(micros)*time.Microsecond, monotonic()
+		if err == nil && stamp > 0 && (clock-stamp).Abs() <= time.Second+clock/clockDrift {
+			l.scale = float64(clock) / float64(stamp)
+		}
+	}
+	l.mark = ""
+}
+
+// age is how long before a moment of the machine's clock something was logged.
+func (l *kernelLog) age(stamp, clock time.Duration) time.Duration {
+	return clock - time.Duration(float64(stamp)*l.scale)
 }
 
 // fail gives the log up. In a container, or without the right to read it, the
@@ -134,6 +175,9 @@ func (l *kernelLog) split(piece []byte, take func(loggedXID)) {
 			l.torn = false
 			continue
 		}
+		if l.mark != "" && bytes.Contains(line, []byte(l.mark)) {
+			l.compare(line)
+		}
 		if e, ok := parseXID(line); ok {
 			take(e)
 		}
@@ -142,7 +186,7 @@ func (l *kernelLog) split(piece []byte, take func(loggedXID)) {
 
 // loggedXID is an XID error in the kernel's log.
 type loggedXID struct {
-	stamp   time.Duration // after the boot, on the kernel's clock
+	stamp   time.Duration // after the boot, on the log's clock
 	busID   string        // of the GPU, as NVML writes it
 	xid     uint64
 	pid     int    // 0: not known
@@ -222,8 +266,8 @@ func culprit(details string) (pid int, program string) {
 	return pid, program
 }
 
-// monotonic is the kernel's clock for its log. Neither runs while the machine
-// sleeps.
+// monotonic is the machine's clock since its boot. Neither it nor the log's runs
+// while the machine sleeps.
 func monotonic() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // always there

@@ -207,6 +207,67 @@ func TestXIDsOfTheKernelsLog(t *testing.T) {
 	}
 }
 
+// TestClocksGoApart: the log's clock is compared with the machine's by a record of the probe's own.
+func TestClocksGoApart(t *testing.T) {
+	clock := monotonic()
+	for name, c := range map[string]struct {
+		stamp time.Duration
+		want  bool // it is believed
+	}{
+		"the log is behind":        {clock - clock/20_000, true},
+		"the log is ahead":         {clock + clock/20_000, true},
+		"of another machine's age": {2*clock + 10*time.Second, false},
+		"no time at all":           {0, false},
+	} {
+		l := newKernelLog("", true, os.Stderr)
+		l.mark = ";a mark"
+		l.split(fmt.Appendf(nil, "14,1,%d,-;another\n14,2,%d,-;a mark\n", 7, c.stamp.Microseconds()), func(e loggedXID) { t.Errorf("%+v", e) })
+		if l.mark != "" || (l.scale != 1) != c.want {
+			t.Errorf("%s: the scale is %v", name, l.scale)
+		}
+		half := time.Duration(float64(c.stamp) / 2)
+		if age := l.age(half, clock); c.want && (age-clock/2).Abs() > 50*time.Millisecond {
+			t.Errorf("%s: what was logged at half the time is %s old, want %s", name, age, clock/2)
+		}
+	}
+}
+
+// TestMarkInTheKernelsLog leaves a mark in the machine's own log and finds it.
+func TestMarkInTheKernelsLog(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("writing into the kernel's log takes root")
+	}
+	l := newKernelLog("/dev/kmsg", false, os.Stderr)
+	if l.read(func(loggedXID) {}); l.failed {
+		t.Fatal("it cannot be read")
+	}
+	defer func() { _ = unix.Close(l.fd) }()
+	if l.mark != "" || (l.age(monotonic(), monotonic())).Abs() > time.Second+monotonic()/clockDrift {
+		t.Errorf("the mark %q is not found; the scale is %v", l.mark, l.scale)
+	}
+}
+
+// TestLiveErrorsAreOfNow: what comes into the log while the probe runs is no older than its last look, whatever the
+// log's clock says.
+func TestLiveErrorsAreOfNow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kmsg")
+	at := func(ago time.Duration) string {
+		return fmt.Sprintf("3,1,%d,-;NVRM: Xid (PCI:0000:01:00): 31\n", (monotonic() - ago).Microseconds())
+	}
+	appendTo(t, path, at(20*time.Second))
+	r := &reader{}
+	r.last.PCIBusID, _ = parseAddress("0000:01:00")
+	p := &probe{kernel: newKernelLog(path, false, os.Stderr), started: monotonic(), readers: []*reader{r}}
+	p.readKernelLog(time.Now())
+	appendTo(t, path, at(20*time.Second)) // of a log that is behind
+	now := time.Now()
+	p.readKernelLog(now)
+	events, _ := p.events.take(now)
+	if len(events) != 2 || !events[0].Earlier || now.Sub(events[0].Time) < 15*time.Second || events[1].Earlier || now.Sub(events[1].Time) > 5*time.Second {
+		t.Errorf("told %+v at %s", events, now)
+	}
+}
+
 // A fifo in place of the log, and a log that is emptied and begun anew.
 func TestKernelsLogThatIsNoPlainFile(t *testing.T) {
 	var got []uint64

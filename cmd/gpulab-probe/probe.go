@@ -26,9 +26,10 @@ type probe struct {
 	readers  []*reader
 	events   eventLog
 	kernel   *kernelLog
-	started  time.Duration // on the kernel's clock
+	started  time.Duration // on the machine's clock
 	logged   []loggedXID   // errors of the kernel's log that wait to be told
 	looked   bool          // at all that the log had at first
+	lookedAt time.Duration // at the log last
 	round    atomic.Uint64
 }
 
