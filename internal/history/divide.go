@@ -189,7 +189,7 @@ func inBounds(bytes *uint64) *float64 {
 // divide says who had what of a GPU in the seconds before a snapshot.
 func divide(g *gpu.GPU, readable, lists bool, seconds float64, e spent) share {
 	claims := claimsOf(g, readable)
-	lists = lists || len(g.Processes) > 0
+	lists = (lists || len(g.Processes) > 0) && !g.ProcessesUnknown
 	out := share{claims: make(map[who]amounts, len(claims))}
 	parts := make([]*float64, len(claims)) // percent
 	var memory float64

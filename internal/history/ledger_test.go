@@ -104,6 +104,11 @@ func TestWhoIsBusy(t *testing.T) {
 			*g = heldBy(*g, "ada")
 			g.Utilization, g.Processes = ptr(50.0), []gpu.Process{process("ada", nil, nil)}
 		}, map[string]string{"user/ada": "busy 20"}},
+		"two beside a desktop, and who computes is not told": {func(g *gpu.GPU) {
+			*g = heldBy(*g, "ada", "ben")
+			g.Utilization, g.ProcessesUnknown = ptr(50.0), true
+			g.Processes = []gpu.Process{{PID: 1, UnixUser: "gdm", Graphics: true, SMUtilization: ptr(2.0), MemoryUsed: mem}}
+		}, map[string]string{"user/ada": "unknown –", "user/ben": "unknown –", "unattributed/": "none 20"}},
 		"two, and the driver tells no shares": {func(g *gpu.GPU) {
 			*g = heldBy(*g, "ada", "ben")
 			g.Utilization, g.Processes = ptr(50.0), []gpu.Process{process("ada", nil, nil), process("ben", nil, nil)}

@@ -94,7 +94,7 @@ func shareOf(g *gpu.GPU, h gpu.Holder) *float64 {
 		ownKnown = ownKnown || g.Processes[i].Pod.UID == h.UID
 	}
 	switch {
-	case idle, !ownKnown && len(g.Processes) > 0:
+	case idle, !ownKnown && len(g.Processes) > 0 && !g.ProcessesUnknown:
 		return &nothing
 	case len(g.Holders) == 1:
 		return g.Utilization // nil where the driver does not tell

@@ -139,17 +139,18 @@ func TestShareOfAGPU(t *testing.T) {
 		g    gpu.GPU
 		want *float64
 	}{
-		"at work":                        {gpu.GPU{Reading: gpu.Reading{Utilization: f(50), Processes: []gpu.Process{{Pod: mine, SMUtilization: f(50)}}}, Holders: holders}, f(50)},
-		"memory taken, nothing done":     {gpu.GPU{Reading: gpu.Reading{Utilization: f(0), Processes: []gpu.Process{{Pod: mine, SMUtilization: f(0)}}}, Holders: holders}, f(0)},
-		"a desktop draws":                {gpu.GPU{Reading: gpu.Reading{Utilization: f(7), Processes: []gpu.Process{{Graphics: true}}}, Holders: holders}, f(0)},
-		"the other one works":            {gpu.GPU{Reading: gpu.Reading{Utilization: f(90), Processes: []gpu.Process{{Pod: other, SMUtilization: f(90)}}}, Holders: both}, f(0)},
-		"shares not told, alone":         {gpu.GPU{Reading: gpu.Reading{Utilization: f(30), Processes: []gpu.Process{{Pod: mine}}}, Holders: holders}, f(30)},
-		"shares not told, two, idle":     {gpu.GPU{Reading: gpu.Reading{Utilization: f(0), Processes: []gpu.Process{{Pod: mine}, {Pod: other}}}, Holders: both}, f(0)},
-		"shares not told, two, busy":     {gpu.GPU{Reading: gpu.Reading{Utilization: f(30), Processes: []gpu.Process{{Pod: mine}, {Pod: other}}}, Holders: both}, nil},
-		"the driver tells nothing":       {gpu.GPU{Holders: holders}, nil},
-		"no list of processes, and busy": {gpu.GPU{Reading: gpu.Reading{Utilization: f(30)}, Holders: holders}, f(30)},
-		"cannot be read":                 {gpu.GPU{Reading: gpu.Reading{Error: "lost"}, Holders: holders}, nil},
-		"has powered itself down":        {gpu.GPU{Reading: gpu.Reading{Asleep: true}, Holders: holders}, f(0)},
+		"at work":                                       {gpu.GPU{Reading: gpu.Reading{Utilization: f(50), Processes: []gpu.Process{{Pod: mine, SMUtilization: f(50)}}}, Holders: holders}, f(50)},
+		"memory taken, nothing done":                    {gpu.GPU{Reading: gpu.Reading{Utilization: f(0), Processes: []gpu.Process{{Pod: mine, SMUtilization: f(0)}}}, Holders: holders}, f(0)},
+		"a desktop draws":                               {gpu.GPU{Reading: gpu.Reading{Utilization: f(7), Processes: []gpu.Process{{Graphics: true}}}, Holders: holders}, f(0)},
+		"the other one works":                           {gpu.GPU{Reading: gpu.Reading{Utilization: f(90), Processes: []gpu.Process{{Pod: other, SMUtilization: f(90)}}}, Holders: both}, f(0)},
+		"shares not told, alone":                        {gpu.GPU{Reading: gpu.Reading{Utilization: f(30), Processes: []gpu.Process{{Pod: mine}}}, Holders: holders}, f(30)},
+		"shares not told, two, idle":                    {gpu.GPU{Reading: gpu.Reading{Utilization: f(0), Processes: []gpu.Process{{Pod: mine}, {Pod: other}}}, Holders: both}, f(0)},
+		"shares not told, two, busy":                    {gpu.GPU{Reading: gpu.Reading{Utilization: f(30), Processes: []gpu.Process{{Pod: mine}, {Pod: other}}}, Holders: both}, nil},
+		"the driver tells nothing":                      {gpu.GPU{Holders: holders}, nil},
+		"no list of processes, and busy":                {gpu.GPU{Reading: gpu.Reading{Utilization: f(30)}, Holders: holders}, f(30)},
+		"a desktop draws, and who computes is not told": {gpu.GPU{Reading: gpu.Reading{Utilization: f(30), ProcessesUnknown: true, Processes: []gpu.Process{{Graphics: true}}}, Holders: holders}, f(30)},
+		"cannot be read":                                {gpu.GPU{Reading: gpu.Reading{Error: "lost"}, Holders: holders}, nil},
+		"has powered itself down":                       {gpu.GPU{Reading: gpu.Reading{Asleep: true}, Holders: holders}, f(0)},
 	} {
 		got := shareOf(&c.g, holders[0])
 		if (got == nil) != (c.want == nil) || got != nil && *got != *c.want {

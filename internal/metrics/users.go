@@ -149,10 +149,11 @@ func ownMemory(g *gpu.GPU, o owner) *uint64 {
 // nothing, where processes are listed or the GPU is idle.
 func unused(g *gpu.GPU, o owner) *share {
 	s := &share{owner: o}
-	if len(g.Processes) > 0 {
+	listed := len(g.Processes) > 0 && !g.ProcessesUnknown
+	if listed {
 		s.memory = new(float64)
 	}
-	if len(g.Processes) > 0 || g.Utilization != nil && *g.Utilization == 0 {
+	if listed || g.Utilization != nil && *g.Utilization == 0 {
 		s.utilization = new(float64)
 	}
 	return s

@@ -28,6 +28,19 @@ func TestSharesOfInstances(t *testing.T) {
 	}
 }
 
+// A driver that keeps to itself who computes says nothing of who has no program on a GPU.
+func TestSharesUntold(t *testing.T) {
+	draws := process("unix:gdm", 2.0, 1<<28)
+	draws.Graphics = true
+	g := card(0, []gpu.Holder{holder("anna", "x"), holder("ben", "y")}, draws)
+	g.Utilization, g.ProcessesUnknown = new(90.0), true
+	for _, s := range shares(&g) {
+		if !s.outside && (s.utilization != nil || s.memory != nil) {
+			t.Errorf("%s is said to have %v of the time and %v of the memory", s.name, s.utilization, s.memory)
+		}
+	}
+}
+
 func TestShares(t *testing.T) {
 	const (
 		unknown = "?"
