@@ -16,10 +16,10 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// obstacle says why notebooks of a profile cannot use the lab's GPUs: CDI, by
-// which they get them, does not look at what an image asks for. What cannot be
+// unfit are the machines whose GPUs notebooks of a profile cannot use, and why: CDI,
+// by which they get them, does not look at what an image asks for. What cannot be
 // found out holds up nobody.
-func (l *appliance) obstacle(ctx context.Context, p notebooks.Profile) string {
+func (l *appliance) unfit(ctx context.Context, p notebooks.Profile) map[string]string {
 	image := p.Image
 	if image == "" {
 		image = l.images.Refs()[notebookImage]
@@ -27,23 +27,23 @@ func (l *appliance) obstacle(ctx context.Context, p notebooks.Profile) string {
 	env, err := l.attached.Load().images.Environment(ctx, image)
 	if err != nil {
 		slog.Debug("what an image asks of the GPUs is not known", "image", image, "err", err)
-		return ""
+		return nil
 	}
 	needs, err := gpu.RequirementOf(env)
 	if err != nil {
 		slog.Debug("what an image asks of the GPUs cannot be read", "image", image, "err", err)
-		return ""
+		return nil
 	}
-	why := ""
+	found := map[string]string{}
 	for _, s := range l.fleet.Snapshots() {
 		if len(s.GPUs) == 0 {
 			continue // nothing is asked of a machine without
 		}
-		if why = needs.Obstacle(image, s); why == "" {
-			return ""
+		if why := needs.Obstacle(image, s); why != "" {
+			found[s.Node] = why
 		}
 	}
-	return why
+	return found
 }
 
 // ownImage tells whether an image is part of gpulab.

@@ -100,6 +100,7 @@ type Users interface {
 type Notebooks interface {
 	Profiles() []notebooks.Profile
 	Obstacle(slug string) string
+	Unfit(slug string) []string
 	Launch(ctx context.Context, user users.User, request notebooks.Request) (notebooks.Launch, error)
 	Get(ctx context.Context, id int64) (notebooks.Launch, error)
 	List(ctx context.Context, userID int64) ([]notebooks.Launch, error)

@@ -131,13 +131,12 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 	list := ProfileList{Profiles: []Profile{}}
 	snapshots := s.cfg.Snapshots()
 	if s.cfg.Barred != nil {
-		barred := s.cfg.Barred(c.user.ID)
-		snapshots = slices.DeleteFunc(slices.Clone(snapshots), func(n gpu.Snapshot) bool { return slices.Contains(barred, n.Node) })
+		snapshots = without(snapshots, s.cfg.Barred(c.user.ID))
 	}
 	profiles := s.cfg.Notebooks.Profiles()
 	for _, p := range profiles {
 		out := Profile{Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs, GPUModel: p.GPUModel, GPUMemory: p.GPUMemory}
-		room := roomFor(snapshots, p.GPUKind())
+		room := roomFor(without(snapshots, s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
 		// A profile for GPUs that the lab does not have helps nobody but the one who wrote it.
 		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && c.user.Role.Scope(users.ActionManageLab) == users.Nobody {
 			continue
@@ -148,6 +147,11 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 		list.Profiles = append(list.Profiles, out)
 	}
 	return answerWith(list)
+}
+
+// without leaves out the named machines.
+func without(snapshots []gpu.Snapshot, names []string) []gpu.Snapshot {
+	return slices.DeleteFunc(slices.Clone(snapshots), func(n gpu.Snapshot) bool { return slices.Contains(names, n.Node) })
 }
 
 // start says whether a notebook of a profile would start at once for whoever asks.

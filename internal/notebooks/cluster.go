@@ -104,8 +104,9 @@ type Need struct {
 	NoGPUs bool
 	// Barred are machines that it may not run on, because they are for others.
 	Barred []string
-	// Lacking are machines that do not have its image yet.
-	Lacking []string
+	// Lacking are machines that do not have its image yet, Unfit those whose GPUs
+	// its image cannot use.
+	Lacking, Unfit []string
 	// Granted is the kind of GPU, as in NodeRoom.Kind, that the line has given it,
 	// "" for any.
 	Granted string
@@ -171,6 +172,7 @@ type NodeRoom struct {
 func (n NodeRoom) fits(need Need) bool {
 	switch {
 	case need.Only != "" && need.Only != n.Name, need.NoGPUs && n.HasGPUs, slices.Contains(need.Barred, n.Name), slices.Contains(need.Lacking, n.Name),
+		slices.Contains(need.Unfit, n.Name),
 		need.Granted != "" && need.Granted != n.Kind:
 		return false
 	}

@@ -621,7 +621,8 @@ type house struct {
 	bob     users.User
 	end     func()
 
-	obstacles atomic.Pointer[map[string]string] // why profiles cannot work
+	obstacles atomic.Pointer[map[string]string]   // why profiles cannot work
+	unfit     atomic.Pointer[map[string][]string] // machines whose GPUs a profile's image cannot use
 	placing   atomic.Pointer[Placing]
 	barred    atomic.Pointer[map[int64][]string]
 
@@ -739,11 +740,19 @@ func (h *house) open(tune func(*patience)) {
 			}
 			return Placing{}
 		},
-		Obstacle: func(_ context.Context, p Profile) string {
-			if all := h.obstacles.Load(); all != nil {
-				return (*all)[p.Slug]
+		Unfit: func(_ context.Context, p Profile) map[string]string {
+			found := map[string]string{}
+			if all := h.obstacles.Load(); all != nil && (*all)[p.Slug] != "" {
+				for _, n := range h.lab.Room().machines() {
+					found[n.Name] = (*all)[p.Slug]
+				}
 			}
-			return ""
+			if all := h.unfit.Load(); all != nil {
+				for _, machine := range (*all)[p.Slug] {
+					found[machine] = "The image Y does not run on " + machine + "."
+				}
+			}
+			return found
 		},
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})

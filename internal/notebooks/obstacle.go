@@ -1,8 +1,10 @@
 package notebooks
 
 import (
+	"cmp"
 	"context"
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -34,18 +36,49 @@ func (s *Service) unable(slug string) string {
 	return s.obstacles[slug]
 }
 
-// obstacle finds out anew. Only what gets a GPU depends on its driver; what gets
-// none may be kept off all machines.
-func (s *Service) obstacle(ctx context.Context, p Profile) string {
+// Unfit are the machines whose GPUs a profile's image cannot use, as far as the
+// last look has found out, by name.
+func (s *Service) Unfit(slug string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unfit[slug]
+}
+
+// obstacle finds out anew, also which machines are unfit. Only what gets a GPU
+// depends on its driver; what gets none may be kept off all machines.
+func (s *Service) obstacle(ctx context.Context, p Profile) (why string, unfit []string) {
 	if p.GPUs == 0 {
-		return s.nowhere(p)
+		return s.nowhere(p), nil
 	}
-	if s.cfg.Obstacle == nil {
-		return ""
+	if s.cfg.Unfit == nil {
+		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, obstacleWait)
 	defer cancel()
-	return s.cfg.Obstacle(ctx, p)
+	found := s.cfg.Unfit(ctx, p)
+	return s.noneFits(p, found), slices.Sorted(maps.Keys(found))
+}
+
+// noneFits says why a profile's image can use the GPUs of no machine that it could
+// have otherwise, "" where it can use some, or where it could have none anyway.
+func (s *Service) noneFits(p Profile, unfit map[string]string) (why string) {
+	if len(unfit) == 0 {
+		return ""
+	}
+	need, room := s.needOf(p), s.room()
+	need.Unfit, need.Lacking = nil, nil
+	large := room.has(need)
+	for _, n := range room.machines() {
+		if large && !n.fits(need) || n.Total.GPUs == 0 || !need.GPUKind.Fits(n) {
+			continue
+		}
+		text, is := unfit[n.Name]
+		if !is {
+			return ""
+		}
+		why = cmp.Or(why, text)
+	}
+	return why
 }
 
 // impossible says why no machine of the pool could ever take a launch with GPUs,
@@ -64,7 +97,7 @@ func (s *Service) impossible(p Profile) string {
 
 // watchObstacles keeps what pages and the queue know of obstacles.
 func (s *Service) watchObstacles(ctx context.Context) {
-	if s.cfg.Obstacle == nil && s.cfg.Placing == nil {
+	if s.cfg.Unfit == nil && s.cfg.Placing == nil {
 		return
 	}
 	timer := time.NewTimer(0)
@@ -81,18 +114,22 @@ func (s *Service) watchObstacles(ctx context.Context) {
 }
 
 func (s *Service) lookForObstacles(ctx context.Context) {
-	found := map[string]string{}
+	found, unfit := map[string]string{}, map[string][]string{}
 	for _, p := range s.cfg.Profiles {
-		if why := s.obstacle(ctx, p); why != "" {
+		why, machines := s.obstacle(ctx, p)
+		if why != "" {
 			found[p.Slug] = why
+		}
+		if len(machines) > 0 {
+			unfit[p.Slug] = machines
 		}
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	s.mu.Lock()
-	changed := !maps.Equal(found, s.obstacles)
-	s.obstacles = found
+	changed := !maps.Equal(found, s.obstacles) || !maps.EqualFunc(unfit, s.unfit, slices.Equal)
+	s.obstacles, s.unfit = found, unfit
 	s.mu.Unlock()
 	if changed {
 		s.kick()

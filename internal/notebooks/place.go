@@ -56,7 +56,9 @@ func (s *Service) placing() Placing {
 }
 
 // ruled tells whether something keeps it off some machines.
-func (n Need) ruled() bool { return n.NoGPUs || len(n.Barred) > 0 || len(n.Lacking) > 0 }
+func (n Need) ruled() bool {
+	return n.NoGPUs || len(n.Barred) > 0 || len(n.Lacking) > 0 || len(n.Unfit) > 0
+}
 
 // choose decides between the machines of a pool.
 func choose(room Room, need Need, rules Placing) Placement {
@@ -82,6 +84,9 @@ func choose(room Room, need Need, rules Placing) Placement {
 		p.Why = "Its home is on no other machine."
 	case need.GPUs > 0:
 		p.preferOf(open, rules.GPUs == GPUsSpread)
+		if passed := room.passedOver(need); passed != "" && len(open) == 1 {
+			p.Why = passed
+		}
 	case need.NoGPUs:
 		p.Why = "CPU notebooks run on machines without GPUs only, by the lab’s rules."
 	case rules.CPU == CPUPrefer:
@@ -201,6 +206,27 @@ func (s *Service) closedTo(need Need, room Room) string {
 		return ""
 	}
 	return strings.Join(list, ", ") + "."
+}
+
+// passedOver names the machines that would do for a launch if its image could use
+// their GPUs; "" where there are none.
+func (r Room) passedOver(need Need) string {
+	if list := r.unfit(need, r.Nodes); len(list) > 0 {
+		return "Its image cannot use the GPUs of " + strings.Join(list, ", ") + "."
+	}
+	return ""
+}
+
+// unfit are those of some machines that would do but for its image, as they are shown.
+func (r Room) unfit(need Need, machines []NodeRoom) (list []string) {
+	able := need
+	able.Unfit, able.Granted = nil, ""
+	for _, n := range machines {
+		if slices.Contains(need.Unfit, n.Name) && n.fits(able) {
+			list = append(list, r.called(n.Name))
+		}
+	}
+	return list
 }
 
 // withoutImage says which machines could take a launch once they have its image,

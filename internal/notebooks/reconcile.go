@@ -306,6 +306,9 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 			}
 			images, all := s.withoutImage(v.need, room)
 			t.reason = join(join(waitWords(v, room, position), s.closedTo(v.need, room)), images)
+			if !v.never {
+				t.reason = join(t.reason, room.passedOver(v.need))
+			}
 			switch {
 			case all && !v.never:
 				t.reason = images + " It starts when that is there."
@@ -392,6 +395,9 @@ func (s *Service) needOf(p Profile) Need {
 	n.NoGPUs = n.GPUs == 0 && s.placing().CPU == CPURequire
 	if s.cfg.Lacking != nil {
 		n.Lacking = s.cfg.Lacking(p.Image)
+	}
+	if n.GPUs > 0 {
+		n.Unfit = s.Unfit(p.Slug)
 	}
 	return n
 }

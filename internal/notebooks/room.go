@@ -41,7 +41,8 @@ func (s *Service) room() Room {
 }
 
 // apart are the machines that do for other launches than their like do: those
-// that are for some people only, or that alone have what a profile needs. In the
+// that are for some people only, that alone have what a profile needs, or whose
+// GPUs some images cannot use. In the
 // line their GPUs are of a kind of their own, or somebody would be given one that
 // they may not use.
 func (s *Service) apart() []string {
@@ -55,6 +56,11 @@ func (s *Service) apart() []string {
 				list = append(list, s.cfg.OnlyOn(p.Slug))
 			}
 		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, machines := range s.unfit {
+		list = append(list, machines...)
 	}
 	return list
 }

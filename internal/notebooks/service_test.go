@@ -622,6 +622,51 @@ func TestObstacle(t *testing.T) {
 	}
 }
 
+// A machine whose GPUs an image cannot use is passed over by what is started from it, and by nothing else.
+func TestUnfitMachine(t *testing.T) {
+	h := newHouse(t, 1)
+	h.lab.edit(func() {
+		h.lab.nodes = append(h.lab.nodes, NodeRoom{Name: "old", Total: Amount{GPUs: 4, MilliCPU: 8000, Memory: 1 << 40}})
+	})
+	unfit := func(machines map[string][]string) {
+		t.Helper()
+		h.unfit.Store(&machines)
+		for until := time.Now().Add(10 * time.Second); !slices.Equal(h.service.Unfit("gpu2"), machines["gpu2"]) || !slices.Equal(h.service.Unfit("gpu"), machines["gpu"]); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("found unfit: %v", h.service.Unfit("gpu"))
+			}
+		}
+	}
+	unfit(map[string][]string{"gpu": {"old"}})
+	first := h.running(h.alice, "gpu", "")
+	if l := h.get(first.ID); l.Node == "old" || !strings.Contains(l.WhyHere(), "Its image cannot use the GPUs of old.") {
+		t.Errorf("it runs on %s: %q", l.Node, l.WhyHere())
+	}
+	waits := h.launch(h.bob, "gpu", "")
+	h.until(waits.ID, "explained", func(l Launch) bool {
+		return l.State == Waiting && l.Position == 1 && strings.Contains(l.Reason, "Its image cannot use the GPUs of old.")
+	})
+	// Who can use it does not wait behind those who cannot.
+	if l := h.get(h.running(h.bob, "gpu2", "").ID); l.Node != "old" {
+		t.Errorf("another image runs on %s", l.Node)
+	}
+	if why := h.service.Obstacle("gpu"); why != "" {
+		t.Errorf("one machine will do, and pages say %q", why)
+	}
+	if err := h.service.Stop(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(waits.ID, Running)
+
+	// With what it asks for on unfit machines alone it is refused at once, with the reason.
+	unfit(map[string][]string{"gpu": {"old"}, "gpu2": {"old"}})
+	_, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "gpu2"})
+	var refused *ObstacleError
+	if !errors.As(err, &refused) || refused.Text != "The image Y does not run on old." {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestLimitsAndBadRequests(t *testing.T) {
 	h := newHouse(t, 1)
 	for _, c := range []struct {

@@ -37,6 +37,9 @@ func (f *fakeNotebooks) Profiles() []notebooks.Profile {
 	return append(notebooks.DefaultProfiles(), f.more...)
 }
 
+// Unfit knows of none.
+func (f *fakeNotebooks) Unfit(string) []string { return nil }
+
 func (f *fakeNotebooks) Obstacle(slug string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

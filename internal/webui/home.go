@@ -142,7 +142,7 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	view.Idle = s.warned(v)
 	profiles := s.cfg.Notebooks.Profiles()
 	for _, p := range profiles {
-		room := roomIn(s.usable(v, machines), p.GPUKind())
+		room := roomIn(without(s.usable(v, machines), s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
 		// A card for GPUs that the lab does not have helps nobody but the one
 		// who wrote it.
 		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && !v.may(users.ActionManageLab) {
@@ -169,11 +169,15 @@ func (s *Server) usable(v visitor, machines []machineView) []machineView {
 	if s.cfg.Barred == nil {
 		return machines
 	}
-	barred := s.cfg.Barred(v.session.User.ID)
-	if len(barred) == 0 {
+	return without(machines, s.cfg.Barred(v.session.User.ID))
+}
+
+// without leaves out the named machines.
+func without(machines []machineView, names []string) []machineView {
+	if len(names) == 0 {
 		return machines
 	}
-	return slices.DeleteFunc(slices.Clone(machines), func(m machineView) bool { return slices.Contains(barred, m.Node) })
+	return slices.DeleteFunc(slices.Clone(machines), func(m machineView) bool { return slices.Contains(names, m.Node) })
 }
 
 // stillShown tells whether a launch belongs on its owner's home page: while it

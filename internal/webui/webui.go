@@ -91,8 +91,10 @@ type Notebooks interface {
 	KeepService(ctx context.Context, id int64, stopAfter time.Duration) error
 	RestartService(ctx context.Context, id int64) error
 	// Obstacle says in a sentence why a profile cannot work on this lab's GPUs,
-	// "" where nothing is known against it.
+	// "" where nothing is known against it; Unfit are the machines on which its
+	// image cannot.
 	Obstacle(slug string) string
+	Unfit(slug string) []string
 	// Subscribe signals that some launch changed, until ctx ends.
 	Subscribe(ctx context.Context) <-chan struct{}
 }

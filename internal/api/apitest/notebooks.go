@@ -30,6 +30,9 @@ func (n *Notebooks) Profiles() []notebooks.Profile { return notebooks.DefaultPro
 // Obstacle knows of none.
 func (n *Notebooks) Obstacle(string) string { return "" }
 
+// Unfit knows of none.
+func (n *Notebooks) Unfit(string) []string { return nil }
+
 // Launch notes a request as the real service does, for a lab in which nothing is free.
 func (n *Notebooks) Launch(_ context.Context, u users.User, r notebooks.Request) (notebooks.Launch, error) {
 	i := slices.IndexFunc(n.Profiles(), func(p notebooks.Profile) bool { return p.Slug == r.Profile || r.Profile == "" })
