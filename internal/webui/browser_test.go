@@ -578,6 +578,9 @@ func TestPagesLive(t *testing.T) {
 
 	t.Run("it is said for how long nothing has come", func(t *testing.T) {
 		visit("/gpus")
+		eventually(ctx, t, "it is live", `document.getElementById("live")._htmx?.sse`)
+		run(ctx, t, `window.before = `+firstGPU+`.innerText`)
+		eventually(ctx, t, "readings come", firstGPU+`.innerText !== window.before`)
 		run(ctx, t, `window.reached = window.fetch, window.fetch = () => Promise.reject(new TypeError("Failed to fetch"))`)
 		l.server.CloseClientConnections()
 		const said = `(document.getElementById("live-lost").checkVisibility() && document.getElementById("live-lost").innerText.match(/Live values stopped (\d+) s ago\./)?.[1])`
