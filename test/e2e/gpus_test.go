@@ -381,6 +381,7 @@ func testMetrics(t *testing.T, a *appliance) {
 // testHistoryOutlivesRestart: what was written down is there after gpulab was killed.
 func testHistoryOutlivesRestart(t *testing.T, a *appliance) {
 	before := a.usage(t)
+	held, at := a.written(t, adminHandle)
 	a.Kill(a.ctx, "KILL", "gpulab")
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init after kill -9: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
@@ -389,6 +390,23 @@ func testHistoryOutlivesRestart(t *testing.T, a *appliance) {
 		now := a.usage(t)
 		return now[adminHandle].Held > before[adminHandle].Held && now[guestHandle].Compute > before[guestHandle].Compute
 	})
+	heldThen, then := a.written(t, adminHandle)
+	passed, counted := then.Sub(at).Seconds(), heldThen-held
+	t.Logf("of %.1f s around the kill and the start the ledger has %.1f", passed, counted)
+	if lost := passed - counted; lost > 10 || lost < -2 {
+		t.Errorf("%.1f s of what somebody held are not in the ledger", lost)
+	}
+}
+
+// written waits until the ledger has been added to, and returns how long somebody has held GPUs until then.
+func (a *appliance) written(t *testing.T, who string) (held float64, at time.Time) {
+	t.Helper()
+	before := a.usage(t)[who].Held
+	a.eventually(t, "more is in the ledger", func() bool {
+		held, at = a.usage(t)[who].Held, time.Now()
+		return held > before
+	})
+	return held, at
 }
 
 // twoCardsConfig is a lab with two GPUs, and a card for an image of its own.
