@@ -382,6 +382,7 @@ func testMetrics(t *testing.T, a *appliance) {
 func testHistoryOutlivesRestart(t *testing.T, a *appliance) {
 	before := a.usage(t)
 	held, at := a.written(t, adminHandle)
+	time.Sleep(7 * time.Second) // until almost as much waits to be written as ever does
 	a.Kill(a.ctx, "KILL", "gpulab")
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init after kill -9: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
