@@ -152,13 +152,19 @@ func (l *appliance) lend(ctx context.Context, which string, anyway bool) (gpu.GP
 	return g, parts.lending.set(ctx, g.UUID, anyway)
 }
 
-// findGPU finds a GPU by its number, or by its UUID or the beginning of it.
+// findGPU finds a GPU by its number, with its machine's name and a slash before it
+// or without, or by its UUID or the beginning of it.
 func findGPU(snapshots []gpu.Snapshot, which string) (gpu.GPU, error) {
 	var found []gpu.GPU
-	number, err := strconv.Atoi(which)
+	machine, digits, named := strings.Cut(which, "/")
+	if !named {
+		digits = which
+	}
+	number, err := strconv.Atoi(digits)
 	for _, s := range snapshots {
 		for _, g := range s.GPUs {
-			if err == nil && g.Index == number || len(which) >= 8 && strings.HasPrefix(g.UUID, which) {
+			numbered := err == nil && g.Index == number && (!named || machine == s.Node || machine == s.Machine())
+			if numbered || len(which) >= 8 && strings.HasPrefix(g.UUID, which) {
 				found = append(found, g)
 			}
 		}
@@ -169,7 +175,7 @@ func findGPU(snapshots []gpu.Snapshot, which string) (gpu.GPU, error) {
 	case 1:
 		return found[0], nil
 	}
-	return gpu.GPU{}, fmt.Errorf("%q names %d GPUs; use the UUID that `gpulab gpus --json` shows", which, len(found))
+	return gpu.GPU{}, fmt.Errorf("%q names %d GPUs; write MACHINE/NUMBER, or the UUID that `gpulab gpus --json` shows", which, len(found))
 }
 
 func newGPUsLend(a *app) *cobra.Command {
@@ -181,8 +187,9 @@ func newGPUsLend(a *app) *cobra.Command {
 New notebooks do not get a GPU that a process outside gpulab is on: the two
 would share its memory, and one may end the other. This command makes an
 exception for one GPU; --undo takes it back. A desktop session's programs do
-not count, and what runs already is never touched.`,
-		Example: "  sudo gpulab gpus lend 1\n  sudo gpulab gpus lend --undo GPU-51390000-abb0",
+not count, and what runs already is never touched. The GPU is a number, with the
+machine's name before it where several have one of that number, or a UUID.`,
+		Example: "  sudo gpulab gpus lend 1\n  sudo gpulab gpus lend ada/1\n  sudo gpulab gpus lend --undo GPU-51390000-abb0",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
