@@ -89,21 +89,19 @@ func (p *probe) readKernelLog(now time.Time) {
 		if p.kernel.age(e.stamp, clock) < -time.Second-clock/clockDrift {
 			return // of another start of the machine
 		}
-		e.first = !p.looked
+		if e.first = !p.looked; !e.first {
+			e.after = p.lookedAt
+		}
 		if len(p.logged) == maxWaiting {
 			p.logged = append(p.logged[:0], p.logged[1:]...)
 		}
 		p.logged = append(p.logged, e)
 	})
-	since := clock - p.lookedAt
 	p.looked, p.lookedAt = p.looked || all, clock
 	earlier := 0
 	p.logged = slices.DeleteFunc(p.logged, func(l loggedXID) bool {
-		age := max(0, p.kernel.age(l.stamp, clock))
+		age := min(max(0, p.kernel.age(l.stamp, clock)), clock-l.after)
 		before := l.first && clock-age <= p.started
-		if !l.first {
-			age = min(age, since) // or it would have been there at the last look
-		}
 		if before && earlier >= earlierAtOnce {
 			return false
 		}

@@ -25,11 +25,12 @@ type kernelLog struct {
 
 	fd     int // -1: not open
 	failed bool
-	mark   string  // of a record of the probe's own that has not been read back yet
-	scale  float64 // of the log's clock to the machine's; they go apart with time
-	rest   []byte  // of a line that is not complete yet
-	torn   bool    // what comes is the rest of a line that was too long
-	buffer []byte
+	mark   string // of a record of the probe's own that has not been read back yet
+	// The times of that record, by the machine's clock and by the log's; 0: not known.
+	markClock, markStamp time.Duration
+	rest                 []byte // of a line that is not complete yet
+	torn                 bool   // what comes is the rest of a line that was too long
+	buffer               []byte
 }
 
 // kernelLogPath finds the log: the kernel's own, or what the simulated driver
@@ -49,7 +50,7 @@ func kernelLogPath(o options, d *driver) (path string, optional bool) {
 
 func newKernelLog(path string, optional bool, stderr io.Writer) *kernelLog {
 	// One read of /dev/kmsg is one record, of at most 8 KiB.
-	return &kernelLog{path: path, optional: optional, stderr: stderr, fd: -1, scale: 1, failed: path == "", buffer: make([]byte, 8<<10)}
+	return &kernelLog{path: path, optional: optional, stderr: stderr, fd: -1, failed: path == "", buffer: make([]byte, 8<<10)}
 }
 
 // longestLine is the longest line that can be about an XID, in bytes.
@@ -107,28 +108,36 @@ func (l *kernelLog) leaveMark() {
 		return
 	}
 	defer func() { _ = unix.Close(fd) }()
-	mark := fmt.Sprintf("gpulab-probe: reads the XID errors of this log, at %.6f of the clock", monotonic().Seconds())
+	l.markClock = monotonic()
+	mark := fmt.Sprintf("gpulab-probe: reads the XID errors of this log, at %.6f of the clock", l.markClock.Seconds())
 	if _, err := unix.Write(fd, []byte("<14>"+mark+"\n")); err == nil {
 		l.mark = ";" + mark
 	}
 }
 
-// compare takes the two clocks' times of the mark.
-func (l *kernelLog) compare(record []byte) {
+// findMark takes the log's time of the mark.
+func (l *kernelLog) findMark(record []byte) {
 	head, _, _ := strings.Cut(string(record), ";")
 	if fields := strings.Split(head, ","); len(fields) > 2 {
 		micros, err := strconv.ParseUint(fields[2], 10, 53)
-		stamp, clock := time.Duration(micros)*time.Microsecond, monotonic()
-		if err == nil && stamp > 0 && (clock-stamp).Abs() <= time.Second+clock/clockDrift {
-			l.scale = float64(clock) / float64(stamp)
+		stamp := time.Duration(micros) * time.Microsecond
+		if err == nil && (l.markClock-stamp).Abs() <= time.Second+l.markClock/clockDrift {
+			l.markStamp = stamp
 		}
 	}
 	l.mark = ""
 }
 
 // age is how long before a moment of the machine's clock something was logged.
+// Before the mark the two clocks are taken to have gone apart evenly since the boot.
 func (l *kernelLog) age(stamp, clock time.Duration) time.Duration {
-	return clock - time.Duration(float64(stamp)*l.scale)
+	switch {
+	case l.markStamp == 0:
+		return clock - stamp
+	case stamp < l.markStamp:
+		return clock - time.Duration(float64(stamp)*float64(l.markClock)/float64(l.markStamp))
+	}
+	return clock - l.markClock - (stamp - l.markStamp)
 }
 
 // fail gives the log up. In a container, or without the right to read it, the
@@ -176,7 +185,7 @@ func (l *kernelLog) split(piece []byte, take func(loggedXID)) {
 			continue
 		}
 		if l.mark != "" && bytes.Contains(line, []byte(l.mark)) {
-			l.compare(line)
+			l.findMark(line)
 		}
 		if e, ok := parseXID(line); ok {
 			take(e)
@@ -189,9 +198,10 @@ type loggedXID struct {
 	stamp   time.Duration // after the boot, on the log's clock
 	busID   string        // of the GPU, as NVML writes it
 	xid     uint64
-	pid     int    // 0: not known
-	program string // "": not known
-	first   bool   // it was there at the first look
+	pid     int           // 0: not known
+	program string        // "": not known
+	first   bool          // it was there at the first look
+	after   time.Duration // on the machine's clock, the look before that in which it was there; 0: none
 }
 
 // parseXID reads a record of /dev/kmsg if it is one of NVIDIA's driver about an

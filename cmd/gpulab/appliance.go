@@ -130,6 +130,8 @@ type appliance struct {
 	// checking is held while a test pod computes that somebody asked for.
 	checking sync.Mutex
 
+	imageNeeds imageNeeds
+
 	cluster  atomic.Pointer[embedk8s.Cluster]
 	client   atomic.Pointer[kubernetes.Clientset]
 	attached atomic.Pointer[attached]
@@ -722,7 +724,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Booted:       booted(),
-		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
+		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
 		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, EnvironmentsOn: l.id.NodeName,
 		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -16,34 +19,108 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// unfit are the machines whose GPUs notebooks of a profile cannot use, and why: CDI,
-// by which they get them, does not look at what an image asks for. What cannot be
-// found out holds up nobody.
-func (l *appliance) unfit(ctx context.Context, p notebooks.Profile) map[string]string {
-	image := p.Image
-	if image == "" {
-		image = l.images.Refs()[notebookImage]
+// imageNeeds are what images ask of the GPUs, as was found out last. The zero value
+// knows none.
+type imageNeeds struct {
+	mu    sync.Mutex
+	known map[string]gpu.Requirement
+}
+
+func (n *imageNeeds) set(image string, r gpu.Requirement) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known == nil {
+		n.known = map[string]gpu.Requirement{}
 	}
-	env, err := l.attached.Load().images.Environment(ctx, image)
+	n.known[image] = r
+}
+
+func (n *imageNeeds) of(image string) (r gpu.Requirement, known bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r, known = n.known[image]
+	return r, known
+}
+
+func (l *appliance) imageOf(p notebooks.Profile) string {
+	return cmp.Or(p.Image, l.images.Refs()[notebookImage])
+}
+
+// learnNeeds finds out what a profile's image asks of the GPUs: CDI, by which
+// notebooks get them, does not look at that. What cannot be found out holds up
+// nobody, and what was known stays.
+func (l *appliance) learnNeeds(ctx context.Context, p notebooks.Profile) {
+	parts, image := l.attached.Load(), l.imageOf(p)
+	if parts == nil {
+		return
+	}
+	env, err := parts.images.Environment(ctx, image)
 	if err != nil {
 		slog.Debug("what an image asks of the GPUs is not known", "image", image, "err", err)
-		return nil
+		return
 	}
 	needs, err := gpu.RequirementOf(env)
 	if err != nil {
 		slog.Debug("what an image asks of the GPUs cannot be read", "image", image, "err", err)
+	}
+	l.imageNeeds.set(image, needs)
+}
+
+// unfit are the machines whose GPUs notebooks of a profile cannot use, and why.
+func (l *appliance) unfit(p notebooks.Profile) map[string]string {
+	image := l.imageOf(p)
+	needs, known := l.imageNeeds.of(image)
+	if !known {
 		return nil
 	}
 	found := map[string]string{}
-	for _, s := range l.fleet.Snapshots() {
-		if len(s.GPUs) == 0 {
-			continue // nothing is asked of a machine without
-		}
+	for _, s := range l.drivers() {
 		if why := needs.Obstacle(image, s); why != "" {
 			found[s.Node] = why
 		}
 	}
 	return found
+}
+
+// drivers are the machines with GPUs. Of one that has not been heard since gpulab's
+// start they hold what its labels say.
+func (l *appliance) drivers() []gpu.Snapshot {
+	list := slices.DeleteFunc(l.fleet.Snapshots(), func(s gpu.Snapshot) bool { return len(s.GPUs) == 0 })
+	names := []string{l.id.NodeName}
+	for _, n := range l.pool.list() {
+		names = append(names, n.Name)
+	}
+	for _, name := range names {
+		if slices.ContainsFunc(list, func(s gpu.Snapshot) bool { return s.Node == name }) {
+			continue
+		}
+		if parts := l.attached.Load(); parts != nil {
+			if s, ok := labelledDriver(name, parts.kube.GPULabels(name)); ok {
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
+// labelledDriver reads what GPU feature discovery has found on a machine, from its
+// labels ("name=value"); false where that is nothing.
+func labelledDriver(node string, labels []string) (s gpu.Snapshot, ok bool) {
+	values := map[string]string{}
+	for _, label := range labels {
+		name, value, _ := strings.Cut(label, "=")
+		values[strings.TrimPrefix(name, "nvidia.com/")] = value
+	}
+	s = gpu.Snapshot{Node: node, DriverVersion: values["cuda.driver-version.full"], CUDAVersion: values["cuda.runtime-version.full"]}
+	if s.DriverVersion == "" {
+		return s, false
+	}
+	var card gpu.GPU
+	if major := values["gpu.compute.major"]; major != "" {
+		card.ComputeCapability = major + "." + cmp.Or(values["gpu.compute.minor"], "0")
+	}
+	s.GPUs = []gpu.GPU{card}
+	return s, true
 }
 
 // ownImage tells whether an image is part of gpulab.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
@@ -124,5 +125,26 @@ func TestMayRemove(t *testing.T) {
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", c.ref, err, c.says)
 		}
+	}
+}
+
+// A machine that has not been heard yet is judged by its labels.
+func TestLabelledDriver(t *testing.T) {
+	labels := []string{"nvidia.com/cuda.driver-version.full=535.183.01", "nvidia.com/cuda.runtime-version.full=12.2", "nvidia.com/gpu.compute.major=8", "nvidia.com/gpu.compute.minor=6", "nvidia.com/gpu.present=true"}
+	s, ok := labelledDriver("old", labels)
+	if !ok || s.Node != "old" || s.DriverVersion != "535.183.01" || s.CUDAVersion != "12.2" || len(s.GPUs) != 1 || s.GPUs[0].ComputeCapability != "8.6" {
+		t.Errorf("%+v, %v", s, ok)
+	}
+	for require, fits := range map[string]bool{"cuda>=12.4": false, "cuda>=12.0": true, "arch>=9.0": false} {
+		needs, err := gpu.RequirementOf([]string{"NVIDIA_REQUIRE_CUDA=" + require})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := needs.Obstacle("X", s); (why == "") != fits {
+			t.Errorf("%s: %q", require, why)
+		}
+	}
+	if s, ok := labelledDriver("cpu", []string{"nvidia.com/gpu.present=false"}); ok {
+		t.Errorf("of a machine without GPUs: %+v", s)
 	}
 }

@@ -156,14 +156,11 @@ func (l *appliance) lend(ctx context.Context, which string, anyway bool) (gpu.GP
 // or without, or by its UUID or the beginning of it.
 func findGPU(snapshots []gpu.Snapshot, which string) (gpu.GPU, error) {
 	var found []gpu.GPU
-	machine, digits, named := strings.Cut(which, "/")
-	if !named {
-		digits = which
-	}
-	number, err := strconv.Atoi(digits)
+	slash := strings.LastIndexByte(which, '/') // what a machine is shown as may have some
+	number, err := strconv.Atoi(which[slash+1:])
 	for _, s := range snapshots {
 		for _, g := range s.GPUs {
-			numbered := err == nil && g.Index == number && (!named || machine == s.Node || machine == s.Machine())
+			numbered := err == nil && g.Index == number && (slash < 0 || which[:slash] == s.Node || which[:slash] == s.Machine())
 			if numbered || len(which) >= 8 && strings.HasPrefix(g.UUID, which) {
 				found = append(found, g)
 			}

@@ -16,11 +16,11 @@ func TestFindGPU(t *testing.T) {
 	}
 	snapshots := []gpu.Snapshot{
 		{Node: "a", GPUs: []gpu.GPU{one("GPU-11112222-a", 0), one("GPU-11113333-b", 1)}},
-		{Node: "b", Title: "Vision 2", GPUs: []gpu.GPU{one("GPU-44445555-c", 0)}},
+		{Node: "b", Title: "Vision/2", GPUs: []gpu.GPU{one("GPU-44445555-c", 0)}},
 	}
 	for which, want := range map[string]string{
 		"1": "GPU-11113333-b", "GPU-11112222-a": "GPU-11112222-a", "GPU-4444": "GPU-44445555-c",
-		"a/0": "GPU-11112222-a", "b/0": "GPU-44445555-c", "Vision 2/0": "GPU-44445555-c", "b/1": `there is no GPU "b/1"`, "/0": "there is no GPU", "a/": "there is no GPU",
+		"a/0": "GPU-11112222-a", "b/0": "GPU-44445555-c", "Vision/2/0": "GPU-44445555-c", "b/1": `there is no GPU "b/1"`, "/0": "there is no GPU", "a/": "there is no GPU",
 		"0": `"0" names 2 GPUs`, "GPU-1111": "names 2 GPUs", "7": `there is no GPU "7"`, "": "there is no GPU", "GPU-": "there is no GPU",
 	} {
 		g, err := findGPU(snapshots, which)

@@ -136,11 +136,11 @@ func (s *Server) listProfiles(ctx context.Context, c *call, _ *noInput) (*body[P
 	profiles := s.cfg.Notebooks.Profiles()
 	for _, p := range profiles {
 		out := Profile{Slug: p.Slug, Title: p.Title, Description: p.Description, CPUs: p.CPUs, Memory: p.Memory, GPUs: p.GPUs, GPUModel: p.GPUModel, GPUMemory: p.GPUMemory}
-		room := roomFor(without(snapshots, s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
 		// A profile for GPUs that the lab does not have helps nobody but the one who wrote it.
-		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && c.user.Role.Scope(users.ActionManageLab) == users.Nobody {
+		if p.GPUKind() != (notebooks.GPUKind{}) && roomFor(snapshots, p.GPUKind()).largest < p.GPUs && c.user.Role.Scope(users.ActionManageLab) == users.Nobody {
 			continue
 		}
+		room := roomFor(without(snapshots, s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
 		if out.Start, out.Why, err = s.start(ctx, c, p, room, notebooks.Ahead(active, profiles, p)); err != nil {
 			return nil, err
 		}

@@ -146,6 +146,11 @@ func (c *claim) share(g *gpu.GPU, readable, lists, alone bool) *float64 {
 	switch {
 	case !readable:
 		return nil
+	case g.ProcessesUnknown && !idle: // there may be more
+		if alone {
+			return use
+		}
+		return nil
 	case c.taken.Processes > 0 && known != nil:
 		most := min(*known, mostPercent)
 		return &most
@@ -163,7 +168,7 @@ func (c *claim) bytes(g *gpu.GPU, readable, lists, alone bool) *float64 {
 	switch {
 	case !readable:
 		return nil
-	case c.taken.Processes > 0 && known != nil:
+	case c.taken.Processes > 0 && known != nil && !g.ProcessesUnknown:
 		return known
 	case c.taken.Processes == 0 && lists:
 		return new(float64)

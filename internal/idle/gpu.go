@@ -85,7 +85,7 @@ func shareOf(g *gpu.GPU, h gpu.Holder) *float64 {
 		return nil
 	}
 	for _, taken := range gpu.TakenBy(g, func(p *gpu.Process) (bool, bool) { return true, p.Pod.UID == h.UID }) {
-		if sm := taken.SM(); sm != nil {
+		if sm := taken.SM(); sm != nil && !g.ProcessesUnknown { // there may be more
 			return sm
 		}
 	}

@@ -149,6 +149,8 @@ func TestShareOfAGPU(t *testing.T) {
 		"the driver tells nothing":                      {gpu.GPU{Holders: holders}, nil},
 		"no list of processes, and busy":                {gpu.GPU{Reading: gpu.Reading{Utilization: f(30)}, Holders: holders}, f(30)},
 		"a desktop draws, and who computes is not told": {gpu.GPU{Reading: gpu.Reading{Utilization: f(30), ProcessesUnknown: true, Processes: []gpu.Process{{Graphics: true}}}, Holders: holders}, f(30)},
+		"a program draws, and who computes is not told": {gpu.GPU{Reading: gpu.Reading{Utilization: f(99), ProcessesUnknown: true, Processes: []gpu.Process{{Pod: mine, Graphics: true, SMUtilization: f(1)}}}, Holders: holders}, f(99)},
+		"the same, of two":                              {gpu.GPU{Reading: gpu.Reading{Utilization: f(99), ProcessesUnknown: true, Processes: []gpu.Process{{Pod: mine, Graphics: true, SMUtilization: f(1)}}}, Holders: both}, nil},
 		"cannot be read":                                {gpu.GPU{Reading: gpu.Reading{Error: "lost"}, Holders: holders}, nil},
 		"has powered itself down":                       {gpu.GPU{Reading: gpu.Reading{Asleep: true}, Holders: holders}, f(0)},
 	} {

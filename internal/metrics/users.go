@@ -83,7 +83,10 @@ func shares(g *gpu.GPU) []share {
 	}
 	found := map[owner]*share{}
 	for _, one := range taken {
-		s := &share{owner: one.By, utilization: per(one.SM(), max(100, all)), memory: one.Memory()}
+		s := &share{owner: one.By}
+		if !g.ProcessesUnknown { // there may be more
+			s.utilization, s.memory = per(one.SM(), max(100, all)), one.Memory()
+		}
 		if s.memory == nil {
 			s.memory = whole(ownMemory(g, one.By))
 		}

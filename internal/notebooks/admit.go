@@ -58,7 +58,7 @@ func admit(room Room, reserved []Need, queue []candidate) []verdict {
 			v.admit = true
 		default:
 			v.short = shortage(free, c.need)
-			held = held || v.short != shortGPU && !c.need.ruled() // these wait for machines that others do not need
+			held = held || v.short != shortGPU && !c.need.aside()
 		}
 		verdicts[i] = v
 	}

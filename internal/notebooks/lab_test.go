@@ -740,7 +740,7 @@ func (h *house) open(tune func(*patience)) {
 			}
 			return Placing{}
 		},
-		Unfit: func(_ context.Context, p Profile) map[string]string {
+		Unfit: func(p Profile) map[string]string {
 			found := map[string]string{}
 			if all := h.obstacles.Load(); all != nil && (*all)[p.Slug] != "" {
 				for _, n := range h.lab.Room().machines() {

@@ -36,32 +36,40 @@ func (s *Service) unable(slug string) string {
 	return s.obstacles[slug]
 }
 
-// Unfit are the machines whose GPUs a profile's image cannot use, as far as the
-// last look has found out, by name.
+// Unfit are the machines whose GPUs a profile's image cannot use, by name.
 func (s *Service) Unfit(slug string) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.unfit[slug]
+	p, ok := s.profile(slug)
+	if !ok {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(s.unfit(p)))
 }
 
-// obstacle finds out anew, also which machines are unfit. Only what gets a GPU
-// depends on its driver; what gets none may be kept off all machines.
-func (s *Service) obstacle(ctx context.Context, p Profile) (why string, unfit []string) {
+func (s *Service) unfit(p Profile) map[string]string {
+	if p.GPUs == 0 || s.cfg.Unfit == nil {
+		return nil
+	}
+	return s.cfg.Unfit(p)
+}
+
+// obstacle finds out anew. Only what gets a GPU depends on its driver; what gets
+// none may be kept off all machines.
+func (s *Service) obstacle(ctx context.Context, p Profile) string {
 	if p.GPUs == 0 {
-		return s.nowhere(p), nil
+		return s.nowhere(p)
 	}
-	if s.cfg.Unfit == nil {
-		return "", nil
+	if s.cfg.Learn != nil {
+		ctx, cancel := context.WithTimeout(ctx, obstacleWait)
+		defer cancel()
+		s.cfg.Learn(ctx, p)
 	}
-	ctx, cancel := context.WithTimeout(ctx, obstacleWait)
-	defer cancel()
-	found := s.cfg.Unfit(ctx, p)
-	return s.noneFits(p, found), slices.Sorted(maps.Keys(found))
+	return s.noneFits(p)
 }
 
 // noneFits says why a profile's image can use the GPUs of no machine that it could
 // have otherwise, "" where it can use some, or where it could have none anyway.
-func (s *Service) noneFits(p Profile, unfit map[string]string) (why string) {
+func (s *Service) noneFits(p Profile) (why string) {
+	unfit := s.unfit(p)
 	if len(unfit) == 0 {
 		return ""
 	}
@@ -114,22 +122,18 @@ func (s *Service) watchObstacles(ctx context.Context) {
 }
 
 func (s *Service) lookForObstacles(ctx context.Context) {
-	found, unfit := map[string]string{}, map[string][]string{}
+	found := map[string]string{}
 	for _, p := range s.cfg.Profiles {
-		why, machines := s.obstacle(ctx, p)
-		if why != "" {
+		if why := s.obstacle(ctx, p); why != "" {
 			found[p.Slug] = why
-		}
-		if len(machines) > 0 {
-			unfit[p.Slug] = machines
 		}
 	}
 	if ctx.Err() != nil {
 		return
 	}
 	s.mu.Lock()
-	changed := !maps.Equal(found, s.obstacles) || !maps.EqualFunc(unfit, s.unfit, slices.Equal)
-	s.obstacles, s.unfit = found, unfit
+	changed := !maps.Equal(found, s.obstacles)
+	s.obstacles = found
 	s.mu.Unlock()
 	if changed {
 		s.kick()

@@ -56,9 +56,10 @@ func (s *Service) placing() Placing {
 }
 
 // ruled tells whether something keeps it off some machines.
-func (n Need) ruled() bool {
-	return n.NoGPUs || len(n.Barred) > 0 || len(n.Lacking) > 0 || len(n.Unfit) > 0
-}
+func (n Need) ruled() bool { return n.aside() || len(n.Unfit) > 0 }
+
+// aside tells whether it waits for machines that others do not need.
+func (n Need) aside() bool { return n.NoGPUs || len(n.Barred) > 0 || len(n.Lacking) > 0 }
 
 // choose decides between the machines of a pool.
 func choose(room Room, need Need, rules Placing) Placement {

@@ -67,6 +67,10 @@ func (s *Service) Run(ctx context.Context) error {
 		s.endSimulated(ctx)
 	}
 	s.steps.Go(func() { s.Reconnect(ctx) })
+	// Before anybody is given a GPU that their image cannot use.
+	first, cancel := context.WithTimeout(ctx, obstacleWait)
+	s.lookForObstacles(first)
+	cancel()
 	s.steps.Go(func() { s.watchObstacles(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -396,9 +400,7 @@ func (s *Service) needOf(p Profile) Need {
 	if s.cfg.Lacking != nil {
 		n.Lacking = s.cfg.Lacking(p.Image)
 	}
-	if n.GPUs > 0 {
-		n.Unfit = s.Unfit(p.Slug)
-	}
+	n.Unfit = slices.Sorted(maps.Keys(s.unfit(p)))
 	return n
 }
 

@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -57,10 +58,8 @@ func (s *Service) apart() []string {
 			}
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, machines := range s.unfit {
-		list = append(list, machines...)
+	for i := range s.cfg.Profiles {
+		list = slices.AppendSeq(list, maps.Keys(s.unfit(s.cfg.Profiles[i])))
 	}
 	return list
 }

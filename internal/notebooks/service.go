@@ -106,9 +106,12 @@ type Config struct {
 	// never known. What was there before has ended with it.
 	Booted time.Time
 	// Unfit are the machines whose GPUs a profile's image cannot use, each with a
-	// sentence or two for people that say why. It is asked about profiles with
-	// GPUs only, before each launch and every few seconds. Nil knows of none.
-	Unfit func(ctx context.Context, p Profile) map[string]string
+	// sentence or two for people that say why, as far as is known. It answers at
+	// once, and is asked about profiles with GPUs only. Nil knows of none.
+	Unfit func(p Profile) map[string]string
+	// Learn finds out what Unfit has to know of a profile's image. It is called
+	// before each launch and every few seconds. Nil if there is nothing to find out.
+	Learn func(ctx context.Context, p Profile)
 	// Quota refuses a launch of this profile that would take u beyond a quota, with
 	// the reason; without is a launch that ends in exchange, 0 for none. Nil
 	// refuses nothing.
@@ -202,11 +205,10 @@ type Service struct {
 	tracks      map[int64]*track     // of launches that have not ended
 	orphans     map[string]time.Time // pod UID → first seen without a launch
 	subscribers map[chan struct{}]struct{}
-	shown       string              // what subscribers were last told of
-	expect      map[int64]string    // what jobs that give way bring, by the launch that waits
-	first       map[int64]string    // launches that go first for their group, see goFirst
-	obstacles   map[string]string   // by slug, see Obstacle
-	unfit       map[string][]string // by slug, see Unfit
+	shown       string            // what subscribers were last told of
+	expect      map[int64]string  // what jobs that give way bring, by the launch that waits
+	first       map[int64]string  // launches that go first for their group, see goFirst
+	obstacles   map[string]string // by slug, see Obstacle
 	steps       sync.WaitGroup
 }
 
@@ -270,7 +272,7 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	if why := s.closed(); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
-	if why, _ := s.obstacle(ctx, profile); why != "" {
+	if why := s.obstacle(ctx, profile); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
 	if why := s.impossible(profile); why != "" {

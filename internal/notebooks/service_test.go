@@ -628,16 +628,7 @@ func TestUnfitMachine(t *testing.T) {
 	h.lab.edit(func() {
 		h.lab.nodes = append(h.lab.nodes, NodeRoom{Name: "old", Total: Amount{GPUs: 4, MilliCPU: 8000, Memory: 1 << 40}})
 	})
-	unfit := func(machines map[string][]string) {
-		t.Helper()
-		h.unfit.Store(&machines)
-		for until := time.Now().Add(10 * time.Second); !slices.Equal(h.service.Unfit("gpu2"), machines["gpu2"]) || !slices.Equal(h.service.Unfit("gpu"), machines["gpu"]); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(until) {
-				t.Fatalf("found unfit: %v", h.service.Unfit("gpu"))
-			}
-		}
-	}
-	unfit(map[string][]string{"gpu": {"old"}})
+	h.unfit.Store(&map[string][]string{"gpu": {"old"}})
 	first := h.running(h.alice, "gpu", "")
 	if l := h.get(first.ID); l.Node == "old" || !strings.Contains(l.WhyHere(), "Its image cannot use the GPUs of old.") {
 		t.Errorf("it runs on %s: %q", l.Node, l.WhyHere())
@@ -659,7 +650,7 @@ func TestUnfitMachine(t *testing.T) {
 	h.is(waits.ID, Running)
 
 	// With what it asks for on unfit machines alone it is refused at once, with the reason.
-	unfit(map[string][]string{"gpu": {"old"}, "gpu2": {"old"}})
+	h.unfit.Store(&map[string][]string{"gpu": {"old"}, "gpu2": {"old"}})
 	_, err := h.service.Launch(t.Context(), h.alice, Request{Profile: "gpu2"})
 	var refused *ObstacleError
 	if !errors.As(err, &refused) || refused.Text != "The image Y does not run on old." {

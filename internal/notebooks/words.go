@@ -159,9 +159,10 @@ func waitWords(v verdict, room Room, position int) string {
 
 // neverWords says why no machine could take it, and what there is instead.
 func neverWords(need Need, room Room) string {
-	most, unfit := room.largest(), room.unfit(need, room.machines())
+	most, unfit, anywhere := room.largest(), room.unfit(need, room.machines()), need
+	anywhere.Barred = nil
 	switch {
-	case len(unfit) > 0:
+	case len(unfit) > 0 && !room.has(anywhere):
 		return fmt.Sprintf("Its image cannot use the GPUs of %s, and no other machine has what it asks for.", strings.Join(unfit, ", "))
 	case need.Only != "":
 		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))

@@ -142,12 +142,13 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 	view.Idle = s.warned(v)
 	profiles := s.cfg.Notebooks.Profiles()
 	for _, p := range profiles {
-		room := roomIn(without(s.usable(v, machines), s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
+		usable := s.usable(v, machines)
 		// A card for GPUs that the lab does not have helps nobody but the one
 		// who wrote it.
-		if p.GPUKind() != (notebooks.GPUKind{}) && room.largest < p.GPUs && !v.may(users.ActionManageLab) {
+		if p.GPUKind() != (notebooks.GPUKind{}) && roomIn(usable, p.GPUKind()).largest < p.GPUs && !v.may(users.ActionManageLab) {
 			continue
 		}
+		room := roomIn(without(usable, s.cfg.Notebooks.Unfit(p.Slug)), p.GPUKind())
 		view.Profiles = append(view.Profiles, profileViewOf(p, room, notebooks.Ahead(active, profiles, p), s.cfg.Notebooks.Obstacle(p.Slug)))
 	}
 	for i := range mine {
