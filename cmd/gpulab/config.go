@@ -367,6 +367,9 @@ func (c *Config) check() error {
 	if err := environments.CheckIndex(c.Environments.Index); err != nil {
 		return fmt.Errorf("environments.index: %w", err)
 	}
+	if err := environments.CheckMirror(c.Environments.Debian); err != nil {
+		return fmt.Errorf("environments.debian: %w", err)
+	}
 	if err := c.Storage.checkExport(); err != nil {
 		return err
 	}

@@ -228,10 +228,12 @@ storage:
   scratch: {{printf "%q" .Storage.Scratch}}
 
 # Environments ("gpulab env") are built from packages of PyPI, or of an index of your
-# own, such as https://pypi.example.org/simple. So much of what was downloaded is kept
-# for the next one.
+# own, such as https://pypi.example.org/simple; R's come from Debian, or from a mirror
+# such as https://mirror.example.org/debian. So much of what was downloaded is kept for
+# the next one.
 environments:
   index: {{printf "%q" .Environments.Index}}
+  debian: {{printf "%q" .Environments.Debian}}
   cache: {{printf "%q" .Environments.Cache}}
 
 # Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their

@@ -31,6 +31,8 @@ const environmentsClaim = "environments"
 type EnvironmentsConfig struct {
 	// Index is where packages come from; empty is PyPI.
 	Index string `json:"index,omitempty"`
+	// Debian is the mirror that Debian packages come from; empty is Debian's own.
+	Debian string `json:"debian,omitempty"`
 	// Cache is how much of what was downloaded is kept, as "10Gi".
 	Cache string `json:"cache,omitempty"`
 }
@@ -199,6 +201,7 @@ func (l *appliance) wantEnvironment(w ctl.WantedEnvironment) (environments.Wante
 		}
 	}
 	want.Index = cmp.Or(want.Index, l.cfg.Environments.Index)
+	want.Debian = cmp.Or(want.Debian, l.cfg.Environments.Debian)
 	if why := l.environmentObstacle(cmp.Or(want.Title, want.Name), want.CUDA); why != "" && !w.Anyway {
 		return want, &users.Error{Kind: environments.ErrUnusable, Text: why + " It was not built; `--anyway` builds it all the same."}
 	}

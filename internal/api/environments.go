@@ -104,7 +104,7 @@ type EnvironmentLock struct {
 
 // EnvironmentInput is the name and version of an environment in a path.
 type EnvironmentInput struct {
-	Name    string `path:"name" minLength:"2" maxLength:"30"`
+	Name    string `path:"name" minLength:"1" maxLength:"30"`
 	Version string `path:"version" minLength:"1" maxLength:"30"`
 }
 

@@ -1,6 +1,7 @@
 package environments
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -46,6 +47,8 @@ type Wanted struct {
 	// Index is where packages come from instead of PyPI, ExtraIndexes where else they may come from: addresses.
 	Index        string   `json:"index,omitempty"`
 	ExtraIndexes []string `json:"extraIndexes,omitempty"`
+	// Debian is the mirror that Debian packages come from, an address.
+	Debian string `json:"debian,omitempty"`
 	// By is who wants it, for people.
 	By string `json:"-"`
 }
@@ -169,6 +172,12 @@ func (s *Service) Cancel() bool {
 	return true
 }
 
+// debianMirror is where Debian packages come from where nobody says otherwise.
+const debianMirror = "https://deb.debian.org/debian"
+
+// languageR is an environment's language where its kernel is R's.
+const languageR = "R"
+
 // Limits of what somebody asks for, in bytes.
 const (
 	maxRequirements = 1 << 20
@@ -200,6 +209,9 @@ func (s *Service) complete(n *Wanted) error {
 			return err
 		}
 	}
+	if err := CheckMirror(n.Debian); err != nil {
+		return err
+	}
 	if n.Version == "" {
 		n.Version = s.freeVersion(n.Name, time.Now().Format("2006-01-02"))
 	}
@@ -224,17 +236,50 @@ func (s *Service) freeVersion(name, date string) string {
 
 // CheckIndex says what is wrong with an index's address; "" is PyPI's.
 func CheckIndex(index string) error {
-	if index == "" {
+	return checkAddress(index, "an index", "https://pypi.org/simple")
+}
+
+// CheckMirror says what is wrong with the address of a mirror of Debian; "" is Debian's own.
+func CheckMirror(mirror string) error {
+	return checkAddress(mirror, "a mirror of Debian", debianMirror)
+}
+
+func checkAddress(address, of, like string) error {
+	if address == "" {
 		return nil
 	}
 	// First of all: what follows shows the address.
-	if strings.Contains(index, "@") {
-		return sentence(ErrInvalid, "an index's address may not hold a name or a password: it would be in logs")
+	if strings.Contains(address, "@") {
+		return sentence(ErrInvalid, "the address of %s may not hold a name or a password: it would be in logs", of)
 	}
-	if u, err := url.Parse(index); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return sentence(ErrInvalid, "%q is no address of an index; write it like https://pypi.org/simple", index)
+	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		return sentence(ErrInvalid, "%q is no address of %s; write it like %s", address, of, like)
 	}
 	return nil
+}
+
+// debLine begins the line of requirements that names a Debian package.
+const debLine = "# deb: "
+
+// Shown is what was asked for as people read it: Debian packages are counted.
+func Shown(requirements string) string {
+	var kept strings.Builder
+	debs := 0
+	for line := range strings.Lines(requirements) {
+		if strings.HasPrefix(line, debLine) {
+			debs++
+		} else {
+			kept.WriteString(line)
+		}
+	}
+	text := kept.String()
+	if debs == 0 {
+		return text
+	}
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text + fmt.Sprintf("# Packages of Debian: %d\n", debs)
 }
 
 // options are what pip is told of indexes.
@@ -355,7 +400,7 @@ func (s *Service) make(ctx context.Context, n Wanted) (e Environment, err error)
 	reason := ""
 	job := Job{
 		Environment: env, Work: work, Cache: s.cache(), Target: e.Path(), Image: e.Image,
-		Command: append([]string{"/usr/bin/python3", "-I", "-c", program, e.Path(), WorkPath}, n.options()...),
+		Command: append([]string{"/usr/bin/python3", "-I", "-c", program, e.Path(), WorkPath, CachePath, cmp.Or(strings.TrimSuffix(n.Debian, "/"), debianMirror)}, n.options()...),
 		Say: func(line string) {
 			step, isStep := strings.CutPrefix(line, "@ ")
 			if why, failed := strings.CutPrefix(line, "! "); failed {
@@ -404,13 +449,17 @@ func (e *Environment) describe(work, env string) error {
 		return fmt.Errorf("the list of packages: %w", err)
 	}
 	var list struct {
-		Python   string
-		Packages []Package
+		Python, Language string
+		Packages         []Package
 	}
 	if err := json.Unmarshal(found, &list); err != nil {
 		return fmt.Errorf("the list of packages: %w", err)
 	}
 	sum := sha256.Sum256(lock)
+	if err := checkLanguage(list.Language); err != nil {
+		return err
+	}
+	e.Language = list.Language
 	e.Python, e.Packages, e.LockSHA256, e.Built = list.Python, list.Packages, hex.EncodeToString(sum[:]), time.Now().UTC().Truncate(time.Second)
 	if e.CUDA == "" {
 		e.CUDA = leastCUDA(e.Packages)
@@ -520,15 +569,19 @@ const EnvironmentVariable = "GPULAB_ENVIRONMENT"
 
 // addKernel makes Jupyter find the environment. What is there already is left.
 func (s *Service) addKernel(e *Environment) error {
+	argv, language := []string{path.Join(e.Path(), "bin/python3"), "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"}, "python"
+	if e.Language == languageR {
+		argv, language = []string{path.Join(e.Path(), "bin/R"), "--slave", "-e", "IRkernel::main()", "--args", "{connection_file}"}, "R"
+	}
 	spec, err := json.MarshalIndent(map[string]any{
-		"argv":         []string{path.Join(e.Path(), "bin/python3"), "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"},
+		"argv":         argv,
 		"display_name": e.Words(),
-		"language":     "python",
+		"language":     language,
 		// What cells call finds the environment's programs first.
 		"env": map[string]string{
 			"PATH": path.Join(e.Path(), "bin") + ":${PATH}", "VIRTUAL_ENV": e.Path(), EnvironmentVariable: e.ID(),
 		},
-		"metadata": map[string]any{"debugger": true},
+		"metadata": map[string]any{"debugger": language == "python"},
 	}, "", "  ")
 	if err != nil {
 		return err

@@ -78,7 +78,9 @@ type Environment struct {
 	// Title is what people read, such as PyTorch.
 	Title string `json:"title"`
 	// Python is the version it is made for, as "3.11".
-	Python   string    `json:"python"`
+	Python string `json:"python"`
+	// Language is what its kernel speaks where that is not Python: "R".
+	Language string    `json:"language,omitempty"`
 	Packages []Package `json:"packages"`
 	// Asked is what somebody asked for; the lock is what came of it.
 	Asked string `json:"asked"`
@@ -108,7 +110,7 @@ func (e *Environment) Kernel() string { return e.Name + "." + e.Version }
 func (e *Environment) Path() string { return path.Join(MountPath, e.Name, e.Version) }
 
 var (
-	nameForm    = regexp.MustCompile(`^[a-z]([a-z0-9]|-[a-z0-9]){1,29}$`)
+	nameForm    = regexp.MustCompile(`^[a-z]([a-z0-9]|-[a-z0-9]){0,29}$`)
 	versionForm = regexp.MustCompile(`^[a-z0-9]([._-]?[a-z0-9]){0,29}$`)
 	cudaForm    = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]{1,2})?$`)
 )
@@ -118,7 +120,7 @@ var taken = []string{"kernels", "config"}
 
 func checkName(name string) error {
 	if !nameForm.MatchString(name) || slices.Contains(taken, name) {
-		return sentence(ErrInvalid, "%q cannot be an environment's name: that takes 2 to 30 of a-z, 0-9 and single hyphens, with a letter first", name)
+		return sentence(ErrInvalid, "%q cannot be an environment's name: that takes up to 30 of a-z, 0-9 and single hyphens, with a letter first", name)
 	}
 	return nil
 }
@@ -126,6 +128,14 @@ func checkName(name string) error {
 func checkVersion(version string) error {
 	if !versionForm.MatchString(version) {
 		return sentence(ErrInvalid, "%q cannot be an environment's version: that takes up to 30 of a-z and 0-9, with single dots or hyphens between, such as 2.5.1", version)
+	}
+	return nil
+}
+
+// checkLanguage is nil for what an environment's kernel may speak: Python, which is not named, or R.
+func checkLanguage(language string) error {
+	if language != "" && language != languageR {
+		return sentence(ErrInvalid, "its language is %q, which this gpulab does not know", language)
 	}
 	return nil
 }

@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +25,7 @@ type pod struct {
 	reason  string
 	block   chan struct{} // it goes on once this is closed
 	hostile bool
+	speaks  string // the language that it says the environment has
 	jobs    []Job
 	stopped int
 }
@@ -65,7 +68,7 @@ func (p *pod) run(ctx context.Context, job Job) error {
 	} else {
 		put(lock, "humanize==4.9.0 --hash=sha256:ce\n", 0o644)
 	}
-	put(filepath.Join(job.Work, "packages.json"), `{"python":"3.11","packages":[{"name":"humanize","version":"4.9.0"},{"name":"nvidia-cuda-runtime-cu12","version":"12.8.90"}]}`, 0o644)
+	put(filepath.Join(job.Work, "packages.json"), `{"python":"3.11","language":"`+p.speaks+`","packages":[{"name":"humanize","version":"4.9.0"},{"name":"nvidia-cuda-runtime-cu12","version":"12.8.90"}]}`, 0o644)
 	return nil
 }
 
@@ -122,6 +125,66 @@ func folder(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return strings.Join(list, "\n")
+}
+
+// The kernel of an environment with R is R's, and no other language is believed.
+func TestLanguage(t *testing.T) {
+	p := &pod{speaks: "R"}
+	s := start(t, p)
+	if e := create(t, s, humanize); e.Language != "R" {
+		t.Errorf("it is %+v", e)
+	}
+	data, err := os.ReadFile(filepath.Join(s.kernels(), "small.1", "kernel.json"))
+	var kernel struct {
+		Argv     []string
+		Language string
+	}
+	if err := errors.Join(err, json.Unmarshal(data, &kernel)); err != nil {
+		t.Fatal(err)
+	}
+	if kernel.Language != "R" || kernel.Argv[0] != MountPath+"/small/1/bin/R" || !strings.Contains(strings.Join(kernel.Argv, " "), "IRkernel::main() --args {connection_file}") {
+		t.Errorf("%s", data)
+	}
+	p.speaks = "Klingon"
+	other := humanize
+	other.Name = "other"
+	if _, err := s.Create(t.Context(), other); err == nil || !strings.Contains(err.Error(), "Klingon") {
+		t.Errorf("another language: %v", err)
+	}
+}
+
+// What the catalogue has of Debian is named as the program that builds wants it, each package once.
+func TestDebianInTheCatalogue(t *testing.T) {
+	offer, err := Offered("r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := regexp.MustCompile(`^# deb: pool/(?:updates/)?main/[a-z0-9]+/[a-z0-9.+-]+/([a-z0-9.+-]+)_[A-Za-z0-9.+~:-]+_(amd64|all)\.deb [0-9a-f]{64}\n$`)
+	names := map[string]bool{}
+	for line := range strings.Lines(offer.Requirements) {
+		found := form.FindStringSubmatch(line)
+		if found == nil || names[found[1]] {
+			t.Errorf("%q", line)
+			continue
+		}
+		names[found[1]] = true
+	}
+	for _, name := range []string{"r-base-core", "r-cran-irkernel", "r-cran-tidyverse"} {
+		if !names[name] {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	if names["libc6"] || names["python3"] {
+		t.Error("what the notebooks' image has is there again")
+	}
+	for _, asked := range []string{"numpy\n" + offer.Requirements, offer.Requirements + "numpy"} {
+		if got := Shown(asked); got != fmt.Sprintf("numpy\n# Packages of Debian: %d\n", len(names)) {
+			t.Errorf("people read %q", got)
+		}
+	}
+	if err := CheckMirror("https://me:secret@example.org/debian"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a mirror with a password: %v", err)
+	}
 }
 
 func TestCreate(t *testing.T) {
@@ -407,11 +470,11 @@ func TestCatalogue(t *testing.T) {
 	}
 	for _, o := range list {
 		var w Wanted
-		if err := o.Take(&w); err != nil || checkName(w.Name) != nil || w.Title == "" || o.Note == "" || strings.TrimSpace(w.Requirements) == "" || strings.Contains(w.Requirements, "#") {
+		if err := o.Take(&w); err != nil || checkName(w.Name) != nil || w.Title == "" || o.Note == "" || strings.TrimSpace(w.Requirements) == "" || strings.Contains(strings.ReplaceAll(w.Requirements, debLine, ""), "#") {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	if _, err := Offered("matlab"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "data-science, pytorch") {
+	if _, err := Offered("matlab"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "data-science, pytorch, r") {
 		t.Errorf("what is not offered: %v", err)
 	}
 }

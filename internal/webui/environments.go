@@ -311,7 +311,7 @@ func (s *Server) environmentPage(w http.ResponseWriter, r *http.Request, v visit
 }
 
 func (s *Server) environmentView(v visitor, e *ctl.EnvironmentState) environmentView {
-	view := environmentView{environmentRow: environmentRowOf(v, e), Kernel: e.Words(), InNotebooks: e.Environment.Path(), Lock: e.LockSHA256, Asked: e.Asked,
+	view := environmentView{environmentRow: environmentRowOf(v, e), Kernel: e.Words(), InNotebooks: e.Environment.Path(), Lock: e.LockSHA256, Asked: environments.Shown(e.Asked),
 		Built: e.Built.Local().Format("2 January 2006 15:04"), List: e.Packages, Manages: v.may(users.ActionManageEnvironments), Missing: s.missing(e), Force: len(e.Users) > 0}
 	text := "That frees " + view.Size + ". It can be built again from its lock. Kernels that people made for themselves on top of it stop working."
 	if view.Force {

@@ -1016,7 +1016,7 @@ func newEnvironmentForm(p page, view environmentsView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = textField(field{ID: "name", Name: "name", Label: "Name", Value: view.Form.Name, MaxLength: 30, Autocomplete: "off", Hint: "2 to 30 of a–z, 0–9 and single hyphens, a letter first, such as vision.", Autofocus: view.Form.Error != ""}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(field{ID: "name", Name: "name", Label: "Name", Value: view.Form.Name, MaxLength: 30, Autocomplete: "off", Hint: "up to 30 of a–z, 0–9 and single hyphens, a letter first, such as vision.", Autofocus: view.Form.Error != ""}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

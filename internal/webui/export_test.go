@@ -22,3 +22,6 @@ func (s *Server) SetSignUp(on bool) { s.cfg.SignUp = on }
 
 // SetSignIn adds outside identity providers; before the first request.
 func (s *Server) SetSignIn(providers SignIn) { s.cfg.SignIn = providers }
+
+// Happened is what pages say of when something was.
+var Happened = happened

@@ -213,8 +213,16 @@ func (s *Server) gpuEvents(ctx context.Context, uuid string) ([]eventView, error
 	return views, nil
 }
 
+// happened says when something was. A clock that was set back since makes it come.
+func happened(at, now time.Time) string {
+	if ahead := at.Sub(now); ahead > 10*time.Second {
+		return units.Lasting(ahead) + " ahead of this lab’s clock"
+	}
+	return units.Lasting(now.Sub(at)) + " ago"
+}
+
 func eventViewOf(e history.Event, now time.Time) eventView {
-	view := eventView{When: units.Lasting(now.Sub(e.Last)) + " ago", Text: e.Detail}
+	view := eventView{When: happened(e.Last, now), Text: e.Detail}
 	switch e.Kind {
 	case history.EventXID:
 		meaning := gpu.ExplainXID(e.XID)

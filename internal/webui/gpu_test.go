@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/history"
+	"github.com/gpulab/gpulab/internal/webui"
 )
 
 // troubled is a lab whose first GPU has everything to tell, little of it good,
@@ -286,4 +287,15 @@ func TestStreamHoldsAgainstNames(t *testing.T) {
 			t.Errorf("a program's name is more than text on the wire:\n%s", text)
 		}
 	})
+}
+
+func TestHappened(t *testing.T) {
+	now := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+	for ago, want := range map[time.Duration]string{
+		3 * time.Minute: "3 min ago", 0: "a few seconds ago", -3 * time.Second: "a few seconds ago", -time.Hour: "1 h ahead of this lab’s clock",
+	} {
+		if got := webui.Happened(now.Add(-ago), now); got != want {
+			t.Errorf("%s ago: %q, want %q", ago, got, want)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"html"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/atomicfile"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/test/lab"
 )
@@ -33,14 +35,19 @@ func TestEnvironments(t *testing.T) {
 	live(t, slices.Concat([]chapter{
 		{"set up", func(t *testing.T, a *appliance) { testSetUpEnvironments(t, a, &index) }, true},
 		{"an environment", func(t *testing.T, a *appliance) { testEnvironment(t, a, &index) }, true},
+		{"packages of Debian", func(t *testing.T, a *appliance) { testDebianPackages(t, a, &index) }, false},
 		{"from the page", func(t *testing.T, a *appliance) { testEnvironmentPage(t, a, &index) }, false},
 		{"a build that is cut off", func(t *testing.T, a *appliance) { testCutEnvironment(t, a, &index) }, false},
 		{"from a file", func(t *testing.T, a *appliance) { testEnvironmentFile(t, a, &index) }, false},
-	}, byHand(t, chapter{"TensorBoard and PyTorch", func(t *testing.T, a *appliance) { testCatalogue(t, a, &index) }, false})))
+	}, byHand(t, chapter{"TensorBoard and PyTorch", func(t *testing.T, a *appliance) { testCatalogue(t, a, &index) }, false},
+		chapter{"R", func(t *testing.T, a *appliance) { testR(t, a, &index) }, false})))
 }
 
-// indexURL is where the internet of the test hosts has packages.
-const indexURL = "http://203.0.113.7:8090/simple"
+// Where the internet of the test hosts has packages.
+const (
+	indexURL  = "http://203.0.113.7:8090/simple"
+	mirrorURL = "http://203.0.113.7:8090/debian"
+)
 
 const environmentsConfig = `
 lab: Environments lab
@@ -48,6 +55,7 @@ gpus: simulated
 simulatedGPUs: 1
 environments:
   index: ` + indexURL + `
+  debian: ` + mirrorURL + `
 `
 
 func testSetUpEnvironments(t *testing.T, a *appliance, index *packageIndex) {
@@ -362,6 +370,118 @@ import torch, torchvision
 x = torch.arange(6.0).reshape(2, 3)
 print("torch", torch.__version__, "torchvision", torchvision.__version__, "CUDA", torch.version.cuda, "product", (x @ x.T).sum().item())`}, "product 83.0")
 	t.Log(said)
+}
+
+// addDebs offers the packages of Debian that requirements name: they come from Debian once, and then from the user's
+// cache.
+func (x *packageIndex) addDebs(t *testing.T, requirements string) {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(requirements) {
+		words := strings.Fields(line)
+		if len(words) != 4 || words[1] != "deb:" {
+			continue
+		}
+		archive := "debian"
+		if strings.HasPrefix(words[2], "pool/updates/") {
+			archive = "debian-security"
+		}
+		kept, offered := filepath.Join(cache, "gpulab", "test-debs", words[3]+".deb"), filepath.Join(x.root, archive, words[2])
+		if _, err := os.Stat(kept); err != nil {
+			if err := download("https://deb.debian.org/"+archive+"/"+words[2], kept); err != nil {
+				t.Fatalf("the packages for this test come from Debian, once: %v", err)
+			}
+		}
+		err := os.MkdirAll(filepath.Dir(offered), 0o755)
+		if err := errors.Join(err, os.Symlink(kept, offered)); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func download(address, to string) error {
+	answer, err := http.Get(address)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", address, answer.Status)
+	}
+	content, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return atomicfile.Write(to, content, 0o644)
+}
+
+// jq is a program of Debian, and the libraries that it needs.
+const jq = `# deb: pool/updates/main/j/jq/jq_1.6-2.1+deb12u3_amd64.deb c25f3fda201207ed98b1d63686f2d81b9dfeb99f1ab2d1d35fb3f7b6a1c107dc
+# deb: pool/updates/main/j/jq/libjq1_1.6-2.1+deb12u3_amd64.deb 5e9a7081ba10ce826f6d3d103aa9b912170c5adc836e2561000733571995dd5b
+# deb: pool/main/libo/libonig/libonig5_6.9.8-1_amd64.deb 59ecfce6d88c7c4b09496ce182b3b8303e8e8477664e009b16ae83a09cd12be7
+`
+
+// testDebianPackages: their programs are on the environment's path, and what is not the named file is not unpacked.
+func testDebianPackages(t *testing.T, a *appliance, index *packageIndex) {
+	index.addDebs(t, jq)
+	const nothing = "0000000000000000000000000000000000000000000000000000000000000000"
+	first, _, _ := strings.Cut(jq, "\n")
+	for requirements, why := range map[string]string{
+		first[:len(first)-len(nothing)] + nothing:               "is another file than the one that was asked for",
+		"# deb: pool/main/../../jq_1_amd64.deb " + nothing:      "names no package of Debian",
+		"# deb: pool/main/n/none/none_1_amd64.deb " + nothing:   "cannot be had from " + mirrorURL,
+		"# deb: pool/main/n/none/none_1_2_amd64.deb " + nothing: "names no package of Debian",
+	} {
+		a.WriteFile("/root/debian.txt", requirements+"\n")
+		checkFailure(t, a.Gpulab(a.ctx, "env", "create", "query", "-r", "/root/debian.txt"), exitFailure, "was not built", why)
+	}
+	a.WriteFile("/root/debian.txt", jq)
+	a.MustGpulab(a.ctx, "env", "create", "query", "--version", "1", "-r", "/root/debian.txt")
+	if lock := a.MustGpulab(a.ctx, "env", "show", "--lock", "query"); !strings.Contains(lock, jq) || !strings.Contains(lock, "ipykernel==") {
+		t.Errorf("the lock:\n%s", lock)
+	}
+	l := newLaptopFor(t, a, a.guest.For(t).Tab(), guestHandle, "launch")
+	l.gpulab(t, 0, []string{"run", "--env", "query", "--", "jq", "-n", "6 * 7"}, "42")
+	// What was kept of a download is believed no more than the download was.
+	a.MustRun(a.ctx, "sh", "-c", "for f in /var/lib/gpulab/environments/cache/debian/*.deb; do echo broken >$f; done")
+	a.MustGpulab(a.ctx, "env", "create", "query", "--version", "2", "-r", "/root/debian.txt")
+	for _, version := range []string{"1", "2"} {
+		a.MustGpulab(a.ctx, "env", "remove", "query/"+version)
+	}
+}
+
+// testR: the catalogue's R computes in a notebook and in a job, and what somebody installs is in their home.
+func testR(t *testing.T, a *appliance, index *packageIndex) {
+	offer, err := environments.Offered("r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index.addDebs(t, offer.Requirements)
+	began := time.Now()
+	t.Log(a.MustGpulab(a.ctx, "env", "create", "--from", "r", "--version", "1"))
+	t.Logf("R is built in %s", time.Since(began).Round(time.Second))
+	b := a.guest.For(t)
+	k := &kernel{lab.NewKernelOf(b, "r.1"), b}
+	if got := k.run(t, `suppressMessages(library(tidyverse)); cat(R.version$major, nrow(filter(mtcars, cyl == 4)), .libPaths()[1])`); got != "4 11 /home/ben/R/x86_64-pc-linux-gnu-library/4.2" {
+		t.Errorf("the cell printed %q", got)
+	}
+	b.Open(hub + "/user/" + guestHandle + "/ben-s/lab?reset")
+	b.WaitFor("its card", `document.querySelector('.jp-LauncherCard[data-category="Notebook"][title="R (1)"]')`)
+	lab.TypeCellIn(b, "R (1)", `print(6 * 7); ggplot2::qplot(wt, mpg, data = mtcars, main = "Weight and use")`)
+	b.WaitFor("the plot", `document.querySelector(".jp-OutputArea-output img")`)
+	b.Pictures("environment-r")
+	l := newLaptopFor(t, a, b.Tab(), guestHandle, "launch")
+	l.gpulab(t, 0, []string{"run", "--env", "r", "--", "Rscript", "-e", `
+library(data.table)
+writeLines(c("# Sum", "", "It is ` + "`r data.table(x = 1:4)[, sum(x)]`" + `."), "sum.Rmd")
+rmarkdown::render("sum.Rmd", quiet = TRUE)
+cat(grep("It is", readLines("sum.html"), value = TRUE), length(system2("fc-list", stdout = TRUE)) > 0, Sys.timezone())`}, "<p>It is 10.</p> TRUE Etc/UTC")
 }
 
 // testCutEnvironment: a build whose command is killed ends; one whose gpulab is killed leaves nothing that anybody

@@ -1,24 +1,36 @@
 """Makes an environment: runs in a pod from the image of notebooks, as nobody in particular.
 
-    build.py TARGET WORK [PIP OPTION...]
+    build.py TARGET WORK CACHE MIRROR [PIP OPTION...]
 
 TARGET  an empty folder at the path at which notebooks will see it: what a virtual
         environment holds names that path, so it is never moved in a pod's eyes
 WORK    a folder with requirements.txt; lock.txt and packages.json are left there
+CACHE   a folder that keeps what was downloaded
+MIRROR  the address of a mirror of Debian
 
 First it is found out what exactly is to be installed, without installing it. That
 is the lock: each package with its version and the hashes of its file. Then the lock
 alone is installed. Only wheels: no code of a package runs while it is built.
+
+Debian packages are named by "# deb: FILE SHA-256", as debian.sh writes it: they are
+unpacked into TARGET/debian, and their programs are on the environment's path.
 """
 import compileall
+import glob
+import hashlib
+import http.client
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 
-target, work, options = sys.argv[1], sys.argv[2], sys.argv[3:]
+(target, work, cache, mirror), options = sys.argv[1:5], sys.argv[5:]
 # What a kernel needs, and what people's own additions are installed with.
 own = ["ipykernel", "pip"]
 quiet = ["--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-warn-script-location"]
@@ -50,8 +62,139 @@ def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+# People's own packages go into their homes, whether anybody is there to be asked or not.
+profile = """
+local({
+  own <- Sys.getenv("R_LIBS_USER")
+  if (nzchar(own)) {
+    dir.create(own, showWarnings = FALSE, recursive = TRUE)
+    .libPaths(c(own, .libPaths()))
+  }
+})
+"""
+
+
+def sum_of(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def download(address, to):
+    with urllib.request.urlopen(address, timeout=60) as answer, open(to, "wb") as file:
+        shutil.copyfileobj(answer, file, 1 << 20)
+        if answer.length:
+            raise OSError("it was cut short")
+
+
+def fetch(name, sha256):
+    """Download a file of the mirror, or take it from what was downloaded before.
+
+    Security updates lie beside the mirror, as at deb.debian.org.
+    """
+    place = f"{mirror}-security" if name.startswith("pool/updates/") else mirror
+    kept = f"{cache}/debian/{sha256}.deb"
+    if os.path.exists(kept) and sum_of(kept) == sha256:
+        os.utime(kept)
+        return kept
+    os.makedirs(os.path.dirname(kept), exist_ok=True)
+    for again in (True, True, False):
+        try:
+            download(f"{place}/{urllib.parse.quote(name)}", kept + ".part")
+            break
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if not again or isinstance(error, urllib.error.HTTPError):
+                fail(f"{name} cannot be had from {place}: {error}")
+            time.sleep(2)
+    found = sum_of(kept + ".part")
+    if found != sha256:
+        fail(f"{name} from {place} is another file than the one that was asked for: its SHA-256 is {found}")
+    os.rename(kept + ".part", kept)
+    return kept
+
+
+def replace(path, change):
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(change(text))
+
+
+def relocate(tree):
+    """Make what was made for / work below tree."""
+    for folder, folders, files in os.walk(tree):
+        for path in (os.path.join(folder, name) for name in folders + files):
+            if not os.path.islink(path):
+                continue
+            to = os.readlink(path)
+            inside = tree + to if to.startswith("/") else os.path.normpath(os.path.join(folder, to))
+            if os.path.lexists(inside):
+                place = inside if to.startswith("/") else to
+            else:
+                place = inside.removeprefix(tree)  # the image has what it leads to
+            if place != to:
+                os.unlink(path)
+                os.symlink(place, path)
+    r = f"{tree}/usr/lib/R"
+    if os.path.exists(f"{r}/bin/R"):
+        # What its package's own script does after unpacking.
+        shutil.copyfile(f"{r}/etc/Renviron.ucf", f"{tree}/etc/R/Renviron")
+        os.unlink(f"{r}/etc/Renviron")
+        os.symlink(f"{tree}/etc/R/Renviron", f"{r}/etc/Renviron")
+        for path in (f"{r}/bin/R", f"{tree}/usr/bin/R", *glob.glob(f"{tree}/etc/R/*")):
+            replace(path, lambda text: re.sub(r"(?<![\w/.-])/usr/(lib|share)/R\b", rf"{tree}/usr/\1/R", text))
+        replace(f"{tree}/etc/R/Rprofile.site", lambda text: text + profile)
+    replace(f"{tree}/etc/fonts/fonts.conf", lambda text: text.replace("<dir>/usr/share/fonts</dir>", f"<dir>{tree}/usr/share/fonts</dir><dir>/usr/share/fonts</dir>"))
+
+
+def unpack(debs):
+    """Unpack Debian packages below target, and put their programs on its path."""
+    tree, packages = f"{target}/debian", []
+    os.makedirs(tree)
+    for name, sha256 in debs:
+        print(f"Unpacking {os.path.basename(name)}", flush=True)
+        subprocess.run(["dpkg-deb", "--extract", fetch(name, sha256), tree], check=True)
+        package, version, _ = os.path.basename(name).split("_")
+        packages.append({"name": package, "version": version})
+    for useless in ("usr/share/man", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/doc-base"):
+        shutil.rmtree(f"{tree}/{useless}", ignore_errors=True)
+    for path in glob.glob(f"{tree}/usr/share/doc/*/*"):
+        if os.path.islink(os.path.dirname(path)) or os.path.basename(path) == "copyright":
+            continue
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    relocate(tree)
+    libraries = f"lib/{os.uname().machine}-linux-gnu"
+    path = [f"{tree}/{place}" for place in (f"usr/{libraries}", libraries, f"usr/{libraries}/blas", f"usr/{libraries}/lapack", "usr/lib/R/lib")]
+    settings = {
+        # What is compiled into programs, or in folders into which Debian links one of several libraries.
+        "LD_LIBRARY_PATH": ":".join(filter(os.path.isdir, path)), "FONTCONFIG_PATH": f"{tree}/etc/fonts", "TZDIR": f"{tree}/usr/share/zoneinfo",
+        "R_HOME": f"{tree}/usr/lib/R", "RHOME": f"{tree}/usr/lib/R", "pandoc_datadir": f"{tree}/usr/share/pandoc",
+        "TCL_LIBRARY": f"{tree}/usr/share/tcltk/tcl8.6", "TK_LIBRARY": f"{tree}/usr/share/tcltk/tk8.6",
+    }
+    lines = [f'export {name}="{value}' + ('${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"' if name == "LD_LIBRARY_PATH" else '"')
+             for name, value in settings.items() if name == "LD_LIBRARY_PATH" and value or os.path.isdir(value)]
+    if os.path.isdir(settings["TZDIR"]):
+        lines.append('export TZ="${TZ:-Etc/UTC}"')
+    for place in ("usr/bin", "bin", "usr/games"):
+        for program in sorted(os.listdir(f"{tree}/{place}")) if os.path.isdir(f"{tree}/{place}") else []:
+            path = f"{target}/bin/{program}"
+            # R's little brother looks for it where it was compiled to be.
+            if not os.path.lexists(path) and program != "r":
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("\n".join(["#!/bin/sh", *lines, f'export PATH="{target}/bin:$PATH:{tree}/{place}"', f'exec "{tree}/{place}/{program}" "$@"', ""]))
+                os.chmod(path, 0o755)
+    return packages
+
+
 with open(f"{work}/requirements.txt", encoding="utf-8") as file:
     asked = file.read()
+debs = [line.split()[2:] for line in asked.splitlines() if line.startswith("# deb: ")]
+for deb in debs:
+    if len(deb) != 2 or not re.fullmatch(r"pool/(?:[A-Za-z0-9][A-Za-z0-9.+~-]*/)+[a-z0-9][a-z0-9.+-]*_[A-Za-z0-9.+~:-]+_[a-z0-9]+\.deb", deb[0]) or not re.fullmatch("[0-9a-f]{64}", deb[1]):
+        fail(f"\"# deb: {' '.join(deb)}\" names no package of Debian; write its file, from pool/ on, and its SHA-256")
 hashed = "--hash" in asked
 say("finding out which packages that takes")
 pip(
@@ -72,6 +215,7 @@ for item in sorted(found, key=lambda item: normal(item["metadata"]["name"])):
 missing = [name for name in own if name not in {package["name"] for package in packages}]
 if missing:
     fail(f"these requirements have hashes but lack {' and '.join(missing)}, which every environment needs; add them, with hashes")
+lock += [f"# deb: {name} {sha256}\n" for name, sha256 in debs]
 with open(f"{work}/lock.txt", "w", encoding="utf-8") as file:
     file.writelines(lock)
 
@@ -83,6 +227,9 @@ pip(
     *options, "-r", f"{work}/lock.txt", python=python,
 )
 shutil.rmtree(f"{target}/include", ignore_errors=True)
+if debs:
+    say(f"unpacking {len(debs)} packages of Debian")
+    packages += unpack(debs)
 
 say("compiling")
 # By content, not by time: copies on other machines have other times.
@@ -91,6 +238,13 @@ compileall.compile_dir(
 )
 # It has to work before anybody sees it.
 subprocess.run([python, "-I", "-c", "import ipykernel, pip"], check=True)
+language = ""
+if os.path.exists(f"{target}/debian/usr/lib/R/site-library/IRkernel"):
+    language = "R"
+    try:
+        subprocess.run([f"{target}/bin/Rscript", "--vanilla", "-e", "library(IRkernel)"], check=True)
+    except subprocess.CalledProcessError:
+        fail("R does not start with the packages that are named; are all there that they need?")
 with open(f"{work}/packages.json", "w", encoding="utf-8") as file:
-    json.dump({"python": "%d.%d" % sys.version_info[:2], "packages": packages}, file)
+    json.dump({"python": "%d.%d" % sys.version_info[:2], "language": language, "packages": packages}, file)
 say("built")
