@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,7 @@ type jupyter struct {
 type line struct {
 	cut  atomic.Bool // nothing passes
 	slow atomic.Bool // what the server says comes late
+	last atomic.Bool // the answer to the next save is the last thing that passes
 	// status is what every request is answered with, as the lab does in the server's stead; 0 for none.
 	status atomic.Int32
 	mu     sync.Mutex
@@ -68,7 +70,7 @@ func (l *line) serve(listener net.Listener, to string) {
 		l.ends = append(l.ends, in, out)
 		l.mu.Unlock()
 		go func() { _, _ = io.Copy(in, late{out, l}); _ = in.Close() }()
-		go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+		go func() { _, _ = io.Copy(out, &saves{Conn: in, line: l}); _ = out.Close() }()
 	}
 }
 
@@ -81,6 +83,27 @@ func refuse(c net.Conn, status int) {
 	}
 	_, _ = io.Copy(io.Discard, r.Body)
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", status, http.StatusText(status))
+}
+
+var savesFile = regexp.MustCompile(`^PUT \S*/api/contents/`)
+
+// saves is a connection on which it is noticed that something is saved.
+type saves struct {
+	net.Conn
+	line *line
+	last bool // this is the last thing that passes
+}
+
+func (c *saves) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	switch {
+	case savesFile.Match(p[:n]) && c.line.last.CompareAndSwap(true, false):
+		c.last = true
+		c.line.cut.Store(true)
+	case c.line.cut.Load() && (!c.last || bytes.HasPrefix(p[:n], []byte("GET "))):
+		return 0, io.EOF
+	}
+	return n, err
 }
 
 // late is a connection that is read from late while its line is slow.
@@ -426,6 +449,29 @@ func TestSaveAfterCut(t *testing.T) {
 		page.WaitFor("the output", shown(0)+` === "42\n"`)
 		page.Close()
 	}
+}
+
+// A save may arrive just before the lab goes away: then the file is the page's own when the lab is back, and nobody is
+// asked which version is right.
+func TestSaveThatArrives(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "last.ipynb", "")
+	b := j.browser(t)
+	j.open(b, "last.ipynb")
+	Evaluate[bool](b, `async () => { `+codeCells+`[0].querySelector(".cm-content").focus(); return true }`)
+	b.Type("# typed")
+	j.last.Store(true)
+	b.Press("s", kb.ModifierCtrl)
+	j.within(t, time.Minute, "the file has it", "last.ipynb", func(cells []fileCell) bool { return fmt.Sprint(cells[0].Source) == "[# typed]" })
+	b.Type(" and more")
+	time.Sleep(4 * time.Second)
+	j.cut.Store(false)
+	time.Sleep(4 * time.Second)
+	b.Press("s", kb.ModifierCtrl)
+	j.within(t, time.Minute, "the file has what was typed since", "last.ipynb", func(cells []fileCell) bool {
+		noQuestion(b)
+		return fmt.Sprint(cells[0].Source) == "[# typed and more]"
+	})
 }
 
 // While the lab does not answer, is starting, or has stopped the notebook, the page says so

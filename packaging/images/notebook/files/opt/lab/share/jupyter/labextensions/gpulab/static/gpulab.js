@@ -95,6 +95,7 @@
 
   const lookAgain = 2000; // ms
   const ordered = new Set(); // paths of notebooks that are being saved in turn
+  const sent = new Map(); // path → what its save has sent, which may have arrived without the page knowing
   let back; // a promise that the server answers again; undefined while it does
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -172,7 +173,11 @@
     const get = contents.get.bind(contents);
     const patientGet = patient(get);
     contents.get = (path, options) => (options?.content === false ? patientGet : get)(path, options);
-    contents.save = patient(contents.save.bind(contents));
+    const save = patient(contents.save.bind(contents));
+    contents.save = (path, options) => {
+      if (ordered.has(path)) sent.set(path, options?.content);
+      return save(path, options);
+    };
     return lost;
   }
 
@@ -212,7 +217,9 @@
         const { path } = context;
         ordered.add(path);
         try {
-          return await save();
+          const done = await save();
+          sent.delete(path);
+          return done;
         } catch (error) {
           if (!error?.away) throw error;
         } finally {
@@ -243,7 +250,10 @@
   class Follower {
     constructor(app, panel, request) {
       Object.assign(this, { app, panel, request, context: panel.context });
-      inTurn(panel.context, () => this.caughtUp());
+      inTurn(panel.context, async () => {
+        await this.caughtUp();
+        await this.arrived();
+      });
       this.since = 0; // the server's revision that this page has seen
       this.cut = new Set(); // runs of this page during which it was cut off
       this.taken = new Set(); // runs whose outputs this page gets from the server only
@@ -339,6 +349,27 @@
         if (kernel.connectionStatus === "connected" || Date.now() < next) continue;
         kernel.reconnect().catch(() => {});
         next = Date.now() + (step *= 2);
+      }
+    }
+
+    // A save that was cut off may have arrived. Then what is in the file is this page's,
+    // and JupyterLab need not ask which version is right.
+    async arrived() {
+      const { path } = this.context;
+      if (!sent.has(path)) return;
+      const plain = (value) => {
+        if (Array.isArray(value)) return value.every((part) => typeof part === "string") ? value.join("") : value.map(plain);
+        if (!value || typeof value !== "object") return value;
+        return Object.fromEntries(Object.entries(value).sort().map(([name, part]) => [name, plain(part)]));
+      };
+      const essence = (notebook) =>
+        JSON.stringify((notebook?.cells ?? []).map((cell) => plain([cell.id, cell.source, cell.execution_count ?? null, cell.outputs ?? null])));
+      try {
+        const file = await this.app.serviceManager.contents.get(path, { type: "notebook", format: "json", content: true, hash: true });
+        if (essence(file.content) === essence(sent.get(path))) this.context._updateContentsModel?.(file);
+        sent.delete(path);
+      } catch {
+        // The save that comes now says why.
       }
     }
 
