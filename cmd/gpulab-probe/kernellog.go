@@ -118,12 +118,8 @@ func (l *kernelLog) leaveMark() {
 // findMark takes the log's time of the mark.
 func (l *kernelLog) findMark(record []byte) {
 	head, _, _ := strings.Cut(string(record), ";")
-	if fields := strings.Split(head, ","); len(fields) > 2 {
-		micros, err := strconv.ParseUint(fields[2], 10, 53)
-		stamp := time.Duration(micros) * time.Microsecond
-		if err == nil && (l.markClock-stamp).Abs() <= time.Second+l.markClock/clockDrift {
-			l.markStamp = stamp
-		}
+	if _, stamp, ok := parseHead(head); ok && (l.markClock-stamp).Abs() <= time.Second+l.markClock/clockDrift {
+		l.markStamp = stamp
 	}
 	l.mark = ""
 }
@@ -213,17 +209,9 @@ func parseXID(record []byte) (e loggedXID, ok bool) {
 		return e, false
 	}
 	head, message, _ := strings.Cut(string(record), ";")
-	fields := strings.Split(head, ",")
-	if len(fields) < 3 {
-		return e, false
-	}
 	// The upper bits are who wrote it: 0 is the kernel, which no program can claim.
-	priority, err := strconv.ParseUint(fields[0], 10, 32)
-	if err != nil || priority>>3 != 0 {
-		return e, false
-	}
-	micros, err := strconv.ParseUint(fields[2], 10, 53)
-	if err != nil {
+	priority, stamp, ok := parseHead(head)
+	if !ok || priority>>3 != 0 {
 		return e, false
 	}
 	message, isXID := strings.CutPrefix(message, "NVRM: Xid (")
@@ -234,9 +222,24 @@ func parseXID(record []byte) (e loggedXID, ok bool) {
 	if !isXID || !whole || !known || err != nil {
 		return e, false
 	}
-	e = loggedXID{stamp: time.Duration(micros) * time.Microsecond, busID: place, xid: xid}
+	e = loggedXID{stamp: stamp, busID: place, xid: xid}
 	e.pid, e.program = culprit(details)
 	return e, true
+}
+
+// parseHead reads what is before a record's text: how urgent it is and who wrote it,
+// its number, and when it was written.
+func parseHead(head string) (priority uint64, stamp time.Duration, ok bool) {
+	fields := strings.Split(head, ",")
+	if len(fields) < 3 {
+		return 0, 0, false
+	}
+	priority, err := strconv.ParseUint(fields[0], 10, 32)
+	if err != nil {
+		return 0, 0, false
+	}
+	micros, err := strconv.ParseUint(fields[2], 10, 53)
+	return priority, time.Duration(micros) * time.Microsecond, err == nil
 }
 
 // parseAddress reads DOMAIN:BUS:DEVICE, with or without a function.

@@ -130,7 +130,7 @@ type appliance struct {
 	// checking is held while a test pod computes that somebody asked for.
 	checking sync.Mutex
 
-	imageNeeds imageNeeds
+	imageNeeds sync.Map // what images ask of the GPUs, by name: a gpu.Requirement, as was found out last
 
 	cluster  atomic.Pointer[embedk8s.Cluster]
 	client   atomic.Pointer[kubernetes.Clientset]

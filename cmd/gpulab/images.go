@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -19,38 +18,16 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// imageNeeds are what images ask of the GPUs, as was found out last. The zero value
-// knows none.
-type imageNeeds struct {
-	mu    sync.Mutex
-	known map[string]gpu.Requirement
-}
-
-func (n *imageNeeds) set(image string, r gpu.Requirement) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.known == nil {
-		n.known = map[string]gpu.Requirement{}
-	}
-	n.known[image] = r
-}
-
-func (n *imageNeeds) of(image string) (r gpu.Requirement, known bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	r, known = n.known[image]
-	return r, known
-}
-
-func (l *appliance) imageOf(p notebooks.Profile) string {
-	return cmp.Or(p.Image, l.images.Refs()[notebookImage])
+// imageOr is an image, or the notebooks' own where none is named.
+func (l *appliance) imageOr(image string) string {
+	return cmp.Or(image, l.images.Refs()[notebookImage])
 }
 
 // learnNeeds finds out what a profile's image asks of the GPUs: CDI, by which
 // notebooks get them, does not look at that. What cannot be found out holds up
 // nobody, and what was known stays.
 func (l *appliance) learnNeeds(ctx context.Context, p notebooks.Profile) {
-	parts, image := l.attached.Load(), l.imageOf(p)
+	parts, image := l.attached.Load(), l.imageOr(p.Image)
 	if parts == nil {
 		return
 	}
@@ -63,15 +40,16 @@ func (l *appliance) learnNeeds(ctx context.Context, p notebooks.Profile) {
 	if err != nil {
 		slog.Debug("what an image asks of the GPUs cannot be read", "image", image, "err", err)
 	}
-	l.imageNeeds.set(image, needs)
+	l.imageNeeds.Store(image, needs)
 }
 
 // unfit are the machines whose GPUs notebooks of a profile cannot use, and why.
 func (l *appliance) unfit(p notebooks.Profile) map[string]string {
-	image := l.imageOf(p)
-	needs, known := l.imageNeeds.of(image)
-	if !known {
-		return nil
+	image := l.imageOr(p.Image)
+	known, _ := l.imageNeeds.Load(image)
+	needs, _ := known.(gpu.Requirement)
+	if !needs.Asks() {
+		return nil // as most do; this is asked for every launch that waits
 	}
 	found := map[string]string{}
 	for _, s := range l.drivers() {

@@ -113,10 +113,7 @@ func (l *appliance) lacking(image string) []string {
 	if len(members) == 0 {
 		return nil
 	}
-	if image == "" {
-		image = l.images.Refs()[notebookImage]
-	}
-	name, err := notebooks.ImageName(image)
+	name, err := notebooks.ImageName(l.imageOr(image))
 	if err != nil {
 		return nil
 	}

@@ -37,6 +37,9 @@ const (
 // operators in the order in which they are looked for: the longer first.
 var operators = []string{">=", "<=", "!=", ">", "<", "="}
 
+// Asks tells whether anything is asked for.
+func (r Requirement) Asks() bool { return len(r.every) > 0 }
+
 // Environment of an image that says what it asks for, as NVIDIA's container
 // toolkit reads it.
 const (

@@ -108,7 +108,7 @@ func (s *Service) watchObstacles(ctx context.Context) {
 	if s.cfg.Unfit == nil && s.cfg.Placing == nil {
 		return
 	}
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(s.patience.obstacle) // the first look was at the start
 	defer timer.Stop()
 	for {
 		select {

@@ -140,9 +140,8 @@ func (s *Server) home(r *http.Request, v visitor, machines []machineView, mine, 
 		view.Emptying = s.cfg.Emptying(v.session.User.Handle)
 	}
 	view.Idle = s.warned(v)
-	profiles := s.cfg.Notebooks.Profiles()
+	profiles, usable := s.cfg.Notebooks.Profiles(), s.usable(v, machines)
 	for _, p := range profiles {
-		usable := s.usable(v, machines)
 		// A card for GPUs that the lab does not have helps nobody but the one
 		// who wrote it.
 		if p.GPUKind() != (notebooks.GPUKind{}) && roomIn(usable, p.GPUKind()).largest < p.GPUs && !v.may(users.ActionManageLab) {
