@@ -98,6 +98,10 @@ func (c *complaints) take() []string {
 // cookie signs the browser in as the session's user; an empty token signs out.
 func cookie(l *lab, token string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		// A page whose session ends loads itself again, which would abort the next visit.
+		if _, err := chromedp.Navigate("about:blank")(ctx, target); err != nil {
+			return err
+		}
 		if _, err := cdp.Call(ctx, target, network.ClearBrowserCookies, cdp.Empty{}); err != nil || token == "" {
 			return err
 		}
