@@ -4,7 +4,7 @@
 // 50 and 500 pages open.
 //
 // Eight simulated GPUs with ten processes each are watched by gpulab's probe and
-// monitor, once a second, and every value moves every second. The simulated
+// monitor, as in the product, and every value moves every second. The simulated
 // driver begins anew every two seconds, a little later each time: so its changes
 // fall everywhere between two samples. What the monitor
 // publishes goes into the fleet, the history and the pages as in the product;
@@ -302,7 +302,7 @@ func (r *Row) judge(samples []sample, seen arrivals, c *changes, begin, end time
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (f *Figures) print() {
-	fmt.Printf("%d GPUs with %d processes each, sampled once a second, every value moving; %d processors for all; load %s before\n\n",
+	fmt.Printf("%d GPUs with %d processes each, sampled every 0.9 s, every value moving; %d processors for all; load %s before\n\n",
 		gpus, processes, f.Processors, f.LoadBefore)
 	fmt.Printf("%6s %18s %27s %12s %18s %12s %12s %8s\n", "pages", "driver to page, ms", "sample to page, ms", "of it until", "CPU, s per s", "server's, ms", "bytes per", "missed")
 	fmt.Printf("%6s %9s %8s %9s %8s %8s %12s %9s %8s %12s %12s %8s\n", "", "p50", "p99", "p50", "p99", "max", "published", "server", "readers", "per page", "page and s", "")

@@ -106,7 +106,7 @@ func watch(ctx context.Context, probe, library, processes string) error {
 	var last gpu.Snapshot
 	var m *gpu.Monitor
 	m = gpu.NewMonitor(gpu.MonitorConfig{
-		ProbePath: probe, Library: library,
+		ProbePath: probe, Library: library, Interval: time.Second,
 		Publish: func(s gpu.Snapshot) {
 			last = s
 			if s.Error != "" {
