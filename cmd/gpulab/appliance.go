@@ -313,7 +313,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "metrics-server", "nvidia-device-plugin", "kueue", "hub", "notebook")
+	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "nvidia-device-plugin", "kueue", "hub", "notebook")
 	return err
 }
 

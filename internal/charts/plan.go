@@ -56,7 +56,9 @@ func Plan(in Inputs) []Release {
 	releases := []Release{
 		base(in),
 		coredns(in),
-		metricsServer(in),
+		// Labs of earlier versions have it. Nothing asked it but kubectl top, and it
+		// asked every machine every ten seconds.
+		{Name: "metrics-server", Namespace: kubeNamespace, Absent: true},
 		devicePlugin(in),
 		featureDiscovery(in),
 		jupyterhub(in),
@@ -92,18 +94,6 @@ func coredns(in Inputs) Release {
 			"clusterIP": in.ClusterDNS,
 			"upstream":  list(in.UpstreamDNS),
 		},
-	}
-}
-
-func metricsServer(in Inputs) Release {
-	return Release{
-		Name:      "metrics-server",
-		Namespace: kubeNamespace,
-		Chart:     "metrics-server",
-		After:     []string{"gpulab-base"},
-		// It answers once it has looked at the node twice, ten seconds apart.
-		Background: true,
-		Values:     map[string]any{"image": in.Images["metrics-server"]},
 	}
 }
 

@@ -49,6 +49,7 @@ func TestBench(t *testing.T) {
 	fmt.Printf("\n%d processors, load %s before the first figure. Times in seconds.\n", runtime.NumCPU(), load(t))
 	kept := t.TempDir()
 	var memory []process
+	var idle processors
 	t.Run("lab", func(t *testing.T) {
 		l := newLab(t)
 		cold, printed := initialise(ctx, t, l)
@@ -56,19 +57,23 @@ func TestBench(t *testing.T) {
 		keepRuntime(t, l, kept)
 		v := signUp(ctx, t, l, printed)
 		memory = settledMemory(ctx, t, l)
-		printIdle(ctx, t, l)
+		idle = idleProcessors(ctx, t, l)
 		measureLaunches(ctx, t, l, v)
 	})
 	var staged, alone []start
 	for range *starts {
 		t.Run("start", func(t *testing.T) { staged = append(staged, startStaged(ctx, t, kept)) })
 		t.Run("k3s alone", func(t *testing.T) {
-			one, processes := startAlone(ctx, t, kept, len(alone) == *starts-1)
+			one, processes, idleAlone := startAlone(ctx, t, kept, len(alone) == *starts-1)
 			alone = append(alone, one)
 			if processes != nil {
 				printMemory(memory, processes)
+				printIdle(idle, idleAlone)
 			}
 		})
+	}
+	if *starts == 0 {
+		printIdle(idle, nil)
 	}
 	if t.Failed() || *starts == 0 {
 		return

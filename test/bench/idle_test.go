@@ -3,8 +3,10 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,8 +54,17 @@ func processorTime(l *lab.Lab) map[string]ticks {
 	return used
 }
 
-// printIdle prints how much of one processor an idle lab uses, part by part.
-func printIdle(ctx context.Context, t *testing.T, l *lab.Lab) {
+// processors is how much of one processor an idle lab uses, in %, by part.
+type processors map[string]float64
+
+func (p processors) all() (sum float64) {
+	for _, used := range p {
+		sum += used
+	}
+	return sum
+}
+
+func idleProcessors(ctx context.Context, t *testing.T, l *lab.Lab) processors {
 	t.Helper()
 	before, began := processorTime(l), time.Now()
 	select {
@@ -62,20 +73,24 @@ func printIdle(ctx context.Context, t *testing.T, l *lab.Lab) {
 		t.Fatal(ctx.Err())
 	}
 	took := time.Since(began).Seconds()
-	percent, all := map[string]float64{}, 0.0
+	percent := processors{}
 	for pid, now := range processorTime(l) {
-		p := 100 * float64(now.used-before[pid].used) / ticksPerSecond / took
-		percent[now.part] += p
-		all += p
+		percent[now.part] += 100 * float64(now.used-before[pid].used) / ticksPerSecond / took
 	}
-	var parts []string
-	for part := range percent {
-		parts = append(parts, part)
-	}
-	slices.SortFunc(parts, func(a, b string) int { return int(1000 * (percent[b] - percent[a])) })
+	return percent
+}
+
+// printIdle prints what an idle lab uses, part by part, and k3s alone beside it.
+func printIdle(ours, alone processors) {
 	fmt.Printf("\nProcessors of an idle lab, over %s, in %% of one\n", idleFor)
-	for _, part := range parts {
-		fmt.Printf("  %-40s %8.1f\n", part, percent[part])
+	row := func(name string, used float64) { fmt.Printf("  %-40s %8.1f\n", name, used) }
+	for _, part := range slices.SortedFunc(maps.Keys(ours), func(a, b string) int { return cmp.Compare(ours[b], ours[a]) }) {
+		row(part, ours[part])
 	}
-	fmt.Printf("  %-40s %8.1f\n", "everything", all)
+	row("everything", ours.all())
+	if alone == nil {
+		return
+	}
+	row("k3s and containerd, alone without a pod", alone.all())
+	fmt.Printf("  %-40s %8.2f ×\n", "everything / k3s alone", ours.all()/alone.all())
 }

@@ -121,7 +121,7 @@ func printMemory(ours, alone []process) {
 		row(part, sum(ours, part))
 	}
 	row("gpulab, probe and hub", sum(ours, "gpulab", "probe", "hub"))
-	row("other pods (DNS, metrics, GPU plugin)", sum(ours, "other pods"))
+	row("other pods (DNS, line, GPU plugin)", sum(ours, "other pods"))
 	row("shims of pods", sum(ours, "shims of pods"))
 	row("k3s and containerd, below gpulab", sum(ours, "k3s and containerd"))
 	row("k3s and containerd, alone", sum(alone, "k3s and containerd"))

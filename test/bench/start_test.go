@@ -111,8 +111,8 @@ func startStaged(ctx context.Context, t *testing.T, kept string) start {
 
 // startAlone measures k3s without gpulab: the same program with the same
 // configuration, until its node is ready. With settle it then waits until the
-// memory has settled, and returns it.
-func startAlone(ctx context.Context, t *testing.T, kept string, settle bool) (start, []process) {
+// memory has settled, and returns it and what processors it uses idle.
+func startAlone(ctx context.Context, t *testing.T, kept string, settle bool) (start, []process, processors) {
 	l := newLab(t)
 	for _, path := range append(configuration, bundleDir) {
 		copyTree(t, filepath.Join(kept, path), l.Path(path))
@@ -134,9 +134,10 @@ func startAlone(ctx context.Context, t *testing.T, kept string, settle bool) (st
 	}
 	s := start{took: time.Since(began)}
 	if !settle {
-		return s, nil
+		return s, nil, nil
 	}
-	return s, settledMemory(ctx, t, l)
+	memory := settledMemory(ctx, t, l)
+	return s, memory, idleProcessors(ctx, t, l)
 }
 
 func nodeReady(ctx context.Context, l *lab.Lab) bool {

@@ -125,9 +125,9 @@ func testNotebookReaches(t *testing.T, a *appliance) {
 		{metadata, 80, false},
 		{service("default", "kubernetes"), 443, false},
 		{service("gpulab-system", "gpulab"), 443, false},
-		{service("kube-system", "metrics-server"), 443, false},
+		{service("gpulab-system", "kueue-webhook-service"), 443, false},
 		{ip("k8s-app=kube-dns"), 9153, false},
-		{ip("k8s-app=metrics-server"), 10250, false},
+		{ip("control-plane=controller-manager"), 9443, false},
 		{notebook, 8888, false},
 		{notebook, 40000, false},
 	}
@@ -259,7 +259,7 @@ func (a *appliance) listening(t *testing.T) (ports []int) {
 // nodePort opens a port of the machine that leads to a pod, until the test ends.
 func (a *appliance) nodePort(t *testing.T) int {
 	t.Helper()
-	a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "expose", "service", "metrics-server", "--name=door", "--type=NodePort", "--port=443", "--target-port=10250")
+	a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "expose", "service", "kube-dns", "--name=door", "--type=NodePort", "--protocol=TCP", "--port=9153", "--target-port=9153")
 	t.Cleanup(func() { a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "delete", "service", "door") })
 	port, err := strconv.Atoi(a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "service", "door", "-o", "jsonpath={.spec.ports[0].nodePort}"))
 	if err != nil {

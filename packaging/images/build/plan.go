@@ -10,15 +10,14 @@ import (
 
 // parts are all layers, by name.
 var parts = map[string]part{
-	"base":           {folder: "base", kind: debian},
-	"tools":          {folder: "tools", kind: debian, on: []string{"base"}},
-	"hub":            {folder: "hub", kind: fromRoot, on: []string{"base"}},
-	"notebook":       {folder: "notebook", kind: fromRoot, on: []string{"base", "tools"}},
-	"pause":          {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
-	"nvidia":         {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
-	"coredns":        {folder: "coredns", kind: goProgram, module: "github.com/coredns/coredns", main: "."},
-	"kueue":          {folder: "kueue", kind: compiled, on: []string{"base", "tools"}},
-	"metrics-server": {folder: "metrics-server", kind: goProgram, module: "sigs.k8s.io/metrics-server", main: "sigs.k8s.io/metrics-server/cmd/metrics-server"},
+	"base":     {folder: "base", kind: debian},
+	"tools":    {folder: "tools", kind: debian, on: []string{"base"}},
+	"hub":      {folder: "hub", kind: fromRoot, on: []string{"base"}},
+	"notebook": {folder: "notebook", kind: fromRoot, on: []string{"base", "tools"}},
+	"pause":    {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
+	"nvidia":   {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
+	"coredns":  {folder: "coredns", kind: goProgram, module: "github.com/coredns/coredns", main: "."},
+	"kueue":    {folder: "kueue", kind: compiled, on: []string{"base", "tools"}},
 }
 
 // image is one image: layers, lowest first, and how a container of it starts.
@@ -75,11 +74,6 @@ var images = []image{
 		name: "coredns", about: "CoreDNS with the plugins a cluster needs",
 		layers: []string{"coredns"},
 		config: v1.Config{User: unprivileged, Entrypoint: []string{"/coredns"}, ExposedPorts: map[string]struct{}{"53/udp": {}, "53/tcp": {}}},
-	},
-	{
-		name: "metrics-server", about: "CPU and memory of pods and nodes for the cluster's API",
-		layers: []string{"metrics-server"},
-		config: v1.Config{User: unprivileged, Entrypoint: []string{"/metrics-server"}},
 	},
 	{
 		name: "kueue", about: "Kueue's manager, which decides who gets a GPU next",

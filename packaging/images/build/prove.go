@@ -29,7 +29,6 @@ var proofs = map[string]func(context.Context, *builder, builtImage, root) error{
 	"hub":                  proveHub,
 	"pause":                provePause,
 	"coredns":              proveCoreDNS,
-	"metrics-server":       proveMetricsServer,
 	"kueue":                proveKueue,
 	"nvidia-device-plugin": proveNVIDIA,
 }
@@ -200,14 +199,6 @@ func proveCoreDNS(ctx context.Context, _ *builder, _ builtImage, r root) error {
 		return fmt.Errorf("no answer: %w: %s", err, log.String())
 	}
 	return nil
-}
-
-func proveMetricsServer(ctx context.Context, _ *builder, img builtImage, r root) error {
-	said, err := inImage(ctx, img, r, invocation{args: []string{"/metrics-server", "--version"}})
-	if err == nil && !strings.Contains(said, "v0.") {
-		err = fmt.Errorf("its version is %q", said)
-	}
-	return err
 }
 
 // proveKueue has it list its flags: without a cluster it can do no more.
