@@ -53,20 +53,21 @@ type agent struct {
 	cfg  Config
 	boot *boot
 
-	pass        passport
-	certificate atomic.Pointer[tls.Certificate]
-	client      *nodeapi.Client
-	fleet       *fleet.Fleet      // of this machine alone
-	images      embedk8s.ImageSet // of the package gpulab-images, where that is here; the head hands over what is not
-	keeper      atomic.Pointer[imageKeeper]
-	cluster     atomic.Pointer[embedk8s.Cluster]
-	plugins     *deviceplugin.Proxy
-	lending     *lending
-	moved       chan struct{} // has room for one: this machine has another address
-	busy        *hostWatch
-	left        chan struct{} // closed when the head says that we are removed
-	leave       sync.Once
-	once        struct{ driver, monitor, kubernetes, images sync.Once }
+	pass         passport
+	certificate  atomic.Pointer[tls.Certificate]
+	client       *nodeapi.Client
+	fleet        *fleet.Fleet      // of this machine alone
+	images       embedk8s.ImageSet // of the package gpulab-images, where that is here; the head hands over what is not
+	keeper       atomic.Pointer[imageKeeper]
+	environments *environmentKeeper
+	cluster      atomic.Pointer[embedk8s.Cluster]
+	plugins      *deviceplugin.Proxy
+	lending      *lending
+	moved        chan struct{} // has room for one: this machine has another address
+	busy         *hostWatch
+	left         chan struct{} // closed when the head says that we are removed
+	leave        sync.Once
+	once         struct{ driver, monitor, kubernetes, images sync.Once }
 
 	mu    sync.Mutex
 	since time.Time // when the connection to the head was made; zero without one
@@ -108,6 +109,7 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 		return nil, err
 	}
 	g.busy = &hostWatch{host: host, dir: cfg.DataDir}
+	g.environments = g.newEnvironmentKeeper()
 	if dir, err := cfg.imagesDir(); err == nil {
 		if g.images, err = embedk8s.OpenImages(dir); err != nil {
 			slog.Warn("the images of the package gpulab-images cannot be used; the head hands over all", "err", err)
@@ -124,6 +126,7 @@ func (g *agent) run(ctx context.Context) error {
 	group.Go(func() error { return g.report(ctx) })
 	group.Go(func() error { return g.busy.run(ctx) })
 	group.Go(func() error { return g.renew(ctx) })
+	group.Go(func() error { return g.environments.watch(ctx) })
 	group.Go(func() error { return g.keepPlace(ctx) })
 	group.Go(func() error { return g.start(ctx, group) })
 	group.Go(func() error { return g.watchdog(ctx) })
@@ -218,7 +221,10 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 			err := g.handOver(ctx, stageNotebook, func(img nodeapi.Image) bool { return img.Own && img.Name == notebookImage })
 			if err == nil {
 				// Those of the lab's admins come when the machine is in the pool.
-				g.once.images.Do(func() { group.Go(func() error { return g.keeper.Load().run(serving) }) })
+				g.once.images.Do(func() {
+					group.Go(func() error { return g.keeper.Load().run(serving) })
+					group.Go(func() error { return g.environments.run(serving) })
+				})
 			}
 			return err
 		},
@@ -458,7 +464,7 @@ func (g *agent) report(ctx context.Context) error {
 		for name, value := range readFeatures(g.featuresDir()) {
 			features[name] = *value
 		}
-		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load()}
+		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told()}
 		if keeper := g.keeper.Load(); keeper != nil {
 			report.Images = keeper.told()
 		}
@@ -545,6 +551,7 @@ func (g *agent) obey(o nodeapi.Orders) {
 	if keeper := g.keeper.Load(); keeper != nil {
 		keeper.obey(o.Images)
 	}
+	g.environments.obey(o.Environments)
 	if o.Leave {
 		g.leave.Do(func() { close(g.left) })
 	}

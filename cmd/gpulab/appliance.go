@@ -551,6 +551,7 @@ func (l *appliance) applyCharts(ctx context.Context, ready func(release string))
 		if err := l.waitHub(ctx, st); err != nil {
 			return err
 		}
+		releases = slices.DeleteFunc(releases, func(r charts.Release) bool { return r.Absent })
 		st.say("%d releases", len(releases))
 		return nil
 	})
@@ -726,7 +727,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Booted:       booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: embedk8s.MemoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
-		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, EnvironmentsOn: l.id.NodeName,
+		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
 		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,
 	})
 	if err != nil {

@@ -81,8 +81,10 @@ func printEnvironments(w io.Writer, list []ctl.EnvironmentState) error {
 			fmt.Fprintln(w, "! "+list[i].Obstacle)
 		}
 	}
-	if missing := list[0].Missing; len(missing) > 0 {
-		fmt.Fprintf(w, "Environments are on the head alone so far: notebooks on %s have none of them.\n", strings.Join(missing, ", "))
+	for i := range list {
+		if missing := list[i].Missing; len(missing) > 0 {
+			fmt.Fprintf(w, "%s is not on %s yet; `gpulab nodes` tells how far that is.\n", list[i].ID(), strings.Join(missing, ", "))
+		}
 	}
 	return nil
 }
@@ -319,7 +321,7 @@ func printEnvironment(w io.Writer, e *ctl.EnvironmentState) error {
 		fmt.Fprintln(w, "! "+e.Obstacle)
 	}
 	if len(e.Missing) > 0 {
-		fmt.Fprintf(w, "It is on the head alone: notebooks on %s do not have it.\n", strings.Join(e.Missing, ", "))
+		fmt.Fprintf(w, "It is not on %s yet; `gpulab nodes` tells how far that is.\n", strings.Join(e.Missing, ", "))
 	}
 	fmt.Fprintln(w)
 	for _, p := range e.Packages {

@@ -57,17 +57,23 @@ func (l *appliance) newEnvironments(ctx context.Context, client kubernetes.Inter
 	return environments.New(ctx, environments.Config{
 		Dir: l.environmentsDir(), Run: builder.run, Stop: builder.stop, CacheBytes: most, Log: slog.Default(), Refusal: l.disk.Refusal,
 		Image: func() string { return l.images.Refs()[notebookImage] },
-		Users: func() ([]environments.Use, error) { return environmentUses("/proc", podIndex{kube}) },
+		Users: func() ([]environments.Use, error) { return l.certainUses(kube) },
 	})
 }
 
-// environmentUses finds processes of environments by what their kernels put into everything that they start.
-func environmentUses(proc string, pods gpu.Pods) ([]environments.Use, error) {
+// environmentUser is a pod in which programs of an environment run.
+type environmentUser struct {
+	environment, uid string
+	node             string // the machine that says so
+}
+
+// environmentPods finds processes of environments by what their kernels put into everything that they start.
+func environmentPods(proc, node string) ([]environmentUser, error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
 		return nil, err
 	}
-	var list []environments.Use
+	var list []environmentUser
 	for _, entry := range entries {
 		if _, err := strconv.Atoi(entry.Name()); err != nil {
 			continue
@@ -82,9 +88,21 @@ func environmentUses(proc string, pods gpu.Pods) ([]environments.Use, error) {
 			continue
 		}
 		for _, uid := range gpu.PodUIDs(cgroup) {
-			pod, ok := pods.ByUID(uid)
-			use := environments.Use{Environment: id, Handle: pod.User, Notebook: pod.Notebook}
-			if ok && !slices.Contains(list, use) {
+			if user := (environmentUser{id, uid, node}); !slices.Contains(list, user) {
+				list = append(list, user)
+			}
+		}
+	}
+	return list, nil
+}
+
+// usesOf names the people whose pods they are. Of pods, a machine knows its own alone.
+func usesOf(users []environmentUser, pods []notebooks.PodInfo) []environments.Use {
+	var list []environments.Use
+	for _, u := range users {
+		for i := range pods {
+			use := environments.Use{Environment: u.environment, Handle: pods[i].Handle, Notebook: pods[i].Server}
+			if pods[i].UID == u.uid && pods[i].Node == u.node && !slices.Contains(list, use) {
 				list = append(list, use)
 			}
 		}
@@ -92,8 +110,11 @@ func environmentUses(proc string, pods gpu.Pods) ([]environments.Use, error) {
 	slices.SortFunc(list, func(a, b environments.Use) int {
 		return cmp.Or(cmp.Compare(a.Handle, b.Handle), cmp.Compare(a.Notebook, b.Notebook))
 	})
-	return list, nil
+	return list
 }
+
+// longestEnvironmentID is the length of NAME/VERSION, 30 bytes each.
+const longestEnvironmentID = 61
 
 // environmentOf reads it from a process's environment, of which at most the first megabyte counts.
 func environmentOf(path string) string {
@@ -108,6 +129,9 @@ func environmentOf(path string) string {
 	}
 	for entry := range bytes.SplitSeq(data, []byte{0}) {
 		if id, ok := bytes.CutPrefix(entry, []byte(environments.EnvironmentVariable+"=")); ok {
+			if len(id) > longestEnvironmentID { // it is what a program says of itself
+				return ""
+			}
 			return string(id)
 		}
 	}
@@ -181,10 +205,7 @@ func (l *appliance) describeEnvironment(e environments.Environment, uses []envir
 			out.Users = append(out.Users, u.Handle+"/"+u.Notebook)
 		}
 	}
-	// Environments lie on the head alone.
-	for _, n := range l.pool.list() {
-		out.Missing = append(out.Missing, n.Name)
-	}
+	out.Missing = l.lackingEnvironment(e.ID())
 	return out
 }
 
@@ -221,7 +242,7 @@ func (l labEnvironments) List(context.Context) ([]ctl.EnvironmentState, error) {
 	if err != nil {
 		return nil, err
 	}
-	uses, err := environmentUses("/proc", podIndex{l.attached.Load().kube})
+	uses, err := l.environmentUses(l.attached.Load().kube)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +263,7 @@ func (l labEnvironments) Get(_ context.Context, id string) (ctl.EnvironmentState
 	if err != nil {
 		return ctl.EnvironmentState{}, err
 	}
-	uses, err := service.Users(e.ID())
+	uses, err := l.environmentUses(l.attached.Load().kube)
 	return l.describeEnvironment(e, uses), err
 }
 

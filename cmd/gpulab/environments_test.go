@@ -7,22 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpulab/gpulab/internal/environments"
-	"github.com/gpulab/gpulab/internal/gpu"
+	"github.com/gpulab/gpulab/internal/notebooks"
 )
-
-// leasPod knows one pod, by its UID.
-type leasPod string
-
-func (p leasPod) ByUID(uid string) (gpu.PodRef, bool) {
-	return gpu.PodRef{UID: uid, User: "lea", Notebook: "thesis"}, uid == string(p)
-}
-
-func (leasPod) ByName(string, string) (gpu.PodRef, time.Time, bool) {
-	return gpu.PodRef{}, time.Time{}, false
-}
 
 // TestEnvironmentUses: programs count that a kernel of an environment started, in pods of people.
 func TestEnvironmentUses(t *testing.T) {
@@ -41,10 +29,13 @@ func TestEnvironmentUses(t *testing.T) {
 	process("13", "NOT_GPULAB_ENVIRONMENT=small/2\x00", inPod)
 	process("14", "GPULAB_ENVIRONMENT=small/1\x00", "4:memory:/user.slice\n")
 	process("self", "GPULAB_ENVIRONMENT=small/3\x00", inPod)
-	list, err := environmentUses(proc, leasPod(pod))
+	users, err := environmentPods(proc, "head")
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Of another machine's pod, one knows nothing.
+	users = append(users, environmentUser{"small/9", pod, "b"})
+	list := usesOf(users, []notebooks.PodInfo{{UID: pod, Node: "head", Handle: "lea", Server: "thesis"}, {UID: "another", Node: "b", Handle: "tom"}})
 	slices.SortFunc(list, func(a, b environments.Use) int { return strings.Compare(b.Environment, a.Environment) })
 	want := []environments.Use{{Environment: "torch/2.5", Handle: "lea", Notebook: "thesis"}, {Environment: "small/1", Handle: "lea", Notebook: "thesis"}}
 	if !slices.Equal(list, want) {

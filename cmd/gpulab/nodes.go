@@ -92,7 +92,7 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 			Name: n.Name, Title: l.titleOf(n.Name), Address: n.Address, Role: "node", Version: n.Version, State: ctl.NodeReady,
 			OtherVersion: n.Version != version.Version,
 			GPUs:         len(n.snapshot.GPUs), Simulated: n.snapshot.Simulated, LastContact: n.last, Joined: n.Joined,
-			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name), Images: n.images,
+			Host: toldHost(n.host), Notebooks: l.notebooksOn(n.Name), Cordon: l.cordonOf(n.Name), Limit: l.limitOf(n.Name), Images: n.images, Environments: n.environments,
 		}
 		if n.reported {
 			node.ClockOffset = new(n.ahead.Seconds())
@@ -109,7 +109,7 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 		case n.ahead != 0:
 			node.Detail = clockSentence(l.called(n.Name), n.ahead)
 		default:
-			node.Detail = imageSentence(l.called(n.Name), n.images)
+			node.Detail = strings.TrimSpace(imageSentence(l.called(n.Name), n.images) + " " + environmentSentence(l.called(n.Name), n.environments))
 		}
 		node.Ready = node.State == ctl.NodeReady
 		out = append(out, node)

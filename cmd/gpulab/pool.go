@@ -45,7 +45,9 @@ type pool struct {
 	announcer announcer // of look, whose goroutine alone uses it
 	rounds    int       // of look, whose goroutine alone uses it
 
-	offer atomic.Pointer[imageOffer] // of images, as last looked at; nil before that
+	offer        atomic.Pointer[imageOffer]       // of images, as last looked at; nil before that
+	environments atomic.Pointer[environmentOffer] // the same of environments
+	unreadable   atomic.Pointer[string]           // why none of those are handed over; nil where they are
 
 	mu      sync.Mutex
 	open    func() error        // set by run; opens the door where it is not
@@ -65,7 +67,9 @@ type machine struct {
 	ahead    time.Duration // its clock, of the head's; 0 where that does not matter
 	host     *nodeapi.Host
 	images   *nodeapi.ImageState
-	check    poolCheck
+	// environments is nil where it does not tell.
+	environments *nodeapi.EnvironmentState
+	check        poolCheck
 }
 
 // lostAfter is how long a machine may be silent. It reports every second.
@@ -333,6 +337,10 @@ func (p *pool) Orders(nodes.Node) nodeapi.Orders {
 	if offer := p.offer.Load(); offer != nil {
 		o.Images = offer.images.Version
 	}
+	// Where notebooks start on the head alone, others need none.
+	if offer, err := p.lookAtEnvironments(); err == nil && p.lab.stayHome() == "" {
+		o.Environments = offer.list.Version
+	}
 	return o
 }
 
@@ -356,8 +364,8 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	p.mu.Lock()
 	m, news := p.heard[n.Name], false
 	if m != nil {
-		news = !sameImages(m.images, r.Images)
-		m.at, m.snapshot, m.features, m.ahead, m.host, m.images = time.Now(), s, r.Features, r.ClockOff, r.Host, r.Images
+		news = !sameImages(m.images, r.Images) || !sameEnvironments(m.environments, r.Environments)
+		m.at, m.snapshot, m.features, m.ahead, m.host, m.images, m.environments = time.Now(), s, r.Features, r.ClockOff, r.Host, r.Images, r.Environments
 	}
 	p.mu.Unlock()
 	if m != nil {
@@ -371,6 +379,10 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 
 // sameImages tells whether a machine has the images that it had.
 func sameImages(a, b *nodeapi.ImageState) bool {
+	return a == b || a != nil && b != nil && slices.Equal(a.Have, b.Have)
+}
+
+func sameEnvironments(a, b *nodeapi.EnvironmentState) bool {
 	return a == b || a != nil && b != nil && slices.Equal(a.Have, b.Have)
 }
 
@@ -581,7 +593,7 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		s.notReady, s.registered = ready[n.Name]
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
-			s.snapshot, s.reported, s.host, s.ahead, s.images = m.snapshot, !m.at.IsZero(), m.host, m.ahead, toldImages(m.images)
+			s.snapshot, s.reported, s.host, s.ahead, s.images, s.environments = m.snapshot, !m.at.IsZero(), m.host, m.ahead, toldImages(m.images), toldEnvironments(m.environments)
 		}
 		p.mu.Unlock()
 		out = append(out, s)
@@ -601,6 +613,8 @@ type nodeStatus struct {
 	ahead      time.Duration // its clock
 	host       *nodeapi.Host
 	images     *ctl.NodeImages
+	// environments is nil where it has all, or does not tell.
+	environments *ctl.NodeEnvironments
 }
 
 // labelsOf is what Kubernetes is to know of a machine's GPUs.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -143,14 +144,15 @@ func (l *appliance) lacking(image string) []string {
 	return list
 }
 
-// getting says for people who wait how far a machine is with an image.
+// getting says for people who wait how far a machine is with an image, or an environment.
 func (l *appliance) getting(machine string) string {
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
-	if m := l.pool.heard[machine]; m != nil {
-		return loadingWords(toldImages(m.images))
+	m := l.pool.heard[machine]
+	if m == nil {
+		return ""
 	}
-	return ""
+	return cmp.Or(loadingWords(toldImages(m.images)), environmentWords(toldEnvironments(m.environments)))
 }
 
 // toldImages is a machine's way to the pool's images, nil while it has nothing to tell.

@@ -157,14 +157,7 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		if opened.HomeReadOnly {
 			options["homeReadOnly"] = true
 		}
-		row, err := l.attached.Load().notebooks.Get(ctx, launch)
-		if err != nil {
-			return nil, err
-		}
 		node := l.stayHome()
-		if row.Job != nil && row.Job.Environment != "" {
-			node = l.id.NodeName
-		}
 		if node != "" {
 			options["node"] = node
 		}

@@ -161,6 +161,9 @@ type Node struct {
 	// Images is how far it is with the pool's container images; nil where it has
 	// all, and for the head.
 	Images *NodeImages `json:"images,omitempty"`
+	// Environments is how far it is with the lab's environments; nil where it has
+	// all, and for the head.
+	Environments *NodeEnvironments `json:"environments,omitempty"`
 	// Limit says whom it is for; nil where that is everybody.
 	Limit *NodeLimit `json:"limit,omitempty"`
 	// Cordon says that it takes no new work; nil where it does.
@@ -171,6 +174,16 @@ type Node struct {
 
 // Shown is what it is shown as.
 func (n Node) Shown() string { return cmp.Or(n.Title, n.Name) }
+
+// NodeEnvironments is a machine's way to the lab's environments.
+type NodeEnvironments struct {
+	// Loading is the one that the head hands over now, by NAME/VERSION, "" for none;
+	// Done bytes of it, packed, have come.
+	Loading string `json:"loading,omitempty"`
+	Done    int64  `json:"done,omitempty"`
+	// Failed is why environments are missing; it is tried again.
+	Failed string `json:"failed,omitempty"`
+}
 
 // NodeImages is a machine's way to the container images of its pool.
 type NodeImages struct {

@@ -26,17 +26,29 @@ const (
 
 // Export writes an environment as one file, for labs that are not on the internet.
 func (s *Service) Export(ctx context.Context, id string, w io.Writer) error {
+	return s.export(ctx, id, w, zstd.WithEncoderLevel(zstd.SpeedDefault))
+}
+
+// HandOver writes the same for another machine of the lab: larger, and with less of
+// this one's processors.
+func (s *Service) HandOver(ctx context.Context, id string, w io.Writer) error {
+	return s.export(ctx, id, w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+}
+
+func (s *Service) export(ctx context.Context, id string, w io.Writer, how ...zstd.EOption) error {
 	e, err := s.Get(id)
 	if err != nil {
 		return err
 	}
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedDefault))
+	z, err := zstd.NewWriter(w, how...)
 	if err != nil {
 		return err
 	}
 	t := tar.NewWriter(z)
 	if err := s.pack(ctx, &e, t); err != nil {
-		// Not closed in order, so that what was written cannot be taken for the whole.
+		// Not closed in order, so that what was written cannot be taken for the whole;
+		// but after this nothing is written any more.
+		z.Reset(io.Discard)
 		return fmt.Errorf("%s was not written: %w", e.ID(), err)
 	}
 	return errors.Join(t.Close(), z.Close())
@@ -221,7 +233,10 @@ func unpackOne(root *os.Root, h *tar.Header, r io.Reader) error {
 		return err
 	}
 	if _, err := io.Copy(f, r); err != nil {
-		return errors.Join(errCut, f.Close())
+		if full := (*fs.PathError)(nil); !errors.As(err, &full) {
+			err = errCut // of the file that is read
+		}
+		return errors.Join(err, f.Close())
 	}
 	return f.Close()
 }

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
@@ -522,7 +524,9 @@ func (s *Service) publish(e *Environment, dir string) error {
 		return err
 	}
 	// All that was written survives a power cut before it has its name.
-	syscall.Sync()
+	if err := s.sync(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(s.folder(e)), 0o755); err != nil {
 		return err
 	}
@@ -531,6 +535,17 @@ func (s *Service) publish(e *Environment, dir string) error {
 	}
 	defer s.changes.Add(1)
 	return s.addKernel(e)
+}
+
+// sync writes to the disk what is still in memory of the folder's file system, and of
+// no other: one of the network may be away.
+func (s *Service) sync() error {
+	dir, err := os.Open(s.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Syncfs(int(dir.Fd()))
 }
 
 // seal makes everything in a folder root's, for all to read and none to write, and counts its bytes on disk.

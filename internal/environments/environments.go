@@ -11,12 +11,15 @@ package environments
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -100,6 +103,12 @@ type Environment struct {
 // ID is its name and version, as NAME/VERSION.
 func (e *Environment) ID() string { return e.Name + "/" + e.Version }
 
+// Mark tells it from another that was built under the same name and version.
+func (e *Environment) Mark() string {
+	sum := sha256.Sum256([]byte(e.ID() + " " + e.LockSHA256 + " " + e.Built.UTC().Format(time.RFC3339Nano)))
+	return hex.EncodeToString(sum[:8])
+}
+
 // Words are what people know it by.
 func (e *Environment) Words() string { return e.Title + " (" + e.Version + ")" }
 
@@ -176,6 +185,7 @@ type Service struct {
 	build  *Build
 	cancel context.CancelFunc // ends the build that is under way
 	said   []string           // the last lines of its pod
+	broken map[string]string  // why environments cannot be read, by NAME/VERSION, as last logged
 	// waiters are told when the build changes.
 	changed chan struct{}
 	changes atomic.Uint64
@@ -189,7 +199,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{cfg: cfg, changing: make(chan struct{}, 1), ctx: ctx, changed: make(chan struct{})}
+	s := &Service{cfg: cfg, changing: make(chan struct{}, 1), ctx: ctx, changed: make(chan struct{}), broken: map[string]string{}}
 	// Notebooks see what is ready; what is being built is nobody's business.
 	for _, dir := range []struct {
 		path string
@@ -306,16 +316,42 @@ func (s *Service) take(ctx context.Context) (func(), error) {
 // manifestName is the file that says what an environment is.
 const manifestName = "environment.json"
 
-// List lists every environment, by name, the newest version first.
+// List lists every environment that can be read, by name, the newest version first.
 func (s *Service) List() ([]Environment, error) {
-	list := []Environment{}
+	list, broken, err := s.list()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, err := range broken {
+		if s.broken[id] != err.Error() { // this is asked again and again
+			s.cfg.Log.Warn("an environment cannot be read", "environment", id, "err", err)
+		}
+	}
+	clear(s.broken)
+	for id, err := range broken {
+		s.broken[id] = err.Error()
+	}
+	return list, err
+}
+
+// Whole is List where all can be read, and an error where one cannot.
+func (s *Service) Whole() ([]Environment, error) {
+	list, broken, err := s.list()
+	for id, why := range broken {
+		err = errors.Join(err, fmt.Errorf("the environment %s: %w", id, why))
+	}
+	return list, err
+}
+
+// list also says of which, by NAME/VERSION, there is a folder that cannot be read.
+func (s *Service) list() (list []Environment, broken map[string]error, err error) {
+	list, broken = []Environment{}, map[string]error{}
 	chosen, err := s.chosen()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	names, err := os.ReadDir(s.ready())
 	if err != nil {
-		return nil, fmt.Errorf("the environments: %w", err)
+		return nil, nil, fmt.Errorf("the environments: %w", err)
 	}
 	for _, name := range names {
 		if !name.IsDir() || checkName(name.Name()) != nil {
@@ -323,7 +359,7 @@ func (s *Service) List() ([]Environment, error) {
 		}
 		versions, err := os.ReadDir(filepath.Join(s.ready(), name.Name()))
 		if err != nil {
-			return nil, fmt.Errorf("the environments: %w", err)
+			return nil, nil, fmt.Errorf("the environments: %w", err)
 		}
 		for _, version := range versions {
 			if !version.IsDir() || checkVersion(version.Name()) != nil {
@@ -334,7 +370,7 @@ func (s *Service) List() ([]Environment, error) {
 				err = fmt.Errorf("it says that it is %s", e.ID())
 			}
 			if err != nil {
-				s.cfg.Log.Warn("an environment cannot be read", "environment", name.Name()+"/"+version.Name(), "err", err)
+				broken[name.Name()+"/"+version.Name()] = err
 				continue
 			}
 			e.Default = e.Kernel() == chosen
@@ -342,7 +378,7 @@ func (s *Service) List() ([]Environment, error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b Environment) int { return cmp.Or(cmp.Compare(a.Name, b.Name), b.Built.Compare(a.Built)) })
-	return list, nil
+	return list, broken, nil
 }
 
 // maxManifest bounds what is read of a manifest, in bytes; a thousand packages take 60 kB.
@@ -426,6 +462,12 @@ func (s *Service) Users(id string) ([]Use, error) {
 // thing that they import.
 func (s *Service) Remove(ctx context.Context, id string, force bool) (Environment, error) {
 	e, err := s.Get(id)
+	if errors.Is(err, ErrNotFound) && force {
+		if broken, _ := s.Broken(); slices.Contains(broken, id) {
+			e.Name, e.Version, _ = strings.Cut(id, "/")
+			return e, s.Discard(ctx, id)
+		}
+	}
 	if err != nil {
 		return e, err
 	}
@@ -435,7 +477,7 @@ func (s *Service) Remove(ctx context.Context, id string, force bool) (Environmen
 	}
 	defer done()
 	defer s.changes.Add(1)
-	if using, err := s.Users(e.ID()); err != nil {
+	if using, err := s.Users(e.ID()); err != nil && !force {
 		return e, err
 	} else if len(using) > 0 && !force {
 		return e, sentence(ErrInUse, "%s is in use: %s. Their programs would break; ask them to change the kernel or stop the notebook, or force it (`--force`)", e.ID(), inWords(using))
@@ -445,19 +487,45 @@ func (s *Service) Remove(ctx context.Context, id string, force bool) (Environmen
 			return e, err
 		}
 	}
-	// Nobody begins with it any more, then it goes at once for everybody, then its room is free.
+	return e, s.discard(ctx, &e)
+}
+
+// Broken are those of which there is a folder that cannot be read, by NAME/VERSION.
+func (s *Service) Broken() ([]string, error) {
+	_, broken, err := s.list()
+	return slices.Sorted(maps.Keys(broken)), err
+}
+
+// Discard takes away whatever lies in the place of an environment, by NAME/VERSION,
+// also what cannot be read.
+func (s *Service) Discard(ctx context.Context, id string) error {
+	name, version, _ := strings.Cut(id, "/")
+	if err := errors.Join(checkName(name), checkVersion(version)); err != nil {
+		return err
+	}
+	done, err := s.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer s.changes.Add(1)
+	return s.discard(ctx, &Environment{Name: name, Version: version})
+}
+
+// discard: nobody begins with it any more, then it goes at once for everybody, then its room is free.
+func (s *Service) discard(ctx context.Context, e *Environment) error {
 	if err := os.RemoveAll(filepath.Join(s.kernels(), e.Kernel())); err != nil {
-		return e, err
+		return err
 	}
 	going := filepath.Join(s.building(), "going-"+e.Kernel())
-	if err := os.Rename(s.folder(&e), going); err != nil {
-		return e, err
+	if err := os.Rename(s.folder(e), going); err != nil {
+		return err
 	}
-	if err := os.Remove(filepath.Dir(s.folder(&e))); err != nil && !errors.Is(err, fs.ErrExist) { // others of the name stay
-		return e, err
+	if err := os.Remove(filepath.Dir(s.folder(e))); err != nil && !errors.Is(err, fs.ErrExist) { // others of the name stay
+		return err
 	}
 	// It may be large; who gives up waiting has it removed all the same.
-	return e, s.empty(context.WithoutCancel(ctx))
+	return s.empty(context.WithoutCancel(ctx))
 }
 
 func inWords(using []Use) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -39,6 +40,10 @@ type Head interface {
 	// them; of anything else it is an error.
 	Images(ctx context.Context) (Images, error)
 	Blob(ctx context.Context, digest string) (Blob, error)
+	// Environments are those that every machine is to have; Environment writes one
+	// of them as a file, and of anything else is an error before it writes.
+	Environments(ctx context.Context) (Environments, error)
+	Environment(ctx context.Context, id string, w io.Writer) error
 	// Left is told of a machine that takes itself out of the pool.
 	Left(ctx context.Context, n nodes.Node) error
 }
@@ -65,14 +70,16 @@ const joinsEvery = 3 * time.Second
 
 type handler struct {
 	Config
-	joins     *rate.Limiter
-	streams   streams
-	transfers transfers
+	joins   *rate.Limiter
+	streams streams
+	// Parts of images, and environments, that are being handed over.
+	transfers, environments *transfers
 }
 
 // Handler answers machines. It is served with the authority's ServerConfig.
 func Handler(cfg Config) http.Handler {
-	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst), streams: streams{open: map[int64]*live{}}, transfers: transfers{each: map[int64]int{}}}
+	h := &handler{Config: cfg, joins: rate.NewLimiter(rate.Every(joinsEvery), joinsBurst), streams: streams{open: map[int64]*live{}},
+		transfers: newTransfers(mostTransfers, mostTransfersEach), environments: newTransfers(mostEnvironments, mostEnvironmentsEach)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, h.Head.Hello(), nil) })
 	mux.HandleFunc("POST /v1/join", h.join)
@@ -85,6 +92,8 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("POST /v1/leave", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return struct{}{}, h.Head.Left(r.Context(), n) }))
 	mux.HandleFunc("GET /v1/images", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Images(r.Context()) }))
 	mux.HandleFunc("GET /v1/blobs/{digest}", h.blob)
+	mux.HandleFunc("GET /v1/environments", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Environments(r.Context()) }))
+	mux.HandleFunc("GET /v1/environments/{name}/{version}", h.environment)
 	mux.HandleFunc("POST /v1/stream", h.stream)
 	if cfg.Requests != nil {
 		h.handleRequests(mux)

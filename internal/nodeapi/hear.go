@@ -22,6 +22,7 @@ const (
 	mostFeatures = 64
 	mostEvents   = 1000
 	mostImages   = 256
+	mostVersions = 1000 // of environments, and pods with their programs
 	// A machine reports every second. What has waited on the way comes at once,
 	// and may be small; who goes on like that is cut off.
 	linesPerSecond = 50
@@ -151,6 +152,8 @@ func believable(n nodes.Node, r *Report) error {
 		return fmt.Errorf("the machine %s told of %d features, more than GPUs have", n.Name, len(r.Features))
 	case r.Images != nil && len(r.Images.Have) > mostImages:
 		return fmt.Errorf("the machine %s told of %d images, more than a lab has", n.Name, len(r.Images.Have))
+	case r.Environments != nil && max(len(r.Environments.Have), len(r.Environments.Uses)) > mostVersions:
+		return fmt.Errorf("the machine %s told of more environments than a lab has, or than it can use", n.Name)
 	}
 	return nil
 }

@@ -63,21 +63,30 @@ type Blob interface {
 const (
 	mostTransfers     = 6
 	mostTransfersEach = 3
-	transferPiece     = 1 << 20
-	transferPatience  = 30 * time.Second // for a piece of it
+	// An environment is packed anew for each machine, by processors on which people compute.
+	mostEnvironments     = 2
+	mostEnvironmentsEach = 1
+	transferPiece        = 1 << 20
+	transferPatience     = 30 * time.Second // for a piece of it
 )
 
-// transfers counts the parts of images that are under way.
+// transfers counts the parts of images, or the environments, that are under way.
 type transfers struct {
+	most, mostEach int
+
 	mu   sync.Mutex
 	all  int
 	each map[int64]int // by the machine's ID
 }
 
+func newTransfers(most, mostEach int) *transfers {
+	return &transfers{most: most, mostEach: mostEach, each: map[int64]int{}}
+}
+
 func (t *transfers) begin(n nodes.Node) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all >= mostTransfers || t.each[n.ID] >= mostTransfersEach {
+	if t.all >= t.most || t.each[n.ID] >= t.mostEach {
 		return false
 	}
 	t.all++
@@ -110,8 +119,7 @@ func (h *handler) blob(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !h.transfers.begin(n) {
-		w.Header().Set("Retry-After", "1")
-		h.answer(w, nil, &Problem{Message: "other machines load images; it is tried again", Status: http.StatusServiceUnavailable})
+		h.later(w)
 		return
 	}
 	defer h.transfers.end(n)
@@ -132,6 +140,12 @@ func (h *handler) blob(w http.ResponseWriter, r *http.Request) {
 	if err := send(w, b, offset); err != nil {
 		h.Log.Debug("a part of an image was not handed over whole", "machine", n.Name, "part", digest, "err", err)
 	}
+}
+
+// later is what a machine hears whose turn it is not.
+func (h *handler) later(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	h.answer(w, nil, &Problem{Message: "other machines load; it is tried again", Status: http.StatusServiceUnavailable})
 }
 
 // send writes a part piece by piece. A machine that takes none of it any more
@@ -176,9 +190,13 @@ func (c *Client) Images(ctx context.Context) (Images, error) {
 // Blob asks for a part of an image from an offset on. While other machines load
 // theirs it waits for its turn.
 func (c *Client) Blob(ctx context.Context, digest string, offset int64) (io.ReadCloser, error) {
-	header := http.Header{"Range": {fmt.Sprintf("bytes=%d-", offset)}}
+	return c.inTurn(ctx, "/v1/blobs/"+digest, http.Header{"Range": {fmt.Sprintf("bytes=%d-", offset)}})
+}
+
+// inTurn asks for something large, again and again while it is the turn of others.
+func (c *Client) inTurn(ctx context.Context, path string, header http.Header) (io.ReadCloser, error) {
 	for {
-		resp, err := c.send(ctx, c.bulk, http.MethodGet, "/v1/blobs/"+digest, nil, header)
+		resp, err := c.send(ctx, c.bulk, http.MethodGet, path, nil, header)
 		if p := (*Problem)(nil); errors.As(err, &p) && p.Status == http.StatusServiceUnavailable {
 			select {
 			case <-ctx.Done():

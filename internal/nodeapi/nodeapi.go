@@ -84,6 +84,8 @@ type Report struct {
 	Host *Host `json:"host,omitempty"`
 	// Images is how far the machine is with the pool's; nil from one that does not tell.
 	Images *ImageState `json:"images,omitempty"`
+	// Environments is how far it is with the lab's; nil from one that does not tell.
+	Environments *EnvironmentState `json:"environments,omitempty"`
 	// ClockOff is how far the machine's clock is ahead of the head's, which has
 	// put the snapshot on its own; 0 where that does not matter.
 	ClockOff time.Duration `json:"-"`
@@ -110,6 +112,8 @@ type Orders struct {
 	Places Places `json:"places,omitzero"`
 	// Images is the version of the list of images that the machine is to have.
 	Images string `json:"images,omitempty"`
+	// Environments is the version of the list of environments that it is to have.
+	Environments string `json:"environments,omitempty"`
 	// LentAnyway are the UUIDs of GPUs that are lent out although somebody
 	// outside gpulab uses them.
 	LentAnyway []string `json:"lentAnyway,omitempty"`

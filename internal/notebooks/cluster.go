@@ -105,8 +105,9 @@ type Need struct {
 	// Barred are machines that it may not run on, because they are for others.
 	Barred []string
 	// Lacking are machines that do not have its image yet, Unfit those whose GPUs
-	// its image cannot use.
+	// its image cannot use. Thing is what that is besides the image, or instead.
 	Lacking, Unfit []string
+	Thing          string
 	// Granted is the kind of GPU, as in NodeRoom.Kind, that the line has given it,
 	// "" for any.
 	Granted string

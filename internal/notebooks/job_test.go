@@ -304,7 +304,7 @@ func TestJobAgain(t *testing.T) {
 	}
 }
 
-// A job of an environment runs where environments are, sees them and cannot
+// A job of an environment runs where that is, sees them and cannot
 // change them; what is gone by then it says.
 func TestJobInAnEnvironment(t *testing.T) {
 	h := newHouse(t, 2)
@@ -313,7 +313,8 @@ func TestJobInAnEnvironment(t *testing.T) {
 	}
 	gone := false
 	h.service.mu.Lock()
-	h.service.cfg.EnvironmentsOn = "head"
+	h.service.cfg.LackingEnvironment = func(id string) []string { return []string{"without-" + id} }
+	h.service.cfg.UnfitForEnvironment = func(id string) []string { return []string{"too-old-for-" + id} }
 	h.service.cfg.Environment = func(name string) (Environment, error) {
 		if name != "torch" && name != "torch/2" || gone {
 			return Environment{}, &JobError{"There is none."}
@@ -325,8 +326,8 @@ func TestJobInAnEnvironment(t *testing.T) {
 	if err != nil || l.Job.Environment != "torch/2" {
 		t.Fatalf("%+v, %v", l.Job, err)
 	}
-	if need := h.service.need(l); need.Only != "head" {
-		t.Errorf("it may run on %q", need.Only)
+	if need := h.service.need(l); !slices.Equal(need.Lacking, []string{"without-torch/2"}) || need.Only != "" {
+		t.Errorf("it may not run on %q, and only on %q", need.Lacking, need.Only)
 	}
 	pod, err := h.service.jobPod(l, Program{Args: []string{"x"}}, podOptions{UID: 1000})
 	if err != nil {

@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -213,7 +214,7 @@ func (s *Service) closedTo(need Need, room Room) string {
 // their GPUs; "" where there are none.
 func (r Room) passedOver(need Need) string {
 	if list := r.unfit(need, r.Nodes); len(list) > 0 {
-		return "Its image cannot use the GPUs of " + strings.Join(list, ", ") + "."
+		return "Its " + cmp.Or(need.Thing, "image") + " cannot use the GPUs of " + strings.Join(list, ", ") + "."
 	}
 	return ""
 }
@@ -231,6 +232,7 @@ func (r Room) unfit(need Need, machines []NodeRoom) (list []string) {
 }
 
 // withoutImage says which machines could take a launch once they have its image,
+// or environment,
 // "" where there are none; all tells that no other could.
 func (s *Service) withoutImage(need Need, room Room) (words string, all bool) {
 	whole := need
@@ -251,7 +253,7 @@ func (s *Service) withoutImage(need Need, room Room) (words string, all bool) {
 	if len(list) == 0 {
 		return "", false
 	}
-	return "Its image is " + strings.Join(list, ", ") + ".", !room.opens(need)
+	return "Its " + cmp.Or(need.Thing, "image") + " is " + strings.Join(list, ", ") + ".", !room.opens(need)
 }
 
 // join puts a space between sentences where there are two.

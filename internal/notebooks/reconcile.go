@@ -381,8 +381,15 @@ func (s *Service) need(l Launch) Need {
 	}
 	p.GPUs = l.GPUs
 	n := s.needOf(p)
-	if l.Job != nil && l.Job.Environment != "" {
-		n.Only = s.cfg.EnvironmentsOn
+	if l.Job != nil && l.Job.Environment != "" && s.cfg.LackingEnvironment != nil {
+		n.Thing = "image or environment"
+		if len(n.Lacking)+len(n.Unfit) == 0 {
+			n.Thing = "environment"
+		}
+		n.Lacking = slices.Concat(n.Lacking, s.cfg.LackingEnvironment(l.Job.Environment))
+		if n.GPUs > 0 {
+			n.Unfit = slices.Concat(n.Unfit, s.cfg.UnfitForEnvironment(l.Job.Environment))
+		}
 	}
 	if s.cfg.Barred != nil && l.UserID != 0 {
 		n.Barred = s.cfg.Barred(l.UserID)

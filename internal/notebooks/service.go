@@ -132,10 +132,11 @@ type Config struct {
 	// JobImage is the container image of jobs whose profile names none.
 	JobImage func() string
 	// Environment finds an environment of the lab by name, the newest version, or by
-	// NAME/VERSION; an unknown one is a *JobError. EnvironmentsOn names the
-	// machine that has them. Nil: there are none.
-	Environment    func(name string) (Environment, error)
-	EnvironmentsOn string
+	// NAME/VERSION; an unknown one is a *JobError. LackingEnvironment are the machines
+	// that do not have one yet, by NAME/VERSION, UnfitForEnvironment those whose GPUs it
+	// cannot use. Nil: there are none.
+	Environment                             func(name string) (Environment, error)
+	LackingEnvironment, UnfitForEnvironment func(id string) []string
 	// Doors are the head's ports that services can have, none for no services;
 	// DoorFree tells of one whether no other program listens there.
 	Doors    []int
@@ -160,7 +161,8 @@ type Config struct {
 	ForWhom func(machine string) string
 	Limited func() []string
 	// Lacking are the machines that do not have a container image yet, "" for
-	// gpulab's own; Getting says how far one is, "" for nothing to say. Nil: all have all.
+	// gpulab's own; Getting says how far one is with what it lacks, "" for nothing to
+	// say. Nil: all have all.
 	Lacking func(image string) []string
 	Getting func(machine string) string
 	// Placing is how machines are chosen. Nil is the zero value.

@@ -163,7 +163,7 @@ func neverWords(need Need, room Room) string {
 	anywhere.Barred = nil
 	switch {
 	case len(unfit) > 0 && !room.has(anywhere):
-		return fmt.Sprintf("Its image cannot use the GPUs of %s, and no other machine has what it asks for.", strings.Join(unfit, ", "))
+		return fmt.Sprintf("Its %s cannot use the GPUs of %s, and no other machine has what it asks for.", cmp.Or(need.Thing, "image"), strings.Join(unfit, ", "))
 	case need.Only != "":
 		return fmt.Sprintf("It starts on %s only, because its home is nowhere else, and %[1]s has no such GPUs.", room.called(need.Only))
 	case most == 0:

@@ -47,7 +47,7 @@ type environmentsView struct {
 	Offers []offerView
 	// Manages says that the visitor makes and removes them.
 	Manages bool
-	Missing string // the machines that have none, in words
+	Missing []string // which is not yet on which machines
 	Form    environmentForm
 	Import  string // why a file was not taken
 	Done    string
@@ -131,7 +131,9 @@ func (s *Server) fillEnvironments(view *environmentsView, v visitor, list []ctl.
 	view.Build = s.buildView(v, list)
 	for i := range list {
 		view.Rows = append(view.Rows, environmentRowOf(v, &list[i]))
-		view.Missing = s.missing(&list[i])
+		if machines := s.missing(&list[i]); machines != "" {
+			view.Missing = append(view.Missing, list[i].Words()+" is not on "+machines+" yet.")
+		}
 	}
 	offers, err := s.cfg.Environments.Catalogue()
 	if err != nil {
@@ -171,7 +173,7 @@ func usedBy(v visitor, e *ctl.EnvironmentState) string {
 	return count(len(e.Users), "notebook or job", "notebooks and jobs")
 }
 
-// missing are the machines that do not have an environment, in words.
+// missing are the machines that do not have an environment yet, in words.
 func (s *Server) missing(e *ctl.EnvironmentState) string {
 	var names []string
 	for _, node := range e.Missing {
@@ -434,7 +436,7 @@ func (s *Server) environmentsParts(v visitor, p page) parts {
 		if err := s.fillEnvironments(&view, v, there); err != nil {
 			return nil, err
 		}
-		list := []part{{id: "environment-build", body: environmentBuild(view.Build)}, {id: "environments", body: environmentList(view)}}
+		list := []part{{id: "environment-build", body: environmentBuild(view.Build)}, {id: "environments-missing", body: environmentsMissing(view)}, {id: "environments", body: environmentList(view)}}
 		if view.Manages {
 			list = append(list, part{id: "environment-cancel", body: environmentCancel(p, view.Build)}, part{id: "environment-said", body: environmentSaid(view.Build)},
 				part{id: "environment-offers", body: environmentOffers(p, view)})

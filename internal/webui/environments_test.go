@@ -161,7 +161,7 @@ func TestEnvironmentsLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, "ben", "view=environments", nil)
 		defer s.stop()
-		if got, want := targets(s.out.take()), "environment-build environments"; got != want {
+		if got, want := targets(s.out.take()), "environment-build environments-missing environments"; got != want {
 			t.Errorf("first: %s, want %s", got, want)
 		}
 		time.Sleep(2 * time.Second)

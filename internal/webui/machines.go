@@ -72,7 +72,7 @@ type nodeView struct {
 	State          string
 	StateTone      tone
 	Detail         string
-	// Images says which of the pool's images it gets now, or why it lacks some.
+	// Images says which of the pool's images and environments it gets now, or why it lacks some.
 	Images     string
 	ImagesTone tone
 	GPUs       string
@@ -227,9 +227,9 @@ func nodeViewOf(n *ctl.Node, now time.Time) nodeView {
 			view.Detail = sentence(n.Detail)
 		}
 	}
-	if n.State == ctl.NodeReady && n.Images != nil {
+	if n.State == ctl.NodeReady && (n.Images != nil || n.Environments != nil) {
 		view.Images, view.ImagesTone = n.Detail, "info"
-		if n.Images.Failed != "" && n.Images.Loading == "" {
+		if i, e := n.Images, n.Environments; i != nil && i.Failed != "" && i.Loading == "" || e != nil && e.Failed != "" && e.Loading == "" {
 			view.ImagesTone = "warn"
 		}
 	}

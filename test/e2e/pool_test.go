@@ -39,6 +39,7 @@ func TestPool(t *testing.T) {
 		{"doctor of a machine", p.doctor, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
+		{"environments on both", p.environments, false},
 		{"the page of the machines", p.machinesPage, false},
 		{"no new work", p.noNewWork, false},
 		{"what machines are called", p.renamed, false},
@@ -128,6 +129,8 @@ network:
     - name: the wire
       to: 10.99.0.0/24
       ports: [9999]
+environments:
+  index: ` + indexURL + `
 `
 
 // mountShared stands in for a network file system: both machines have the same
@@ -568,6 +571,65 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	b.Open(pages + "/gpus")
 	b.WaitFor("both GPUs with their holder", `[...document.querySelectorAll("#machines .gpu")].filter(g => g.innerText.includes("`+adminHandle+`")).length === 2`)
 	b.Pictures("pool-held")
+}
+
+// environments: what is built on the head is on the other machine, too, for notebooks
+// that run there and for jobs; it is in use where it is used, and goes everywhere.
+func (p *pool) environments(t *testing.T, a *appliance) {
+	var index packageIndex
+	index.open(t, a)
+	a.WriteFile("/root/small.txt", "humanize==4.9.0\n")
+	a.MustGpulab(a.ctx, "env", "create", "small", "--title", "Small", "--version", "1", "-r", "/root/small.txt")
+	built := time.Now()
+	a.eventually(t, "the other machine has it", func() bool {
+		var e struct{ Missing []string }
+		if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "env", "show", "small/1", "--json")), &e); err != nil {
+			t.Fatal(err)
+		}
+		return len(e.Missing) == 0
+	})
+	t.Logf("handed over in %s", time.Since(built).Round(time.Millisecond))
+	a.MustGpulab(a.ctx, "env", "default", "small")
+	there := p.kernels[nodeName].in(t)
+	expect(t, adminHandle, there, "sorted(os.listdir('/opt/gpulab/environments/kernels'))", "['small.1']", "os.access('"+smallPlace+"', os.W_OK)", "False")
+	a.eventually(t, "the default of the other machine's notebooks", func() bool {
+		return p.node.Run(a.ctx, "grep", "-q", "small.1", "/var/lib/gpulab/environments/ready/config/jupyter_server_config.json").Code == 0
+	})
+	in := &kernel{lab.NewKernelOf(there.browser, "small.1"), there.browser}
+	if got := in.run(t, inEnvironment); got != "4.9.0 "+smallPlace {
+		t.Errorf("on %s the cell printed %q", nodeName, got)
+	}
+	a.eventually(t, "the head knows that it is in use", func() bool {
+		return strings.Contains(a.MustGpulab(a.ctx, "env", "show", "small/1"), adminHandle+"/")
+	})
+	checkFailure(t, a.Gpulab(a.ctx, "env", "remove", "small/1"), exitFailure, "small/1 is in use: "+adminHandle+"/")
+
+	a.MustGpulab(a.ctx, "nodes", "cordon", p.head, "--reason", "the disk is full")
+	defer a.MustGpulab(a.ctx, "nodes", "uncordon", p.head)
+	var job struct{ ID int64 }
+	made := p.api(t, a, "POST", "/jobs", `{"command": ["python", "-c", "`+inEnvironment+`"], "environment": "small"}`, http.StatusCreated)
+	if err := json.Unmarshal([]byte(made), &job); err != nil {
+		t.Fatal(err)
+	}
+	var done struct{ Machine, State, Reason string }
+	a.eventually(t, "the job has ended", func() bool {
+		if err := json.Unmarshal([]byte(p.api(t, a, "GET", fmt.Sprintf("/jobs/%d", job.ID), "", http.StatusOK)), &done); err != nil {
+			t.Fatal(err)
+		}
+		return done.State != "waiting" && done.State != "starting" && done.State != "running" && done.State != "stopping"
+	})
+	var log struct{ Data []byte }
+	if err := json.Unmarshal([]byte(p.api(t, a, "GET", fmt.Sprintf("/jobs/%d/log", job.ID), "", http.StatusOK)), &log); err != nil {
+		t.Fatal(err)
+	}
+	if done.State != "succeeded" || !strings.Contains(string(log.Data), "4.9.0 "+smallPlace) || done.Machine != nodeName {
+		t.Errorf("the job on %q (%s, %s) said %s", done.Machine, done.State, done.Reason, log.Data)
+	}
+
+	a.MustGpulab(a.ctx, "env", "remove", "small/1", "--force")
+	a.eventually(t, "it is gone on the other machine", func() bool {
+		return there.run(t, "print(sorted(os.listdir('/opt/gpulab/environments')))") == "['config', 'kernels']"
+	})
 }
 
 // machinesPage: an admin sees both machines as they are, and makes and withdraws

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -55,6 +56,12 @@ func (*head) Left(context.Context, nodes.Node) error            { return nil }
 func (*head) Images(context.Context) (nodeapi.Images, error)    { return nodeapi.Images{}, nil }
 func (*head) Blob(context.Context, string) (nodeapi.Blob, error) {
 	return nil, errors.New("there are no images")
+}
+func (*head) Environments(context.Context) (nodeapi.Environments, error) {
+	return nodeapi.Environments{}, nil
+}
+func (*head) Environment(context.Context, string, io.Writer) error {
+	return errors.New("there are no environments")
 }
 func (*head) Check(context.Context, nodes.Node, bool) (nodeapi.Progress, error) {
 	return nodeapi.Progress{}, nil
