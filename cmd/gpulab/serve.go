@@ -33,6 +33,8 @@ running; the next start takes them over.`,
 				return err
 			}
 			defer unlock()
+			// What people's pods read has to be readable, whatever the shell's umask.
+			syscall.Umask(0o022)
 			if joined, err := loadJoined(a); err != nil || joined != nil {
 				if err != nil {
 					return err

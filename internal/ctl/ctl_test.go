@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -266,6 +267,44 @@ func TestSocketIsForRootAlone(t *testing.T) {
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has mode %v, want %v (%v)", path, info.Mode().Perm(), want, err)
 		}
+	}
+}
+
+// While the socket is opened, the rest of the process makes files with the modes that it
+// gives them.
+func TestSocketLeavesOtherFilesAlone(t *testing.T) {
+	dir, stop, made := t.TempDir(), make(chan struct{}), make(chan []string, 1)
+	go func() {
+		var wrong []string
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				made <- wrong
+				return
+			default:
+			}
+			folder := filepath.Join(dir, strconv.Itoa(n))
+			if err := os.Mkdir(folder, 0o755); err != nil {
+				wrong = append(wrong, err.Error())
+			} else if info, err := os.Stat(folder); err != nil || info.Mode().Perm()&0o700 != 0o700 {
+				wrong = append(wrong, folder)
+			}
+		}
+	}()
+	socket := filepath.Join(t.TempDir(), "gpulab.sock")
+	for range 500 {
+		l, err := listen(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("the socket has mode %v, %v", info.Mode(), err)
+		}
+		_ = l.Close()
+	}
+	close(stop)
+	if wrong := <-made; len(wrong) > 0 {
+		t.Errorf("%d folders have the wrong mode, such as %s", len(wrong), wrong[0])
 	}
 }
 

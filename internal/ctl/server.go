@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,8 +50,18 @@ func serveOn(ctx context.Context, socket string, h http.Handler) error {
 	return nil
 }
 
-// listen opens the socket for root alone. The folder is closed first, so that
-// there is no moment in which another user could connect.
+// private gives a socket the mode that its file is made with. The umask would do,
+// but it is that of the whole process, which makes other files meanwhile.
+func private(_, _ string, c syscall.RawConn) error {
+	var wrong error
+	if err := c.Control(func(fd uintptr) { wrong = unix.Fchmod(int(fd), 0o600) }); err != nil {
+		return err
+	}
+	return wrong
+}
+
+// listen opens the socket for root alone, without a moment in which another user
+// could connect.
 func listen(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return nil, fmt.Errorf("the control socket's folder: %w", err)
@@ -62,9 +73,7 @@ func listen(socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	old := unix.Umask(0o177)
-	l, err := net.Listen("unix", socket)
-	unix.Umask(old)
+	l, err := (&net.ListenConfig{Control: private}).Listen(context.Background(), "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("the control socket: %w", err)
 	}
