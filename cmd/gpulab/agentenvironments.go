@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/units"
@@ -49,18 +47,13 @@ const mostUses = 500
 func (g *agent) newEnvironmentKeeper() *environmentKeeper {
 	dir := filepath.Join(g.cfg.DataDir, "environments")
 	return &environmentKeeper{
-		dir: dir, list: g.client.Environments, get: g.client.Environment, free: func() (int64, bool) { return roomIn(dir) },
+		dir: dir, list: g.client.Environments, get: g.client.Environment,
+		free: func() (int64, bool) {
+			free, _, known := roomIn(dir)
+			return int64(free), known
+		},
 		wake: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
-}
-
-// roomIn is how much room there is where a folder lies.
-func roomIn(dir string) (bytes int64, known bool) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, false
-	}
-	return int64(s.Bavail) * s.Bsize, true
 }
 
 // obey takes from the head's orders which list of environments is the newest.
@@ -170,10 +163,7 @@ func (k *environmentKeeper) watch(ctx context.Context) error {
 	go func() { tidy <- k.service.Run(ctx) }()
 	said := ""
 	for {
-		err := k.look()
-		if err == nil {
-			err = k.lookForUses()
-		}
+		err := k.lookForUses()
 		if err == nil {
 			said = ""
 		} else if said != err.Error() {
@@ -198,7 +188,7 @@ func (k *environmentKeeper) lookForUses() error {
 
 // uses are the pods here in which programs of environments run that are here.
 func (k *environmentKeeper) uses(proc string) (uses []nodeapi.EnvironmentUse, err error) {
-	list, err := k.service.List()
+	list, err := k.look()
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
@@ -246,7 +236,7 @@ func (k *environmentKeeper) converge(ctx context.Context) error {
 		}
 		slog.Info("what could not be read was removed, and the lab has no such environment", "environment", id)
 	}
-	if err := k.look(); err != nil {
+	if _, err := k.look(); err != nil {
 		return err
 	}
 	slices.SortStableFunc(want.List, func(a, b nodeapi.Environment) int { return cmp.Compare(a.Size, b.Size) })
@@ -259,7 +249,7 @@ func (k *environmentKeeper) converge(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("the environment %s: %w", w.ID, err))
 			continue
 		}
-		if err := k.look(); err != nil {
+		if _, err := k.look(); err != nil {
 			return err
 		}
 	}
@@ -272,18 +262,18 @@ func (k *environmentKeeper) has(mark string) bool {
 	return slices.Contains(k.state.Have, mark)
 }
 
-// look notes which environments are here.
-func (k *environmentKeeper) look() error {
+// look notes which environments are here, and lists them.
+func (k *environmentKeeper) look() ([]environments.Environment, error) {
 	list, err := k.service.List()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var have []string
 	for i := range list {
 		have = append(have, list[i].Mark())
 	}
 	k.note(func(s *nodeapi.EnvironmentState) { s.Have = have })
-	return nil
+	return list, nil
 }
 
 // take brings in one environment.
@@ -304,7 +294,7 @@ func (k *environmentKeeper) take(ctx context.Context, w nodeapi.Environment) err
 	case coming.err != nil:
 		return coming.err // what Import says comes of it
 	case errors.Is(err, environments.ErrExists):
-		if err := k.look(); err != nil || k.has(w.Mark) {
+		if _, err := k.look(); err != nil || k.has(w.Mark) {
 			return err // it could not be read for a moment
 		}
 		return errors.Join(errors.New("what lay in its place could not be read; it is brought in anew"), k.service.Discard(ctx, w.ID))

@@ -140,13 +140,21 @@ func promptly(look func() error) error {
 	}
 }
 
-// roomComponent tells how full the disk with images and containers is.
-func roomComponent(path string) (ctl.Component, bool) {
+// roomIn is how many bytes the file system of a path has free for gpulab, and in all.
+func roomIn(path string) (free, all uint64, known bool) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err != nil || stat.Blocks == 0 {
+		return 0, 0, false
+	}
+	return stat.Bavail * uint64(stat.Bsize), stat.Blocks * uint64(stat.Bsize), true
+}
+
+// roomComponent tells how full the disk with images and containers is.
+func roomComponent(path string) (ctl.Component, bool) {
+	free, all, known := roomIn(path)
+	if !known {
 		return ctl.Component{}, false
 	}
-	free, all := stat.Bavail*uint64(stat.Bsize), stat.Blocks*uint64(stat.Bsize)
 	c := ctl.Component{Name: "disk", State: ctl.OK, Detail: fmt.Sprintf("%s of %s are free", units.Bytes(free), units.Bytes(all))}
 	if free < all/20 {
 		c.State, c.NextStep = ctl.Warning, "make room: notebooks here cannot write to their scratch space soon, and images do not fit"

@@ -176,14 +176,24 @@ func (l *appliance) noEnvironment(service *environments.Service, name string) er
 	return &notebooks.JobError{Text: fmt.Sprintf("This lab has no environment %q. It has %s.", name, strings.Join(ids, ", "))}
 }
 
+// needsOfCUDA is what an environment that needs that version of CUDA asks of GPUs: of
+// none, "", and of one that cannot be read, nothing.
+func needsOfCUDA(version string) gpu.Requirement {
+	if version == "" {
+		return gpu.Requirement{}
+	}
+	needs, err := gpu.RequirementOf([]string{"NVIDIA_REQUIRE_CUDA=cuda>=" + version})
+	if err != nil {
+		return gpu.Requirement{}
+	}
+	return needs
+}
+
 // environmentObstacle says why no GPU of the lab can be used with what needs that version of CUDA, "" where one can,
 // where there is none, or where that cannot be told.
 func (l *appliance) environmentObstacle(title, cuda string) string {
-	if cuda == "" {
-		return ""
-	}
-	needs, err := gpu.RequirementOf([]string{"NVIDIA_REQUIRE_CUDA=cuda>=" + cuda})
-	if err != nil {
+	needs := needsOfCUDA(cuda)
+	if !needs.Asks() {
 		return ""
 	}
 	why := ""

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/environments"
-	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/units"
@@ -109,12 +108,12 @@ func (l *appliance) lackingEnvironment(id string) []string {
 // unfitForEnvironment are the machines whose GPUs an environment cannot use.
 func (l *appliance) unfitForEnvironment(id string) []string {
 	offer, err := l.pool.lookAtEnvironments()
-	if err != nil || offer.cuda[id] == "" {
-		return nil
-	}
-	needs, err := gpu.RequirementOf([]string{"NVIDIA_REQUIRE_CUDA=cuda>=" + offer.cuda[id]})
 	if err != nil {
 		return nil
+	}
+	needs := needsOfCUDA(offer.cuda[id])
+	if !needs.Asks() {
+		return nil // of GPUs
 	}
 	var list []string
 	for _, s := range l.drivers() {

@@ -329,6 +329,14 @@ func TestJobInAnEnvironment(t *testing.T) {
 	if need := h.service.need(l); !slices.Equal(need.Lacking, []string{"without-torch/2"}) || need.Only != "" {
 		t.Errorf("it may not run on %q, and only on %q", need.Lacking, need.Only)
 	}
+	onGPU := l
+	onGPU.GPUs = 1
+	if need := h.service.need(onGPU); !slices.Equal(need.Unfit, []string{"too-old-for-torch/2"}) || need.Thing != "environment" {
+		t.Errorf("with a GPU it cannot use those of %q, because of its %s", need.Unfit, need.Thing)
+	}
+	if need := h.service.need(l); len(need.Unfit) > 0 {
+		t.Errorf("without a GPU it cannot use those of %q", need.Unfit)
+	}
 	pod, err := h.service.jobPod(l, Program{Args: []string{"x"}}, podOptions{UID: 1000})
 	if err != nil {
 		t.Fatal(err)
