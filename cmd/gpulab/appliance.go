@@ -313,7 +313,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "nvidia-device-plugin", "kueue", "hub", "notebook")
+	l.images, err = embedk8s.OpenImages(dir, "pause", "coredns", "nvidia-device-plugin", "kueue", "packages", "hub", "notebook")
 	return err
 }
 
@@ -585,6 +585,10 @@ func (l *appliance) releases() ([]charts.Release, error) {
 	if err := os.MkdirAll(l.featuresDir(), 0o755); err != nil {
 		return nil, err
 	}
+	packages, err := l.packageCache()
+	if err != nil {
+		return nil, err
+	}
 	gpus := l.poolGPUs()
 	return charts.Plan(charts.Inputs{
 		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
@@ -593,6 +597,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
 		Hub: l.hub, HubStateDir: l.hubStateDir(), ScratchSize: l.cfg.Storage.Scratch, FeaturesDir: l.featuresDir(),
 		NotebookEnv: l.cfg.Network.proxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
+		Packages: packages,
 	}), nil
 }
 

@@ -107,6 +107,8 @@ type Config struct {
 	Storage StorageConfig `json:"storage,omitzero"`
 	// Environments says where their packages come from.
 	Environments EnvironmentsConfig `json:"environments,omitzero"`
+	// Packages says where pip in notebooks gets packages from.
+	Packages PackagesConfig `json:"packages,omitzero"`
 	// Files says where people bring files in and out.
 	Files FilesConfig `json:"files,omitzero"`
 	// Mail is the server that takes the lab's mails.
@@ -285,6 +287,9 @@ func (c *Config) setDefaults() {
 	if c.Environments.Cache == "" {
 		c.Environments.Cache = "10Gi"
 	}
+	if c.Packages.Cache == "" {
+		c.Packages.Cache = "20Gi"
+	}
 }
 
 func (c *Config) check() error {
@@ -369,6 +374,9 @@ func (c *Config) check() error {
 	}
 	if err := environments.CheckMirror(c.Environments.Debian); err != nil {
 		return fmt.Errorf("environments.debian: %w", err)
+	}
+	if err := c.Packages.check(); err != nil {
+		return err
 	}
 	if err := c.Storage.checkExport(); err != nil {
 		return err

@@ -48,6 +48,9 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"lab: x\nk3s:\n  podMaxPids: 7":                             "line 3: k3s.podMaxPids is 7",
 		"lab: x\nstorage:\n  export: smb":                           `line 3: storage.export is "smb"; it may be nfs`,
 		"lab: x\nstorage:\n  export: nfs\n  shared: /srv/lab":       "storage.export and storage.shared are both given",
+		"lab: x\npackages:\n  cache: lots":                          "line 3: packages.cache is \"lots\", which is no size",
+		"lab: x\npackages:\n  cache: 10Mi":                          "line 3: packages.cache is \"10Mi\", too little for one large package",
+		"lab: x\npackages:\n  index: https://me:secret@pypi.org/":   "line 3: packages.index: the address of an index may not hold a name or a password",
 		"lab: x\nstorage:\n  measureEvery: soon":                    "line 3: storage.measureEvery is no time",
 		"lab: x\nmetrics: {enabled: true, networks: [10.1.2.3/24]}": "line 2: metrics.networks holds 10.1.2.3/24",
 		"lab: x\n\nhubPort: 443":                                    "httpsPort and hubPort are both 443",
@@ -68,7 +71,7 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 	}
 	for _, text := range []string{"", "gpuSharing:", "gpuSharing: 1", "lab: 2026", "gpuSharing: 2\nnames: []", "files: {listen: off}",
 		"stayAwake: off", "stayAwake: lid-open", "stayAwake: on",
-		"files: {listen: 2222}", "files: {listen: '[::1]:2022'}"} {
+		"packages: {cache: 0}", "files: {listen: 2222}", "files: {listen: '[::1]:2022'}"} {
 		c, err := loadConfig(writeConfig(t, text))
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {
 			t.Errorf("%q: %+v, %v", text, c, err)

@@ -236,6 +236,13 @@ environments:
   debian: {{printf "%q" .Environments.Debian}}
   cache: {{printf "%q" .Environments.Cache}}
 
+# "pip install" in notebooks and jobs asks a cache on the head, which gets packages from
+# PyPI, or from an index of your own, and keeps so much of them for whoever wants the
+# same. 0 keeps nothing.
+packages:
+  index: {{printf "%q" .Packages.Index}}
+  cache: {{printf "%q" .Packages.Cache}}
+
 # Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their
 # account: ":2022" on every address of this machine, "10.1.2.3:2022" on that one, or off.
 files:

@@ -128,6 +128,7 @@ func (l *appliance) diskParts(homes, folders uint64) []diskspace.Part {
 		{Name: "shared folders", Path: "", Bytes: folders},
 		{Name: "images and running containers", Path: in("k3s/agent/containerd")},
 		{Name: "environments", Path: in("environments")},
+		{Name: "cache of packages", Path: in("packages")},
 		{Name: "scratch space of notebooks", Path: filepath.Join(kubeletDir, "pods")},
 		{Name: "history of GPUs", Path: in("metrics.db*")},
 		{Name: "accounts and audit log", Path: in("gpulab.db*")},

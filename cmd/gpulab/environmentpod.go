@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -180,7 +181,9 @@ func (b environmentPod) wall(ctx context.Context) error {
 func (b environmentPod) pod(job environments.Job) *corev1.Pod {
 	yes, no, user := true, false, int64(environments.BuildUID)
 	folder, scratch := corev1.HostPathDirectory, resource.MustParse("8Gi")
-	env := []corev1.EnvVar{{Name: "HOME", Value: "/tmp"}, {Name: "PIP_CACHE_DIR", Value: environments.CachePath}}
+	env := []corev1.EnvVar{{Name: "HOME", Value: "/tmp"}, {Name: "PIP_CACHE_DIR", Value: environments.CachePath},
+		// It has a cache of its own, and no way to that of notebooks.
+		{Name: "PIP_CONFIG_FILE", Value: os.DevNull}}
 	for name, value := range b.env {
 		env = append(env, corev1.EnvVar{Name: name, Value: value})
 	}

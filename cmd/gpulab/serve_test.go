@@ -119,7 +119,7 @@ func ip(t *testing.T, args ...string) {
 func servable(t *testing.T, dir string) (config string) {
 	t.Helper()
 	var images []string
-	for _, name := range []string{"pause", "coredns", "nvidia-device-plugin", "kueue", "hub", "notebook"} {
+	for _, name := range []string{"pause", "coredns", "nvidia-device-plugin", "kueue", "packages", "hub", "notebook"} {
 		images = append(images, fmt.Sprintf(`{"name": %q, "ref": "gpulab.local/%s:1", "digest": "sha256:00"}`, name, name))
 	}
 	config = filepath.Join(dir, "config.yaml")

@@ -1,6 +1,6 @@
 // Package charts brings the cluster's add-ons to what this version of gpulab
 // wants and keeps them there: CoreDNS, NVIDIA's device plugin,
-// GPU feature discovery, the hub, Kueue, and the few objects they share.
+// GPU feature discovery, the hub, Kueue, the package cache, and the few objects they share.
 //
 // It is the only home of the Helm SDK. The charts are embedded; nothing is
 // fetched. [Plan] turns what is known about this machine into releases,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 )
 
@@ -31,6 +32,16 @@ type Inputs struct {
 	Profiles    []map[string]any  // what a person can launch, in the shape of z2jh's singleuser.profileList
 	ScratchSize string            // what a notebook may write beside its home, such as "20Gi"; empty is that
 	HubValues   map[string]any    // the lab's own, in z2jh's names; see CheckHubValues
+	Packages    Packages
+}
+
+// Packages is what the cache of Python packages depends on.
+type Packages struct {
+	Dir   string            // folder on the head for what is kept, owned by UID 65001
+	Keep  int64             // bytes of it; 0 keeps nothing
+	Index string            // address of the index that it asks
+	Env   map[string]string // such as the proxy on the way there
+	Never []string          // networks that it does not ask, such as the cluster's
 }
 
 // HubSecrets are made once by gpulab and kept: what they seal outlives pods.
@@ -62,6 +73,7 @@ func Plan(in Inputs) []Release {
 		devicePlugin(in),
 		featureDiscovery(in),
 		jupyterhub(in),
+		packages(in),
 	}
 	if in.HasGPU {
 		// Where there is no GPU any more it is left alone rather than taken away:
@@ -226,6 +238,30 @@ func kueue(in Inputs) Release {
 				"tolerations":  []any{map[string]any{"key": "gpulab.dev/cordoned", "operator": "Exists"}},
 			},
 			"managerConfig": map[string]any{"controllerManagerConfigYaml": string(settings)},
+		},
+	}
+}
+
+// packages is where pip in notebooks asks.
+func packages(in Inputs) Release {
+	env := map[string]any{}
+	for name, value := range in.Packages.Env {
+		env[name] = value
+	}
+	return Release{
+		Name:      "packages",
+		Namespace: systemNamespace,
+		Chart:     "packages",
+		After:     []string{"gpulab-base"},
+		// Nothing but pip needs it.
+		Background: true,
+		Values: map[string]any{
+			"image": in.Images["packages"],
+			"dir":   in.Packages.Dir,
+			"keep":  strconv.FormatInt(in.Packages.Keep, 10),
+			"index": in.Packages.Index,
+			"env":   env,
+			"never": list(in.Packages.Never),
 		},
 	}
 }

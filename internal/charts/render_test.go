@@ -18,6 +18,7 @@ func sampleInputs() Inputs {
 			"coredns":              "gpulab.local/coredns:0123456789ab",
 			"nvidia-device-plugin": "gpulab.local/nvidia-device-plugin:0123456789ab",
 			"kueue":                "gpulab.local/kueue:0123456789ab",
+			"packages":             "gpulab.local/packages:0123456789ab",
 			"hub":                  "gpulab.local/hub:0123456789ab",
 			"notebook":             "gpulab.local/notebook:0123456789ab",
 		},
@@ -28,6 +29,8 @@ func sampleInputs() Inputs {
 		HookPath:    "/var/lib/gpulab/bin/current/nvidia-cdi-hook",
 		HubStateDir: "/var/lib/gpulab/hub",
 		FeaturesDir: "/var/lib/gpulab/features",
+		Packages: Packages{Dir: "/var/lib/gpulab/packages", Keep: 20 << 30, Index: "https://pypi.org/simple",
+			Env: map[string]string{"HTTPS_PROXY": "http://proxy.example.org:3128"}, Never: []string{"10.42.0.0/16", "10.43.0.0/16"}},
 		Hub: HubSecrets{
 			CookieSecret:     strings.Repeat("c0ffee00", 8),
 			ProxyToken:       "proxy-token-0123456789abcdef",

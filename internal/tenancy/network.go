@@ -170,10 +170,12 @@ func (t *Tenancy) entrances(s *surroundings) []*networkingv1ac.NetworkPolicyPeer
 
 func (t *Tenancy) waysOut(handle string, s *surroundings) []*networkingv1ac.NetworkPolicyEgressRuleApplyConfiguration {
 	tcp, udp := corev1.ProtocolTCP, corev1.ProtocolUDP
+	packages := podsOf(t.cfg.SystemNamespace, map[string]string{"app.kubernetes.io/name": "packages"})
 	names := podsOf("kube-system", map[string]string{"k8s-app": "kube-dns"})
 	world := blockOf(netip.MustParsePrefix("0.0.0.0/0"), outermost(append(Closed(), s.forbidden...)))
 	rules := []*networkingv1ac.NetworkPolicyEgressRuleApplyConfiguration{
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(t.hub()).WithPorts(portOf(tcp, HubPort)),
+		networkingv1ac.NetworkPolicyEgressRule().WithTo(packages).WithPorts(portOf(tcp, packagesPort)),
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(names).WithPorts(portOf(udp, 53), portOf(tcp, 53)),
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(world),
 	}

@@ -67,6 +67,7 @@ func ways(t *testing.T, client *fake.Clientset, handle string) (lines []string) 
 const (
 	fromHub  = "in gpulab-systemmap[app.kubernetes.io/component:hub app.kubernetes.io/name:jupyterhub] tcp/8888"
 	toHub    = "out gpulab-systemmap[app.kubernetes.io/component:hub app.kubernetes.io/name:jupyterhub] tcp/8081"
+	toCache  = "out gpulab-systemmap[app.kubernetes.io/name:packages] tcp/8080"
 	toNames  = "out kube-systemmap[k8s-app:kube-dns] udp/53 tcp/53"
 	toWorld  = "out 0.0.0.0/0 but 0.0.0.0/8,10.0.0.0/8,100.64.0.0/10,127.0.0.0/8,169.254.0.0/16,172.16.0.0/12,192.168.0.0/16,224.0.0.0/4,240.0.0.0/4"
 	toWorld2 = "out 0.0.0.0/0 but 0.0.0.0/8,10.0.0.0/8,100.64.0.0/10,127.0.0.0/8,169.254.0.0/16,172.16.0.0/12,192.168.0.0/16,203.0.113.9/32,224.0.0.0/4,240.0.0.0/4"
@@ -84,7 +85,7 @@ func TestNetworkIsClosedButForTheHubNamesAndTheWorld(t *testing.T) {
 	if err := tn.Ensure(context.Background(), ada); err != nil {
 		t.Fatal(err)
 	}
-	checkWays(t, client, "ada", fromHub, toHub, toNames, toWorld)
+	checkWays(t, client, "ada", fromHub, toHub, toCache, toNames, toWorld)
 }
 
 func TestNotebooksOfOtherMachinesAreReachedFromTheHead(t *testing.T) {
@@ -95,7 +96,7 @@ func TestNotebooksOfOtherMachinesAreReachedFromTheHead(t *testing.T) {
 	if err := tn.Ensure(context.Background(), ada); err != nil {
 		t.Fatal(err)
 	}
-	checkWays(t, client, "ada", fromHub, "in 10.42.0.0/32 tcp/8888", "in 10.42.0.1/32 tcp/8888", toHub, toNames, toWorld)
+	checkWays(t, client, "ada", fromHub, "in 10.42.0.0/32 tcp/8888", "in 10.42.0.1/32 tcp/8888", toHub, toCache, toNames, toWorld)
 }
 
 // What is allowed never opens the machines themselves, pods and services.
@@ -122,8 +123,8 @@ func TestAllowedDestinations(t *testing.T) {
 	}
 	proxy, campus := "out 10.1.1.1/32 tcp/3128", "out 10.0.0.0/8 but 10.42.0.0/16,10.99.0.1/32"
 	nas := "out 192.168.1.10/32 tcp/2049 udp/2049 tcp/445 udp/445"
-	checkWays(t, client, "ada", fromHub, toHub, toNames, toWorld, proxy, nas, campus)
-	checkWays(t, client, "ben", fromHub, toHub, toNames, toWorld, proxy, campus)
+	checkWays(t, client, "ada", fromHub, toHub, toCache, toNames, toWorld, proxy, nas, campus)
+	checkWays(t, client, "ben", fromHub, toHub, toCache, toNames, toWorld, proxy, campus)
 }
 
 func TestWithout(t *testing.T) {
@@ -183,7 +184,7 @@ func TestNetworkFollowsTheMachinesAddresses(t *testing.T) {
 	}
 	runTenancy(t, tn)
 	time.Sleep(50 * time.Millisecond)
-	checkWays(t, client, "ada", fromHub, toHub, toNames, toWorld)
+	checkWays(t, client, "ada", fromHub, toHub, toCache, toNames, toWorld)
 	for _, step := range []struct{ address, way string }{{"203.0.113.9/32", toWorld2}, {"172.17.0.1/32", toWorld}} {
 		answer.Store(&[]netip.Prefix{netip.MustParsePrefix(step.address)})
 		eventually(t, "the world is without "+step.address, func() bool { return slices.Contains(ways(t, client, "ada"), step.way) })
@@ -225,7 +226,7 @@ func TestNetworkFollowsGroups(t *testing.T) {
 			t.Errorf("%s in %s was written although nothing is known to have changed", a.GetResource().Resource, a.GetNamespace())
 		}
 	}
-	checkWays(t, client, "ben", fromHub, toHub, toNames, toWorld)
+	checkWays(t, client, "ben", fromHub, toHub, toCache, toNames, toWorld)
 	if !slices.Contains(ways(t, client, "ada"), nas) {
 		t.Error("while groups cannot be read, a member lost what is theirs")
 	}

@@ -39,6 +39,9 @@ const (
 	NotebookPort = 8888
 )
 
+// packagesPort is that of the cache of packages, in its pod.
+const packagesPort = 8080
+
 // Config says where homes lie, what pods may reach, and what they may take.
 // Its functions are asked again and again, since what they tell changes; those
 // that are left out tell nothing.

@@ -35,6 +35,7 @@ func TestEnvironments(t *testing.T) {
 	live(t, slices.Concat([]chapter{
 		{"set up", func(t *testing.T, a *appliance) { testSetUpEnvironments(t, a, &index) }, true},
 		{"an environment", func(t *testing.T, a *appliance) { testEnvironment(t, a, &index) }, true},
+		{"a cache of packages", func(t *testing.T, a *appliance) { testPackageCache(t, a, &index) }, false},
 		{"packages of Debian", func(t *testing.T, a *appliance) { testDebianPackages(t, a, &index) }, false},
 		{"from the page", func(t *testing.T, a *appliance) { testEnvironmentPage(t, a, &index) }, false},
 		{"a build that is cut off", func(t *testing.T, a *appliance) { testCutEnvironment(t, a, &index) }, false},
@@ -56,6 +57,8 @@ simulatedGPUs: 1
 environments:
   index: ` + indexURL + `
   debian: ` + mirrorURL + `
+packages:
+  index: ` + indexURL + `
 `
 
 func testSetUpEnvironments(t *testing.T, a *appliance, index *packageIndex) {
@@ -69,6 +72,7 @@ func testSetUpEnvironments(t *testing.T, a *appliance, index *packageIndex) {
 type packageIndex struct {
 	root   string
 	server *exec.Cmd
+	log    string // file with what it was asked
 }
 
 // open starts it on the visitor's computer, which stands for the internet. It ends with the lab's life.
@@ -78,11 +82,33 @@ func (x *packageIndex) open(t *testing.T, a *appliance) {
 	if n := x.add(t, wheels); n < 20 {
 		t.Fatalf("the packages for the test: %d", n)
 	}
+	x.log = filepath.Join(a.lifeOf.TempDir(), "asked")
+	x.start(t, a)
+	a.lifeOf.Cleanup(x.close)
+}
+
+func (x *packageIndex) start(t *testing.T, a *appliance) {
+	t.Helper()
 	x.server = a.VisitorCommand(a.ctx, "python3", "-m", "http.server", "--directory", x.root, "--bind", "203.0.113.7", "8090")
+	log, err := os.OpenFile(x.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	x.server.Stderr = log
 	if err := x.server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	a.lifeOf.Cleanup(x.close)
+}
+
+// asked is how often a file of a package was fetched.
+func (x *packageIndex) asked(t *testing.T, project string) int {
+	t.Helper()
+	log, err := os.ReadFile(x.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(log), `"GET /simple/`+project+"/"+project+"-")
 }
 
 // add offers the wheels of a folder, beside what is there already, and says how many they are.
@@ -273,6 +299,38 @@ func testEnvironment(t *testing.T, a *appliance, _ *packageIndex) {
 	}
 }
 
+// testPackageCache: what pip has fetched for one is there for all, and while the index is away; nobody can put anything
+// into the cache, nor reach anything by it but the index.
+func testPackageCache(t *testing.T, a *appliance, index *packageIndex) {
+	b := a.guest.For(t)
+	l := newLaptopFor(t, a, b.Tab(), guestHandle, "launch")
+	const install = `python -m venv /tmp/v && HOME=/tmp /tmp/v/bin/pip install --no-deps inflection && /tmp/v/bin/python -c 'import inflection; print(inflection.pluralize("house"))'`
+	l.gpulab(t, 0, []string{"run", "--", "sh", "-c", install}, "houses")
+	if n := index.asked(t, "inflection"); n != 1 {
+		t.Errorf("for a kernel and a job the index was asked for a package %d times", n)
+	}
+	index.close()
+	l.gpulab(t, 0, []string{"run", "--", "sh", "-c", install}, "houses")
+
+	ask := func(want string, curl ...string) {
+		t.Helper()
+		l.gpulab(t, 0, append([]string{"run", "--", "curl", "-s", "--retry", "20", "--retry-delay", "1", "--retry-connrefused"}, curl...), want)
+	}
+	const cache = "http://packages.gpulab-system.svc"
+	ask("The lab's package cache does not get this from 203.0.113.7:8090", cache+"/simple/never-asked-for/")
+	index.start(t, a)
+	ask("The package cache takes nothing.", "-T", "/etc/hostname", cache+"/simple/inflection/")
+	ask("The package cache knows no such machine.", "-k", cache+"/-/"+lab.Address+"/healthz")
+	// Its folder is its own, and no home keeps a second copy.
+	if got := strings.TrimSpace(a.MustRun(a.ctx, "stat", "-c", "%u %a", "/var/lib/gpulab/packages")); got != "65001 700" {
+		t.Errorf("its folder is of %s", got)
+	}
+	l.gpulab(t, 0, []string{"run", "--", "sh", "-c", "grep -rl ^PK ~/.cache/pip | wc -l"}, "\n0\n")
+	if got := a.MustGpulab(a.ctx, "disk"); !strings.Contains(got, "cache of packages") {
+		t.Errorf("gpulab disk does not tell of it:\n%s", got)
+	}
+}
+
 // testEnvironmentPage: an admin builds one in the browser and sees how far it is; its kernel is there for others, a job
 // is given it on the page, and it is removed where it was made.
 func testEnvironmentPage(t *testing.T, a *appliance, index *packageIndex) {
@@ -320,7 +378,7 @@ func ownKernel(t *testing.T, b *lab.Browser, k *kernel) {
 		t.Errorf("own-kernel: %s", got)
 	}
 	mine := &kernel{lab.NewKernelOf(b, "mine"), b}
-	got := mine.run(t, "%pip install --index-url "+indexURL+" --trusted-host 203.0.113.7:8090 inflection\nimport inflection, humanize\nprint(humanize.__version__, inflection.__file__)")
+	got := mine.run(t, "%pip install inflection\nimport inflection, humanize\nprint(humanize.__version__, inflection.__file__)")
 	if !strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.11/site-packages/inflection.py") &&
 		!strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.11/site-packages/inflection/__init__.py") {
 		t.Errorf("in a kernel of one's own: %s", got)

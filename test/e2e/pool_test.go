@@ -599,6 +599,9 @@ func (p *pool) environments(t *testing.T, a *appliance) {
 	if got := in.run(t, inEnvironment); got != "4.9.0 "+smallPlace {
 		t.Errorf("on %s the cell printed %q", nodeName, got)
 	}
+	if got := in.run(t, "import urllib.request as r; print(r.urlopen('http://packages.gpulab-system.svc/-/health').read())"); got != `b'ok\n'` {
+		t.Errorf("the cache of packages told a notebook on %s %q", nodeName, got)
+	}
 	a.eventually(t, "the head knows that it is in use", func() bool {
 		return strings.Contains(a.MustGpulab(a.ctx, "env", "show", "small/1"), adminHandle+"/")
 	})

@@ -17,6 +17,7 @@ var parts = map[string]part{
 	"pause":    {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
 	"nvidia":   {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
 	"coredns":  {folder: "coredns", kind: goProgram, module: "github.com/coredns/coredns", main: "."},
+	"packages": {folder: "packages", kind: compiled, on: []string{"base", "tools"}},
 	"kueue":    {folder: "kueue", kind: compiled, on: []string{"base", "tools"}},
 }
 
@@ -74,6 +75,11 @@ var images = []image{
 		name: "coredns", about: "CoreDNS with the plugins a cluster needs",
 		layers: []string{"coredns"},
 		config: v1.Config{User: unprivileged, Entrypoint: []string{"/coredns"}, ExposedPorts: map[string]struct{}{"53/udp": {}, "53/tcp": {}}},
+	},
+	{
+		name: "packages", about: "the lab's cache of Python packages",
+		layers: []string{"packages"},
+		config: v1.Config{User: unprivileged, Entrypoint: []string{"/packages"}, ExposedPorts: map[string]struct{}{"8080/tcp": {}}},
 	},
 	{
 		name: "kueue", about: "Kueue's manager, which decides who gets a GPU next",

@@ -9,7 +9,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,6 +33,7 @@ var proofs = map[string]func(context.Context, *builder, builtImage, root) error{
 	"pause":                provePause,
 	"coredns":              proveCoreDNS,
 	"kueue":                proveKueue,
+	"packages":             provePackages,
 	"nvidia-device-plugin": proveNVIDIA,
 }
 
@@ -152,6 +156,46 @@ func provePause(ctx context.Context, _ *builder, _ builtImage, r root) error {
 		return fmt.Errorf("asked to end: %w", err)
 	}
 	return nil
+}
+
+// provePackages asks a running cache for a page that another index has.
+func provePackages(ctx context.Context, _ *builder, _ builtImage, r root) error {
+	const page = "a page"
+	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, page) }))
+	defer index.Close()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	var log bytes.Buffer
+	cmd := exec.CommandContext(ctx, filepath.Join(r.dir, "packages"), "-listen", address, "-dir", "/tmp", "-index", index.URL+"/simple")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	cmd.SysProcAttr.Chroot, cmd.Path, cmd.Dir = r.dir, "/packages", "/"
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	for {
+		response, err := http.Get("http://" + address + "/simple/proof/")
+		if err == nil {
+			body, err := io.ReadAll(response.Body)
+			response.Body.Close()
+			if err == nil && string(body) == page {
+				return nil
+			}
+			return errors.Join(fmt.Errorf("the cache answered %s %q", response.Status, body), err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the cache does not answer: %w\n    %s", err, log.String())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // proveCoreDNS asks a running one for a name that only its configuration knows.
