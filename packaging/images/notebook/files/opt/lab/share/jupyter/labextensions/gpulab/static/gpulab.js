@@ -97,6 +97,7 @@
   const ordered = new Set(); // paths of notebooks that are being saved in turn
   const sent = new Map(); // path → what its save has sent, which may have arrived without the page knowing
   let back; // a promise that the server answers again; undefined while it does
+  let read; // gets a file as JupyterLab does, and waits while the server does not answer
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
   const troubles = {
@@ -171,8 +172,8 @@
       }
     };
     const get = contents.get.bind(contents);
-    const patientGet = patient(get);
-    contents.get = (path, options) => (options?.content === false ? patientGet : get)(path, options);
+    read = patient(get);
+    contents.get = (path, options) => (options?.content === false ? read : get)(path, options);
     const save = patient(contents.save.bind(contents));
     contents.save = (path, options) => {
       if (ordered.has(path)) sent.set(path, options?.content);
@@ -365,7 +366,8 @@
       const essence = (notebook) =>
         JSON.stringify((notebook?.cells ?? []).map((cell) => plain([cell.id, cell.source, cell.execution_count ?? null, cell.outputs ?? null])));
       try {
-        const file = await this.app.serviceManager.contents.get(path, { type: "notebook", format: "json", content: true, hash: true });
+        // A lab that is just back may be away again: without this JupyterLab would ask.
+        const file = await read(path, { type: "notebook", format: "json", content: true, hash: true });
         if (essence(file.content) === essence(sent.get(path))) this.context._updateContentsModel?.(file);
         sent.delete(path);
       } catch {
