@@ -76,7 +76,9 @@ type agent struct {
 	// cannot be asked; theirs is its version, "" before it has said so.
 	refused error
 	theirs  string
-	own     netip.Addr // this machine's towards the head
+	// cannotEncrypt says that the head wants what this kernel cannot.
+	cannotEncrypt bool
+	own           netip.Addr // this machine's towards the head
 }
 
 func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
@@ -329,6 +331,9 @@ func (g *agent) tokenFile() string   { return filepath.Join(g.cfg.DataDir, "k3s-
 // a k3s that runs. The first time the head gives it a credential.
 func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt embedk8s.Runtime) error {
 	return g.boot.do(stageKubernetes, func(st *stage) error {
+		if err := canEncrypt(g.cfg.Network.Encrypt); err != nil {
+			return err
+		}
 		cluster := g.cluster.Load()
 		if cluster == nil {
 			var err error
@@ -400,7 +405,7 @@ func (g *agent) newCluster(ctx context.Context, rt embedk8s.Runtime) (*embedk8s.
 	return embedk8s.New(embedk8s.Config{
 		DataDir: g.cfg.DataDir, Runtime: rt, Identity: id, Address: own, Interface: iface,
 		PauseImage: g.pauseImage(), PodMaxPIDs: g.cfg.K3s.PodMaxPIDs, Reserved: embedk8s.ThisMachine(),
-		Proxy: s.Proxy, NoProxy: s.NoProxy,
+		Proxy: s.Proxy, NoProxy: s.NoProxy, Encrypt: s.Encrypt,
 		Join: &embedk8s.Join{Server: g.kubernetesAt(head), TokenFile: g.tokenFile()},
 	}), nil
 }
@@ -552,6 +557,7 @@ func (g *agent) obey(o nodeapi.Orders) {
 		keeper.obey(o.Images)
 	}
 	g.environments.obey(o.Environments)
+	g.encrypt(o.Encrypt)
 	if o.Leave {
 		g.leave.Do(func() { close(g.left) })
 	}

@@ -422,7 +422,7 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 		cluster = embedk8s.New(embedk8s.Config{
 			DataDir: l.cfg.DataDir, Runtime: rt, Identity: l.id, Address: here.address, Interface: here.iface,
 			PauseImage: l.images.Refs()["pause"], PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, KubeletArgs: l.cfg.K3s.KubeletArgs, Reserved: embedk8s.ThisMachine(),
-			Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
+			Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy, Encrypt: l.cfg.Network.Encrypt,
 		})
 		l.cluster.Store(cluster)
 	}
@@ -431,6 +431,9 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 	err := all(ctx,
 		func(ctx context.Context) error {
 			err := l.boot.do(stageKubernetes, func(st *stage) (err error) {
+				if err := canEncrypt(l.cfg.Network.Encrypt); err != nil {
+					return err
+				}
 				did, err := cluster.Prepare()
 				if err != nil {
 					return err

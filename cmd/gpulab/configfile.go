@@ -272,12 +272,14 @@ mail:{{if .Mail.On}}
 # The lab's own machines stay closed whatever is allowed. proxy is the way to the
 # internet where there is no other, such as http://proxy.example.org:3128, for
 # notebooks, for registries of images and for sign-in providers; noProxy is what is
-# reached without it, such as [.example.org].
+# reached without it, such as [.example.org]. encrypt: true has what goes between
+# notebooks of different machines and the head encrypted, with WireGuard.
 network:
   allow:{{if .Network.Allow}}
 {{yaml .Network.Allow | indent 4}}{{else}} []{{end}}
   proxy: {{printf "%q" .Network.Proxy}}
   noProxy: [{{range $i, $n := .Network.NoProxy}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
+  encrypt: {{.Network.Encrypt}}
 
 # For unusual machines: how many processes and threads a notebook may have, and
 # further arguments of the kubelet, without "--".

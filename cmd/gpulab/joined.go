@@ -75,7 +75,7 @@ func (f *joinedFile) config() Config {
 	c := Config{SimulatedGPUs: max(f.SimulatedGPUs, 1), GPUSharing: max(f.Settings.GPUSharing, 1)}
 	c.DataDir, c.GPUs, c.Lab = f.Settings.DataDir, f.GPUs, f.Settings.Lab
 	c.K3s.PodMaxPIDs = f.Settings.PodMaxPIDs
-	c.Network.Proxy, c.Network.NoProxy = f.Settings.Proxy, f.Settings.NoProxy
+	c.Network.Proxy, c.Network.NoProxy, c.Network.Encrypt = f.Settings.Proxy, f.Settings.NoProxy, f.Settings.Encrypt
 	c.Storage.Shared, c.Storage.Export = f.Settings.Shared, f.Settings.Export
 	c.setDefaults()
 	return c

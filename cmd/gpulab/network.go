@@ -17,6 +17,7 @@ import (
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/tenancy"
 	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/wireguard"
 )
 
 // NetworkConfig says what notebooks may reach besides the internet.
@@ -27,6 +28,8 @@ type NetworkConfig struct {
 	Proxy string `json:"proxy,omitempty"`
 	// NoProxy are names and networks that are reached without it.
 	NoProxy []string `json:"noProxy,omitempty"`
+	// Encrypt has what notebooks of different machines, and head, say to each other encrypted.
+	Encrypt bool `json:"encrypt,omitempty"`
 }
 
 // AllowConfig is one address, or network of them, beyond the lab.
@@ -197,7 +200,7 @@ func groupMembers(people *users.Service) func(context.Context, string) ([]string
 // pods: k3s's bridge to those here, flannel's to those of other machines.
 func (l *appliance) entrances() ([]netip.Addr, error) {
 	var out []netip.Addr
-	for _, name := range []string{"cni0", "flannel.1"} {
+	for _, name := range []string{"cni0", wireguard.OpenLink, wireguard.Link} {
 		iface, err := net.InterfaceByName(name)
 		if err != nil {
 			continue // not there before the first pod

@@ -288,7 +288,7 @@ func (p *pool) Settings(context.Context) (nodeapi.Settings, error) {
 		ClusterCIDR: l.id.ClusterCIDR.String(), ServiceCIDR: l.id.ServiceCIDR.String(), APIPort: kubernetesPort,
 		Images: l.images.Refs(), GPUs: l.poolGPUs(), SimulatedGPUs: l.cfg.SimulatedGPUs, GPUSharing: l.cfg.GPUSharing,
 		PodMaxPIDs: l.cfg.K3s.PodMaxPIDs, Shared: l.cfg.Storage.Shared, Export: l.cfg.Storage.Export, Mark: mark,
-		Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy,
+		Proxy: l.cfg.Network.Proxy, NoProxy: l.cfg.Network.NoProxy, Encrypt: l.cfg.Network.Encrypt,
 	}, nil
 }
 
@@ -330,7 +330,7 @@ func firstSentence(text string) string {
 
 // Orders implements nodeapi.Head.
 func (p *pool) Orders(nodes.Node) nodeapi.Orders {
-	o := nodeapi.Orders{Places: p.places()}
+	o := nodeapi.Orders{Places: p.places(), Encrypt: p.lab.cfg.Network.Encrypt}
 	if parts := p.lab.attached.Load(); parts != nil {
 		o.LentAnyway = parts.lending.lentAnyway()
 	}

@@ -68,7 +68,7 @@ func (p *pool) checkPods(n nodes.Node) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkPatience)
 	defer cancel()
 	began := time.Now()
-	err := poolPods(ctx, p.lab.client.Load(), p.lab.images.Refs()[notebookImage], p.lab.id.NodeName, n.Name)
+	err := poolPods(ctx, p.lab.client.Load(), p.lab.images.Refs()[notebookImage], p.lab.id.NodeName, n.Name, tunnelPort(p.lab.cfg.Network.Encrypt))
 	if err != nil {
 		slog.Warn("a pod on a new machine did not reach one on the head", "machine", n.Name, "err", err)
 	}
@@ -115,7 +115,7 @@ while True:
 )
 
 // poolPods lets a pod on a machine ask one on the head.
-func poolPods(ctx context.Context, client kubernetes.Interface, image, head, node string) error {
+func poolPods(ctx context.Context, client kubernetes.Interface, image, head, node string, tunnel int) error {
 	pods := client.CoreV1().Pods(systemNamespace)
 	names := [2]string{"pool-check-head-" + node, "pool-check-" + node}
 	zero := int64(0)
@@ -161,7 +161,7 @@ func poolPods(ctx context.Context, client kubernetes.Interface, image, head, nod
 		_ = r.Close()
 		why = strings.TrimSpace(string(data))
 	}
-	return fmt.Errorf("pods on %s do not reach pods on %s (%s): open UDP port 8472 between the two machines in both directions, and see that the network between them takes packets of 1500 bytes", node, head, why)
+	return fmt.Errorf("pods on %s do not reach pods on %s (%s): open UDP port %d between the two machines in both directions, and see that the network between them takes packets of 1500 bytes", node, head, why, tunnel)
 }
 
 func waitPod(ctx context.Context, client kubernetes.Interface, name string, done func(*corev1.Pod) (string, bool)) (string, error) {

@@ -63,6 +63,8 @@ type Options struct {
 	// ServeNFS and MountNFS say that homes lie on the head, and that this machine
 	// is to export or to mount them.
 	ServeNFS, MountNFS bool
+	// Encrypt says that traffic of notebooks between machines is encrypted.
+	Encrypt bool
 	// Joined says that this machine belongs to another's pool; nil for a head, or
 	// a machine that is neither.
 	Joined *Joined

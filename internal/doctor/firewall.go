@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/nfs"
+	"github.com/gpulab/gpulab/internal/wireguard"
 )
 
 // machinePorts are for other machines and for pods, not for people.
@@ -52,13 +53,13 @@ func probeFirewall(h host, opts Options) []Finding {
 		})
 	}
 	if opts.Joined != nil {
-		findings = append(findings, w.betweenMachines(h.outward(), 10250)...)
+		findings = append(findings, w.betweenMachines(h.outward(), opts.Encrypt, 10250)...)
 	} else if lab, err := h.ask(); err == nil && lab.Nodes > 1 {
 		ports := []int{cmp.Or(opts.NodesPort, 8444), 6443, 10250}
 		if opts.ServeNFS {
 			ports = append(ports, nfs.Port)
 		}
-		findings = append(findings, w.betweenMachines(h.outward(), ports...)...)
+		findings = append(findings, w.betweenMachines(h.outward(), opts.Encrypt, ports...)...)
 	}
 	if findings == nil {
 		return []Finding{{Probe: "firewall", State: OK, Seen: "No rule is seen that would drop what people or notebooks send."}}
@@ -143,18 +144,22 @@ func (w walls) blockedPods(outward string, opts Options) (direction string, wher
 }
 
 // betweenMachines looks at what the machines of a pool send to one another.
-func (w walls) betweenMachines(outward string, ports ...int) []Finding {
+func (w walls) betweenMachines(outward string, encrypted bool, ports ...int) []Finding {
+	tunnel := wireguard.OpenPort
+	if encrypted {
+		tunnel = wireguard.Port
+	}
 	var packets []packet
 	for _, port := range ports {
 		packets = append(packets, packet{hook: "input", in: outward, protocol: "tcp", port: port})
 	}
-	for _, p := range append(packets, packet{hook: "input", in: outward, protocol: "udp", port: 8472}) {
+	for _, p := range append(packets, packet{hook: "input", in: outward, protocol: "udp", port: tunnel}) {
 		if at, blocked := w.blocking(p); blocked {
 			return []Finding{{
 				Probe: "firewall", State: Fail,
 				Seen:  fmt.Sprintf("%s drops what other machines of the pool send to port %d (%s).", w.name(), p.port, p.protocol),
 				Means: "Notebooks on one machine do not start, or reach nothing on the others.",
-				Mend:  w.openPorts(ports, at) + " The same for port 8472 of UDP.",
+				Mend:  w.openPorts(ports, at) + fmt.Sprintf(" The same for port %d of UDP.", tunnel),
 			}}
 		}
 	}
@@ -205,7 +210,7 @@ func (w walls) openPods(where block) string {
 	case w.ufw():
 		return "Run `ufw allow in on cni0 && ufw route allow in on cni0 && ufw route allow out on cni0`."
 	case w.firewalld():
-		return "Run `firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 && firewall-cmd --reload`."
+		return "Run `firewall-cmd --permanent --zone=trusted --add-interface=cni0 --add-interface=flannel.1 --add-interface=flannel-wg && firewall-cmd --reload`."
 	case where.nft != nil && where.nft.hook == "forward":
 		return fmt.Sprintf("Run `nft insert rule %[1]s iifname cni0 accept && nft insert rule %[1]s oifname cni0 accept`, and write the same into /etc/nftables.conf if it is to last.", where.nft.place())
 	case where.nft != nil:

@@ -28,6 +28,6 @@ func probeNetworkManager(h host, _ Options) []Finding {
 		Probe: "networkmanager", State: Warn,
 		Seen:  "NetworkManager runs here and was not told to leave the pods' network alone.",
 		Means: "It may take addresses and routes away from notebooks, after a suspend for example.",
-		Mend:  `Run ` + "`" + `printf '[keyfile]\nunmanaged-devices=interface-name:cni0;interface-name:flannel.*;interface-name:veth*\n' > /etc/NetworkManager/conf.d/gpulab.conf && systemctl reload NetworkManager` + "`.",
+		Mend:  `Run ` + "`" + `printf '[keyfile]\nunmanaged-devices=interface-name:cni0;interface-name:flannel*;interface-name:veth*\n' > /etc/NetworkManager/conf.d/gpulab.conf && systemctl reload NetworkManager` + "`.",
 	}}
 }

@@ -85,6 +85,8 @@ func all() []Probe {
 			Looks: "whether other programs have taken the lab's ports"},
 		{Name: "networks", Group: networkGroup, Init: Stops, look: probeNetworks,
 			Looks: "whether the networks of pods and services are free"},
+		{Name: "encryption", Group: networkGroup, Init: Stops, look: probeEncryption,
+			Looks: "whether traffic between machines can be encrypted, where that is wanted"},
 		{Name: "firewall", Group: networkGroup, Init: Warns, look: probeFirewall,
 			Looks: "whether ufw, firewalld or other rules drop what people or notebooks send"},
 		{Name: "resolver", Group: networkGroup, Init: Warns, look: probeResolver,

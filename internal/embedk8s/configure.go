@@ -79,6 +79,10 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if c.cfg.Join != nil && c.cfg.Encrypt {
+		// It asks the head what it is to do, and that only when it starts.
+		config = append([]byte("# Traffic between machines is encrypted.\n"), config...)
+	}
 	type file struct {
 		path string
 		data []byte
@@ -133,13 +137,17 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		"resolv-conf":   resolvConf,
 		"kubelet-arg":   append(kubelet, c.cfg.KubeletArgs...),
 	}
+	backend := "vxlan"
+	if c.cfg.Encrypt {
+		backend = "wireguard-native"
+	}
 	// What the one knows is an error for the other.
 	if c.cfg.Join != nil {
 		config["server"], config["token-file"] = c.cfg.Join.Server, c.cfg.Join.TokenFile
 		return config
 	}
 	maps.Copy(config, map[string]any{
-		"flannel-backend":          "vxlan",
+		"flannel-backend":          backend,
 		"cluster-cidr":             c.cfg.Identity.ClusterCIDR.String(),
 		"service-cidr":             c.cfg.Identity.ServiceCIDR.String(),
 		"cluster-dns":              c.cfg.Identity.ClusterDNS().String(),

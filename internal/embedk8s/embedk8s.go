@@ -15,8 +15,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,6 +26,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/supervise"
+	"github.com/gpulab/gpulab/internal/wireguard"
 )
 
 // Config says how to run k3s on this machine.
@@ -47,6 +50,9 @@ type Config struct {
 	// Proxy is the way to registries of images, "" for a direct one; NoProxy are names and networks reached without it.
 	Proxy   string
 	NoProxy []string
+	// Encrypt has what pods of different machines say to each other encrypted. The
+	// head decides: a machine that joins has to be told the same.
+	Encrypt bool
 	// Reserved is kept free for the machine itself; pods cannot have it.
 	Reserved Reserved
 	// Join makes this machine a node of another one's cluster; nil makes it the
@@ -94,6 +100,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := c.closeOther(); err != nil {
+			return err
+		}
 		c.child.Store(child)
 		run, stop := context.WithCancel(ctx)
 		go func() {
@@ -138,6 +147,41 @@ func (c *Cluster) Follow(address netip.Addr, iface, server string) error {
 	c.cfg.Join = &join
 	c.mu.Unlock()
 	return c.Move(address, iface)
+}
+
+// Encrypt begins or ends encrypting, as Move does; it does nothing where that is
+// the same as before.
+func (c *Cluster) Encrypt(on bool) error {
+	c.mu.Lock()
+	same := c.cfg.Encrypt == on
+	c.cfg.Encrypt = on
+	c.mu.Unlock()
+	if same {
+		return nil
+	}
+	if _, err := c.Prepare(); err != nil {
+		return err
+	}
+	c.Restart()
+	return nil
+}
+
+// closeOther takes away the interface to the other machines that is not used any
+// more: its routes would come before those of the one that is.
+func (c *Cluster) closeOther() error {
+	c.mu.Lock()
+	other := wireguard.Link
+	if c.cfg.Encrypt {
+		other = wireguard.OpenLink
+	}
+	c.mu.Unlock()
+	if _, err := net.InterfaceByName(other); err != nil {
+		return nil
+	}
+	if out, err := exec.Command("ip", "link", "delete", other).CombinedOutput(); err != nil {
+		return fmt.Errorf("the interface %s: %w: %s", other, err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 func (c *Cluster) address() netip.Addr {

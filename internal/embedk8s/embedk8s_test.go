@@ -119,6 +119,47 @@ func TestPrepareWritesOnlyWhatChanged(t *testing.T) {
 	}
 }
 
+// Another wish for encryption is another configuration, which k3s is started anew
+// for: on the head, and on a machine whose k3s asks the head.
+func TestEncrypt(t *testing.T) {
+	for what, join := range map[string]*Join{"head": nil, "machine": {Server: "https://10.0.0.1:6443"}} {
+		t.Run(what, func(t *testing.T) {
+			c := New(Config{DataDir: t.TempDir(), Address: netip.MustParseAddr("10.0.0.1"), Identity: Identity{NodeName: "n"}, Join: join})
+			digest := func() string {
+				t.Helper()
+				if _, err := c.Prepare(); err != nil {
+					t.Fatal(err)
+				}
+				d, err := fileDigest(c.configFile())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			}
+			open := digest()
+			if err := c.Encrypt(true); err != nil {
+				t.Fatal(err)
+			}
+			if digest() == open {
+				t.Error("k3s would not notice")
+			}
+			config, err := os.ReadFile(c.configFile())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(config), "flannel-backend: wireguard-native"); got != (join == nil) {
+				t.Errorf("the configuration is\n%s", config)
+			}
+			if err := c.Encrypt(false); err != nil {
+				t.Fatal(err)
+			}
+			if digest() != open {
+				t.Error("there is no way back")
+			}
+		})
+	}
+}
+
 func TestWithoutOurRules(t *testing.T) {
 	saved := "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n-A INPUT -j KUBE-SERVICES\n-A INPUT -p tcp --dport 22 -j ACCEPT\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\n-A OUTPUT -m comment --comment \"KUBE-ROUTER rule to explicitly ACCEPT traffic\" -m mark --mark 0x20000/0x20000 -j ACCEPT\nCOMMIT\n"
 	got, changed := withoutOurRules(saved)

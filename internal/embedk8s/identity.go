@@ -215,5 +215,5 @@ func hostNetworks() ([]netip.Prefix, error) {
 
 // ours tells the interfaces that the embedded k3s makes.
 func ours(iface string) bool {
-	return iface == "cni0" || strings.HasPrefix(iface, "flannel.") || strings.HasPrefix(iface, "veth") || iface == "kube-ipvs0"
+	return iface == "cni0" || strings.HasPrefix(iface, "flannel") || strings.HasPrefix(iface, "veth") || iface == "kube-ipvs0"
 }

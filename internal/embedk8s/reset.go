@@ -376,7 +376,7 @@ func podLinks(ports string) []string {
 	}
 	links, _ := net.Interfaces()
 	for _, l := range links {
-		if l.Name == "cni0" || strings.HasPrefix(l.Name, "flannel.") || l.Name == "kube-ipvs0" {
+		if l.Name == "cni0" || strings.HasPrefix(l.Name, "flannel") || l.Name == "kube-ipvs0" {
 			out = append(out, l.Name)
 		}
 	}

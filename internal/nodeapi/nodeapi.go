@@ -71,6 +71,8 @@ type Settings struct {
 	Mark    string   `json:"mark,omitempty"`
 	Proxy   string   `json:"proxy,omitempty"`
 	NoProxy []string `json:"noProxy,omitempty"`
+	// Encrypt says that what pods of different machines say to each other is encrypted.
+	Encrypt bool `json:"encrypt,omitempty"`
 }
 
 // Report is what a machine tells, about once a second.
@@ -114,6 +116,8 @@ type Orders struct {
 	Images string `json:"images,omitempty"`
 	// Environments is the version of the list of environments that it is to have.
 	Environments string `json:"environments,omitempty"`
+	// Encrypt is Settings.Encrypt as it is now.
+	Encrypt bool `json:"encrypt,omitempty"`
 	// LentAnyway are the UUIDs of GPUs that are lent out although somebody
 	// outside gpulab uses them.
 	LentAnyway []string `json:"lentAnyway,omitempty"`

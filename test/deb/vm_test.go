@@ -83,23 +83,30 @@ var accelerators = []accelerator{
 	{[]string{"-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max,-la57"}, 10 * time.Minute, 15},
 }
 
-// bootVM starts a virtual machine with a fresh Debian, with KVM or, where that
-// does not work, emulated.
-func bootVM(t *testing.T) machine {
+// bootVM starts a virtual machine with a fresh Debian, and further packages of it.
+func bootVM(t *testing.T, packages ...string) machine {
 	t.Helper()
-	r := newRoot(t, "systemd-sysv", "dbus", "procps", "udev", "openssh-server", "linux-image-cloud-amd64", "apparmor")
+	r := newRoot(t, append([]string{"systemd-sysv", "dbus", "procps", "udev", "openssh-server", "linux-image-cloud-amd64", "apparmor"}, packages...)...)
 	m := newMachine(t, r)
-	// The wire leads on into the virtual machine.
+	// The wire leads on into virtual machines.
 	must(t, exec.Command("ip", "netns", "exec", m.name, "sh", "-ec", `
 		ip addr flush dev eth0
 		ip link add br0 type bridge
-		ip tuntap add tap0 mode tap
-		for end in eth0 tap0; do ip link set $end master br0; done
-		for end in br0 tap0; do ip link set $end up; done`))
+		ip link set eth0 master br0
+		ip link set br0 up`))
+	return m.bootAs(t, "labhead", address)
+}
+
+// bootAs starts a virtual machine with a fresh Debian on the wire, with KVM or,
+// where that does not work, emulated.
+func (m machine) bootAs(t *testing.T, host, at string) machine {
+	t.Helper()
+	tap := "tap" + at[strings.LastIndexByte(at, '.')+1:]
+	must(t, exec.Command("ip", "netns", "exec", m.name, "sh", "-ec", "ip tuntap add "+tap+" mode tap; ip link set "+tap+" master br0; ip link set "+tap+" up"))
 	work := t.TempDir()
 	key := filepath.Join(work, "key")
 	must(t, exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key))
-	disk := m.makeDisk(t, work, key)
+	disk := m.makeDisk(t, work, key, host, at)
 
 	// through is a command of ssh or scp, behind one that enters the visitor's network.
 	through := func(program string, args ...string) []string {
@@ -108,23 +115,23 @@ func bootVM(t *testing.T) machine {
 	}
 	m.command = func(ctx context.Context, script string) *exec.Cmd {
 		quoted := "'" + strings.ReplaceAll(script, "'", `'\''`) + "'"
-		args := through("ssh", "root@"+address, "LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -ec "+quoted)
+		args := through("ssh", "root@"+at, "LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -ec "+quoted)
 		return exec.CommandContext(ctx, args[0], args[1:]...)
 	}
 	m.put = func(from, to string) {
 		m.t.Helper()
-		args := through("scp", "-r", from, "root@"+address+":"+to)
+		args := through("scp", "-r", from, "root@"+at+":"+to)
 		must(m.t, exec.Command(args[0], args[1:]...))
 	}
 	for _, how := range accelerators {
-		stop, err := m.start(t, how, disk)
+		stop, err := m.start(t, how, tap, disk)
 		if err != nil {
 			t.Logf("%s: %v", how.args[1], err)
 			continue
 		}
 		t.Cleanup(stop)
 		m.slow = how.slow
-		t.Logf("a virtual machine with %s", how.args[1])
+		t.Logf("%s is a virtual machine with %s", host, how.args[1])
 		m.wait(time.Minute, isUp)
 		return m
 	}
@@ -133,7 +140,7 @@ func bootVM(t *testing.T) machine {
 }
 
 // makeDisk makes the machine's disk of its root, and returns QEMU's arguments for it.
-func (m machine) makeDisk(t *testing.T, work, key string) []string {
+func (m machine) makeDisk(t *testing.T, work, key, host, at string) []string {
 	t.Helper()
 	public, err := os.ReadFile(key + ".pub")
 	if err != nil {
@@ -142,11 +149,11 @@ func (m machine) makeDisk(t *testing.T, work, key string) []string {
 	m.write("/root/.ssh/authorized_keys", string(public))
 	m.write("/etc/ssh/sshd_config.d/test.conf", "PermitRootLogin prohibit-password\nUseDNS no\n")
 	m.write("/etc/fstab", "/dev/vda / ext4 defaults,noatime 0 1\n")
-	m.write("/etc/hostname", "labhead\n")
-	m.write("/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 labhead\n")
+	m.write("/etc/hostname", host+"\n")
+	m.write("/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 "+host+"\n")
 	m.write("/etc/machine-id", "")
 	m.write("/etc/resolv.conf", "nameserver "+visitorAddress+"\n")
-	m.write("/etc/systemd/network/10-wire.network", "[Match]\nType=ether\nKind=!*\n[Network]\nAddress="+address+"/24\nGateway="+visitorAddress+"\n")
+	m.write("/etc/systemd/network/10-wire.network", "[Match]\nType=ether\nKind=!*\n[Network]\nAddress="+at+"/24\nGateway="+visitorAddress+"\n")
 	m.root.run(`chmod 700 /root/.ssh; chmod 600 /root/.ssh/authorized_keys
 		systemctl enable systemd-networkd ssh >/dev/null 2>&1
 		systemctl mask systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer systemd-tmpfiles-clean.timer >/dev/null 2>&1`)
@@ -166,10 +173,10 @@ func (m machine) makeDisk(t *testing.T, work, key string) []string {
 }
 
 // start boots the machine one way, and returns how to end it.
-func (m machine) start(t *testing.T, how accelerator, disk []string) (stop func(), err error) {
+func (m machine) start(t *testing.T, how accelerator, tap string, disk []string) (stop func(), err error) {
 	t.Helper()
 	args := []string{"netns", "exec", m.name, "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-m", "5120", "-smp", "2",
-		"-netdev", "tap,id=wire,ifname=tap0,script=no,downscript=no", "-device", "virtio-net-pci,netdev=wire,mac=52:54:00:00:00:01", "-device", "virtio-rng-pci"}
+		"-netdev", "tap,id=wire,ifname=" + tap + ",script=no,downscript=no", "-device", "virtio-net-pci,netdev=wire,mac=52:54:00:00:00:0" + strings.TrimPrefix(tap, "tap"), "-device", "virtio-rng-pci"}
 	qemu := exec.Command("ip", append(append(args, how.args...), disk...)...)
 	var said bytes.Buffer
 	qemu.Stdout, qemu.Stderr = &said, &said

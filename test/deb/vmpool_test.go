@@ -1,0 +1,214 @@
+//go:build deb && vm
+
+package deb
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// The second machine.
+const (
+	besideName    = "gpu-two"
+	besideAddress = "10.98.0.2"
+)
+
+// TestVMPool is a lab of two virtual machines, with what containers have not: homes
+// of the head that the other mounts over NFS, what goes between the two encrypted
+// with WireGuard, and machines that are rebooted.
+func TestVMPool(t *testing.T) {
+	packages := current(t)
+	head := bootVM(t, "nfs-kernel-server", "nfs-common", "wireguard-tools", "tcpdump")
+	p := &vmPool{life: life{machine: head}, beside: head.bootAs(t, besideName, besideAddress)}
+	for _, m := range []machine{head, p.beside} {
+		m.put(packages, "/packages")
+	}
+	p.install = "apt-get -q -y install /packages/*.deb"
+	p.tell(t, []chapter{
+		{"install", (*life).installed},
+		{"what the lab is to be", func(l *life) {
+			l.run("printf 'lab: VM lab\\nstorage:\\n  export: nfs\\nnetwork:\\n  encrypt: true\\n' >/etc/gpulab/config.yaml")
+		}},
+		{"first cell", (*life).firstCell},
+		{"join", p.chapter(p.join)},
+		{"encrypted", p.chapter(p.encrypted)},
+		{"a notebook on the other machine", p.chapter(p.notebook)},
+		{"the export is away", p.chapter(p.exportAway)},
+		{"the other machine is rebooted", p.chapter(p.besideRebooted)},
+		{"the head is rebooted", p.chapter(p.headRebooted)},
+		{"no longer encrypted", p.chapter(p.opened)},
+		{"leave", p.chapter(p.left)},
+	})
+}
+
+type vmPool struct {
+	life
+	beside machine
+}
+
+// chapter is one that has both machines.
+func (p *vmPool) chapter(run func()) func(*life) {
+	return func(l *life) {
+		p.life = *l
+		p.beside.t = l.t
+		run()
+		*l = p.life
+	}
+}
+
+var joinCode = regexp.MustCompile(`gpulab join (\S+)`)
+
+func (p *vmPool) join() {
+	p.beside.run(p.install)
+	code := joinCode.FindStringSubmatch(p.run("gpulab invite-node"))
+	if code == nil {
+		p.t.Fatal("no line to join with")
+	}
+	began := time.Now()
+	p.t.Log(p.beside.run("gpulab join " + code[1] + " --gpus simulated"))
+	p.t.Logf("in the pool %s after the line was entered", time.Since(began).Round(time.Second))
+	p.t.Log(p.run("gpulab nodes"))
+}
+
+// Interfaces between the two machines, and what the kernel listens on for them.
+const tunnels = `ls /sys/class/net | grep '^flannel'; ss -Hlun 'sport = :51820 or sport = :8472' | awk '{ sub(/.*:/, "", $4); print $4 }' | sort -u`
+
+// encrypted: what pods say crosses the wire in WireGuard's packets alone.
+func (p *vmPool) encrypted() {
+	for _, m := range []machine{p.machine, p.beside} {
+		if got := m.run(tunnels); got != "flannel-wg\n51820" {
+			p.t.Errorf("the way to the other machine is %q", got)
+		}
+	}
+	p.run("rm -f /root/wire; timeout 600 tcpdump -q -n -i eth0 -w /root/wire host " + besideAddress + " and udp >/dev/null 2>&1 & sleep 5")
+	p.run("gpulab kubectl -n gpulab-system delete pod --ignore-not-found said; sleep 1") // traffic between the API and a pod's machine
+	p.launchBeside("Wire")
+	p.kernel.Run("import urllib.request; urllib.request.urlopen('http://packages.gpulab-system.svc/-/health').read()")
+	p.run("pkill tcpdump; sleep 2")
+	if got := p.run("tcpdump -n -r /root/wire 2>/dev/null | awk '{ print $3, $5 }' | grep -o '\\.[0-9]*[: ]*$' | tr -d '.: ' | sort -u"); got != "51820" {
+		p.t.Errorf("packets to the other machine's UDP ports %q", got)
+	}
+	if got := p.run("wg show flannel-wg transfer | awk '{ print ($2 > 10000 && $3 > 10000) }'"); got != "1" {
+		p.t.Errorf("WireGuard has carried nothing: %s", p.run("wg show flannel-wg"))
+	}
+}
+
+// launchBeside starts a notebook on the other machine, and a kernel in it.
+func (p *vmPool) launchBeside(name string) {
+	p.run("gpulab nodes cordon labhead --reason 'the other one is wanted'")
+	defer p.run("gpulab nodes uncordon labhead")
+	p.browser.Open(pages + "/")
+	p.browser.Launch(pages, "gpu", name)
+	p.browser.WaitJupyterLab(notebooksAt, handle)
+	p.kernel = lab.NewKernel(p.browser)
+	if got := p.run("gpulab kubectl -n user-" + handle + " get pods -o 'jsonpath={.items[*].spec.nodeName}'"); !strings.Contains(got, besideName) {
+		p.t.Fatalf("the notebook is on %s", got)
+	}
+}
+
+// notebook: homes are the head's, mounted over NFS, with the same owner.
+func (p *vmPool) notebook() {
+	if got := p.beside.run("findmnt -n -o FSTYPE /var/lib/gpulab/homes"); got != "nfs4" {
+		p.t.Errorf("homes are mounted over %q", got)
+	}
+	p.kernel.Run("open('from-beside', 'w').write('written far from the disk')")
+	if got := p.run("cat /var/lib/gpulab/homes/*/from-beside; stat -c ' %u' /var/lib/gpulab/homes/*/from-beside"); !strings.HasPrefix(got, "written far from the disk 2") {
+		p.t.Errorf("on the head it is %q", got)
+	}
+}
+
+// exportAway: who writes waits, and nothing is lost.
+func (p *vmPool) exportAway() {
+	p.run("systemctl stop nfs-server")
+	said := make(chan string, 1)
+	go func() {
+		said <- p.kernel.Run("import os\nwith open('waits', 'w') as f:\n    f.write('all of it')\n    f.flush()\n    os.fsync(f.fileno())\nprint('written')")
+	}()
+	select {
+	case got := <-said:
+		p.t.Errorf("without the head's export a cell wrote: %s", got)
+	case <-time.After(time.Minute):
+	}
+	p.run("systemctl start nfs-server")
+	select {
+	case got := <-said:
+		if got != "written" {
+			p.t.Errorf("with the export back the cell said %q", got)
+		}
+	case <-time.After(p.patience(time.Minute)):
+		p.t.Fatal("the cell still waits")
+	}
+	if got := p.run("cat /var/lib/gpulab/homes/*/waits"); got != "all of it" {
+		p.t.Errorf("on the head there is %q", got)
+	}
+}
+
+const besideReady = "gpulab nodes | grep -q '^" + besideName + " .* ready '"
+
+func (p *vmPool) besideRebooted() {
+	was := p.beside.run(bootTime)
+	began := time.Now()
+	p.beside.run("systemctl reboot")
+	p.wait(time.Minute, "! "+besideReady)
+	p.t.Logf("noticed after %s", time.Since(began).Round(time.Second))
+	p.beside.again(was)
+	p.wait(3*time.Minute, besideReady)
+	p.t.Logf("in the pool again after %s", time.Since(began).Round(time.Second))
+	if got := p.beside.run(tunnels); got != "flannel-wg\n51820" {
+		p.t.Errorf("after a reboot the way to the head is %q", got)
+	}
+	p.browser.Open(pages + "/")
+	p.browser.WaitText("#mine", "Start again")
+	p.launchBeside("After")
+	if got := p.kernel.Run("print(open('waits').read())"); got != "all of it" {
+		p.t.Errorf("after a reboot a notebook reads %q", got)
+	}
+}
+
+// headRebooted: a kernel on the other machine goes on.
+func (p *vmPool) headRebooted() {
+	p.kernel.Run("kept = 6 * 7")
+	was := p.run(bootTime)
+	began := time.Now()
+	p.run("systemctl reboot")
+	p.again(was)
+	p.ready(3 * time.Minute)
+	p.wait(3*time.Minute, besideReady)
+	p.t.Logf("the pool is there again after %s", time.Since(began).Round(time.Second))
+	p.browser.Open(notebooksAt + "/user/" + handle + "/after/lab")
+	p.browser.WaitJupyterLab(notebooksAt, handle)
+	if got := p.kernel.Run("print(kept, open('waits').read())"); got != "42 all of it" {
+		p.t.Errorf("over a reboot of the head a kernel on the other machine kept %q", got)
+	}
+}
+
+// opened: the head ends the encryption, and the other machine follows, with its
+// notebook at work.
+func (p *vmPool) opened() {
+	p.run("sed -i 's/encrypt: true/encrypt: false/' /etc/gpulab/config.yaml && gpulab init --yes")
+	for _, m := range []machine{p.machine, p.beside} {
+		m.wait(2*time.Minute, "[ \"$("+tunnels+")\" = \"$(printf 'flannel.1\\n8472')\" ]")
+	}
+	p.wait(2*time.Minute, besideReady)
+	if got := p.kernel.Run("import urllib.request; print(kept, urllib.request.urlopen('http://packages.gpulab-system.svc/-/health').status)"); got != "42 200" {
+		p.t.Errorf("without encryption a kernel on the other machine says %q", got)
+	}
+}
+
+// left: nothing of gpulab is left on the other machine, nor of its mounts.
+func (p *vmPool) left() {
+	p.beside.run("gpulab leave --yes && apt-get -q -y purge gpulab gpulab-images")
+	for _, kept := range []string{"findmnt -n -t nfs4", "ls -d " + filepath.Join("/var/lib/gpulab", "*"), "ls /sys/class/net | grep -E 'flannel|cni'"} {
+		if got := p.beside.run0(kept + " 2>/dev/null"); got != "" {
+			p.t.Errorf("%s: %s", kept, got)
+		}
+	}
+	if got := p.run("gpulab nodes"); strings.Contains(got, besideName) {
+		p.t.Errorf("the head still knows of it:\n%s", got)
+	}
+}
