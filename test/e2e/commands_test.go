@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/wireguard"
 	"github.com/gpulab/gpulab/test/lab"
 )
 
@@ -148,6 +149,15 @@ func testPreflight(t *testing.T, a *appliance) {
 		defer a.MustRun(a.ctx, "rm", "/tmp/small.yaml")
 		result := a.Gpulab(a.ctx, "init", "--yes", "--gpus", "simulated", "--config", "/tmp/small.yaml")
 		checkFailure(t, result, exitPreflight, "10 GiB")
+	})
+	t.Run("encryption", func(t *testing.T) {
+		a.WriteFile("/tmp/encrypt.yaml", "network: {encrypt: true}\n")
+		defer a.MustRun(a.ctx, "rm", "/tmp/encrypt.yaml")
+		result := a.Gpulab(a.ctx, "init", "--yes", "--gpus", "simulated", "--address", "203.0.113.1", "--config", "/tmp/encrypt.yaml")
+		checkFailure(t, result, exitPreflight, "203.0.113.1 is not an address of this machine")
+		if missing := wireguard.Look("/") != nil; missing != strings.Contains(result.Stdout+result.Stderr, "This machine's kernel has no WireGuard") {
+			t.Errorf("the kernel is without WireGuard: %v\n%s%s", missing, result.Stdout, result.Stderr)
+		}
 	})
 	t.Run("misspelt configuration", func(t *testing.T) {
 		a.WriteFile("/tmp/wrong.yaml", "adresses: 10.99.0.1\n")
