@@ -331,7 +331,7 @@ func (g *agent) tokenFile() string   { return filepath.Join(g.cfg.DataDir, "k3s-
 // a k3s that runs. The first time the head gives it a credential.
 func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt embedk8s.Runtime) error {
 	return g.boot.do(stageKubernetes, func(st *stage) error {
-		if err := canEncrypt(g.cfg.Network.Encrypt); err != nil {
+		if err := canEncrypt(g.encrypts()); err != nil {
 			return err
 		}
 		cluster := g.cluster.Load()
@@ -346,6 +346,10 @@ func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt e
 			}
 			g.keeper.Store(keeper)
 			g.cluster.Store(cluster)
+		}
+		// The head may have said something else meanwhile.
+		if err := cluster.Encrypt(g.encrypts()); err != nil {
+			return err
 		}
 		if !cluster.Admitted() {
 			token, err := g.client.Token(ctx)
@@ -473,6 +477,9 @@ func (g *agent) report(ctx context.Context) error {
 		if keeper := g.keeper.Load(); keeper != nil {
 			report.Images = keeper.told()
 		}
+		g.mu.Lock()
+		report.Encrypts, report.CannotEncrypt = g.file.Settings.Encrypt, g.cannotEncrypt
+		g.mu.Unlock()
 		return report
 	})
 	for pause := reconnectFirst; ; {
@@ -557,7 +564,9 @@ func (g *agent) obey(o nodeapi.Orders) {
 		keeper.obey(o.Images)
 	}
 	g.environments.obey(o.Environments)
-	g.encrypt(o.Encrypt)
+	if !o.Starting {
+		g.encrypt(o.Encrypt)
+	}
 	if o.Leave {
 		g.leave.Do(func() { close(g.left) })
 	}

@@ -29,29 +29,49 @@ func tunnelPort(encrypted bool) int {
 	return wireguard.OpenPort
 }
 
-// encrypt begins or ends encrypting, as the head wants it: k3s alone is started anew for it, and notebooks go on.
-func (g *agent) encrypt(on bool) {
+// encrypts tells whether the head has said that this machine is to encrypt.
+func (g *agent) encrypts() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.file.Settings.Encrypt == on {
-		return
+	return g.file.Settings.Encrypt
+}
+
+// encrypt begins or ends encrypting, as the head wants it: k3s alone is started anew for it, and notebooks go on. Where the
+// kernel cannot, k3s does not come up, Kubernetes places nothing here, and the head is told why.
+func (g *agent) encrypt(on bool) {
+	err := canEncrypt(on)
+	g.mu.Lock()
+	news := g.file.Settings.Encrypt != on
+	if err != nil && !g.cannotEncrypt {
+		slog.Error("this machine cannot encrypt what goes between machines, as the head does: nothing starts here", "err", err)
 	}
-	if err := canEncrypt(on); err != nil {
-		if !g.cannotEncrypt {
-			slog.Error("the head encrypts what goes between machines, and this one cannot: its pods reach nobody on others", "err", err)
+	g.file.Settings.Encrypt, g.cannotEncrypt = on, err != nil
+	if news {
+		slog.Info("what goes between machines", "encrypted", on)
+		if err := g.file.save(); err != nil {
+			slog.Warn("what the head wants could not be kept", "err", err)
 		}
-		g.cannotEncrypt = true
-		return
 	}
+	g.mu.Unlock()
 	if cluster := g.cluster.Load(); cluster != nil {
 		if err := cluster.Encrypt(on); err != nil {
 			slog.Warn("encryption between machines could not be changed; trying again", "wanted", on, "err", err)
-			return
 		}
 	}
-	slog.Info("what goes between machines", "encrypted", on)
-	g.file.Settings.Encrypt, g.cfg.Network.Encrypt, g.cannotEncrypt = on, on, false
-	if err := g.file.save(); err != nil {
-		slog.Warn("what the head wants could not be kept", "err", err)
-	}
 }
+
+// encryptionSentence says why a machine does not encrypt as the lab does, "" where it does.
+func encryptionSentence(name string, wanted bool, m toldEncryption) string {
+	switch {
+	case wanted && m.cannot:
+		return fmt.Sprintf("The kernel of %s has no WireGuard, by which this lab encrypts what goes between machines; `gpulab doctor` there says what to do.", name)
+	case m.encrypts == wanted:
+		return ""
+	case wanted:
+		return fmt.Sprintf("%s does not encrypt yet what goes between machines. If that stays so, its gpulab is of an earlier version: upgrade it there.", name)
+	}
+	return fmt.Sprintf("%s still encrypts what goes between machines.", name)
+}
+
+// toldEncryption is what a machine has told of it.
+type toldEncryption struct{ encrypts, cannot bool }

@@ -84,12 +84,13 @@ func (f *joinedFile) config() Config {
 // inputs is a digest of what the agent was started with.
 func (f *joinedFile) inputs() (string, error) {
 	what := *f
-	what.Head, what.Names, what.Settings.URL = nil, nil, "" // followed by a running agent
+	// Followed by a running agent.
+	what.Head, what.Names, what.Settings.URL, what.Settings.Encrypt = nil, nil, "", false
 	data, err := json.Marshal(what)
 	if err != nil {
 		return "", err
 	}
-	c := f.config()
+	c := what.config()
 	own, err := c.digest(nil)
 	sum := sha256.Sum256(append(data, own...))
 	return hex.EncodeToString(sum[:8]), err

@@ -104,6 +104,8 @@ func (l *appliance) joinedNodes(ctx context.Context) []ctl.Node {
 			node.State, node.Detail = ctl.NodeNotReady, skewSentence(nodeapi.Skew(n.Name, n.Version, version.Version))
 		case !n.reported || !n.registered:
 			node.State, node.Detail = ctl.NodeStarting, strings.TrimSpace("it is on its way into the pool. "+imageSentence(l.called(n.Name), n.images))
+		case encryptionSentence(l.called(n.Name), l.cfg.Network.Encrypt, n.encryption) != "":
+			node.State, node.Detail = ctl.NodeNotReady, encryptionSentence(l.called(n.Name), l.cfg.Network.Encrypt, n.encryption)
 		case n.notReady != "":
 			node.State, node.Detail = ctl.NodeNotReady, n.notReady
 		case n.ahead != 0:

@@ -69,6 +69,7 @@ type machine struct {
 	images   *nodeapi.ImageState
 	// environments is nil where it does not tell.
 	environments *nodeapi.EnvironmentState
+	encryption   toldEncryption
 	check        poolCheck
 }
 
@@ -330,7 +331,7 @@ func firstSentence(text string) string {
 
 // Orders implements nodeapi.Head.
 func (p *pool) Orders(nodes.Node) nodeapi.Orders {
-	o := nodeapi.Orders{Places: p.places(), Encrypt: p.lab.cfg.Network.Encrypt}
+	o := nodeapi.Orders{Places: p.places(), Encrypt: p.lab.cfg.Network.Encrypt, Starting: p.lab.client.Load() == nil}
 	if parts := p.lab.attached.Load(); parts != nil {
 		o.LentAnyway = parts.lending.lentAnyway()
 	}
@@ -366,6 +367,7 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	if m != nil {
 		news = !sameImages(m.images, r.Images) || !sameEnvironments(m.environments, r.Environments)
 		m.at, m.snapshot, m.features, m.ahead, m.host, m.images, m.environments = time.Now(), s, r.Features, r.ClockOff, r.Host, r.Images, r.Environments
+		m.encryption = toldEncryption{r.Encrypts, r.CannotEncrypt}
 	}
 	p.mu.Unlock()
 	if m != nil {
@@ -594,6 +596,7 @@ func (p *pool) describe(ctx context.Context) []nodeStatus {
 		p.mu.Lock()
 		if m := p.heard[n.Name]; m != nil {
 			s.snapshot, s.reported, s.host, s.ahead, s.images, s.environments = m.snapshot, !m.at.IsZero(), m.host, m.ahead, toldImages(m.images), toldEnvironments(m.environments)
+			s.encryption = m.encryption
 		}
 		p.mu.Unlock()
 		out = append(out, s)
@@ -613,6 +616,7 @@ type nodeStatus struct {
 	ahead      time.Duration // its clock
 	host       *nodeapi.Host
 	images     *ctl.NodeImages
+	encryption toldEncryption
 	// environments is nil where it has all, or does not tell.
 	environments *ctl.NodeEnvironments
 }

@@ -12,8 +12,8 @@ func probeEncryption(h host, opts Options) []Finding {
 		return []Finding{{
 			Probe: "encryption", State: Fail,
 			Seen:  sentence(err.Error()),
-			Means: "Notebooks of different machines reach neither each other's hub nor the head: network.encrypt in the head's configuration asks for WireGuard.",
-			Mend:  "Run `apt-get install --only-upgrade linux-image-amd64`, then `reboot`; or take network.encrypt out of the head's configuration, and run `gpulab init` there.",
+			Means: "Notebooks of different machines reach neither the hub nor the head: network.encrypt in the head's configuration asks for WireGuard.",
+			Mend:  "Install the kernel's modules (`apt-get install linux-image-amd64` on Debian, `apt-get install linux-modules-extra-$(uname -r)` on Ubuntu), then `reboot`; or take network.encrypt out of the head's configuration, and run `gpulab init` there.",
 		}}
 	}
 	return []Finding{{Probe: "encryption", State: OK, Seen: "This machine can encrypt traffic of notebooks between machines."}}

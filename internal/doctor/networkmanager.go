@@ -4,11 +4,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/wireguard"
 )
 
 // probeNetworkManager: NetworkManager takes interfaces it finds for its own
 // unless told otherwise, and then changes routes of pods.
-func probeNetworkManager(h host, _ Options) []Finding {
+func probeNetworkManager(h host, opts Options) []Finding {
 	processes, err := h.processes(h.root)
 	if err != nil || !slices.ContainsFunc(processes, func(p process) bool { return p.name == "NetworkManager" }) {
 		return []Finding{{Probe: "networkmanager", State: OK, Seen: "NetworkManager does not run here."}}
@@ -18,7 +20,8 @@ func probeNetworkManager(h host, _ Options) []Finding {
 		for _, file := range files {
 			for line := range strings.Lines(h.read(filepath.Join(folder, filepath.Base(file)))) {
 				line = strings.TrimSpace(line)
-				if strings.HasPrefix(line, "unmanaged-devices") && strings.Contains(line, "interface-name:cni") {
+				if strings.HasPrefix(line, "unmanaged-devices") && strings.Contains(line, "interface-name:cni") &&
+					(!opts.Encrypt || strings.Contains(line, "flannel*") || strings.Contains(line, wireguard.Link)) {
 					return []Finding{{Probe: "networkmanager", State: OK, Seen: "NetworkManager leaves the pods' network alone."}}
 				}
 			}

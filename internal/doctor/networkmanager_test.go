@@ -21,6 +21,12 @@ func TestNetworkManager(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	finds(t, h, "networkmanager", Options{}, OK, "leaves")
+	finds(t, h, "networkmanager", Options{Encrypt: true}, OK, "leaves")
+	earlier := "[keyfile]\nunmanaged-devices=interface-name:cni0;interface-name:flannel.*\n"
+	old := machine(t, map[string]string{"/etc/NetworkManager/conf.d/gpulab.conf": earlier})
+	processList(process{812, "NetworkManager", "/usr/sbin/NetworkManager"})(&old)
+	finds(t, old, "networkmanager", Options{}, OK, "leaves")
+	finds(t, old, "networkmanager", Options{Encrypt: true}, Warn, "leave the pods' network alone")
 	if content, err := os.ReadFile(h.path("/etc/NetworkManager/conf.d/gpulab.conf")); err != nil || !strings.HasPrefix(string(content), "[keyfile]\nunmanaged") {
 		t.Errorf("%v: %s", err, content)
 	}

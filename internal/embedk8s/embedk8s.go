@@ -100,9 +100,6 @@ func (c *Cluster) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := c.closeOther(); err != nil {
-			return err
-		}
 		c.child.Store(child)
 		run, stop := context.WithCancel(ctx)
 		go func() {
@@ -160,6 +157,9 @@ func (c *Cluster) Encrypt(on bool) error {
 		return nil
 	}
 	if _, err := c.Prepare(); err != nil {
+		c.mu.Lock()
+		c.cfg.Encrypt = !on // it is still to be done
+		c.mu.Unlock()
 		return err
 	}
 	c.Restart()
@@ -179,6 +179,9 @@ func (c *Cluster) closeOther() error {
 		return nil
 	}
 	if out, err := exec.Command("ip", "link", "delete", other).CombinedOutput(); err != nil {
+		if _, gone := net.InterfaceByName(other); gone != nil {
+			return nil
+		}
 		return fmt.Errorf("the interface %s: %w: %s", other, err, strings.TrimSpace(string(out)))
 	}
 	return nil
@@ -211,6 +214,7 @@ func (c *Cluster) newChild() (*supervise.Child, error) {
 		Dir:         c.cfg.DataDir,
 		LogFile:     filepath.Join(c.cfg.DataDir, "log", "k3s.log"),
 		PIDFile:     filepath.Join(c.cfg.DataDir, "k3s.pid"),
+		Before:      c.closeOther,
 		StopTimeout: 30 * time.Second,
 		Adopt:       true,
 		MinBackoff:  time.Second,

@@ -88,6 +88,10 @@ type Report struct {
 	Images *ImageState `json:"images,omitempty"`
 	// Environments is how far it is with the lab's; nil from one that does not tell.
 	Environments *EnvironmentState `json:"environments,omitempty"`
+	// Encrypts is what Orders.Encrypt said last; CannotEncrypt says that its kernel
+	// cannot.
+	Encrypts      bool `json:"encrypts,omitempty"`
+	CannotEncrypt bool `json:"cannotEncrypt,omitempty"`
 	// ClockOff is how far the machine's clock is ahead of the head's, which has
 	// put the snapshot on its own; 0 where that does not matter.
 	ClockOff time.Duration `json:"-"`
@@ -116,8 +120,10 @@ type Orders struct {
 	Images string `json:"images,omitempty"`
 	// Environments is the version of the list of environments that it is to have.
 	Environments string `json:"environments,omitempty"`
-	// Encrypt is Settings.Encrypt as it is now.
-	Encrypt bool `json:"encrypt,omitempty"`
+	// Encrypt is Settings.Encrypt as it is now. Starting says that the head's
+	// Kubernetes does not go by it yet, nor should the machine.
+	Encrypt  bool `json:"encrypt,omitempty"`
+	Starting bool `json:"starting,omitempty"`
 	// LentAnyway are the UUIDs of GPUs that are lent out although somebody
 	// outside gpulab uses them.
 	LentAnyway []string `json:"lentAnyway,omitempty"`

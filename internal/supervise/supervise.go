@@ -46,6 +46,9 @@ type Spec struct {
 	// that a child which outlives us never writes into a broken pipe. Without
 	// a file only the last lines are kept, in memory.
 	LogFile string
+	// Before is called before each start, nil for nothing. While it fails the child
+	// is not started, and tried again as after a failure of its own.
+	Before func() error
 	// StopTimeout is how long SIGTERM may take before SIGKILL. Default 10 s.
 	StopTimeout time.Duration
 	// PIDFile records the running child, so that the next owner finds it.
@@ -209,6 +212,11 @@ func (c *Child) runOnce(ctx context.Context, adopted *process) error {
 
 // start launches the process in a group of its own.
 func (c *Child) start() (*process, error) {
+	if c.spec.Before != nil {
+		if err := c.spec.Before(); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.spec.Name, err)
+		}
+	}
 	cmd := exec.Command(c.spec.Path, c.spec.Args...)
 	cmd.Env, cmd.Dir = c.spec.Env, c.spec.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -2,11 +2,13 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -65,6 +67,28 @@ func TestRestartsAKilledChild(t *testing.T) {
 	if got := c.State(); got.Restarts != 1 || !strings.Contains(got.LastExit, "killed") {
 		t.Errorf("state after the restart: %+v", got)
 	}
+}
+
+// What has to be done before each start is; while it fails nothing is started.
+func TestBefore(t *testing.T) {
+	var calls atomic.Int32
+	spec := sh("exec sleep 60")
+	spec.Before = func() error {
+		if calls.Add(1) < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	c := New(spec)
+	run(t, c)
+	eventually(t, "the first start", func() bool { return c.State().Running })
+	if n := calls.Load(); n != 3 {
+		t.Errorf("started after %d calls", n)
+	}
+	if err := syscall.Kill(c.State().PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a call before the next start", func() bool { return calls.Load() == 4 && c.State().Running })
 }
 
 func TestStopEndsTheWholeGroupEvenIfItIgnoresSIGTERM(t *testing.T) {

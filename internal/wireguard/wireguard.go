@@ -32,6 +32,9 @@ func Look(root string) error {
 	if _, err := os.Stat(filepath.Join(root, "sys/module/wireguard")); err == nil {
 		return nil
 	}
+	if off, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/modules_disabled")); err == nil && strings.TrimSpace(string(off)) == "1" {
+		return ErrMissing
+	}
 	release, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease"))
 	if err != nil {
 		return err

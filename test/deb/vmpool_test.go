@@ -3,6 +3,7 @@
 package deb
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -32,7 +33,7 @@ func TestVMPool(t *testing.T) {
 	p.tell(t, []chapter{
 		{"install", (*life).installed},
 		{"what the lab is to be", func(l *life) {
-			l.run("printf 'lab: VM lab\\nstorage:\\n  export: nfs\\nnetwork:\\n  encrypt: true\\n' >/etc/gpulab/config.yaml")
+			l.run("mkdir -p /etc/gpulab; printf 'lab: VM lab\\nstorage:\\n  export: nfs\\nnetwork:\\n  encrypt: true\\n' >/etc/gpulab/config.yaml")
 		}},
 		{"first cell", (*life).firstCell},
 		{"join", p.chapter(p.join)},
@@ -42,6 +43,7 @@ func TestVMPool(t *testing.T) {
 		{"the other machine is rebooted", p.chapter(p.besideRebooted)},
 		{"the head is rebooted", p.chapter(p.headRebooted)},
 		{"no longer encrypted", p.chapter(p.opened)},
+		{"encrypted anew while the other machine is off", p.chapter(p.encryptedAlone)},
 		{"leave", p.chapter(p.left)},
 	})
 }
@@ -54,10 +56,8 @@ type vmPool struct {
 // chapter is one that has both machines.
 func (p *vmPool) chapter(run func()) func(*life) {
 	return func(l *life) {
-		p.life = *l
 		p.beside.t = l.t
 		run()
-		*l = p.life
 	}
 }
 
@@ -80,21 +80,29 @@ const tunnels = `ls /sys/class/net | grep '^flannel'; ss -Hlun 'sport = :51820 o
 
 // encrypted: what pods say crosses the wire in WireGuard's packets alone.
 func (p *vmPool) encrypted() {
-	for _, m := range []machine{p.machine, p.beside} {
-		if got := m.run(tunnels); got != "flannel-wg\n51820" {
-			p.t.Errorf("the way to the other machine is %q", got)
-		}
+	p.waitTunnels("flannel-wg", "51820")
+	for file, filter := range map[string]string{"udp": "host " + besideAddress + " and udp", "pods": "net 10.42.0.0/16"} {
+		p.run("tcpdump -Z root -U -q -n -i eth0 -w /root/" + file + ".pcap '" + filter + "' >/dev/null 2>/root/" + file + ".said & sleep 5; pgrep -f " + file + ".pcap >/dev/null || { cat /root/" + file + ".said; exit 1; }")
 	}
-	p.run("rm -f /root/wire; timeout 600 tcpdump -q -n -i eth0 -w /root/wire host " + besideAddress + " and udp >/dev/null 2>&1 & sleep 5")
-	p.run("gpulab kubectl -n gpulab-system delete pod --ignore-not-found said; sleep 1") // traffic between the API and a pod's machine
 	p.launchBeside("Wire")
 	p.kernel.Run("import urllib.request; urllib.request.urlopen('http://packages.gpulab-system.svc/-/health').read()")
-	p.run("pkill tcpdump; sleep 2")
-	if got := p.run("tcpdump -n -r /root/wire 2>/dev/null | awk '{ print $3, $5 }' | grep -o '\\.[0-9]*[: ]*$' | tr -d '.: ' | sort -u"); got != "51820" {
-		p.t.Errorf("packets to the other machine's UDP ports %q", got)
+	p.run("pkill -x tcpdump || true; sleep 2")
+	if got := p.run(`tcpdump -n -r /root/udp.pcap 2>/dev/null | awk '{ print $5 }' | sed -n 's/.*\.\([0-9]*\):$/\1/p' | sort -u`); got != "51820" {
+		p.t.Errorf("packets between the machines go to UDP ports %q", got)
 	}
-	if got := p.run("wg show flannel-wg transfer | awk '{ print ($2 > 10000 && $3 > 10000) }'"); got != "1" {
+	if got := p.run0("tcpdump -n -r /root/pods.pcap 2>/dev/null | head -n 3"); got != "" {
+		p.t.Errorf("what pods say is on the wire: %s", got)
+	}
+	if got := p.run("wg show flannel-wg transfer | awk '$2 > 10000 && $3 > 10000 { n = 1 } END { print n+0 }'"); got != "1" {
 		p.t.Errorf("WireGuard has carried nothing: %s", p.run("wg show flannel-wg"))
+	}
+}
+
+// waitTunnels waits until both machines have this interface to each other alone.
+func (p *vmPool) waitTunnels(link, port string) {
+	p.t.Helper()
+	for _, m := range []machine{p.machine, p.beside} {
+		m.wait(2*time.Minute, "[ \"$("+tunnels+")\" = \"$(printf '"+link+"\\n"+port+"')\" ]")
 	}
 }
 
@@ -106,7 +114,7 @@ func (p *vmPool) launchBeside(name string) {
 	p.browser.Launch(pages, "gpu", name)
 	p.browser.WaitJupyterLab(notebooksAt, handle)
 	p.kernel = lab.NewKernel(p.browser)
-	if got := p.run("gpulab kubectl -n user-" + handle + " get pods -o 'jsonpath={.items[*].spec.nodeName}'"); !strings.Contains(got, besideName) {
+	if got := p.run("gpulab kubectl -n user-" + handle + ` get pods --field-selector=status.phase=Running -o 'jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}'`); !regexp.MustCompile(strings.ToLower(name) + `\S* ` + besideName).MatchString(got) {
 		p.t.Fatalf("the notebook is on %s", got)
 	}
 }
@@ -124,31 +132,31 @@ func (p *vmPool) notebook() {
 
 // exportAway: who writes waits, and nothing is lost.
 func (p *vmPool) exportAway() {
+	before := p.patience(10 * time.Second)
+	p.kernel.Run(fmt.Sprintf(`import os, threading, time
+def write():
+    time.sleep(%d)
+    with open('waits', 'w') as f:
+        f.write('all of it')
+        f.flush()
+        os.fsync(f.fileno())
+writing = threading.Thread(target=write, daemon=True)
+writing.start()`, int(before.Seconds())))
 	p.run("systemctl stop nfs-server")
-	said := make(chan string, 1)
-	go func() {
-		said <- p.kernel.Run("import os\nwith open('waits', 'w') as f:\n    f.write('all of it')\n    f.flush()\n    os.fsync(f.fileno())\nprint('written')")
-	}()
-	select {
-	case got := <-said:
-		p.t.Errorf("without the head's export a cell wrote: %s", got)
-	case <-time.After(time.Minute):
+	time.Sleep(before + time.Minute)
+	if got := p.run0("cat /var/lib/gpulab/homes/*/waits 2>/dev/null"); got != "" {
+		p.t.Errorf("without the head's export a cell wrote %q", got)
 	}
 	p.run("systemctl start nfs-server")
-	select {
-	case got := <-said:
-		if got != "written" {
-			p.t.Errorf("with the export back the cell said %q", got)
-		}
-	case <-time.After(p.patience(time.Minute)):
-		p.t.Fatal("the cell still waits")
-	}
-	if got := p.run("cat /var/lib/gpulab/homes/*/waits"); got != "all of it" {
-		p.t.Errorf("on the head there is %q", got)
+	p.wait(4*time.Minute, "test \"$(cat /var/lib/gpulab/homes/*/waits)\" = 'all of it'")
+	p.browser.Open(notebooksAt + "/user/" + handle + "/wire/lab")
+	p.browser.WaitJupyterLab(notebooksAt, handle)
+	if got := p.kernel.Run("writing.join(60); print(writing.is_alive())"); got != "False" {
+		p.t.Errorf("with the export back the cell still waits: %s", got)
 	}
 }
 
-const besideReady = "gpulab nodes | grep -q '^" + besideName + " .* ready '"
+const besideReady = "gpulab nodes | grep -Eq '^" + besideName + " +node +ready '"
 
 func (p *vmPool) besideRebooted() {
 	was := p.beside.run(bootTime)
@@ -159,9 +167,7 @@ func (p *vmPool) besideRebooted() {
 	p.beside.again(was)
 	p.wait(3*time.Minute, besideReady)
 	p.t.Logf("in the pool again after %s", time.Since(began).Round(time.Second))
-	if got := p.beside.run(tunnels); got != "flannel-wg\n51820" {
-		p.t.Errorf("after a reboot the way to the head is %q", got)
-	}
+	p.waitTunnels("flannel-wg", "51820")
 	p.browser.Open(pages + "/")
 	p.browser.WaitText("#mine", "Start again")
 	p.launchBeside("After")
@@ -180,6 +186,8 @@ func (p *vmPool) headRebooted() {
 	p.ready(3 * time.Minute)
 	p.wait(3*time.Minute, besideReady)
 	p.t.Logf("the pool is there again after %s", time.Since(began).Round(time.Second))
+	p.browser.Open(pages + "/")
+	p.browser.WaitText("#mine", "After")
 	p.browser.Open(notebooksAt + "/user/" + handle + "/after/lab")
 	p.browser.WaitJupyterLab(notebooksAt, handle)
 	if got := p.kernel.Run("print(kept, open('waits').read())"); got != "42 all of it" {
@@ -191,12 +199,24 @@ func (p *vmPool) headRebooted() {
 // notebook at work.
 func (p *vmPool) opened() {
 	p.run("sed -i 's/encrypt: true/encrypt: false/' /etc/gpulab/config.yaml && gpulab init --yes")
-	for _, m := range []machine{p.machine, p.beside} {
-		m.wait(2*time.Minute, "[ \"$("+tunnels+")\" = \"$(printf 'flannel.1\\n8472')\" ]")
-	}
+	p.waitTunnels("flannel.1", "8472")
+	p.ready(2 * time.Minute)
 	p.wait(2*time.Minute, besideReady)
 	if got := p.kernel.Run("import urllib.request; print(kept, urllib.request.urlopen('http://packages.gpulab-system.svc/-/health').status)"); got != "42 200" {
 		p.t.Errorf("without encryption a kernel on the other machine says %q", got)
+	}
+}
+
+// encryptedAlone: a machine that was off follows when it is back.
+func (p *vmPool) encryptedAlone() {
+	p.beside.run("systemctl stop gpulab")
+	p.run("sed -i 's/encrypt: false/encrypt: true/' /etc/gpulab/config.yaml && gpulab init --yes")
+	p.wait(time.Minute, "! "+besideReady)
+	p.beside.run("systemctl start gpulab")
+	p.waitTunnels("flannel-wg", "51820")
+	p.wait(3*time.Minute, besideReady)
+	if got := p.kernel.Run("print(kept, urllib.request.urlopen('http://packages.gpulab-system.svc/-/health').status)"); got != "42 200" {
+		p.t.Errorf("after both ends changed a kernel on the other machine says %q", got)
 	}
 }
 
