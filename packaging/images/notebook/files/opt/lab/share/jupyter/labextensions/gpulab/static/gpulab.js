@@ -94,7 +94,7 @@
   // Here a notice says what is the matter until the server is back, and saves wait.
 
   const lookAgain = 2000; // ms
-  const ordered = new Set(); // paths of notebooks that are being saved in turn
+  const ordered = new Map(); // path of a notebook that is being saved in turn → whether it was cut off meanwhile
   const sent = new Map(); // path → what its save has sent, which may have arrived without the page knowing
   let back; // a promise that the server answers again; undefined while it does
   let read; // gets a file as JupyterLab does, and waits while the server does not answer
@@ -159,6 +159,7 @@
     // A save first looks at the file without its content. That of a notebook has to begin
     // anew when the server is back; it ends as one that somebody does not want any more,
     // without a word.
+    const anew = () => Object.assign(new Error("the lab is away"), { name: "ModalCancelError", away: true });
     const patient = (ask) => async (path, options) => {
       for (;;) {
         try {
@@ -166,14 +167,20 @@
         } catch (error) {
           if (!trouble(error)) throw error;
           lost(contents, error);
-          if (ordered.has(path)) throw Object.assign(new Error("the lab is away"), { name: "ModalCancelError", away: true });
+          if (ordered.has(path)) throw anew();
         }
         await back;
       }
     };
     const get = contents.get.bind(contents);
     read = patient(get);
-    contents.get = (path, options) => (options?.content === false ? read : get)(path, options);
+    contents.get = async (path, options) => {
+      if (options?.content !== false) return get(path, options);
+      const file = await read(path, options);
+      // The answer waited for a lab that was started anew, and the server has written meanwhile.
+      if (ordered.get(path)?.()) throw anew();
+      return file;
+    };
     const save = patient(contents.save.bind(contents));
     contents.save = (path, options) => {
       if (ordered.has(path)) sent.set(path, options?.content);
@@ -201,7 +208,7 @@
   // A page that was cut off first takes over what the server has written meanwhile.
   const orderly = new WeakMap(); // contexts whose saves wait for each other → what their command does besides
 
-  function inTurn(context, caughtUp) {
+  function inTurn(context, behind, caughtUp) {
     if (orderly.has(context)) return;
     const save = context.save.bind(context);
     let now, next; // the save that goes on, and the one behind it
@@ -216,7 +223,8 @@
         await caughtUp();
         changed = false;
         const { path } = context;
-        ordered.add(path);
+        const before = behind();
+        ordered.set(path, () => !before && behind());
         try {
           const done = await save();
           sent.delete(path);
@@ -251,7 +259,7 @@
   class Follower {
     constructor(app, panel, request) {
       Object.assign(this, { app, panel, request, context: panel.context });
-      inTurn(panel.context, async () => {
+      inTurn(panel.context, () => this.behind, async () => {
         await this.caughtUp();
         await this.arrived();
       });
@@ -380,7 +388,7 @@
     async catchUp(answer, runs) {
       const contents = this.app.serviceManager.contents;
       const have = this.context.contentsModel;
-      const disk = await contents.get(this.context.path, { content: false, hash: true });
+      const disk = await read(this.context.path, { content: false, hash: true });
       if (disk.hash && have.hash ? disk.hash === have.hash : disk.last_modified === have.last_modified) return false;
       const file = await contents.get(this.context.path, { type: "notebook", format: "json", content: true, hash: true });
       // Nothing is waited for from here on: what somebody types stays.
