@@ -21,14 +21,6 @@ func canEncrypt(wanted bool) error {
 	return err
 }
 
-// tunnelPort is where machines take what other machines' pods send, UDP.
-func tunnelPort(encrypted bool) int {
-	if encrypted {
-		return wireguard.Port
-	}
-	return wireguard.OpenPort
-}
-
 // encrypts tells whether the head has said that this machine is to encrypt.
 func (g *agent) encrypts() bool {
 	g.mu.Lock()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/internal/wireguard"
 )
 
 // poolCheck is how far the test of a machine's way to the head's pods is.
@@ -68,7 +69,7 @@ func (p *pool) checkPods(n nodes.Node) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkPatience)
 	defer cancel()
 	began := time.Now()
-	err := poolPods(ctx, p.lab.client.Load(), p.lab.images.Refs()[notebookImage], p.lab.id.NodeName, n.Name, tunnelPort(p.lab.cfg.Network.Encrypt))
+	err := poolPods(ctx, p.lab.client.Load(), p.lab.images.Refs()[notebookImage], p.lab.id.NodeName, n.Name, wireguard.TunnelPort(p.lab.cfg.Network.Encrypt))
 	if err != nil {
 		slog.Warn("a pod on a new machine did not reach one on the head", "machine", n.Name, "err", err)
 	}

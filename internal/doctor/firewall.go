@@ -145,10 +145,7 @@ func (w walls) blockedPods(outward string, opts Options) (direction string, wher
 
 // betweenMachines looks at what the machines of a pool send to one another.
 func (w walls) betweenMachines(outward string, encrypted bool, ports ...int) []Finding {
-	tunnel := wireguard.OpenPort
-	if encrypted {
-		tunnel = wireguard.Port
-	}
+	tunnel := wireguard.TunnelPort(encrypted)
 	var packets []packet
 	for _, port := range ports {
 		packets = append(packets, packet{hook: "input", in: outward, protocol: "tcp", port: port})

@@ -16,6 +16,14 @@ const (
 	OpenPort = 8472
 )
 
+// TunnelPort is where machines take each other's packets, UDP.
+func TunnelPort(encrypted bool) int {
+	if encrypted {
+		return Port
+	}
+	return OpenPort
+}
+
 // Link is the name of the interface to the other machines; OpenLink that without
 // encryption.
 const (
