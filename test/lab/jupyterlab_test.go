@@ -43,8 +43,13 @@ type line struct {
 	unread atomic.Int32
 	// status is what every request is answered with, as the lab does in the server's stead; 0 for none.
 	status atomic.Int32
-	mu     sync.Mutex
-	ends   []net.Conn
+	// held is whether a file that is asked for without its content waits, as at a lab that is being started anew.
+	held    atomic.Bool
+	waits   atomic.Int32 // how many have waited
+	deaf    atomic.Bool  // kernels' connections do not pass
+	mu      sync.Mutex
+	ends    []net.Conn
+	kernels []net.Conn // ends of kernels' connections
 }
 
 // serve passes connections on to an address.
@@ -90,6 +95,8 @@ func refuse(c net.Conn, status int) {
 var (
 	savesFile = regexp.MustCompile(`^PUT \S*/api/contents/`)
 	readsFile = regexp.MustCompile(`^GET \S*/api/contents/\S*\.ipynb\?\S*content=1`)
+	looksAt   = regexp.MustCompile(`^GET \S*/api/contents/\S*\.ipynb\?\S*content=0`)
+	toKernel  = regexp.MustCompile(`^GET \S*/api/kernels/\S*/channels`)
 )
 
 // saves is a connection on which it is noticed that something is saved.
@@ -105,6 +112,17 @@ func (c *saves) Read(p []byte) (int, error) {
 	case readsFile.Match(p[:n]) && c.line.unread.Load() > 0:
 		c.line.unread.Add(-1)
 		return 0, io.EOF
+	case looksAt.Match(p[:n]) && c.line.held.Load():
+		for c.line.waits.Add(1); c.line.held.Load(); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	case toKernel.Match(p[:n]):
+		if c.line.deaf.Load() {
+			return 0, io.EOF
+		}
+		c.line.mu.Lock()
+		c.line.kernels = append(c.line.kernels, c.Conn)
+		c.line.mu.Unlock()
 	case savesFile.Match(p[:n]) && c.line.last.CompareAndSwap(true, false):
 		c.last = true
 		c.line.cut.Store(true)
@@ -136,6 +154,17 @@ func (l *line) dropAll() {
 		_ = end.Close()
 	}
 	l.ends = nil
+}
+
+// dropKernels ends the connections to kernels, and lets no more pass.
+func (l *line) dropKernels() {
+	l.deaf.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range l.kernels {
+		_ = end.Close()
+	}
+	l.kernels = nil
 }
 
 // startJupyter starts a notebook server with a home of its own.
@@ -484,6 +513,38 @@ func TestSaveThatArrives(t *testing.T) {
 	if left := j.unread.Load(); left != 0 {
 		t.Errorf("the file was not asked for while the lab was away again, %d times", left)
 	}
+}
+
+// A save may look at the file while the lab is started anew, and get its answer when the server has written what was
+// printed meanwhile: it begins anew, and nobody is asked which version is right.
+func TestSaveThatWaits(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "waits.ipynb", "import time\nfor i in range(40):\n    print('line', i + 1, flush=True)\n    time.sleep(0.5)", "")
+	b := j.browser(t)
+	j.open(b, "waits.ipynb")
+	runCells(b, 1)
+	b.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
+	time.Sleep(6 * time.Second) // the save because of the run is over
+	Evaluate[bool](b, `async () => { `+codeCells+`[1].querySelector(".cm-content").focus(); return true }`)
+	b.Type("# typed")
+	j.held.Store(true)
+	b.Press("s", kb.ModifierCtrl)
+	for end := time.Now().Add(time.Minute); j.waits.Load() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the save does not look at the file")
+		}
+	}
+	j.dropKernels()
+	j.within(t, time.Minute, "the file has what was printed meanwhile", "waits.ipynb", func(cells []fileCell) bool {
+		return strings.Contains(cells[0].text(), "line 40\n")
+	})
+	j.held.Store(false)
+	time.Sleep(time.Second)
+	j.deaf.Store(false)
+	j.within(t, time.Minute, "the file has both", "waits.ipynb", func(cells []fileCell) bool {
+		noQuestion(b)
+		return cells[0].text() == lines(40) && fmt.Sprint(cells[1].Source) == "[# typed]"
+	})
 }
 
 // While the lab does not answer, is starting, or has stopped the notebook, the page says so
