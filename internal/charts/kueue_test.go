@@ -25,7 +25,8 @@ func TestKueue(t *testing.T) {
 		}
 	}
 	container := at(t, deployment, "spec", "template", "spec", "containers", 0)
-	for path, want := range map[string]any{"image": "gpulab.local/kueue:0123456789ab", "resources.limits.cpu": nil, "resources.requests.cpu": "10m"} {
+	for path, want := range map[string]any{"image": "gpulab.local/kueue:0123456789ab", "resources.limits.cpu": nil, "resources.requests.cpu": "10m",
+		"readinessProbe.timeoutSeconds": float64(5), "livenessProbe.timeoutSeconds": float64(5), "livenessProbe.failureThreshold": float64(8)} {
 		if got := dotted(t, container, path); got != want {
 			t.Errorf("%s is %v, want %v", path, got, want)
 		}

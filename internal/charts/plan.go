@@ -225,6 +225,9 @@ func kueue(in Inputs) Release {
 			"fullnameOverride": "kueue",
 			"enablePrometheus": false,
 			"controllerManager": map[string]any{
+				// Slow is not dead: one that is restarted while the machine is busy has to read all there is again.
+				"readinessProbe": map[string]any{"timeoutSeconds": 5},
+				"livenessProbe":  map[string]any{"timeoutSeconds": 5, "failureThreshold": 8},
 				"manager": map[string]any{
 					"image":             map[string]any{"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"},
 					"priorityClassName": "gpulab-system",
