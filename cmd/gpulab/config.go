@@ -109,6 +109,8 @@ type Config struct {
 	Environments EnvironmentsConfig `json:"environments,omitzero"`
 	// Packages says where pip in notebooks gets packages from.
 	Packages PackagesConfig `json:"packages,omitzero"`
+	// Models says where notebooks get models from.
+	Models ModelsConfig `json:"models,omitzero"`
 	// Files says where people bring files in and out.
 	Files FilesConfig `json:"files,omitzero"`
 	// Mail is the server that takes the lab's mails.
@@ -290,6 +292,9 @@ func (c *Config) setDefaults() {
 	if c.Packages.Cache == "" {
 		c.Packages.Cache = "20Gi"
 	}
+	if c.Models.Cache == "" {
+		c.Models.Cache = "50Gi"
+	}
 }
 
 func (c *Config) check() error {
@@ -376,6 +381,9 @@ func (c *Config) check() error {
 		return fmt.Errorf("environments.debian: %w", err)
 	}
 	if err := c.Packages.check(); err != nil {
+		return err
+	}
+	if err := c.Models.check(); err != nil {
 		return err
 	}
 	if err := c.Storage.checkExport(); err != nil {

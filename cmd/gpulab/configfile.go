@@ -243,6 +243,12 @@ packages:
   index: {{printf "%q" .Packages.Index}}
   cache: {{printf "%q" .Packages.Cache}}
 
+# Models of Hugging Face come over a cache on the head in the same way; "hub" is a mirror
+# of it. 0 leaves the cache out. Between machines it is used with network.encrypt only.
+models:
+  hub: {{printf "%q" .Models.Hub}}
+  cache: {{printf "%q" .Models.Cache}}
+
 # Where people bring files in and out over SFTP ("gpulab cp", sftp, WinSCP) with their
 # account: ":2022" on every address of this machine, "10.1.2.3:2022" on that one, or off.
 files:

@@ -129,6 +129,7 @@ func (l *appliance) diskParts(homes, folders uint64) []diskspace.Part {
 		{Name: "images and running containers", Path: in("k3s/agent/containerd")},
 		{Name: "environments", Path: in("environments")},
 		{Name: "cache of packages", Path: in("packages")},
+		{Name: "cache of models", Path: in("models")},
 		{Name: "scratch space of notebooks", Path: filepath.Join(kubeletDir, "pods")},
 		{Name: "history of GPUs", Path: in("metrics.db*")},
 		{Name: "accounts and audit log", Path: in("gpulab.db*")},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -20,22 +21,8 @@ type PackagesConfig struct {
 	Cache string `json:"cache,omitempty"`
 }
 
-func (c PackagesConfig) cacheBytes() (int64, error) {
-	q, err := resource.ParseQuantity(c.Cache)
-	if err != nil || q.Sign() < 0 {
-		return 0, fmt.Errorf("packages.cache is %q, which is no size; write it as 20Gi, or 0 to keep nothing", c.Cache)
-	}
-	if b := q.Value(); b == 0 || b >= leastPackages {
-		return b, nil
-	}
-	return 0, fmt.Errorf("packages.cache is %q, too little for one large package; write 1Gi or more, or 0 to keep nothing", c.Cache)
-}
-
-// leastPackages is the least of a cache, in bytes: packages of half of it and more pass through it.
-const leastPackages = 1 << 30
-
 func (c PackagesConfig) check() error {
-	if _, err := c.cacheBytes(); err != nil {
+	if _, err := cacheBytes("packages.cache", c.Cache); err != nil {
 		return err
 	}
 	if err := environments.CheckIndex(c.Index); err != nil {
@@ -44,28 +31,79 @@ func (c PackagesConfig) check() error {
 	return nil
 }
 
+// ModelsConfig says where notebooks and jobs get models from.
+type ModelsConfig struct {
+	// Hub is where the lab's cache gets them from; empty is Hugging Face.
+	Hub string `json:"hub,omitempty"`
+	// Cache is how much of them is kept on the head for all, as "50Gi"; with "0" there is no cache.
+	Cache string `json:"cache,omitempty"`
+}
+
+func (c ModelsConfig) check() error {
+	if _, err := cacheBytes("models.cache", c.Cache); err != nil {
+		return err
+	}
+	if err := environments.CheckHub(c.Hub); err != nil {
+		return fmt.Errorf("models.hub: %w", err)
+	}
+	return nil
+}
+
+// cacheBytes is the size of a cache as the configuration has it under a key.
+func cacheBytes(key, size string) (int64, error) {
+	q, err := resource.ParseQuantity(size)
+	if err != nil || q.Sign() < 0 {
+		return 0, fmt.Errorf("%s is %q, which is no size; write it as 20Gi, or 0 to keep nothing", key, size)
+	}
+	if b := q.Value(); b == 0 || b >= leastCache {
+		return b, nil
+	}
+	return 0, fmt.Errorf("%s is %q, too little for one large file; write 1Gi or more, or 0 to keep nothing", key, size)
+}
+
+// leastCache is the least of a cache, in bytes: files of half of it and more pass through it.
+const leastCache = 1 << 30
+
 // packagesUID owns what the package cache keeps, and is whom it runs as: nobody of the lab, nor of the machine.
 const packagesUID = 65001
 
-// packageCache is the cache as the configuration wants it, after its folder.
+// packageCache is the cache as the configuration wants it, after its folders.
 func (l *appliance) packageCache() (charts.Packages, error) {
-	dir := filepath.Join(l.cfg.DataDir, "packages")
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return charts.Packages{}, err
+	dirs := map[string]string{}
+	for _, name := range []string{"packages", "models"} {
+		dirs[name] = filepath.Join(l.cfg.DataDir, name)
+		if err := os.Mkdir(dirs[name], 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return charts.Packages{}, err
+		}
+		if err := os.Chown(dirs[name], packagesUID, packagesUID); err != nil {
+			return charts.Packages{}, err
+		}
 	}
-	if err := os.Chown(dir, packagesUID, packagesUID); err != nil {
-		return charts.Packages{}, err
-	}
-	keep, err := l.cfg.Packages.cacheBytes()
+	keep, err := cacheBytes("packages.cache", l.cfg.Packages.Cache)
 	if err != nil {
 		return charts.Packages{}, err
 	}
-	index := l.cfg.Packages.Index
-	if index == "" {
-		index = "https://pypi.org/simple"
+	keepModels, err := cacheBytes("models.cache", l.cfg.Models.Cache)
+	if err != nil {
+		return charts.Packages{}, err
 	}
 	return charts.Packages{
-		Dir: dir, Keep: keep, Index: index, Env: l.cfg.Network.proxyEnv(l.id),
+		Dir: dirs["packages"], Keep: keep, Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
+		Models: charts.Models{
+			Dir: dirs["models"], Keep: keepModels, Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co"),
+			Files: []string{".hf.co", ".huggingface.co"},
+		},
+		Env:   l.cfg.Network.proxyEnv(l.id),
 		Never: []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
 	}, nil
+}
+
+// modelCache is where a pod on the machine "on", any of the lab's where that is "", asks for models; "" where there is no
+// cache. Whoever asks may show their token for Hugging Face, which must not be readable on the wire between machines.
+func (l *appliance) modelCache(on string) string {
+	encrypted := l.cfg.Network.Encrypt || len(l.pool.list()) == 0 || on == l.id.NodeName
+	if keep, err := cacheBytes("models.cache", l.cfg.Models.Cache); err != nil || keep == 0 || !encrypted {
+		return ""
+	}
+	return "http://models.gpulab-system.svc"
 }

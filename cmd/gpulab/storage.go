@@ -161,6 +161,9 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		if node != "" {
 			options["node"] = node
 		}
+		if models := l.modelCache(node); models != "" {
+			options["models"] = models
+		}
 		if opened.HostUsers || l.hostUsersForHomes(node) {
 			options["hostUsers"] = true
 		}

@@ -453,3 +453,29 @@ func TestNotebookPodEnvironments(t *testing.T) {
 		}
 	}
 }
+
+// A notebook asks the lab's cache for models where gpulab says so.
+func TestNotebookModels(t *testing.T) {
+	t.Parallel()
+	options := func(models any) map[string]any {
+		return map[string]any{"uid": 20001, "profile": "cpu", "models": models}
+	}
+	pods := spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", options("http://models.gpulab-system.svc"), options(nil), options("https://elsewhere.example/x"), options(true))
+	if pods[0].Error != "" || pods[1].Error != "" {
+		t.Fatal(pods[0].Error, pods[1].Error)
+	}
+	env := at(t, pods[0].Pod, "spec", "containers", 0, "env")
+	for name, want := range map[string]string{"HF_ENDPOINT": "http://models.gpulab-system.svc", "HF_HUB_DISABLE_XET": "1"} {
+		if got := named(t, env, name)["value"]; got != want {
+			t.Errorf("%s is %v", name, got)
+		}
+	}
+	if text := fmt.Sprint(pods[1].Pod); strings.Contains(text, "HF_ENDPOINT") {
+		t.Errorf("a pod that was not told of the cache asks it: %s", text)
+	}
+	for _, s := range pods[2:] {
+		if !strings.Contains(s.Error, "gpulab sent the cache of models") {
+			t.Errorf("an address that is none: %q", s.Error)
+		}
+	}
+}

@@ -27,7 +27,7 @@ func TestPackages(t *testing.T) {
 	container := at(t, pod, "containers", 0)
 	for path, want := range map[string]any{
 		"image":                                  "gpulab.local/packages:0123456789ab",
-		"args":                                   []any{"-dir", "/cache", "-index", "https://pypi.org/simple", "-keep", "21474836480"},
+		"args":                                   []any{"-dir=/cache", "-index=https://pypi.org/simple", "-keep=21474836480", "-models-dir=/models", "-hub=https://huggingface.co", "-hub-files=.hf.co,.huggingface.co", "-models-keep=53687091200"},
 		"env":                                    []any{map[string]any{"name": "GOMEMLIMIT", "value": "192MiB"}, map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy.example.org:3128"}},
 		"securityContext.readOnlyRootFilesystem": true,
 		"securityContext.allowPrivilegeEscalation": false,

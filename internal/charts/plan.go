@@ -35,13 +35,22 @@ type Inputs struct {
 	Packages    Packages
 }
 
-// Packages is what the cache of Python packages depends on.
+// Packages is what the cache of Python packages and models depends on.
 type Packages struct {
-	Dir   string            // folder on the head for what is kept, owned by UID 65001
-	Keep  int64             // bytes of it; 0 keeps nothing
-	Index string            // address of the index that it asks
-	Env   map[string]string // such as the proxy on the way there
-	Never []string          // networks that it does not ask, such as the cluster's
+	Dir    string // folder on the head for what is kept, owned by UID 65001
+	Keep   int64  // bytes of it; 0 keeps nothing
+	Index  string // address of the index that it asks
+	Models Models
+	Env    map[string]string // such as the proxy on the way there
+	Never  []string          // networks that it does not ask, such as the cluster's
+}
+
+// Models is the same of models.
+type Models struct {
+	Dir   string
+	Keep  int64
+	Hub   string   // address of the hub that it asks
+	Files []string // names of further machines that have the hub's files
 }
 
 // HubSecrets are made once by gpulab and kept: what they seal outlives pods.
@@ -245,7 +254,7 @@ func kueue(in Inputs) Release {
 	}
 }
 
-// packages is where pip in notebooks asks.
+// packages is where pip in notebooks asks, and whoever wants a model.
 func packages(in Inputs) Release {
 	env := map[string]any{}
 	for name, value := range in.Packages.Env {
@@ -256,13 +265,19 @@ func packages(in Inputs) Release {
 		Namespace: systemNamespace,
 		Chart:     "packages",
 		After:     []string{"gpulab-base"},
-		// Nothing but pip needs it.
+		// Nothing but these needs it.
 		Background: true,
 		Values: map[string]any{
 			"image": in.Images["packages"],
 			"dir":   in.Packages.Dir,
 			"keep":  strconv.FormatInt(in.Packages.Keep, 10),
 			"index": in.Packages.Index,
+			"models": map[string]any{
+				"dir":   in.Packages.Models.Dir,
+				"keep":  strconv.FormatInt(in.Packages.Models.Keep, 10),
+				"hub":   in.Packages.Models.Hub,
+				"files": list(in.Packages.Models.Files),
+			},
 			"env":   env,
 			"never": list(in.Packages.Never),
 		},

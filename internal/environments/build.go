@@ -246,6 +246,11 @@ func CheckMirror(mirror string) error {
 	return checkAddress(mirror, "a mirror of Debian", debianMirror)
 }
 
+// CheckHub says what is wrong with the address of a hub of models; "" is Hugging Face's.
+func CheckHub(hub string) error {
+	return checkAddress(hub, "a hub of models", "https://huggingface.co")
+}
+
 func checkAddress(address, of, like string) error {
 	if address == "" {
 		return nil
@@ -254,7 +259,7 @@ func checkAddress(address, of, like string) error {
 	if strings.Contains(address, "@") {
 		return sentence(ErrInvalid, "the address of %s may not hold a name or a password: it would be in logs", of)
 	}
-	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return sentence(ErrInvalid, "%q is no address of %s; write it like %s", address, of, like)
 	}
 	return nil

@@ -337,13 +337,14 @@ func TestJobInAnEnvironment(t *testing.T) {
 	if need := h.service.need(l); len(need.Unfit) > 0 {
 		t.Errorf("without a GPU it cannot use those of %q", need.Unfit)
 	}
-	pod, err := h.service.jobPod(l, Program{Args: []string{"x"}}, podOptions{UID: 1000})
+	pod, err := h.service.jobPod(l, Program{Args: []string{"x"}}, podOptions{UID: 1000, Models: "http://models.example"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := pod.Spec.Containers[0]
 	if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/environments" && m.ReadOnly }) ||
-		!slices.Contains(c.Env, corev1.EnvVar{Name: "ENVIRONMENT", Value: "torch/2"}) {
+		!slices.Contains(c.Env, corev1.EnvVar{Name: "ENVIRONMENT", Value: "torch/2"}) ||
+		!slices.Contains(c.Env, corev1.EnvVar{Name: "HF_ENDPOINT", Value: "http://models.example"}) {
 		t.Errorf("it has %+v, %+v", c.VolumeMounts, c.Env)
 	}
 	gone = true

@@ -72,6 +72,7 @@ type podOptions struct {
 	Node     string   `json:"node"`
 	Machines []string `json:"machines"`
 	Prefer   []string `json:"prefer"`
+	Models   string   `json:"models"` // where it asks for models; "" is Hugging Face itself
 }
 
 // readOptions takes what a launch gets besides its profile.
@@ -109,7 +110,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		// The image's entrypoint goes first, as with a notebook.
 		Args: []string{"python3", "-I", "-c", jobRunner},
 		// In base64, because Kubernetes would read $(…) in it.
-		Env:                      append(s.jobEnv(l, home), corev1.EnvVar{Name: "GPULAB_JOB", Value: base64.StdEncoding.EncodeToString(spec)}),
+		Env:                      append(s.jobEnv(l, home, o), corev1.EnvVar{Name: "GPULAB_JOB", Value: base64.StdEncoding.EncodeToString(spec)}),
 		Resources:                profile.resources(s.cfg.ScratchSize),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
@@ -153,10 +154,13 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	return pod, chooseMachines(pod, profile.GPUKind(), o)
 }
 
-func (s *Service) jobEnv(l Launch, home string) []corev1.EnvVar {
+func (s *Service) jobEnv(l Launch, home string, o podOptions) []corev1.EnvVar {
 	env := []corev1.EnvVar{{Name: "HOME", Value: home}, {Name: "JUPYTERHUB_USER", Value: l.Handle}, {Name: "SCRATCH", Value: "/scratch"}}
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.JobEnv)) {
 		env = append(env, corev1.EnvVar{Name: name, Value: s.cfg.JobEnv[name]})
+	}
+	if o.Models != "" {
+		env = append(env, corev1.EnvVar{Name: "HF_ENDPOINT", Value: o.Models}, corev1.EnvVar{Name: "HF_HUB_DISABLE_XET", Value: "1"})
 	}
 	return env
 }

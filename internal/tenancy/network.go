@@ -175,7 +175,7 @@ func (t *Tenancy) waysOut(handle string, s *surroundings) []*networkingv1ac.Netw
 	world := blockOf(netip.MustParsePrefix("0.0.0.0/0"), outermost(append(Closed(), s.forbidden...)))
 	rules := []*networkingv1ac.NetworkPolicyEgressRuleApplyConfiguration{
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(t.hub()).WithPorts(portOf(tcp, HubPort)),
-		networkingv1ac.NetworkPolicyEgressRule().WithTo(packages).WithPorts(portOf(tcp, packagesPort)),
+		networkingv1ac.NetworkPolicyEgressRule().WithTo(packages).WithPorts(portOf(tcp, packagesPort), portOf(tcp, modelsPort)),
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(names).WithPorts(portOf(udp, 53), portOf(tcp, 53)),
 		networkingv1ac.NetworkPolicyEgressRule().WithTo(world),
 	}

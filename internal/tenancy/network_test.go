@@ -67,7 +67,7 @@ func ways(t *testing.T, client *fake.Clientset, handle string) (lines []string) 
 const (
 	fromHub  = "in gpulab-systemmap[app.kubernetes.io/component:hub app.kubernetes.io/name:jupyterhub] tcp/8888"
 	toHub    = "out gpulab-systemmap[app.kubernetes.io/component:hub app.kubernetes.io/name:jupyterhub] tcp/8081"
-	toCache  = "out gpulab-systemmap[app.kubernetes.io/name:packages] tcp/8080"
+	toCache  = "out gpulab-systemmap[app.kubernetes.io/name:packages] tcp/8080 tcp/8082"
 	toNames  = "out kube-systemmap[k8s-app:kube-dns] udp/53 tcp/53"
 	toWorld  = "out 0.0.0.0/0 but 0.0.0.0/8,10.0.0.0/8,100.64.0.0/10,127.0.0.0/8,169.254.0.0/16,172.16.0.0/12,192.168.0.0/16,224.0.0.0/4,240.0.0.0/4"
 	toWorld2 = "out 0.0.0.0/0 but 0.0.0.0/8,10.0.0.0/8,100.64.0.0/10,127.0.0.0/8,169.254.0.0/16,172.16.0.0/12,192.168.0.0/16,203.0.113.9/32,224.0.0.0/4,240.0.0.0/4"

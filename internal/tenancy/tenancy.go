@@ -39,8 +39,11 @@ const (
 	NotebookPort = 8888
 )
 
-// packagesPort is that of the cache of packages, in its pod.
-const packagesPort = 8080
+// packagesPort is that of the cache of packages, in its pod; modelsPort that of models.
+const (
+	packagesPort = 8080
+	modelsPort   = 8082
+)
 
 // Config says where homes lie, what pods may reach, and what they may take.
 // Its functions are asked again and again, since what they tell changes; those

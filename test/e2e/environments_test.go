@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -36,6 +37,7 @@ func TestEnvironments(t *testing.T) {
 		{"set up", func(t *testing.T, a *appliance) { testSetUpEnvironments(t, a, &index) }, true},
 		{"an environment", func(t *testing.T, a *appliance) { testEnvironment(t, a, &index) }, true},
 		{"a cache of packages", func(t *testing.T, a *appliance) { testPackageCache(t, a, &index) }, false},
+		{"a cache of models", func(t *testing.T, a *appliance) { testModelCache(t, a, &index) }, false},
 		{"packages of Debian", func(t *testing.T, a *appliance) { testDebianPackages(t, a, &index) }, false},
 		{"from the page", func(t *testing.T, a *appliance) { testEnvironmentPage(t, a, &index) }, false},
 		{"a build that is cut off", func(t *testing.T, a *appliance) { testCutEnvironment(t, a, &index) }, false},
@@ -59,6 +61,8 @@ environments:
   debian: ` + mirrorURL + `
 packages:
   index: ` + indexURL + `
+models:
+  hub: http://203.0.113.7:8091
 `
 
 func testSetUpEnvironments(t *testing.T, a *appliance, index *packageIndex) {
@@ -77,7 +81,7 @@ type packageIndex struct {
 
 // open starts it on the visitor's computer, which stands for the internet. It ends with the lab's life.
 func (x *packageIndex) open(t *testing.T, a *appliance) {
-	wheels := testWheels(t)
+	wheels := testWheels(t, "environment")
 	x.root = a.lifeOf.TempDir()
 	if n := x.add(t, wheels); n < 20 {
 		t.Fatalf("the packages for the test: %d", n)
@@ -167,10 +171,10 @@ func (x *packageIndex) close() {
 	}
 }
 
-// testWheels are the packages of testdata/environment.lock, from PyPI once and then from the user's cache.
-func testWheels(t *testing.T) string {
+// testWheels are the packages of a lock in testdata, from PyPI once and then from the user's cache.
+func testWheels(t *testing.T, name string) string {
 	t.Helper()
-	lock, err := os.ReadFile("testdata/environment.lock")
+	lock, err := os.ReadFile(filepath.Join("testdata", name+".lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +321,7 @@ func testPackageCache(t *testing.T, a *appliance, index *packageIndex) {
 		l.gpulab(t, 0, append([]string{"run", "--", "curl", "-s", "--retry", "20", "--retry-delay", "1", "--retry-connrefused"}, curl...), want)
 	}
 	const cache = "http://packages.gpulab-system.svc"
-	ask("The lab's package cache does not get this from 203.0.113.7:8090", cache+"/simple/never-asked-for/")
+	ask("The lab's cache does not get this from 203.0.113.7:8090", cache+"/simple/never-asked-for/")
 	index.start(t, a)
 	ask("The package cache takes nothing.", "-T", "/etc/hostname", cache+"/simple/inflection/")
 	ask("The package cache knows no such machine.", "-k", cache+"/-/"+lab.Address+"/healthz")
@@ -329,6 +333,73 @@ func testPackageCache(t *testing.T, a *appliance, index *packageIndex) {
 	if got := a.MustGpulab(a.ctx, "disk"); !strings.Contains(got, "cache of packages") {
 		t.Errorf("gpulab disk does not tell of it:\n%s", got)
 	}
+}
+
+// testModelCache: a model that a job has got is there for a kernel, and a restricted one for who may have it alone.
+func testModelCache(t *testing.T, a *appliance, index *packageIndex) {
+	index.add(t, testWheels(t, "hub"))
+	log := filepath.Join(t.TempDir(), "asked")
+	hub := a.VisitorCommand(a.ctx, "python3", "testdata/hub.py", "203.0.113.7", "8091", log)
+	if err := hub.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hub.Process.Kill(); _ = hub.Wait() })
+	asked := func(what string) int {
+		t.Helper()
+		lines, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(lines), what)
+	}
+	b := a.guest.For(t)
+	l := newLaptopFor(t, a, b.Tab(), guestHandle, "launch")
+	l.gpulab(t, 0, []string{"run", "--", "sh", "-c", "python -m venv ~/hf && ~/hf/bin/pip install -q huggingface_hub"})
+
+	// Each time into a folder of its own, as everybody's home is.
+	get := func(name, token string) string {
+		return `rm -rf /tmp/models; HF_HUB_CACHE=/tmp/models HF_TOKEN=` + token + ` ~/hf/bin/python -c 'import hashlib, huggingface_hub as h, pathlib as p
+where = p.Path(h.snapshot_download("` + name + `"))
+print(sorted(f.name for f in where.iterdir()), hashlib.sha256((where / "model.safetensors").read_bytes()).hexdigest())'`
+	}
+	whole := fmt.Sprintf("['config.json', 'model.safetensors'] %x", sha256.Sum256(bytes.Repeat(allBytes(), 16<<10)))
+	l.gpulab(t, 0, []string{"run", "--", "sh", "-c", get("lab/tiny", "")}, whole)
+	k := &kernel{lab.NewKernelOf(b, "small.1"), b}
+	if got := k.run(t, fmt.Sprintf("import subprocess; print(subprocess.run(['sh', '-c', %q], capture_output=True, text=True).stdout)", get("lab/tiny", ""))); !strings.Contains(got, whole) {
+		t.Errorf("a kernel got %s", got)
+	}
+	const large = "GET /blob?Signature=s3cret "
+	if got := asked(large); got != 1 {
+		t.Errorf("for a kernel and a job the hub was asked for a large file %d times", got)
+	}
+	l.gpulab(t, 1, []string{"run", "--", "sh", "-c", get("lab/gated", "hf_another")}, "Access to this model is restricted")
+	l.gpulab(t, 0, []string{"run", "--", "sh", "-c", get("lab/gated", "hf_allowed")}, whole)
+	if got := asked(large); got != 1 {
+		t.Errorf("for a file that the cache has, the hub was asked %d times", got)
+	}
+	if asked(large+"Bearer") != 0 || asked("Bearer hf_another") == 0 {
+		t.Error("the token goes to the hub, and nowhere else")
+	}
+
+	if got := strings.TrimSpace(a.MustRun(a.ctx, "stat", "-c", "%u %a", "/var/lib/gpulab/models")); got != "65001 700" {
+		t.Errorf("its folder is of %s", got)
+	}
+	if got := a.MustGpulab(a.ctx, "disk"); !strings.Contains(got, "cache of models") {
+		t.Errorf("gpulab disk does not tell of it:\n%s", got)
+	}
+	said := a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "logs", "deployment/packages")
+	if !strings.Contains(said, "/blob") || strings.Contains(said, "hf_a") || strings.Contains(said, "s3cret") {
+		t.Errorf("the log of the cache tells of no download, or a secret:\n%s", said)
+	}
+	l.gpulab(t, 0, []string{"run", "--", "rm", "-r", "hf"})
+}
+
+// allBytes are the 256 bytes.
+func allBytes() (all []byte) {
+	for i := range 256 {
+		all = append(all, byte(i))
+	}
+	return all
 }
 
 // testEnvironmentPage: an admin builds one in the browser and sees how far it is; its kernel is there for others, a job

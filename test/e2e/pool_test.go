@@ -602,6 +602,10 @@ func (p *pool) environments(t *testing.T, a *appliance) {
 	if got := in.run(t, "import urllib.request as r; print(r.urlopen('http://packages.gpulab-system.svc/-/health').read())"); got != `b'ok\n'` {
 		t.Errorf("the cache of packages told a notebook on %s %q", nodeName, got)
 	}
+	// Whoever asks for a model may show a token, and this way is not encrypted.
+	if got := in.run(t, "import os; print(os.environ.get('HF_ENDPOINT'))"); got != "None" {
+		t.Errorf("on %s models come from %s", nodeName, got)
+	}
 	a.eventually(t, "the head knows that it is in use", func() bool {
 		return strings.Contains(a.MustGpulab(a.ctx, "env", "show", "small/1"), adminHandle+"/")
 	})

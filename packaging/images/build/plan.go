@@ -77,9 +77,9 @@ var images = []image{
 		config: v1.Config{User: unprivileged, Entrypoint: []string{"/coredns"}, ExposedPorts: map[string]struct{}{"53/udp": {}, "53/tcp": {}}},
 	},
 	{
-		name: "packages", about: "the lab's cache of Python packages",
+		name: "packages", about: "the lab's cache of Python packages and models",
 		layers: []string{"packages"},
-		config: v1.Config{User: unprivileged, Entrypoint: []string{"/packages"}, ExposedPorts: map[string]struct{}{"8080/tcp": {}}},
+		config: v1.Config{User: unprivileged, Entrypoint: []string{"/packages"}, ExposedPorts: map[string]struct{}{"8080/tcp": {}, "8082/tcp": {}}},
 	},
 	{
 		name: "kueue", about: "Kueue's manager, which decides who gets a GPU next",

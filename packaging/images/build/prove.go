@@ -172,7 +172,7 @@ func provePackages(ctx context.Context, _ *builder, _ builtImage, r root) error 
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var log bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(r.dir, "packages"), "-listen", address, "-dir", "/tmp", "-index", index.URL+"/simple")
+	cmd := exec.CommandContext(ctx, filepath.Join(r.dir, "packages"), "-listen", address, "-dir", "/tmp", "-index", index.URL+"/simple", "-models-listen", "127.0.0.1:0", "-models-dir", "/tmp")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
 	cmd.SysProcAttr.Chroot, cmd.Path, cmd.Dir = r.dir, "/packages", "/"

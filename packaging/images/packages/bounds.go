@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -13,8 +16,8 @@ import (
 const (
 	connectionsEach = 64
 	filesAtOnce     = 48 // that come from the index
-	filesEach       = 8
-	pagesAtOnce     = 4 // each lies in memory meanwhile
+	filesEach       = 16 // Hugging Face's client gets eight at once
+	pagesAtOnce     = 4  // each lies in memory meanwhile
 	pagesEach       = 2
 )
 
@@ -88,15 +91,65 @@ func (p *places) take(ctx context.Context, who string) (leave func(), err error)
 	}
 }
 
+// hasBody tells requests that bring something along.
+func hasBody(r *http.Request) bool { return r.ContentLength != 0 || len(r.TransferEncoding) > 0 }
+
+// refuseBody answers without waiting for what the request brings along.
+func refuseBody(w http.ResponseWriter, why string) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+	w.Header().Set("Connection", "close")
+	http.Error(w, why, http.StatusBadRequest)
+}
+
+// badAddress refuses what is no address to ask another machine for.
+func badAddress(w http.ResponseWriter, r *http.Request, most int) bool {
+	upwards := func(part string) bool { return part == ".." || strings.HasPrefix(part, "..;") }
+	switch {
+	case len(r.RequestURI) > most:
+		http.Error(w, "The address is too long.", http.StatusRequestURITooLong)
+	case !strings.HasPrefix(r.URL.Path, "/") || slices.ContainsFunc(strings.Split(r.URL.Path, "/"), upwards):
+		http.Error(w, "That is no address.", http.StatusBadRequest)
+	default:
+		return false
+	}
+	return true
+}
+
 // steady gives up on a client that does not read.
 type steady struct {
 	http.ResponseWriter
 	control *http.ResponseController
 }
 
+func newSteady(w http.ResponseWriter) *steady {
+	return &steady{w, http.NewResponseController(w)}
+}
+
+// Unwrap lets a ResponseController reach the connection.
+func (s *steady) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
 func (s *steady) Write(p []byte) (int, error) {
 	if err := s.control.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return 0, err
 	}
 	return s.ResponseWriter.Write(p)
+}
+
+// steadyBody gives up on a client that does not send.
+type steadyBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	ended   bool // a deadline from now on would be that of the connection
+}
+
+func (s *steadyBody) Read(p []byte) (int, error) {
+	if s.ended {
+		return 0, io.EOF
+	}
+	if err := s.control.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return 0, err
+	}
+	n, err := s.ReadCloser.Read(p)
+	s.ended = errors.Is(err, io.EOF)
+	return n, err
 }

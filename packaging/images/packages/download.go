@@ -3,8 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -13,21 +17,77 @@ import (
 	"time"
 )
 
-// file answers with a file, which is the same for ever: as it is kept, as it comes
-// from the index, for all who want it at once, or else straight from there.
-func (p *proxy) file(w http.ResponseWriter, r *http.Request, u *url.URL) {
-	key := u.String()
-	if o := p.store.open(key); o != nil {
+// files are fetched once for all who want them, and kept.
+type files struct {
+	store    *store
+	upstream *http.Client
+	log      *slog.Logger
+	places   *places
+
+	downloading sync.Mutex
+	downloads   map[string]*download
+}
+
+func newFiles(kept *store, upstream *http.Client, log *slog.Logger) *files {
+	return &files{store: kept, upstream: upstream, log: log, places: newPlaces(filesAtOnce, filesEach), downloads: map[string]*download{}}
+}
+
+// wanted is a file, which is the same for ever.
+type wanted struct {
+	key  string
+	from *url.URL
+	sum  string // SHA-256 in hexadecimal digits, "" where it is not known
+}
+
+// ask sends a request to another machine.
+func (f *files) ask(ctx context.Context, method string, u *url.URL, header http.Header) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header = header
+	r.Header.Set("User-Agent", "gpulab-packages")
+	return f.upstream.Do(r)
+}
+
+// openly is an address without what may let somebody in.
+func openly(u *url.URL) string {
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// away tells a client that it does not get something, and why.
+func (f *files) away(w http.ResponseWriter, r *http.Request, u *url.URL, err error) {
+	switch {
+	case r.Context().Err() != nil:
+		return // it has gone itself
+	case errors.Is(err, errTooMany):
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, "The lab's cache: "+err.Error(), http.StatusTooManyRequests)
+		return
+	}
+	var of *url.Error
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	f.log.Warn("not reached", "address", openly(u), "err", err.Error())
+	http.Error(w, fmt.Sprintf("The lab's cache does not get this from %s: %v", u.Host, err), http.StatusBadGateway)
+}
+
+// file answers with a file: as it is kept, as it comes from elsewhere, for all who
+// want it at once, or else straight from there.
+func (f *files) file(w http.ResponseWriter, r *http.Request, want wanted) {
+	u := want.from
+	if o := f.store.open(want.key); o != nil {
 		defer o.Close()
 		fileHeaders(w, o.meta)
 		http.ServeContent(w, r, "", time.Time{}, o.content())
 		return
 	}
 	if r.Method == http.MethodHead {
-		p.through(w, r, u)
+		f.through(w, r, u)
 		return
 	}
-	d := p.join(key, u, hostOf(r.RemoteAddr))
+	d := f.join(want, hostOf(r.RemoteAddr))
 	defer d.leave()
 	select {
 	case <-d.begun:
@@ -36,11 +96,11 @@ func (p *proxy) file(w http.ResponseWriter, r *http.Request, u *url.URL) {
 	}
 	switch {
 	case d.kept:
-		p.file(w, r, u)
+		f.file(w, r, want)
 	case d.direct:
-		p.through(w, r, u)
+		f.through(w, r, u)
 	case d.failed != nil:
-		p.away(w, u, d.failed)
+		f.away(w, r, u, d.failed)
 	case d.to != "":
 		http.Redirect(w, r, d.to, http.StatusFound)
 	case d.status != http.StatusOK:
@@ -61,7 +121,7 @@ func fileHeaders(w http.ResponseWriter, m meta) {
 }
 
 // through passes a file on without keeping it.
-func (p *proxy) through(w http.ResponseWriter, r *http.Request, u *url.URL) {
+func (f *files) through(w http.ResponseWriter, r *http.Request, u *url.URL) {
 	header := http.Header{"Accept-Encoding": {"identity"}}
 	for _, name := range []string{"Range", "If-Range", "If-None-Match"} {
 		if value := r.Header.Get(name); value != "" {
@@ -70,15 +130,15 @@ func (p *proxy) through(w http.ResponseWriter, r *http.Request, u *url.URL) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	leave, err := p.filePlaces.take(ctx, hostOf(r.RemoteAddr))
+	leave, err := f.places.take(ctx, hostOf(r.RemoteAddr))
 	if err != nil {
-		p.away(w, u, err)
+		f.away(w, r, u, err)
 		return
 	}
 	defer leave()
-	response, err := p.ask(ctx, r.Method, u, header)
+	response, err := f.ask(ctx, r.Method, u, header)
 	if err != nil {
-		p.away(w, u, err)
+		f.away(w, r, u, err)
 		return
 	}
 	defer response.Body.Close()
@@ -91,7 +151,7 @@ func (p *proxy) through(w http.ResponseWriter, r *http.Request, u *url.URL) {
 			w.Header().Set(name, value)
 		}
 	}
-	if p.store.most > 0 {
+	if f.store.most > 0 {
 		w.Header().Set("Cache-Control", "no-store") // as with what is kept
 	}
 	w.WriteHeader(response.StatusCode)
@@ -132,6 +192,8 @@ type download struct {
 	status int
 	meta   meta
 	size   int64 // bytes
+	// checked is whether its last byte is held back until it is known to be what it should be.
+	checked bool
 
 	mu    sync.Mutex
 	more  *sync.Cond
@@ -149,27 +211,27 @@ type download struct {
 const lonely = 30 * time.Second
 
 // join is the download of a file, begun now if it is not under way.
-func (p *proxy) join(key string, u *url.URL, who string) *download {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	d := p.downloads[key]
+func (f *files) join(want wanted, who string) *download {
+	f.downloading.Lock()
+	defer f.downloading.Unlock()
+	d := f.downloads[want.key]
 	if d == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		d = &download{begun: make(chan struct{}), users: 1, end: cancel}
 		d.more, d.alone = sync.NewCond(&d.mu), time.AfterFunc(lonely, cancel)
-		p.downloads[key] = d
+		f.downloads[want.key] = d
 		go func() {
 			defer cancel()
-			if leave, err := p.filePlaces.take(ctx, who); err != nil {
+			if leave, err := f.places.take(ctx, who); err != nil {
 				d.failed = err
 				close(d.begun)
 			} else {
-				p.download(ctx, d, key, u)
+				f.download(ctx, d, want, leave)
 				leave()
 			}
-			p.mu.Lock()
-			delete(p.downloads, key)
-			p.mu.Unlock()
+			f.downloading.Lock()
+			delete(f.downloads, want.key)
+			f.downloading.Unlock()
 			d.leave()
 		}()
 	}
@@ -196,16 +258,33 @@ func (d *download) leave() {
 	}
 }
 
-// download fetches a file, until ctx ends.
-func (p *proxy) download(ctx context.Context, d *download, key string, u *url.URL) {
-	if o := p.store.open(key); o != nil { // since somebody looked
+// reached tells whether a byte of a file is here already.
+func (f *files) reached(key string, at int64) bool {
+	if o := f.store.open(key); o != nil {
+		o.Close()
+		return true
+	}
+	f.downloading.Lock()
+	d := f.downloads[key]
+	f.downloading.Unlock()
+	if d == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return at >= 0 && at < d.have
+}
+
+// download fetches a file, until ctx ends, and calls came once nothing more comes.
+func (f *files) download(ctx context.Context, d *download, want wanted, came func()) {
+	if o := f.store.open(want.key); o != nil { // since somebody looked
 		o.Close()
 		d.kept = true
 		close(d.begun)
 		return
 	}
 	began := time.Now()
-	response, err := p.ask(ctx, http.MethodGet, u, http.Header{"Accept-Encoding": {"identity"}})
+	response, err := f.ask(ctx, http.MethodGet, want.from, http.Header{"Accept-Encoding": {"identity"}})
 	if err != nil {
 		d.failed = err
 		close(d.begun)
@@ -220,12 +299,15 @@ func (p *proxy) download(ctx context.Context, d *download, key string, u *url.UR
 		close(d.begun)
 		return
 	}
-	d.meta = meta{Key: key, Type: response.Header.Get("Content-Type"), ETag: response.Header.Get("ETag"), Fetched: time.Now()}
+	d.meta = meta{Key: want.key, Type: response.Header.Get("Content-Type"), ETag: response.Header.Get("ETag"), Fetched: time.Now()}
+	if want.sum != "" {
+		d.meta.ETag = `"` + want.sum + `"` // not that of one of its addresses
+	}
 	var writing *writing
 	// A page in place of a file is of something on the way, such as a sign-in to a network.
 	if d.size >= 0 && !strings.HasPrefix(d.meta.Type, htmlPage) {
-		if writing, err = p.store.create(d.meta, d.size); err != nil && !errors.Is(err, errNoRoom) {
-			p.log.Warn("not kept", "address", key, "err", err.Error())
+		if writing, err = f.store.create(d.meta, d.size); err != nil && !errors.Is(err, errNoRoom) {
+			f.log.Warn("not kept", "address", openly(want.from), "err", err.Error())
 		}
 	}
 	if writing == nil {
@@ -233,10 +315,16 @@ func (p *proxy) download(ctx context.Context, d *download, key string, u *url.UR
 		close(d.begun)
 		return
 	}
-	d.file = writing.file
+	d.file, d.checked = writing.file, want.sum != ""
 	close(d.begun)
-	_, err = io.Copy(&feeding{writing, d}, awake(response.Body, d.end))
+	sum := sha256.New()
+	_, err = io.Copy(&feeding{writing, d}, io.TeeReader(awake(response.Body, d.end), sum))
+	came() // whoever has the last byte asks for the next file
+	if err == nil && want.sum != "" && hex.EncodeToString(sum.Sum(nil)) != want.sum {
+		err = errors.New("it is not what its SHA-256 says")
+	}
 	if err == nil {
+		d.whole()
 		err = writing.keep()
 	} else {
 		writing.discard()
@@ -246,10 +334,18 @@ func (p *proxy) download(ctx context.Context, d *download, key string, u *url.UR
 	d.more.Broadcast()
 	d.mu.Unlock()
 	if err != nil {
-		p.log.Warn("a download has ended early", "address", key, "err", err.Error())
+		f.log.Warn("a download has ended early", "address", openly(want.from), "err", err.Error())
 		return
 	}
-	p.log.Info("kept", "address", key, "bytes", d.size, "seconds", time.Since(began).Seconds())
+	f.log.Info("kept", "address", openly(want.from), "bytes", d.size, "seconds", time.Since(began).Seconds())
+}
+
+// whole says that all of it is here.
+func (d *download) whole() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.have = d.size
+	d.more.Broadcast()
 }
 
 // feeding writes, and wakes who waits for it.
@@ -262,7 +358,9 @@ func (f *feeding) Write(p []byte) (int, error) {
 	n, err := f.writing.Write(p)
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	f.d.have += int64(n)
+	if f.d.have = f.wrote; f.d.checked {
+		f.d.have = min(f.wrote, f.d.size-1)
+	}
 	f.d.more.Broadcast()
 	return n, err
 }
@@ -297,7 +395,7 @@ func (f *follower) Read(p []byte) (int, error) {
 	}
 	have, err := f.d.have, f.d.err
 	f.d.mu.Unlock()
-	if f.at >= have {
+	if err != nil || f.at >= have {
 		return 0, cmp.Or(err, io.ErrUnexpectedEOF)
 	}
 	n, err := f.d.file.ReadAt(p[:min(int64(len(p)), have-f.at)], block+f.at)

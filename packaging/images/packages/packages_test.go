@@ -102,7 +102,7 @@ func newCache(t *testing.T, u *upstream, dir string, most int64, hosts ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newProxy(kept, u.URL+"/simple", hosts, http.DefaultTransport.(*http.Transport).Clone(), slog.New(slog.DiscardHandler))
+	p, err := newProxy(kept, u.URL+"/simple", hosts, transport(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestFileIsFetchedOnce(t *testing.T) {
 	if status, body, _ := get(t, again.URL+wheel); status != http.StatusOK || body != string(u.files[wheel]) {
 		t.Errorf("after a new start: %d, %d bytes", status, len(body))
 	}
-	if status, body, _ := get(t, again.URL+"/packages/other.whl"); status != http.StatusBadGateway || !strings.Contains(body, "The lab's package cache does not get this from ") {
+	if status, body, _ := get(t, again.URL+"/packages/other.whl"); status != http.StatusBadGateway || !strings.Contains(body, "The lab's cache does not get this from ") {
 		t.Errorf("what is not kept, without an index: %d %s", status, body)
 	}
 }
@@ -361,7 +361,7 @@ func TestOtherPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newProxy(kept, u.URL+"/team/+simple/", nil, http.DefaultTransport.(*http.Transport).Clone(), slog.New(slog.DiscardHandler))
+	p, err := newProxy(kept, u.URL+"/team/+simple/", nil, transport(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -578,19 +578,19 @@ func TestBoundsEach(t *testing.T) {
 			}
 			defer response.Body.Close()
 			statuses[response.StatusCode].Add(1)
-			if response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") == "" {
+			if response.StatusCode == http.StatusTooManyRequests && response.Header.Get("Retry-After") == "" {
 				t.Error("no word on when to try again")
 			}
 			_, _ = io.Copy(io.Discard, response.Body)
 		})
 	}
-	for end := time.Now().Add(10 * time.Second); statuses[200].Load()+statuses[503].Load() < many && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); statuses[200].Load()+statuses[429].Load() < many && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	close(u.slow)
 	group.Wait()
-	if statuses[200].Load() != filesEach || statuses[503].Load() != many-filesEach {
-		t.Errorf("%d downloads at once, %d sent away", statuses[200].Load(), statuses[503].Load())
+	if statuses[200].Load() != filesEach || statuses[429].Load() != many-filesEach {
+		t.Errorf("%d downloads at once, %d sent away", statuses[200].Load(), statuses[429].Load())
 	}
 	for i := range many { // they end, and give back their places
 		if status, _, _ := get(t, fmt.Sprintf("%s/packages/p%d.whl", c.URL, i)); status != http.StatusOK {

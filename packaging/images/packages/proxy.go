@@ -21,16 +21,13 @@ import (
 // proxy answers as the index does, at the same paths; what the index has on other
 // machines is below elsewhere, by their names.
 type proxy struct {
-	store    *store
-	index    *url.URL
-	hosts    []string // that files may be on besides the index's
-	upstream *http.Client
-	log      *slog.Logger
+	*files
+	index *url.URL
+	hosts []string // that files may be on besides the index's
 
-	filePlaces, pagePlaces *places
+	pagePlaces *places
 
 	mu        sync.Mutex
-	downloads map[string]*download
 	pages     map[string]*asking
 	awayUntil time.Time // the index has just not answered: earlier pages stand in at once
 }
@@ -58,26 +55,35 @@ const (
 	htmlPage = "text/html"
 )
 
-func newProxy(kept *store, index string, hosts []string, transport *http.Transport, log *slog.Logger) (*proxy, error) {
-	u, err := url.Parse(strings.TrimRight(index, "/"))
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return nil, errors.New("-index should be an address such as https://pypi.org/simple, without a name or a password")
+func newProxy(kept *store, index string, hosts []string, through *http.Transport, log *slog.Logger) (*proxy, error) {
+	u, err := addressOf(index)
+	if err != nil {
+		return nil, fmt.Errorf("-index should be an address such as https://pypi.org/simple: %w", err)
 	}
 	p := &proxy{
-		store: kept, index: u, log: log,
-		filePlaces: newPlaces(filesAtOnce, filesEach), pagePlaces: newPlaces(pagesAtOnce, pagesEach),
-		downloads: map[string]*download{}, pages: map[string]*asking{},
+		index: u, hosts: hosts,
+		pagePlaces: newPlaces(pagesAtOnce, pagesEach), pages: map[string]*asking{},
 	}
-	for _, host := range hosts {
-		if host = strings.TrimSpace(host); host != "" {
-			p.hosts = append(p.hosts, host)
-		}
-	}
-	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
-	transport.ResponseHeaderTimeout, transport.MaxIdleConnsPerHost = patience, 16
-	transport.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10}
-	p.upstream = &http.Client{Transport: transport, CheckRedirect: p.mayFollow}
+	p.files = newFiles(kept, &http.Client{Transport: through, CheckRedirect: p.mayFollow}, log)
 	return p, nil
+}
+
+// addressOf is one of another machine.
+func addressOf(text string) (*url.URL, error) {
+	u, err := url.Parse(strings.TrimRight(text, "/"))
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+		return nil, errors.New("it begins with https:// or http://, and has neither a name nor a password")
+	}
+	return u, nil
+}
+
+// transport leads to other machines, and bounds what a connection to them may take.
+func transport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
+	t.ResponseHeaderTimeout, t.MaxIdleConnsPerHost = patience, 16
+	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10}
+	return t
 }
 
 // mayFollow keeps to the machines that files may be on. Whoever asks is told of
@@ -93,23 +99,17 @@ func (p *proxy) mayFollow(r *http.Request, via []*http.Request) error {
 }
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	control := http.NewResponseController(w)
-	if r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
-		_ = control.SetReadDeadline(time.Now()) // it is not waited for
-		w.Header().Set("Connection", "close")
-		http.Error(w, "The package cache takes nothing.", http.StatusBadRequest)
+	if hasBody(r) {
+		refuseBody(w, "The package cache takes nothing.")
 		return
 	}
-	w = &steady{w, control}
+	w = newSteady(w)
 	path, escaped := r.URL.Path, r.URL.EscapedPath()
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "The package cache only gives.", http.StatusMethodNotAllowed)
-	case len(r.RequestURI) > mostAddress:
-		http.Error(w, "The address is too long.", http.StatusRequestURITooLong)
-	case !strings.HasPrefix(path, "/") || slices.Contains(strings.Split(path, "/"), ".."):
-		http.Error(w, "That is no address.", http.StatusBadRequest)
+	case badAddress(w, r, mostAddress):
 	case path == health:
 		_, _ = io.WriteString(w, "ok\n")
 	case strings.HasPrefix(escaped, elsewhere):
@@ -118,17 +118,22 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "The package cache knows no such machine.", http.StatusNotFound)
 			return
 		}
-		p.file(w, r, p.address(host, "/"+rest, r.URL.RawQuery))
+		p.fileOf(w, r, p.address(host, "/"+rest, r.URL.RawQuery))
 	case strings.HasPrefix(path, simple) && p.index.Path+"/" != simple && (p.index.Path == "" || !strings.HasPrefix(path, p.index.Path+"/")):
 		// Relative links of the index's pages are right from its own path only.
 		http.Redirect(w, r, p.index.EscapedPath()+"/"+strings.TrimPrefix(escaped, simple), http.StatusFound)
 	case isFile(path):
-		p.file(w, r, p.address(p.index.Host, escaped, r.URL.RawQuery))
+		p.fileOf(w, r, p.address(p.index.Host, escaped, r.URL.RawQuery))
 	case p.isPage(path):
 		p.page(w, r, p.address(p.index.Host, escaped, ""))
 	default:
 		http.NotFound(w, r)
 	}
+}
+
+// fileOf answers with a file of the index, which is the same for ever.
+func (p *proxy) fileOf(w http.ResponseWriter, r *http.Request, u *url.URL) {
+	p.file(w, r, wanted{key: u.String(), from: u})
 }
 
 // address is one of the index's scheme; escaped is written as the client wrote it,
@@ -156,32 +161,6 @@ func isFile(path string) bool {
 		}
 	}
 	return false
-}
-
-// ask sends a request to the index.
-func (p *proxy) ask(ctx context.Context, method string, u *url.URL, header http.Header) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	r.Header = header
-	r.Header.Set("User-Agent", "gpulab-packages")
-	return p.upstream.Do(r)
-}
-
-// away tells a client that it does not get something, and why.
-func (p *proxy) away(w http.ResponseWriter, u *url.URL, err error) {
-	if errors.Is(err, errTooMany) {
-		w.Header().Set("Retry-After", "5")
-		http.Error(w, "The lab's package cache: "+err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	p.log.Warn("not reached", "address", u.String(), "err", err.Error())
-	var of *url.Error
-	if errors.As(err, &of) {
-		err = of.Err
-	}
-	http.Error(w, fmt.Sprintf("The lab's package cache does not get this from %s: %v", u.Host, err), http.StatusBadGateway)
 }
 
 // asking is one page that is being fetched, for all who want it meanwhile.
@@ -222,7 +201,7 @@ func (p *proxy) page(w http.ResponseWriter, r *http.Request, u *url.URL) {
 	a := p.pages[key]
 	if a == nil && len(p.pages) >= mostPages {
 		p.mu.Unlock()
-		p.away(w, u, errTooMany)
+		p.away(w, r, u, errTooMany)
 		return
 	}
 	if a == nil {
@@ -244,7 +223,7 @@ func (p *proxy) page(w http.ResponseWriter, r *http.Request, u *url.URL) {
 	}
 	switch {
 	case a.err != nil:
-		p.away(w, u, a.err)
+		p.away(w, r, u, a.err)
 	case a.to != "":
 		http.Redirect(w, r, a.to, http.StatusFound)
 	case a.status != http.StatusOK:

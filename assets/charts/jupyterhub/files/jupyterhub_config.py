@@ -351,6 +351,25 @@ def add_environments(spawner, pod):
     ]
 
 
+def add_models(spawner, pod):
+    """Let the pod ask the lab's cache for models, where gpulab says that it may.
+
+    Xet, Hugging Face's newer way of moving files, would lead past it.
+    """
+    cache = spawner.user_options.get("models")
+    if cache is None:
+        return
+    if not (isinstance(cache, str) and re.fullmatch(r"http://[a-z0-9.-]+", cache)):
+        raise ValueError(f"gpulab sent the cache of models {cache!r}, which cannot be one's address")
+    container = pod.spec.containers[0]
+    if not any(variable.name == "HF_ENDPOINT" for variable in container.env or []):
+        container.env = [
+            *(container.env or []),
+            V1EnvVar(name="HF_ENDPOINT", value=cache),
+            V1EnvVar(name="HF_HUB_DISABLE_XET", value="1"),
+        ]
+
+
 def bind_to_node(spawner, pod):
     """Keep the pod to the machine that gpulab names, where its home is for example."""
     node = spawner.user_options.get("node")
@@ -434,6 +453,7 @@ def finish_pod(spawner, pod):
         pod.spec.host_users = True
     add_folders(spawner, pod)
     add_environments(spawner, pod)
+    add_models(spawner, pod)
     bind_to_node(spawner, pod)
     choose_machine(spawner, pod)
     if spawner.user_options.get("homeReadOnly") is True:

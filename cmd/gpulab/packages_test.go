@@ -1,0 +1,36 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/nodes"
+)
+
+// Whoever asks the cache of models may show a token, which is not to cross a network in clear.
+func TestModelCache(t *testing.T) {
+	for what, c := range map[string]struct {
+		cache     string
+		encrypted bool
+		others    int
+		on        string
+		want      bool
+	}{
+		"one machine":               {"50Gi", false, 0, "", true},
+		"no cache":                  {"0", false, 0, "", false},
+		"another machine":           {"50Gi", false, 1, "", false},
+		"another, encrypted":        {"50Gi", true, 1, "", true},
+		"kept to the head":          {"50Gi", false, 1, "labhead", true},
+		"kept to another":           {"50Gi", false, 1, "gpu-two", false},
+		"no cache though encrypted": {"0", true, 1, "labhead", false},
+	} {
+		l := &appliance{cfg: Config{Models: ModelsConfig{Cache: c.cache}}, id: embedk8s.Identity{NodeName: "labhead"}, pool: &pool{}}
+		l.cfg.Network.Encrypt = c.encrypted
+		for range c.others {
+			l.pool.members = append(l.pool.members, nodes.Node{Name: "gpu-two"})
+		}
+		if got := l.modelCache(c.on) != ""; got != c.want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}
