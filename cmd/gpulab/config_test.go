@@ -50,6 +50,7 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"lab: x\nstorage:\n  export: nfs\n  shared: /srv/lab":       "storage.export and storage.shared are both given",
 		"lab: x\npackages:\n  cache: lots":                          "line 3: packages.cache is \"lots\", which is no size",
 		"lab: x\npackages:\n  cache: 10Mi":                          "line 3: packages.cache is \"10Mi\", too little for one large file",
+		"lab: x\nmodels:\n  hub: https://hub.example/?key=secret":   "line 3: models.hub: the address may have neither a ? nor a #",
 		"lab: x\nmodels:\n  cache: most":                            "line 3: models.cache is \"most\", which is no size",
 		"lab: x\nmodels:\n  hub: https://me:secret@hub.example":     "line 3: models.hub: the address of a hub of models may not hold a name or a password",
 		"lab: x\npackages:\n  index: https://me:secret@pypi.org/":   "line 3: packages.index: the address of an index may not hold a name or a password",

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -25,10 +27,7 @@ func (c PackagesConfig) check() error {
 	if _, err := cacheBytes("packages.cache", c.Cache); err != nil {
 		return err
 	}
-	if err := environments.CheckIndex(c.Index); err != nil {
-		return fmt.Errorf("packages.index: %w", err)
-	}
-	return nil
+	return checkUpstream("packages.index", c.Index, environments.CheckIndex)
 }
 
 // ModelsConfig says where notebooks and jobs get models from.
@@ -43,8 +42,17 @@ func (c ModelsConfig) check() error {
 	if _, err := cacheBytes("models.cache", c.Cache); err != nil {
 		return err
 	}
-	if err := environments.CheckHub(c.Hub); err != nil {
-		return fmt.Errorf("models.hub: %w", err)
+	return checkUpstream("models.hub", c.Hub, environments.CheckHub)
+}
+
+// checkUpstream says what is wrong with an address that the cache is to ask, behind which it puts paths.
+func checkUpstream(key, address string, check func(string) error) error {
+	err := check(address)
+	if err == nil && strings.ContainsAny(address, "?#") {
+		err = errors.New("the address may have neither a ? nor a #")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
 	}
 	return nil
 }
@@ -72,10 +80,7 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 	dirs := map[string]string{}
 	for _, name := range []string{"packages", "models"} {
 		dirs[name] = filepath.Join(l.cfg.DataDir, name)
-		if err := os.Mkdir(dirs[name], 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return charts.Packages{}, err
-		}
-		if err := os.Chown(dirs[name], packagesUID, packagesUID); err != nil {
+		if err := ownedBy(dirs[name], packagesUID); err != nil {
 			return charts.Packages{}, err
 		}
 	}
@@ -96,6 +101,23 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 		Env:   l.cfg.Network.proxyEnv(l.id),
 		Never: []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
 	}, nil
+}
+
+// ownedBy makes a folder that is a user's alone. One that has something of others in it is not taken from them.
+func ownedBy(dir string, uid int) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || int(stat.Uid) != uid {
+		if list, err := os.ReadDir(dir); err != nil || !info.IsDir() || len(list) > 0 {
+			return fmt.Errorf("%s is where gpulab keeps what it downloads, and something else is there; move that away", dir)
+		}
+	}
+	return errors.Join(os.Chown(dir, uid, uid), os.Chmod(dir, 0o700))
 }
 
 // modelCache is where a pod on the machine "on", any of the lab's where that is "", asks for models; "" where there is no

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -31,6 +33,39 @@ func TestModelCache(t *testing.T) {
 		}
 		if got := l.modelCache(c.on) != ""; got != c.want {
 			t.Errorf("%s: %v", what, got)
+		}
+	}
+}
+
+// A folder is gpulab's to fill only where nobody else has put something into it.
+func TestOwnedBy(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root gives folders to others")
+	}
+	dir := t.TempDir()
+	theirs, empty, link := filepath.Join(dir, "theirs"), filepath.Join(dir, "empty"), filepath.Join(dir, "link")
+	for _, folder := range []string{theirs, empty} {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(theirs, "mine.safetensors"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(empty, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{filepath.Join(dir, "new"), empty, empty} {
+		if err := ownedBy(folder, packagesUID); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", folder, info.Mode(), err)
+		}
+	}
+	for _, folder := range []string{theirs, link} {
+		if err := ownedBy(folder, packagesUID); err == nil {
+			t.Errorf("%s was taken", folder)
 		}
 	}
 }

@@ -259,7 +259,7 @@ func checkAddress(address, of, like string) error {
 	if strings.Contains(address, "@") {
 		return sentence(ErrInvalid, "the address of %s may not hold a name or a password: it would be in logs", of)
 	}
-	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 		return sentence(ErrInvalid, "%q is no address of %s; write it like %s", address, of, like)
 	}
 	return nil

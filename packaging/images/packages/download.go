@@ -26,10 +26,11 @@ type files struct {
 
 	downloading sync.Mutex
 	downloads   map[string]*download
+	wrong       map[string]time.Time // when something else came under a key than its SHA-256 says
 }
 
 func newFiles(kept *store, upstream *http.Client, log *slog.Logger) *files {
-	return &files{store: kept, upstream: upstream, log: log, places: newPlaces(filesAtOnce, filesEach), downloads: map[string]*download{}}
+	return &files{store: kept, upstream: upstream, log: log, places: newPlaces(filesAtOnce, filesEach), downloads: map[string]*download{}, wrong: map[string]time.Time{}}
 }
 
 // wanted is a file, which is the same for ever.
@@ -38,6 +39,9 @@ type wanted struct {
 	from *url.URL
 	sum  string // SHA-256 in hexadecimal digits, "" where it is not known
 }
+
+// etag is what a file is called that has a sum, wherever it comes from.
+func (w wanted) etag() string { return `"` + w.sum + `"` }
 
 // ask sends a request to another machine.
 func (f *files) ask(ctx context.Context, method string, u *url.URL, header http.Header) (*http.Response, error) {
@@ -84,7 +88,7 @@ func (f *files) file(w http.ResponseWriter, r *http.Request, want wanted) {
 		return
 	}
 	if r.Method == http.MethodHead {
-		f.through(w, r, u)
+		f.through(w, r, want)
 		return
 	}
 	d := f.join(want, hostOf(r.RemoteAddr))
@@ -98,7 +102,7 @@ func (f *files) file(w http.ResponseWriter, r *http.Request, want wanted) {
 	case d.kept:
 		f.file(w, r, want)
 	case d.direct:
-		f.through(w, r, u)
+		f.through(w, r, want)
 	case d.failed != nil:
 		f.away(w, r, u, d.failed)
 	case d.to != "":
@@ -121,10 +125,12 @@ func fileHeaders(w http.ResponseWriter, m meta) {
 }
 
 // through passes a file on without keeping it.
-func (f *files) through(w http.ResponseWriter, r *http.Request, u *url.URL) {
+func (f *files) through(w http.ResponseWriter, r *http.Request, want wanted) {
+	u := want.from
 	header := http.Header{"Accept-Encoding": {"identity"}}
 	for _, name := range []string{"Range", "If-Range", "If-None-Match"} {
-		if value := r.Header.Get(name); value != "" {
+		// That of a sum is not what the file is called elsewhere.
+		if value := r.Header.Get(name); value != "" && (want.sum == "" || value != want.etag()) {
 			header.Set(name, value)
 		}
 	}
@@ -150,6 +156,9 @@ func (f *files) through(w http.ResponseWriter, r *http.Request, u *url.URL) {
 		if value := response.Header.Get(name); value != "" {
 			w.Header().Set(name, value)
 		}
+	}
+	if want.sum != "" {
+		w.Header().Set("ETag", want.etag())
 	}
 	if f.store.most > 0 {
 		w.Header().Set("Cache-Control", "no-store") // as with what is kept
@@ -229,9 +238,7 @@ func (f *files) join(want wanted, who string) *download {
 				f.download(ctx, d, want, leave)
 				leave()
 			}
-			f.downloading.Lock()
-			delete(f.downloads, want.key)
-			f.downloading.Unlock()
+			f.over(d, want.key)
 			d.leave()
 		}()
 	}
@@ -256,6 +263,34 @@ func (d *download) leave() {
 			_ = d.file.Close()
 		}
 	}
+}
+
+// over is when nobody may join a download any more.
+func (f *files) over(d *download, key string) {
+	f.downloading.Lock()
+	defer f.downloading.Unlock()
+	if f.downloads[key] == d {
+		delete(f.downloads, key)
+	}
+}
+
+// wrongFor is for how long nobody goes on with what had another SHA-256.
+const wrongFor = time.Minute
+
+// isWrong keeps, or tells, that something else has just come under a key.
+func (f *files) isWrong(key string, now bool) bool {
+	f.downloading.Lock()
+	defer f.downloading.Unlock()
+	for key, at := range f.wrong {
+		if time.Since(at) > wrongFor {
+			delete(f.wrong, key)
+		}
+	}
+	if now {
+		f.wrong[key] = time.Now()
+	}
+	_, wrong := f.wrong[key]
+	return wrong
 }
 
 // reached tells whether a byte of a file is here already.
@@ -284,7 +319,9 @@ func (f *files) download(ctx context.Context, d *download, want wanted, came fun
 		return
 	}
 	began := time.Now()
-	response, err := f.ask(ctx, http.MethodGet, want.from, http.Header{"Accept-Encoding": {"identity"}})
+	first, stop := context.WithCancel(ctx)
+	defer stop()
+	response, err := f.ask(first, http.MethodGet, want.from, http.Header{"Accept-Encoding": {"identity"}})
 	if err != nil {
 		d.failed = err
 		close(d.begun)
@@ -296,12 +333,13 @@ func (f *files) download(ctx context.Context, d *download, want wanted, came fun
 		if isRedirect(d.status) {
 			d.to = elsewhereOf(response)
 		}
+		came()
 		close(d.begun)
 		return
 	}
 	d.meta = meta{Key: want.key, Type: response.Header.Get("Content-Type"), ETag: response.Header.Get("ETag"), Fetched: time.Now()}
 	if want.sum != "" {
-		d.meta.ETag = `"` + want.sum + `"` // not that of one of its addresses
+		d.meta.ETag = want.etag()
 	}
 	var writing *writing
 	// A page in place of a file is of something on the way, such as a sign-in to a network.
@@ -312,16 +350,26 @@ func (f *files) download(ctx context.Context, d *download, want wanted, came fun
 	}
 	if writing == nil {
 		d.direct = true
+		_ = response.Body.Close()
+		came()
 		close(d.begun)
 		return
 	}
 	d.file, d.checked = writing.file, want.sum != ""
 	close(d.begun)
 	sum := sha256.New()
-	_, err = io.Copy(&feeding{writing, d}, io.TeeReader(awake(response.Body, d.end), sum))
+	into := io.MultiWriter(&feeding{writing, d}, sum)
+	err = fill(into, response.Body, stop)
+	for try := 0; want.sum != "" && errors.As(err, new(cutError)) && try < goOns && later(ctx, time.Second<<try); try++ {
+		err = f.goOn(ctx, into, want.from, writing.wrote, d.size)
+	}
 	came() // whoever has the last byte asks for the next file
 	if err == nil && want.sum != "" && hex.EncodeToString(sum.Sum(nil)) != want.sum {
 		err = errors.New("it is not what its SHA-256 says")
+		f.isWrong(want.key, true)
+		d.mu.Lock()
+		d.have = 0
+		d.mu.Unlock()
 	}
 	if err == nil {
 		d.whole()
@@ -329,6 +377,7 @@ func (f *files) download(ctx context.Context, d *download, want wanted, came fun
 	} else {
 		writing.discard()
 	}
+	f.over(d, want.key)
 	d.mu.Lock()
 	d.ended, d.err = true, err
 	d.more.Broadcast()
@@ -338,6 +387,60 @@ func (f *files) download(ctx context.Context, d *download, want wanted, came fun
 		return
 	}
 	f.log.Info("kept", "address", openly(want.from), "bytes", d.size, "seconds", time.Since(began).Seconds())
+}
+
+// goOns is how many times a download goes on that was cut off.
+const goOns = 4
+
+// cutError is that no more came.
+type cutError struct{ error }
+
+// fill writes what comes, and ends a transfer that has stood still for too long.
+func fill(into io.Writer, body io.Reader, stop func()) error {
+	from := &cut{Reader: awake(body, stop)}
+	if _, err := io.Copy(into, from); from.err == nil {
+		return err
+	}
+	return cutError{from.err}
+}
+
+// cut remembers why no more came.
+type cut struct {
+	io.Reader
+	err error
+}
+
+func (c *cut) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+// goOn asks for the rest of a file that its SHA-256 tells from others.
+func (f *files) goOn(ctx context.Context, into io.Writer, u *url.URL, at, size int64) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	response, err := f.ask(ctx, http.MethodGet, u, http.Header{"Accept-Encoding": {"identity"}, "Range": {fmt.Sprintf("bytes=%d-", at)}})
+	if err != nil {
+		return cutError{err}
+	}
+	defer response.Body.Close()
+	if rest := fmt.Sprintf("bytes %d-%d/%d", at, size-1, size); response.StatusCode != http.StatusPartialContent || response.Header.Get("Content-Range") != rest {
+		return fmt.Errorf("it was cut off, and its rest did not come: %s", response.Status)
+	}
+	return fill(into, response.Body, stop)
+}
+
+// later waits, and tells whether ctx has not ended meanwhile.
+func later(ctx context.Context, wait time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
 }
 
 // whole says that all of it is here.
@@ -395,7 +498,7 @@ func (f *follower) Read(p []byte) (int, error) {
 	}
 	have, err := f.d.have, f.d.err
 	f.d.mu.Unlock()
-	if err != nil || f.at >= have {
+	if f.at >= have {
 		return 0, cmp.Or(err, io.ErrUnexpectedEOF)
 	}
 	n, err := f.d.file.ReadAt(p[:min(int64(len(p)), have-f.at)], block+f.at)

@@ -34,6 +34,7 @@ const (
 	questionsEach   = 64
 	sendingsAtOnce  = 32
 	sendingsEach    = 4
+	small           = 1 << 20          // bytes of a question that counts as one without a body
 	mostQuestion    = 8 << 10          // bytes of an address: the hub's lead on with addresses in addresses
 	hubPatience     = 10 * time.Minute // for its answer to what was sent, which it may work on
 )
@@ -50,7 +51,11 @@ func newModels(kept *store, hub string, hosts []string, through *http.Transport,
 	asking := through.Clone()
 	asking.ResponseHeaderTimeout = hubPatience
 	m.client = &http.Client{Transport: asking, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	m.files = newFiles(kept, &http.Client{Transport: through, CheckRedirect: m.mayFollow}, log)
+	fetching := through.Clone()
+	// One connection for each file: bounded as they are, the streams of a shared one are slow over far ways.
+	fetching.Protocols = new(http.Protocols)
+	fetching.Protocols.SetHTTP1(true)
+	m.files = newFiles(kept, &http.Client{Transport: fetching, CheckRedirect: m.mayFollow}, log)
 	return m, nil
 }
 
@@ -87,7 +92,7 @@ func (m *models) answer(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	places := m.questions
-	if hasBody(r) {
+	if r.ContentLength < 0 || r.ContentLength > small {
 		places = m.sendings
 	}
 	leave, err := places.take(ctx, hostOf(r.RemoteAddr))
@@ -122,7 +127,7 @@ func (m *models) answer(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	m.leadHere(w.Header(), r, response)
-	sum := largeFile(r, response)
+	sum := m.largeFile(r, response)
 	if to, err := response.Location(); sum != "" && err == nil && m.has(to) {
 		_ = response.Body.Close()
 		leave()
@@ -170,10 +175,14 @@ func (f flushing) Write(p []byte) (int, error) {
 // addresses of the hub made into ones of the cache.
 func (m *models) leadHere(header http.Header, r *http.Request, response *http.Response) {
 	if to, err := response.Location(); err == nil && response.Header.Get("Location") != "" {
-		if to.Host == m.hub.Host {
-			to = &url.URL{Path: strings.TrimPrefix(to.Path, m.hub.Path), RawPath: strings.TrimPrefix(to.RawPath, m.hub.EscapedPath()), RawQuery: to.RawQuery}
+		lead := to.String()
+		if path, own := strings.CutPrefix(to.EscapedPath(), m.hub.EscapedPath()); own && to.Host == m.hub.Host && strings.HasPrefix(path, "/") {
+			lead = path
+			if to.RawQuery != "" {
+				lead += "?" + to.RawQuery
+			}
 		}
-		header.Set("Location", to.String())
+		header.Set("Location", lead)
 	}
 	for _, link := range response.Header.Values("Link") {
 		// Clients take it as it is, so it has to be a whole one.
@@ -185,7 +194,7 @@ var sha256Digits = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // largeFile is the SHA-256 of a file that the hub has elsewhere, "" where the
 // response is something else.
-func largeFile(r *http.Request, response *http.Response) string {
+func (m *models) largeFile(r *http.Request, response *http.Response) string {
 	sum := strings.Trim(strings.TrimPrefix(response.Header.Get("X-Linked-Etag"), "W/"), `"`)
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || !isRedirect(response.StatusCode) || !sha256Digits.MatchString(sum) {
 		return ""
@@ -193,7 +202,7 @@ func largeFile(r *http.Request, response *http.Response) string {
 	// Of a repository that has another name now, and below /api, the hub is asked once
 	// more, with the token; a bucket's files have other sums.
 	to, err := response.Location()
-	if err != nil || strings.Contains(to.Path, "/resolve/") || strings.HasPrefix(to.Path, "/api/") || strings.HasPrefix(r.URL.Path, "/buckets/") {
+	if err != nil || strings.Contains(to.Path, "/resolve/") || strings.HasPrefix(to.Path, m.hub.Path+"/api/") || strings.HasPrefix(r.URL.Path, "/buckets/") {
 		return ""
 	}
 	return sum
@@ -204,11 +213,11 @@ func (m *models) large(w http.ResponseWriter, r *http.Request, want wanted) {
 	header := w.Header()
 	for name := range header {
 		// The hub's newer way of moving files, Xet, would lead past the cache.
-		if slices.Contains([]string{"Location", "Link", "Content-Encoding", "Content-Length"}, name) || strings.HasPrefix(name, "X-Xet-") {
+		if slices.Contains([]string{"Location", "Link", "Content-Encoding", "Content-Length", "Content-Type"}, name) || strings.HasPrefix(name, "X-Xet-") {
 			header.Del(name)
 		}
 	}
-	header.Set("ETag", `"`+want.sum+`"`)
+	header.Set("ETag", want.etag())
 	if r.Method == http.MethodHead {
 		if size := header.Get("X-Linked-Size"); size != "" {
 			header.Set("Content-Length", size)
@@ -218,19 +227,19 @@ func (m *models) large(w http.ResponseWriter, r *http.Request, want wanted) {
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	// Whoever goes on in the middle would wait here for all that comes before it.
-	if at := startOf(r.Header.Get("Range")); at != 0 && !m.reached(want.key, at) {
-		m.through(w, r, want.from)
-		return
+	// Whoever wants a part would wait here for all that comes before it, or have all of it fetched.
+	switch part := r.Header.Get("Range"); {
+	case part == "" || part == "bytes=0-" || m.reached(want.key, startOf(part)):
+		m.file(w, r, want)
+	case m.isWrong(want.key, false):
+		http.Error(w, "The lab's cache has just got something else for this than its SHA-256 says; get it anew.", http.StatusBadGateway)
+	default:
+		m.through(w, r, want)
 	}
-	m.file(w, r, want)
 }
 
-// startOf is the first byte that a Range asks for; -1 where it is not so simple.
+// startOf is the first byte that a Range asks for, -1 where it is not so simple.
 func startOf(ranged string) int64 {
-	if ranged == "" {
-		return 0
-	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(ranged, "bytes="), "-")
 	at, err := strconv.ParseInt(first, 10, 64)
 	if err != nil || at < 0 {

@@ -26,6 +26,7 @@ type hub struct {
 	asked   map[string]int // by method and path
 	fetched int            // from the other machine
 	ranges  []string       // that it was asked for
+	cuts    int            // how many times it ends in the middle
 	slow    chan struct{}  // the other machine waits for it after a half
 	tokens  []string       // that the other machine was shown
 	commits []string       // tokens and bodies
@@ -115,7 +116,10 @@ func (h *hub) file(w http.ResponseWriter, r *http.Request) {
 	if asked := r.Header.Get("Range"); asked != "" {
 		h.ranges = append(h.ranges, asked)
 	}
-	slow := h.slow
+	slow, cut := h.slow, h.cuts > 0
+	if h.cuts--; cut {
+		defer panic(http.ErrAbortHandler)
+	}
 	h.tokens = append(h.tokens, r.Header.Get("Authorization"))
 	content := h.content
 	if h.sent != nil {
@@ -124,6 +128,16 @@ func (h *hub) file(w http.ResponseWriter, r *http.Request) {
 	h.mu.Unlock()
 	if r.URL.Query().Get("Signature") != "secret" {
 		http.Error(w, "", http.StatusForbidden)
+		return
+	}
+	if cut {
+		at := startOf(r.Header.Get("Range"))
+		if w.Header().Set("Content-Length", strconv.Itoa(len(content)-int(max(at, 0)))); at > 0 {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", at, len(content)-1, len(content)))
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		_, _ = w.Write(content[max(at, 0):][:5000])
+		w.(http.Flusher).Flush()
 		return
 	}
 	if slow != nil {
@@ -147,16 +161,6 @@ func (h *hub) fetches() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.fetched
-}
-
-// waits waits until the other machine has been asked so many times.
-func (h *hub) waits(t *testing.T, times int) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); h.fetches() < times; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it was asked %d times", h.fetches())
-		}
-	}
 }
 
 // heard is what a log was told.
@@ -273,38 +277,95 @@ func TestModelGoneOnWith(t *testing.T) {
 	}
 	// While it comes, what is here already comes from here.
 	h.slow = make(chan struct{})
-	go func() {
-		if response, err := http.Get(cache.URL + model); err == nil {
-			_, _ = io.Copy(io.Discard, response.Body)
-			_ = response.Body.Close()
-		}
-	}()
-	r, err := http.NewRequest(http.MethodGet, cache.URL+model, nil)
+	release := sync.OnceFunc(func() { close(h.slow) })
+	defer release()
+	first := begin(t, cache.URL+model, "")
+	if _, err := io.ReadFull(first.Body, make([]byte, 2000)); err != nil {
+		t.Fatal(err)
+	}
+	later := begin(t, cache.URL+model, "bytes=1000-")
+	if _, err := io.ReadFull(later.Body, make([]byte, 1)); err != nil || later.StatusCode != http.StatusPartialContent {
+		t.Fatal(later.Status, err)
+	}
+	release()
+	rest, err := io.ReadAll(later.Body)
+	if err != nil || string(rest) != string(h.content[1001:]) || h.fetches() != 2 {
+		t.Errorf("while it comes: %d bytes, %v, fetched %d times", len(rest), err, h.fetches())
+	}
+}
+
+// begin asks for a file, whose content is still to be read.
+func begin(t *testing.T, address, part string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Range", "bytes=1000-")
-	h.waits(t, 2)
-	time.Sleep(100 * time.Millisecond)
-	whole := make(chan string)
-	go func() {
-		defer close(whole)
-		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Error(err)
-			return
+	if part != "" {
+		r.Header.Set("Range", part)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+// A part of a file, as readers of its first bytes want it, does not have all of it fetched.
+func TestModelPart(t *testing.T) {
+	h := newHub(t)
+	cache, said := newModelCache(t, h, 1<<30)
+	for _, part := range []string{"bytes=0-99", "bytes=-100", "bytes=5-6"} {
+		response, got := ask(t, http.MethodGet, cache.URL+model, "", "Range", part)
+		if response.StatusCode != http.StatusPartialContent || len(got) > 100 || response.Header.Get("Etag") != `"`+h.sum()+`"` {
+			t.Errorf("%s: %s, %d bytes", part, response.Status, len(got))
 		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		if err != nil || response.StatusCode != http.StatusPartialContent {
-			t.Errorf("%s, %v", response.Status, err)
+	}
+	if strings.Contains(said.String(), "kept") || fmt.Sprint(h.ranges) != "[bytes=0-99 bytes=-100 bytes=5-6]" {
+		t.Errorf("the hub was asked for %q: %s", h.ranges, said)
+	}
+}
+
+// A download that is cut off goes on where it was, and who reads it does not notice.
+func TestModelCutOff(t *testing.T) {
+	h := newHub(t)
+	h.cuts = 2
+	cache, said := newModelCache(t, h, 1<<30)
+	if _, got := ask(t, http.MethodGet, cache.URL+model, ""); got != string(h.content) {
+		t.Errorf("%d bytes came", len(got))
+	}
+	for end := time.Now().Add(10 * time.Second); !strings.Contains(said.String(), "msg=kept"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it is not kept: %s", said)
 		}
-		whole <- string(body)
-	}()
-	time.Sleep(100 * time.Millisecond)
-	close(h.slow)
-	if got := <-whole; got != string(h.content[1000:]) || h.fetches() != 2 {
-		t.Errorf("while it comes: %d bytes, fetched %d times", len(got), h.fetches())
+	}
+	if h.fetches() != 3 {
+		t.Errorf("it was fetched %d times", h.fetches())
+	}
+}
+
+// Below a path a hub leads on below it.
+func TestModelsBelowAPath(t *testing.T) {
+	below := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", map[string]string{"/hub/a": "/hub/b?c=d", "/hub/b": "/hubs/b", "/hub/c": "/"}[r.URL.Path])
+		w.WriteHeader(http.StatusFound)
+	}))
+	defer below.Close()
+	kept, err := openStore(t.TempDir(), 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModels(kept, below.URL+"/hub/", nil, transport(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := httptest.NewServer(m)
+	defer cache.Close()
+	for from, want := range map[string]string{"/a": "/b?c=d", "/b": below.URL + "/hubs/b", "/c": below.URL + "/"} {
+		if response, _ := ask(t, http.MethodGet, cache.URL+from, ""); response.Header.Get("Location") != want {
+			t.Errorf("%s leads to %q", from, response.Header.Get("Location"))
+		}
 	}
 }
 
@@ -358,6 +419,9 @@ func TestModelIsAnother(t *testing.T) {
 	cache, said := newModelCache(t, h, 1<<30)
 	if _, got := ask(t, http.MethodGet, cache.URL+model, ""); len(got) == len(h.content) {
 		t.Error("it looks whole")
+	}
+	if response, got := ask(t, http.MethodGet, cache.URL+model, "", "Range", fmt.Sprintf("bytes=%d-", len(h.content)-1)); response.StatusCode != http.StatusBadGateway {
+		t.Errorf("its last byte: %s, %q", response.Status, got)
 	}
 	for end := time.Now().Add(10 * time.Second); !strings.Contains(said.String(), "not what its SHA-256 says"); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

@@ -638,3 +638,22 @@ func TestCrowd(t *testing.T) {
 		}
 	}
 }
+
+// What somebody else has put into the folder is nothing of the cache's.
+func TestFilesOfOthers(t *testing.T) {
+	u, dir := newUpstream(t), t.TempDir()
+	others := filepath.Join(dir, "model.safetensors")
+	if err := os.WriteFile(others, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u.files["/packages/a.whl"], u.files["/packages/b.whl"] = make([]byte, 100<<10), make([]byte, 100<<10)
+	c := newCache(t, u, dir, 300<<10)
+	for _, path := range []string{"/packages/a.whl", "/packages/b.whl"} {
+		if status, _, _ := get(t, c.URL+path); status != http.StatusOK {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+	if _, err := os.Stat(others); err != nil {
+		t.Error(err)
+	}
+}

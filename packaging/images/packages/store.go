@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"syscall"
@@ -60,7 +61,7 @@ func openStore(dir string, most int64) (*store, error) {
 	}
 	for _, e := range list {
 		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() {
+		if err != nil || !info.Mode().IsRegular() || !ours.MatchString(e.Name()) {
 			continue
 		}
 		if filepath.Ext(e.Name()) == partial {
@@ -72,9 +73,12 @@ func openStore(dir string, most int64) (*store, error) {
 		s.entries[e.Name()] = &entry{info.Size(), info.ModTime()}
 		s.total += info.Size()
 	}
-	s.remove(s.shrink(0))
+	s.remove(s.shrink(0, 0))
 	return s, nil
 }
+
+// ours are the names of files that the store makes.
+var ours = regexp.MustCompile(`^([0-9a-f]{64}|[0-9]+\.partial)$`)
 
 // partial ends the names of files that are being written.
 const partial = ".partial"
@@ -154,8 +158,8 @@ func (s *store) forget(name string) {
 var errNoRoom = errors.New("there is no room for it in the cache")
 
 // room takes room for an object, and frees what that needs. There is none for what
-// would, with all that is being written, take half of the cache, and none for any
-// while the disk is nearly full.
+// would, with all that is being written, take half of the cache, nor for what the
+// disk, being nearly full, has no room for when everything older is gone.
 func (s *store) room(bytes int64) error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(s.dir, &disk); err != nil {
@@ -164,11 +168,12 @@ func (s *store) room(bytes int64) error {
 	free := int64(disk.Bavail) * disk.Bsize
 	floor := min(int64(disk.Blocks)*disk.Bsize/20, 100<<30) // as with notebooks, which do not start then
 	s.mu.Lock()
-	if s.coming+bytes > s.most/2 || free-s.coming-bytes < floor {
+	short := floor - (free - s.coming - bytes)
+	if s.coming+bytes > s.most/2 || short > s.total-s.coming {
 		s.mu.Unlock()
 		return errNoRoom
 	}
-	gone := s.shrink(bytes)
+	gone := s.shrink(bytes, short)
 	s.total += bytes
 	s.coming += bytes
 	s.mu.Unlock()
@@ -183,10 +188,10 @@ func (s *store) remove(names []string) {
 }
 
 // shrink drops objects until there is room for one more of some bytes, and then
-// some, so as not to sort them all for each. Its caller holds the lock, and removes
-// their files without it.
-func (s *store) shrink(bytes int64) (gone []string) {
-	if s.total+bytes <= s.most && len(s.entries) < mostObjects {
+// some, so as not to sort them all for each, and until short bytes of the disk are
+// free again. Its caller holds the lock, and removes their files without it.
+func (s *store) shrink(bytes, short int64) (gone []string) {
+	if s.total+bytes <= s.most && len(s.entries) < mostObjects && short <= 0 {
 		return nil
 	}
 	names := make([]string, 0, len(s.entries))
@@ -197,10 +202,11 @@ func (s *store) shrink(bytes int64) (gone []string) {
 		return cmp.Or(s.entries[a].used.Compare(s.entries[b].used), cmp.Compare(a, b))
 	})
 	for _, name := range names {
-		if s.total+bytes <= s.most*9/10 && len(s.entries) < mostObjects*9/10 {
+		if s.total+bytes <= s.most*9/10 && len(s.entries) < mostObjects*9/10 && short <= 0 {
 			break
 		}
 		s.total -= s.entries[name].bytes
+		short -= s.entries[name].bytes
 		delete(s.entries, name)
 		gone = append(gone, name)
 	}
