@@ -94,12 +94,9 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 	}
 	return charts.Packages{
 		Dir: dirs["packages"], Keep: keep, Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
-		Models: charts.Models{
-			Dir: dirs["models"], Keep: keepModels, Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co"),
-			Files: []string{".hf.co", ".huggingface.co"},
-		},
-		Env:   l.cfg.Network.proxyEnv(l.id),
-		Never: []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
+		Models: charts.Models{Dir: dirs["models"], Keep: keepModels, Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co")},
+		Env:    l.cfg.Network.proxyEnv(l.id),
+		Never:  []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
 	}, nil
 }
 

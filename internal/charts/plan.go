@@ -47,10 +47,9 @@ type Packages struct {
 
 // Models is the same of models.
 type Models struct {
-	Dir   string
-	Keep  int64
-	Hub   string   // address of the hub that it asks
-	Files []string // names of further machines that have the hub's files
+	Dir  string
+	Keep int64
+	Hub  string // address of the hub that it asks
 }
 
 // HubSecrets are made once by gpulab and kept: what they seal outlives pods.
@@ -273,10 +272,9 @@ func packages(in Inputs) Release {
 			"keep":  strconv.FormatInt(in.Packages.Keep, 10),
 			"index": in.Packages.Index,
 			"models": map[string]any{
-				"dir":   in.Packages.Models.Dir,
-				"keep":  strconv.FormatInt(in.Packages.Models.Keep, 10),
-				"hub":   in.Packages.Models.Hub,
-				"files": list(in.Packages.Models.Files),
+				"dir":  in.Packages.Models.Dir,
+				"keep": strconv.FormatInt(in.Packages.Models.Keep, 10),
+				"hub":  in.Packages.Models.Hub,
 			},
 			"env":   env,
 			"never": list(in.Packages.Never),

@@ -30,7 +30,7 @@ func sampleInputs() Inputs {
 		HubStateDir: "/var/lib/gpulab/hub",
 		FeaturesDir: "/var/lib/gpulab/features",
 		Packages: Packages{Dir: "/var/lib/gpulab/packages", Keep: 20 << 30, Index: "https://pypi.org/simple",
-			Models: Models{Dir: "/var/lib/gpulab/models", Keep: 50 << 30, Hub: "https://huggingface.co", Files: []string{".hf.co", ".huggingface.co"}},
+			Models: Models{Dir: "/var/lib/gpulab/models", Keep: 50 << 30, Hub: "https://huggingface.co"},
 			Env:    map[string]string{"HTTPS_PROXY": "http://proxy.example.org:3128"}, Never: []string{"10.42.0.0/16", "10.43.0.0/16"}},
 		Hub: HubSecrets{
 			CookieSecret:     strings.Repeat("c0ffee00", 8),

@@ -363,7 +363,7 @@ func runCells(b *Browser, n int) {
 	b.WaitFor("the cells", fmt.Sprintf(`%s.length >= %d`, codeCells, n))
 	for deadline := time.Now().Add(b.patience); time.Now().Before(deadline); {
 		for i := range n {
-			Evaluate[bool](b, `async number => { `+codeCells+`[number].querySelector(".cm-content").focus(); return true }`, i)
+			focusCell(b, i)
 			b.Press(kb.Enter, kb.ModifierShift)
 		}
 		for range 20 { // one that is only slow must not run twice
@@ -373,6 +373,11 @@ func runCells(b *Browser, n int) {
 			time.Sleep(500 * time.Millisecond)
 		}
 	}
+}
+
+// focusCell puts the cursor into a cell.
+func focusCell(b *Browser, number int) {
+	Evaluate[bool](b, fmt.Sprintf(`async () => { %s[%d].querySelector(".cm-content").focus(); return true }`, codeCells, number))
 }
 
 // shown is what the page shows below the notebook's cell.
@@ -439,7 +444,7 @@ func TestOutputsAfterSleep(t *testing.T) {
 	j.open(b, "sleep.ipynb")
 	runCells(b, 1)
 	b.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
-	Evaluate[bool](b, `async () => { `+codeCells+`[1].querySelector(".cm-content").focus(); return true }`)
+	focusCell(b, 1)
 	b.Type("# typed")
 	j.cut.Store(true)
 	j.dropAll()
@@ -476,7 +481,7 @@ func TestSaveAfterCut(t *testing.T) {
 		if name == "back.ipynb" {
 			page.WaitFor("the kernel", `/\| (Idle|Busy)/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
 		}
-		Evaluate[bool](page, `async () => { `+codeCells+`[2].querySelector(".cm-content").focus(); return true }`)
+		focusCell(page, 2)
 		page.Type("# typed")
 		page.Press("s", kb.ModifierCtrl)
 		j.within(t, time.Minute, "the file has it all", name, func(cells []fileCell) bool {
@@ -495,7 +500,7 @@ func TestSaveThatArrives(t *testing.T) {
 	j.write(t, "last.ipynb", "")
 	b := j.browser(t)
 	j.open(b, "last.ipynb")
-	Evaluate[bool](b, `async () => { `+codeCells+`[0].querySelector(".cm-content").focus(); return true }`)
+	focusCell(b, 0)
 	b.Type("# typed")
 	j.last.Store(true)
 	b.Press("s", kb.ModifierCtrl)
@@ -525,7 +530,7 @@ func TestSaveThatWaits(t *testing.T) {
 	runCells(b, 1)
 	b.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
 	time.Sleep(6 * time.Second) // the save because of the run is over
-	Evaluate[bool](b, `async () => { `+codeCells+`[1].querySelector(".cm-content").focus(); return true }`)
+	focusCell(b, 1)
 	b.Type("# typed")
 	j.held.Store(true)
 	b.Press("s", kb.ModifierCtrl)
@@ -562,7 +567,7 @@ func TestLabAway(t *testing.T) {
 		status int32
 	}{{cut: true}, {status: http.StatusServiceUnavailable}, {status: http.StatusFailedDependency}} {
 		typed := fmt.Sprintf("# typed %d", how.status)
-		Evaluate[bool](b, `async () => { `+codeCells+`[0].querySelector(".cm-content").focus(); return true }`)
+		focusCell(b, 0)
 		b.Type(typed)
 		j.cut.Store(how.cut)
 		j.status.Store(how.status)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -277,20 +278,20 @@ func (f *files) over(d *download, key string) {
 // wrongFor is for how long nobody goes on with what had another SHA-256.
 const wrongFor = time.Minute
 
-// isWrong keeps, or tells, that something else has just come under a key.
-func (f *files) isWrong(key string, now bool) bool {
+// markWrong remembers that something else came under a key than its SHA-256 says.
+func (f *files) markWrong(key string) {
 	f.downloading.Lock()
 	defer f.downloading.Unlock()
-	for key, at := range f.wrong {
-		if time.Since(at) > wrongFor {
-			delete(f.wrong, key)
-		}
-	}
-	if now {
-		f.wrong[key] = time.Now()
-	}
-	_, wrong := f.wrong[key]
-	return wrong
+	maps.DeleteFunc(f.wrong, func(_ string, at time.Time) bool { return time.Since(at) > wrongFor })
+	f.wrong[key] = time.Now()
+}
+
+// isWrong tells whether that has just happened.
+func (f *files) isWrong(key string) bool {
+	f.downloading.Lock()
+	defer f.downloading.Unlock()
+	at, ok := f.wrong[key]
+	return ok && time.Since(at) <= wrongFor
 }
 
 // reached tells whether a byte of a file is here already.
@@ -366,7 +367,7 @@ func (f *files) download(ctx context.Context, d *download, want wanted, came fun
 	came() // whoever has the last byte asks for the next file
 	if err == nil && want.sum != "" && hex.EncodeToString(sum.Sum(nil)) != want.sum {
 		err = errors.New("it is not what its SHA-256 says")
-		f.isWrong(want.key, true)
+		f.markWrong(want.key)
 		d.mu.Lock()
 		d.have = 0
 		d.mu.Unlock()

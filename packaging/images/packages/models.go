@@ -55,19 +55,8 @@ func newModels(kept *store, hub string, hosts []string, through *http.Transport,
 	// One connection for each file: bounded as they are, the streams of a shared one are slow over far ways.
 	fetching.Protocols = new(http.Protocols)
 	fetching.Protocols.SetHTTP1(true)
-	m.files = newFiles(kept, &http.Client{Transport: fetching, CheckRedirect: m.mayFollow}, log)
+	m.files = newFiles(kept, &http.Client{Transport: fetching, CheckRedirect: keepTo(m.has)}, log)
 	return m, nil
-}
-
-// mayFollow keeps to the machines that files may be on, as the index's does.
-func (m *models) mayFollow(r *http.Request, via []*http.Request) error {
-	if len(via) > 5 {
-		return errors.New("it leads on and on")
-	}
-	if !m.has(r.URL) {
-		return http.ErrUseLastResponse
-	}
-	return nil
 }
 
 // has tells whether the hub has files there.
@@ -127,11 +116,10 @@ func (m *models) answer(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	m.leadHere(w.Header(), r, response)
-	sum := m.largeFile(r, response)
-	if to, err := response.Location(); sum != "" && err == nil && m.has(to) {
+	if want, ok := m.largeFile(r, response); ok {
 		_ = response.Body.Close()
 		leave()
-		m.large(w, r, wanted{key: "sha256:" + sum, from: to, sum: sum})
+		m.large(w, r, want)
 		return
 	}
 	w.WriteHeader(response.StatusCode)
@@ -192,20 +180,20 @@ func (m *models) leadHere(header http.Header, r *http.Request, response *http.Re
 
 var sha256Digits = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// largeFile is the SHA-256 of a file that the hub has elsewhere, "" where the
-// response is something else.
-func (m *models) largeFile(r *http.Request, response *http.Response) string {
+// largeFile is a file that the hub has elsewhere; false where the response is
+// something else.
+func (m *models) largeFile(r *http.Request, response *http.Response) (wanted, bool) {
 	sum := strings.Trim(strings.TrimPrefix(response.Header.Get("X-Linked-Etag"), "W/"), `"`)
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || !isRedirect(response.StatusCode) || !sha256Digits.MatchString(sum) {
-		return ""
+		return wanted{}, false
 	}
 	// Of a repository that has another name now, and below /api, the hub is asked once
 	// more, with the token; a bucket's files have other sums.
 	to, err := response.Location()
-	if err != nil || strings.Contains(to.Path, "/resolve/") || strings.HasPrefix(to.Path, m.hub.Path+"/api/") || strings.HasPrefix(r.URL.Path, "/buckets/") {
-		return ""
+	if err != nil || !m.has(to) || strings.Contains(to.Path, "/resolve/") || strings.HasPrefix(to.Path, m.hub.Path+"/api/") || strings.HasPrefix(r.URL.Path, "/buckets/") {
+		return wanted{}, false
 	}
-	return sum
+	return wanted{key: "sha256:" + sum, from: to, sum: sum}, true
 }
 
 // large answers with a file that the hub has just let the client have.
@@ -231,7 +219,7 @@ func (m *models) large(w http.ResponseWriter, r *http.Request, want wanted) {
 	switch part := r.Header.Get("Range"); {
 	case part == "" || part == "bytes=0-" || m.reached(want.key, startOf(part)):
 		m.file(w, r, want)
-	case m.isWrong(want.key, false):
+	case m.isWrong(want.key):
 		http.Error(w, "The lab's cache has just got something else for this than its SHA-256 says; get it anew.", http.StatusBadGateway)
 	default:
 		m.through(w, r, want)

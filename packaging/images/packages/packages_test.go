@@ -133,7 +133,17 @@ func settled(t *testing.T, dir string) {
 
 func get(t *testing.T, address string, header ...string) (int, string, http.Header) {
 	t.Helper()
-	r, err := http.NewRequest(http.MethodGet, address, nil)
+	response, body, err := send(t, http.MethodGet, address, "", header...)
+	if err != nil {
+		t.Fatalf("%s after %d bytes: %v", address, len(body), err)
+	}
+	return response.StatusCode, body, response.Header
+}
+
+// send asks without following to where it is sent; err is of reading the answer.
+func send(t *testing.T, method, address, body string, header ...string) (response *http.Response, got string, err error) {
+	t.Helper()
+	r, err := http.NewRequest(method, address, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,16 +151,12 @@ func get(t *testing.T, address string, header ...string) (int, string, http.Head
 		r.Header.Set(header[i], header[i+1])
 	}
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(r)
-	if err != nil {
+	if response, err = client.Do(r); err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatalf("%s after %d bytes: %v", address, len(body), err)
-	}
-	return response.StatusCode, string(body), response.Header
+	all, err := io.ReadAll(response.Body)
+	return response, string(all), err
 }
 
 func noise(n int) []byte {

@@ -64,7 +64,7 @@ func newProxy(kept *store, index string, hosts []string, through *http.Transport
 		index: u, hosts: hosts,
 		pagePlaces: newPlaces(pagesAtOnce, pagesEach), pages: map[string]*asking{},
 	}
-	p.files = newFiles(kept, &http.Client{Transport: through, CheckRedirect: p.mayFollow}, log)
+	p.files = newFiles(kept, &http.Client{Transport: through, CheckRedirect: keepTo(p.has)}, log)
 	return p, nil
 }
 
@@ -86,16 +86,23 @@ func transport() *http.Transport {
 	return t
 }
 
-// mayFollow keeps to the machines that files may be on. Whoever asks is told of
-// other ones, and goes there without the cache.
-func (p *proxy) mayFollow(r *http.Request, via []*http.Request) error {
-	if len(via) > 5 {
-		return errors.New("it leads on and on")
+// has tells whether the index has files there.
+func (p *proxy) has(u *url.URL) bool {
+	return u.Scheme == p.index.Scheme && (u.Host == p.index.Host || slices.Contains(p.hosts, u.Host))
+}
+
+// keepTo follows redirects to where files may be alone. Whoever asks is told of
+// other places, and goes there without the cache.
+func keepTo(has func(*url.URL) bool) func(*http.Request, []*http.Request) error {
+	return func(r *http.Request, via []*http.Request) error {
+		if len(via) > 5 {
+			return errors.New("it leads on and on")
+		}
+		if !has(r.URL) {
+			return http.ErrUseLastResponse
+		}
+		return nil
 	}
-	if r.URL.Host != p.index.Host && !slices.Contains(p.hosts, r.URL.Host) || r.URL.Scheme != p.index.Scheme {
-		return http.ErrUseLastResponse
-	}
-	return nil
 }
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
