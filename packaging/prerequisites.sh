@@ -18,7 +18,7 @@ build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-ke
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
 test=(chromium curl dbus-daemon e2fsprogs libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
 deb=(lintian apt-utils gnupg curl mmdebstrap debian-archive-keyring systemd systemd-container iproute2 procps util-linux)
-vm=(qemu-system-x86 qemu-utils e2fsprogs openssh-client)
+vm=(qemu-system-x86 qemu-utils e2fsprogs openssh-client gcc make flex bison bc xz-utils mmdebstrap debian-archive-keyring)
 
 . /etc/os-release
 case "${ID:-}${VERSION_ID:-}" in

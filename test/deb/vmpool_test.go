@@ -24,8 +24,9 @@ const (
 // with WireGuard, and machines that are rebooted.
 func TestVMPool(t *testing.T) {
 	packages := current(t)
-	head := bootVM(t, "nfs-kernel-server", "nfs-common", "wireguard-tools", "tcpdump")
-	p := &vmPool{life: life{machine: head}, beside: head.bootAs(t, besideName, besideAddress)}
+	ways := []emulator{kvm, userMode}
+	head := bootVM(t, ways, "nfs-kernel-server", "nfs-common", "wireguard-tools", "tcpdump")
+	p := &vmPool{life: life{machine: head}, beside: head.bootAs(t, ways, besideName, besideAddress)}
 	for _, m := range []machine{head, p.beside} {
 		m.put(packages, "/packages")
 	}
@@ -39,6 +40,7 @@ func TestVMPool(t *testing.T) {
 		{"join", p.chapter(p.join)},
 		{"encrypted", p.chapter(p.encrypted)},
 		{"a notebook on the other machine", p.chapter(p.notebook)},
+		{"a bad network", p.chapter(p.badNetwork)},
 		{"the export is away", p.chapter(p.exportAway)},
 		{"the other machine is rebooted", p.chapter(p.besideRebooted)},
 		{"the head is rebooted", p.chapter(p.headRebooted)},
@@ -127,6 +129,31 @@ func (p *vmPool) notebook() {
 	p.kernel.Run("open('from-beside', 'w').write('written far from the disk')")
 	if got := p.run("cat /var/lib/gpulab/homes/*/from-beside; stat -c ' %u' /var/lib/gpulab/homes/*/from-beside"); !strings.HasPrefix(got, "written far from the disk 2") {
 		p.t.Errorf("on the head it is %q", got)
+	}
+}
+
+// badNetwork: over a line that is slow, loses packets and mixes them up, the other
+// machine stays in the pool and people go on working; without one, it is noticed.
+func (p *vmPool) badNetwork() {
+	const faults = "tc qdisc replace dev eth0 root netem "
+	p.beside.run(faults + "delay 80ms 20ms loss 3% reorder 10% 50%")
+	defer func() { _, _ = p.beside.try("tc qdisc del dev eth0 root") }()
+	began := time.Now()
+	for i := range 6 {
+		if got := p.kernel.Run(fmt.Sprintf("open('slow', 'w').write('x' * 3000000); print(%d, len(open('slow').read()))", i)); got != fmt.Sprint(i, " 3000000") {
+			p.t.Errorf("over a bad network a cell printed %q", got)
+		}
+		p.run(besideReady)
+		time.Sleep(10 * time.Second)
+	}
+	p.t.Logf("six cells with 3 MB each to a home, and a minute, took %s", time.Since(began).Round(time.Second))
+	p.beside.run("nohup sh -c 'sleep 2; " + faults + "loss 100%; sleep 60; tc qdisc del dev eth0 root' >/dev/null 2>&1 &")
+	began = time.Now()
+	p.wait(15*time.Second, "! "+besideReady)
+	p.t.Logf("a cut line was noticed after %s", time.Since(began).Round(time.Second))
+	p.wait(3*time.Minute, besideReady)
+	if got := p.kernel.Run("print(len(open('slow').read()))"); got != "3000000" {
+		p.t.Errorf("after a cut line a cell printed %q", got)
 	}
 }
 

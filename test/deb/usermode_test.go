@@ -1,0 +1,59 @@
+//go:build deb && vm
+
+package deb
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+//go:embed uml.config
+var userModeConfig string
+
+// Debian 14's sources: those of Debian 12 know one processor only. A program's
+// threads take turns on a mutex there; one that waits would keep a processor busy,
+// were it not to sleep.
+const userModeBuild = `
+mmdebstrap --mode=root --variant=extract '--aptopt=Acquire::Check-Valid-Until "false"' --include=linux-source forky root
+tar -xJf root/usr/src/linux-source-*.tar.xz
+cd linux-source-*
+sed -i '/config \(MUTEX\|RWSEM\)_SPIN_ON_OWNER/,/depends/s/def_bool y/def_bool n/' kernel/Kconfig.locks
+cat arch/um/configs/x86_64_defconfig ../uml.config >.config
+make -s ARCH=um olddefconfig
+grep '=y$' ../uml.config | while read -r wanted; do grep -qx "$wanted" .config || { echo "this Linux has no $wanted"; exit 1; }; done
+make -s ARCH=um -j"$(nproc)" linux
+strip -o ../linux linux
+`
+
+// userModeKernel is a Linux that runs as a program of this machine. It is built
+// once and kept in the user's cache folder, under a name of what it is made from.
+func userModeKernel(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := sha256.Sum256([]byte(userModeBuild + userModeConfig))
+	kernel := filepath.Join(cache, "gpulab", "test-uml-"+hex.EncodeToString(key[:6]))
+	if _, err := os.Stat(kernel); err == nil {
+		return kernel
+	}
+	t.Logf("building %s", kernel)
+	work := t.TempDir()
+	if err := os.WriteFile(filepath.Join(work, "uml.config"), []byte(userModeConfig), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("sh", "-ec", userModeBuild)
+	build.Dir = work
+	must(t, build)
+	must(t, exec.Command("cp", filepath.Join(work, "linux"), kernel+".new"))
+	if err := os.Rename(kernel+".new", kernel); err != nil {
+		t.Fatal(err)
+	}
+	return kernel
+}
