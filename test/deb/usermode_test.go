@@ -57,3 +57,23 @@ func userModeKernel(t *testing.T) string {
 	}
 	return kernel
 }
+
+// manyMappings lets a program of this machine have as many mappings as a large one
+// inside needs: each of its pages may be one of its own. The default of 65530 is
+// 256 MiB; at it the program inside stands still.
+func manyMappings(t *testing.T) {
+	t.Helper()
+	const file = "/proc/sys/vm/max_map_count"
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("1048576"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(file, before, 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -25,28 +25,31 @@ type virtual struct {
 // A way to run a virtual machine: how long its boot takes at most, and how many
 // times the patience of a container it needs.
 type emulator struct {
-	name string
-	boot time.Duration
-	slow int
-	wire string // shell script that makes the link $1
-	args func(v virtual) []string
+	name    string
+	boot    time.Duration
+	slow    int
+	prepare func(*testing.T)         // this machine, for as long as the test runs
+	wire    string                   // shell script that makes the link $1
+	args    func(v virtual) []string // the command
 }
 
 var (
-	kvm = emulator{"KVM", 90 * time.Second, 3, "ip tuntap add $1 mode tap; ip link set $1 master br0", func(v virtual) []string {
+	kvm = emulator{"KVM", 90 * time.Second, 3, asItIs, "ip tuntap add $1 mode tap; ip link set $1 master br0", func(v virtual) []string {
 		return v.qemu("-accel", "kvm", "-cpu", "host")
 	}}
 	// Debian's own kernel everywhere, but every instruction of it costs ten.
-	emulated = emulator{"QEMU without KVM", 10 * time.Minute, 15, kvm.wire, func(v virtual) []string {
+	emulated = emulator{"QEMU without KVM", 10 * time.Minute, 15, asItIs, kvm.wire, func(v virtual) []string {
 		return v.qemu("-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max,-la57")
 	}}
 	// A kernel of our own, whose programs run as fast as this machine's. It takes no
 	// packet that is to be cut into several.
-	userMode = emulator{"User-Mode Linux", 2 * time.Minute, 6, `
+	userMode = emulator{"User-Mode Linux", 2 * time.Minute, 6, manyMappings, `
 		ip link add $1 type veth peer name at-$1
 		ip link set at-$1 master br0 up
 		for link in $1 at-$1; do ip link set $link gso_max_size 1500 gso_max_segs 1; done`, virtual.userMode}
 )
+
+func asItIs(*testing.T) {}
 
 func (v virtual) qemu(how ...string) []string {
 	return append([]string{"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-m", "5120", "-smp", "2",
@@ -104,6 +107,7 @@ func (m machine) bootAs(t *testing.T, ways []emulator, host, at string) machine 
 		must(v.t, exec.Command(args[0], args[1:]...))
 	}
 	for _, way := range ways {
+		way.prepare(t)
 		stop, err := v.start(way)
 		if err != nil {
 			t.Logf("%s: %v", way.name, err)

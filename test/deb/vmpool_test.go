@@ -140,19 +140,19 @@ func (p *vmPool) badNetwork() {
 	defer func() { _, _ = p.beside.try("tc qdisc del dev eth0 root") }()
 	began := time.Now()
 	for i := range 6 {
-		if got := p.kernel.Run(fmt.Sprintf("open('slow', 'w').write('x' * 3000000); print(%d, len(open('slow').read()))", i)); got != fmt.Sprint(i, " 3000000") {
+		if got := p.kernel.Run(fmt.Sprintf("open('slow', 'w').write('x' * 1000000); print(%d, len(open('slow').read()))", i)); got != fmt.Sprint(i, " 1000000") {
 			p.t.Errorf("over a bad network a cell printed %q", got)
 		}
 		p.run(besideReady)
 		time.Sleep(10 * time.Second)
 	}
-	p.t.Logf("six cells with 3 MB each to a home, and a minute, took %s", time.Since(began).Round(time.Second))
+	p.t.Logf("six cells with 1 MB each to a home, and a minute, took %s", time.Since(began).Round(time.Second))
 	p.beside.run("nohup sh -c 'sleep 2; " + faults + "loss 100%; sleep 60; tc qdisc del dev eth0 root' >/dev/null 2>&1 &")
 	began = time.Now()
 	p.wait(15*time.Second, "! "+besideReady)
 	p.t.Logf("a cut line was noticed after %s", time.Since(began).Round(time.Second))
 	p.wait(3*time.Minute, besideReady)
-	if got := p.kernel.Run("print(len(open('slow').read()))"); got != "3000000" {
+	if got := p.kernel.Run("print(len(open('slow').read()))"); got != "1000000" {
 		p.t.Errorf("after a cut line a cell printed %q", got)
 	}
 }
