@@ -152,6 +152,8 @@ func (p *vmPool) badNetwork() {
 	p.wait(15*time.Second, "! "+besideReady)
 	p.t.Logf("a cut line was noticed after %s", time.Since(began).Round(time.Second))
 	p.wait(3*time.Minute, besideReady)
+	p.browser.Open(notebooksAt + "/user/" + handle + "/wire/lab")
+	p.browser.WaitJupyterLab(notebooksAt, handle)
 	if got := p.kernel.Run("print(len(open('slow').read()))"); got != "1000000" {
 		p.t.Errorf("after a cut line a cell printed %q", got)
 	}
