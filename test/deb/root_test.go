@@ -38,28 +38,39 @@ func newRootOf(t *testing.T, release string, further ...string) root {
 	if os.Geteuid() != 0 {
 		t.Fatal("root is needed to unpack a Debian and install packages in it; run `sudo go tool task test-deb`")
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
 	args := []string{"--variant=apt", "--mode=root", "--aptopt=Acquire::Retries 3", "--include=" + strings.Join(slices.Concat(inRoot, further), ","), release}
-	key := sha256.Sum256([]byte(strings.Join(args, "\n")))
-	archive := filepath.Join(cache, "gpulab", "test-deb-root-"+hex.EncodeToString(key[:6])+".tar")
-	if _, err := os.Stat(archive); err != nil {
-		t.Logf("making %s", archive)
-		if err := os.MkdirAll(filepath.Dir(archive), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		fresh := archive + ".new.tar" // mmdebstrap goes by the ending
+	archive := kept(t, "root", strings.Join(args, "\n"), ".tar", func(fresh string) {
 		must(t, exec.Command("mmdebstrap", append(args, fresh)...))
-		if err := os.Rename(fresh, archive); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	r := root{t, t.TempDir()}
 	must(t, exec.Command("tar", "-C", r.dir, "--numeric-owner", "-xf", archive))
 	r.write("/etc/apt/sources.list", "")
 	return r
+}
+
+// kept is a file of the user's cache folder, under a name of what it is made from,
+// and with an ending. It is made when it is not there yet.
+func kept(t *testing.T, what, from, ending string, write func(fresh string)) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := sha256.Sum256([]byte(from))
+	file := filepath.Join(cache, "gpulab", "test-deb-"+what+"-"+hex.EncodeToString(key[:6])+ending)
+	if _, err := os.Stat(file); err == nil {
+		return file
+	}
+	t.Logf("making %s", file)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fresh := file + ".new" + ending // programs go by the ending
+	write(fresh)
+	if err := os.Rename(fresh, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // run runs a shell script in the root, on this machine's network.

@@ -3,9 +3,7 @@
 package deb
 
 import (
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,28 +32,16 @@ strip -o ../linux linux
 // once and kept in the user's cache folder, under a name of what it is made from.
 func userModeKernel(t *testing.T) string {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := sha256.Sum256([]byte(userModeBuild + userModeConfig))
-	kernel := filepath.Join(cache, "gpulab", "test-uml-"+hex.EncodeToString(key[:6]))
-	if _, err := os.Stat(kernel); err == nil {
-		return kernel
-	}
-	t.Logf("building %s", kernel)
-	work := t.TempDir()
-	if err := os.WriteFile(filepath.Join(work, "uml.config"), []byte(userModeConfig), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	build := exec.Command("sh", "-ec", userModeBuild)
-	build.Dir = work
-	must(t, build)
-	must(t, exec.Command("cp", filepath.Join(work, "linux"), kernel+".new"))
-	if err := os.Rename(kernel+".new", kernel); err != nil {
-		t.Fatal(err)
-	}
-	return kernel
+	return kept(t, "uml", userModeBuild+userModeConfig, "", func(fresh string) {
+		work := t.TempDir()
+		if err := os.WriteFile(filepath.Join(work, "uml.config"), []byte(userModeConfig), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		build := exec.Command("sh", "-ec", userModeBuild)
+		build.Dir = work
+		must(t, build)
+		must(t, exec.Command("cp", filepath.Join(work, "linux"), fresh))
+	})
 }
 
 // manyMappings lets a program of this machine have as many mappings as a large one
