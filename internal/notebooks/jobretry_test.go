@@ -21,6 +21,7 @@ func (h *house) fails(l Launch, try int, change func(*PodInfo)) {
 // ended stays known, also over a restart of gpulab.
 func TestJobRetries(t *testing.T) {
 	h := newHouse(t, 1)
+	h.reopen(func(p *patience) { p.again = 2 * time.Second }) // long enough to be seen on a busy machine
 	job := h.submit(h.alice, JobRequest{Program: Program{Script: "#GPULAB --retries=2\nfalse\n"}, GPUs: new(1)})
 	h.fails(job, 1, badly)
 	h.waits(job, "for try 2 of 3. The last one: Its program ended with exit code 3.")
@@ -82,7 +83,7 @@ func TestJobIsNotRetried(t *testing.T) {
 		t.Errorf("cancelled between two tries, it is %+v", got)
 	}
 	// While the pod of a try that failed is still there.
-	h.lab.edit(func() { h.lab.linger = 200 * time.Millisecond })
+	h.lab.edit(func() { h.lab.linger = time.Second })
 	job = h.submit(h.alice, JobRequest{Program: command("x"), Retries: new(3)})
 	h.fails(job, 1, badly)
 	h.is(job.ID, Stopping)
