@@ -55,6 +55,9 @@ func newModels(kept *store, hub string, hosts []string, through *http.Transport,
 	// One connection for each file: bounded as they are, the streams of a shared one are slow over far ways.
 	fetching.Protocols = new(http.Protocols)
 	fetching.Protocols.SetHTTP1(true)
+	if fetching.TLSClientConfig != nil {
+		fetching.TLSClientConfig.NextProtos = nil // the copy would still offer HTTP/2, and not understand it
+	}
 	m.files = newFiles(kept, &http.Client{Transport: fetching, CheckRedirect: keepTo(m.has)}, log)
 	return m, nil
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -209,6 +212,42 @@ func ask(t *testing.T, method, address, body string, header ...string) (*http.Re
 }
 
 const model = "/lab/open/resolve/main/model.safetensors"
+
+// Questions share a connection to the hub, and each file has its own.
+func TestModelFilesShareNoConnection(t *testing.T) {
+	h := &hub{asked: map[string]int{}, content: []byte("weights")}
+	var questions, files atomic.Int32
+	server := func(answer http.HandlerFunc, version *atomic.Int32) *httptest.Server {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			version.Store(int32(r.ProtoMajor))
+			answer(w, r)
+		}))
+		s.EnableHTTP2 = true
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s
+	}
+	h.Server, h.elsewhere = server(h.answer, &questions), server(h.file, &files)
+	kept, err := openStore(t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := transport()
+	through.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
+	through.TLSClientConfig.RootCAs.AddCert(h.Certificate())
+	m, err := newModels(kept, h.URL, []string{strings.TrimPrefix(h.elsewhere.URL, "https://")}, through, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := httptest.NewServer(m)
+	defer cache.Close()
+	if response, got := ask(t, http.MethodGet, cache.URL+model, ""); response.StatusCode != http.StatusOK || got != string(h.content) {
+		t.Fatalf("%s, %q", response.Status, got)
+	}
+	if questions.Load() != 2 || files.Load() != 1 {
+		t.Errorf("questions go over HTTP/%d and files over HTTP/%d", questions.Load(), files.Load())
+	}
+}
 
 // A large file comes once, and the hub is asked every time.
 func TestModelIsFetchedOnce(t *testing.T) {
