@@ -206,7 +206,7 @@ func (k *imageKeeper) take(ctx context.Context, img nodeapi.Image, say func(stri
 		if p.Unpacking {
 			say("unpacking %s", img.Name)
 		} else {
-			say("loading %s from the head: %s of %s", img.Name, units.Bytes(uint64(p.Done)), units.Bytes(uint64(img.Size)))
+			say("loading %s: %s of %s", img.Name, units.Bytes(uint64(p.Done)), units.Bytes(uint64(img.Size)))
 		}
 	}
 	show(embedk8s.PullProgress{})
