@@ -8,8 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/environments"
+	"github.com/gpulab/gpulab/internal/nodeapi"
+	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/version"
 )
 
 // TestEnvironmentUses: programs count that a kernel of an environment started, in pods of people.
@@ -40,6 +45,52 @@ func TestEnvironmentUses(t *testing.T) {
 	want := []environments.Use{{Environment: "torch/2.5", Handle: "lea", Notebook: "thesis"}, {Environment: "small/1", Handle: "lea", Notebook: "thesis"}}
 	if !slices.Equal(list, want) {
 		t.Errorf("it found %+v, want %+v", list, want)
+	}
+}
+
+// podsThere are the pods of notebooks that there are.
+type podsThere []notebooks.PodInfo
+
+func (p podsThere) Notebooks() []notebooks.PodInfo { return p }
+
+// Nobody's environment is taken from them because their machine has not told yet.
+func TestCertainUses(t *testing.T) {
+	const pod = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+	b := nodes.Node{Name: "b", Version: version.Version}
+	earlier := nodes.Node{Name: "b", Version: "0.0.1"}
+	told := &machine{environments: &nodeapi.EnvironmentState{Uses: []nodeapi.EnvironmentUse{{ID: "torch/2", Pod: pod}}}}
+	lea := podsThere{{UID: pod, Node: "b", Handle: "lea", Server: "thesis"}}
+	for what, c := range map[string]struct {
+		member nodes.Node
+		heard  *machine
+		pods   podsThere
+		want   string // "busy" where it is not known
+	}{
+		"told":                 {b, told, lea, "torch/2 lea"},
+		"not heard":            {b, nil, lea, "busy"},
+		"heard, not told":      {b, &machine{}, lea, "busy"},
+		"nobody works there":   {b, nil, nil, ""},
+		"somebody elsewhere":   {b, nil, podsThere{{UID: "x", Node: "head"}}, ""},
+		"of a version without": {earlier, &machine{}, lea, ""},
+	} {
+		l := &appliance{id: embedk8s.Identity{NodeName: "head"}}
+		l.pool = &pool{lab: l, members: []nodes.Node{c.member}, heard: map[string]*machine{}}
+		if c.heard != nil {
+			l.pool.heard["b"] = c.heard
+		}
+		list, err := l.certainUses(c.pods)
+		got := ""
+		switch failed := (*users.Error)(nil); {
+		case errors.As(err, &failed) && errors.Is(failed.Kind, environments.ErrBusy) && strings.Contains(failed.Text, "somebody on b"):
+			got = "busy"
+		case err != nil:
+			t.Errorf("%s: %v", what, err)
+		case len(list) > 0:
+			got = list[0].Environment + " " + list[0].Handle
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
 	}
 }
 

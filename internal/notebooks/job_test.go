@@ -344,7 +344,8 @@ func TestJobInAnEnvironment(t *testing.T) {
 	c := pod.Spec.Containers[0]
 	if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/environments" && m.ReadOnly }) ||
 		!slices.Contains(c.Env, corev1.EnvVar{Name: "ENVIRONMENT", Value: "torch/2"}) ||
-		!slices.Contains(c.Env, corev1.EnvVar{Name: "HF_ENDPOINT", Value: "http://models.example"}) {
+		!slices.Contains(c.Env, corev1.EnvVar{Name: "HF_ENDPOINT", Value: "http://models.example"}) ||
+		!slices.Contains(c.Env, corev1.EnvVar{Name: "HF_HUB_DISABLE_XET", Value: "1"}) {
 		t.Errorf("it has %+v, %+v", c.VolumeMounts, c.Env)
 	}
 	gone = true

@@ -27,6 +27,21 @@ func TestMachines(t *testing.T) {
 	})
 	c.get("/machines").want(t, http.StatusOK, "lost", "has not been heard since 10:00", "last heard of 2 min ago", "clock 1 min 15 s behind the head’s", "when it is back")
 
+	// One that cannot get what the lab has says so, and as a warning once it stands still.
+	for _, c := range []struct {
+		state ctl.NodeEnvironments
+		tone  string
+	}{{ctl.NodeEnvironments{Loading: "vision/1", Failed: "x"}, "info"}, {ctl.NodeEnvironments{Failed: "x"}, "warn"}} {
+		l.machines.Edit(func(m *ctl.Machines) {
+			n := &m.Nodes[1]
+			n.State, n.Detail, n.Environments = ctl.NodeReady, "gpu-two and its environments", &c.state
+		})
+		banner := regexp.MustCompile(`<div class="banner (\w+)"[^>]*>\s*(?:<[^>]*>\s*)*gpu-two and its environments`).FindStringSubmatch(l.client(t, "ada").get("/machines").body)
+		if banner == nil || banner[1] != c.tone {
+			t.Errorf("%+v: the banner is %q, want %s", c.state, banner, c.tone)
+		}
+	}
+
 	// An empty pool says what others would bring.
 	l.machines.Edit(func(m *ctl.Machines) { m.Nodes = m.Nodes[:1] })
 	c.get("/machines").want(t, http.StatusOK, "This lab is one machine.")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -423,6 +425,67 @@ func TestBound(t *testing.T) {
 	if status, body, _ := get(t, none.URL+name(3)); status != http.StatusOK || body != string(u.files[name(3)]) || sizeOf(t, dir) != 0 {
 		t.Errorf("without room: %d, %d bytes, %d kept", status, len(body), sizeOf(t, dir))
 	}
+}
+
+// On a disk that others fill, the cache gives way to them, and everybody still gets
+// their files.
+func TestFullDisk(t *testing.T) {
+	u, dir := newUpstream(t), t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); errors.Is(err, syscall.EPERM) {
+		t.Skip("only root can make a small disk")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	name := func(i int) string { return fmt.Sprintf("/packages/p%d.whl", i) }
+	for i := range 40 {
+		u.files[name(i)] = noise(90_000)
+	}
+	c := newCache(t, u, dir, 1<<30)
+	t.Cleanup(func() { // before the cache settles
+		c.Close()
+		settled(t, dir)
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	all := func() {
+		t.Helper()
+		for i := range 40 {
+			if status, body, _ := get(t, c.URL+name(i)); status != http.StatusOK || body != string(u.files[name(i)]) {
+				t.Fatalf("file %d: %d, %d bytes", i, status, len(body))
+			}
+			settled(t, dir)
+		}
+	}
+	free := func() int64 {
+		var disk syscall.Statfs_t
+		if err := syscall.Statfs(dir, &disk); err != nil {
+			t.Fatal(err)
+		}
+		return int64(disk.Bavail) * disk.Bsize
+	}
+	all()
+	if left := free(); left < 1<<21/20 || sizeOf(t, dir) < 1<<20 {
+		t.Errorf("%d bytes are left, %d kept", left, sizeOf(t, dir))
+	}
+	get(t, c.URL+name(39))
+	if n := u.times(name(39)); n != 1 {
+		t.Errorf("what came last was fetched %d times", n)
+	}
+	// Somebody else takes all that is left: what is kept makes room for them.
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, make([]byte, free()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all()
+	if left := free(); left < 1<<21/20 {
+		t.Errorf("beside another's file %d bytes are left", left)
+	}
+	// There is no room even with nothing kept.
+	if err := os.WriteFile(other, make([]byte, 1<<21-sizeOf(t, dir)+1<<20), 0o600); err == nil {
+		t.Fatal("the disk is larger than it should be")
+	}
+	all()
 }
 
 func sizeOf(t *testing.T, dir string) (total int64) {
