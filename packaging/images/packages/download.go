@@ -44,15 +44,15 @@ type wanted struct {
 // etag is what a file is called that has a sum, wherever it comes from.
 func (w wanted) etag() string { return `"` + w.sum + `"` }
 
-// ask sends a request to another machine.
-func (f *files) ask(ctx context.Context, method string, u *url.URL, header http.Header) (*http.Response, error) {
+// askElsewhere sends a request to another machine.
+func askElsewhere(ctx context.Context, client *http.Client, method string, u *url.URL, header http.Header) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, err
 	}
 	r.Header = header
 	r.Header.Set("User-Agent", "gpulab-packages")
-	return f.upstream.Do(r)
+	return client.Do(r)
 }
 
 // openly is an address without what may let somebody in.
@@ -143,7 +143,7 @@ func (f *files) through(w http.ResponseWriter, r *http.Request, want wanted) {
 		return
 	}
 	defer leave()
-	response, err := f.ask(ctx, r.Method, u, header)
+	response, err := askElsewhere(ctx, f.upstream, r.Method, u, header)
 	if err != nil {
 		f.away(w, r, u, err)
 		return
@@ -322,7 +322,7 @@ func (f *files) download(ctx context.Context, d *download, want wanted, came fun
 	began := time.Now()
 	first, stop := context.WithCancel(ctx)
 	defer stop()
-	response, err := f.ask(first, http.MethodGet, want.from, http.Header{"Accept-Encoding": {"identity"}})
+	response, err := askElsewhere(first, f.upstream, http.MethodGet, want.from, http.Header{"Accept-Encoding": {"identity"}})
 	if err != nil {
 		d.failed = err
 		close(d.begun)
@@ -423,7 +423,7 @@ func (c *cut) Read(p []byte) (int, error) {
 func (f *files) goOn(ctx context.Context, into io.Writer, u *url.URL, at, size int64) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	response, err := f.ask(ctx, http.MethodGet, u, http.Header{"Accept-Encoding": {"identity"}, "Range": {fmt.Sprintf("bytes=%d-", at)}})
+	response, err := askElsewhere(ctx, f.upstream, http.MethodGet, u, http.Header{"Accept-Encoding": {"identity"}, "Range": {fmt.Sprintf("bytes=%d-", at)}})
 	if err != nil {
 		return cutError{err}
 	}

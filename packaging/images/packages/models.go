@@ -51,14 +51,7 @@ func newModels(kept *store, hub string, hosts []string, through *http.Transport,
 	asking := through.Clone()
 	asking.ResponseHeaderTimeout = hubPatience
 	m.client = &http.Client{Transport: asking, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	fetching := through.Clone()
-	// One connection for each file: bounded as they are, the streams of a shared one are slow over far ways.
-	fetching.Protocols = new(http.Protocols)
-	fetching.Protocols.SetHTTP1(true)
-	if fetching.TLSClientConfig != nil {
-		fetching.TLSClientConfig.NextProtos = nil // the copy would still offer HTTP/2, and not understand it
-	}
-	m.files = newFiles(kept, &http.Client{Transport: fetching, CheckRedirect: keepTo(m.has)}, log)
+	m.files = newFiles(kept, &http.Client{Transport: alone(through), CheckRedirect: keepTo(m.has)}, log)
 	return m, nil
 }
 

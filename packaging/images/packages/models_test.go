@@ -2,8 +2,6 @@ package main
 
 import (
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
@@ -232,10 +230,7 @@ func TestModelFilesShareNoConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	through := transport()
-	through.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
-	through.TLSClientConfig.RootCAs.AddCert(h.Certificate())
-	m, err := newModels(kept, h.URL, []string{strings.TrimPrefix(h.elsewhere.URL, "https://")}, through, slog.New(slog.DiscardHandler))
+	m, err := newModels(kept, h.URL, []string{strings.TrimPrefix(h.elsewhere.URL, "https://")}, trusting(h.Server), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -425,6 +427,47 @@ func TestBound(t *testing.T) {
 	if status, body, _ := get(t, none.URL+name(3)); status != http.StatusOK || body != string(u.files[name(3)]) || sizeOf(t, dir) != 0 {
 		t.Errorf("without room: %d, %d bytes, %d kept", status, len(body), sizeOf(t, dir))
 	}
+}
+
+// Pages of an index share a connection, and each file has its own.
+func TestFilesShareNoConnection(t *testing.T) {
+	u := &upstream{pages: map[string]string{"/simple/demo/": "<a href=\"/packages/demo.whl\">demo</a>"}, files: map[string][]byte{"/packages/demo.whl": noise(10_000)}, asked: map[string]int{}}
+	versions := map[string]int{}
+	u.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u.set(func() { versions[r.URL.Path] = r.ProtoMajor })
+		u.ServeHTTP(w, r)
+	}))
+	u.EnableHTTP2 = true
+	u.StartTLS()
+	defer u.Close()
+	kept, err := openStore(t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newProxy(kept, u.URL+"/simple", nil, trusting(u.Server), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := httptest.NewServer(p)
+	defer c.Close()
+	for path, version := range map[string]int{"/simple/demo/": 2, "/packages/demo.whl": 1} {
+		if status, body, _ := get(t, c.URL+path); status != http.StatusOK || path != "/simple/demo/" && body != string(u.files[path]) {
+			t.Errorf("%s: %d, %d bytes", path, status, len(body))
+		}
+		u.set(func() {
+			if versions[path] != version {
+				t.Errorf("%s came over HTTP/%d", path, versions[path])
+			}
+		})
+	}
+}
+
+// trusting is the usual way to others, on which a server of the test is trusted.
+func trusting(s *httptest.Server) *http.Transport {
+	t := transport()
+	t.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
+	t.TLSClientConfig.RootCAs.AddCert(s.Certificate())
+	return t
 }
 
 // On a disk that others fill, the cache gives way to them, and everybody still gets

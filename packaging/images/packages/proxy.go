@@ -25,6 +25,7 @@ type proxy struct {
 	index *url.URL
 	hosts []string // that files may be on besides the index's
 
+	paging     *http.Client
 	pagePlaces *places
 
 	mu        sync.Mutex
@@ -64,7 +65,8 @@ func newProxy(kept *store, index string, hosts []string, through *http.Transport
 		index: u, hosts: hosts,
 		pagePlaces: newPlaces(pagesAtOnce, pagesEach), pages: map[string]*asking{},
 	}
-	p.files = newFiles(kept, &http.Client{Transport: through, CheckRedirect: keepTo(p.has)}, log)
+	p.paging = &http.Client{Transport: through, CheckRedirect: keepTo(p.has)}
+	p.files = newFiles(kept, &http.Client{Transport: alone(through), CheckRedirect: keepTo(p.has)}, log)
 	return p, nil
 }
 
@@ -83,6 +85,18 @@ func transport() *http.Transport {
 	t.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	t.ResponseHeaderTimeout, t.MaxIdleConnsPerHost = patience, 16
 	t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10}
+	return t
+}
+
+// alone is a way on which each answer has its connection: bounded as they are, the
+// streams of a shared one are slow over far ways, which large files feel.
+func alone(through *http.Transport) *http.Transport {
+	t := through.Clone()
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	if t.TLSClientConfig != nil {
+		t.TLSClientConfig.NextProtos = nil // the copy would still offer HTTP/2, and not understand it
+	}
 	return t
 }
 
@@ -316,7 +330,7 @@ func (p *proxy) fetched(ctx context.Context, u *url.URL, header http.Header, old
 	if old != nil {
 		hurry.Reset(impatience)
 	}
-	response, err := p.ask(ctx, http.MethodGet, u, header)
+	response, err := askElsewhere(ctx, p.paging, http.MethodGet, u, header)
 	hurry.Stop()
 	if err != nil {
 		return answer{err: err}
