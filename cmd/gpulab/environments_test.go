@@ -94,7 +94,7 @@ func TestCertainUses(t *testing.T) {
 	}
 }
 
-// TestBuildPod: the pod that builds has no rights, and nothing of the machine but three folders.
+// TestBuildPod: the pod that builds has no rights, and nothing of the machine but three folders and whom it trusts.
 func TestBuildPod(t *testing.T) {
 	b := environmentPod{node: "head", env: map[string]string{"HTTPS_PROXY": "http://proxy:3128"}}
 	p := b.pod(environments.Job{Environment: "/d/env", Work: "/d/work", Cache: "/d/cache", Target: "/opt/gpulab/environments/small/1", Image: "x:1", Command: []string{"true"}})
@@ -110,10 +110,13 @@ func TestBuildPod(t *testing.T) {
 		for _, v := range p.Spec.Volumes {
 			if v.Name == m.Name && v.HostPath != nil {
 				mounts[m.MountPath] = v.HostPath.Path
+				if m.MountPath == "/etc/ssl/certs" && !m.ReadOnly {
+					t.Error("it may change whom the machine trusts")
+				}
 			}
 		}
 	}
-	if len(mounts) != 3 || mounts["/opt/gpulab/environments/small/1"] != "/d/env" || mounts["/work"] != "/d/work" || mounts["/cache"] != "/d/cache" {
+	if len(mounts) != 4 || mounts["/etc/ssl/certs"] != "/etc/ssl/certs" || mounts["/opt/gpulab/environments/small/1"] != "/d/env" || mounts["/work"] != "/d/work" || mounts["/cache"] != "/d/cache" {
 		t.Errorf("it has %v of the machine", mounts)
 	}
 }

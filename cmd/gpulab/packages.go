@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,11 +94,17 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 	if err != nil {
 		return charts.Packages{}, err
 	}
+	trusted, err := os.ReadFile(authorities)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return charts.Packages{}, err
+	}
 	return charts.Packages{
 		Dir: dirs["packages"], Keep: keep, Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
 		Models: charts.Models{Dir: dirs["models"], Keep: keepModels, Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co")},
 		Env:    l.cfg.Network.proxyEnv(l.id),
 		Never:  []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
+
+		Authorities: fmt.Sprintf("%x", sha256.Sum256(trusted))[:16],
 	}, nil
 }
 

@@ -37,6 +37,11 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s is %v, want %v", path, got, want)
 		}
 	}
+	in := sampleInputs()
+	in.Packages.Authorities = "a8b9"
+	if got := at(t, mustRender(t, release(t, in, "packages"))["Deployment packages"], "spec", "template", "metadata", "annotations"); fmt.Sprint(got) != "map[gpulab.dev/authorities:a8b9]" {
+		t.Errorf("with another list of authorities the pod is %v", got)
+	}
 	policy := objects["NetworkPolicy packages"]
 	if got := at(t, policy, "spec", "egress", 1, "to", 0, "ipBlock", "except"); fmt.Sprint(got) != "[127.0.0.0/8 169.254.0.0/16 10.42.0.0/16 10.43.0.0/16]" {
 		t.Errorf("it never asks %v", got)

@@ -14,7 +14,7 @@ import (
 type Inputs struct {
 	Images      map[string]string // short name (coredns, hub, notebook …) to full reference
 	ClusterDNS  string            // address of the Service kube-dns
-	UpstreamDNS []string          // resolvers for names outside; none: those of the node
+	UpstreamDNS []string          // resolvers for names outside; none: there are no such names
 	HTTPSPort   int               // of gpulab's pages on the head; zero means 443
 	APIPort     int               // of the Kubernetes API on the head; zero means 6443
 
@@ -43,6 +43,8 @@ type Packages struct {
 	Models Models
 	Env    map[string]string // such as the proxy on the way there
 	Never  []string          // networks that it does not ask, such as the cluster's
+	// Authorities tells the head's list of whom it trusts from an earlier one.
+	Authorities string
 }
 
 // Models is the same of models.
@@ -278,6 +280,8 @@ func packages(in Inputs) Release {
 			},
 			"env":   env,
 			"never": list(in.Packages.Never),
+
+			"authorities": in.Packages.Authorities,
 		},
 	}
 }
