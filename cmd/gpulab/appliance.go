@@ -594,7 +594,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 	}
 	gpus := l.poolGPUs()
 	return charts.Plan(charts.Inputs{
-		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(),
+		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(), UpstreamDNS: upstreamDNS(),
 		HTTPSPort: l.cfg.HTTPSPort,
 		HasGPU:    gpus != gpusNone, Simulated: gpus == gpusSimulated, Sharing: l.cfg.GPUSharing,
 		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
@@ -602,6 +602,14 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		NotebookEnv: l.cfg.Network.proxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
 		Packages: packages,
 	}), nil
+}
+
+// upstreamDNS are the name servers that the cluster's asks for names outside of it.
+func upstreamDNS() (list []string) {
+	for _, a := range embedk8s.Resolvers() {
+		list = append(list, a.String())
+	}
+	return list
 }
 
 func (l *appliance) charts() *charts.Manager {

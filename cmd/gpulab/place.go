@@ -164,13 +164,22 @@ func (l *appliance) keepPlace(ctx context.Context) error {
 	tick := time.NewTicker(placeEvery)
 	defer tick.Stop()
 	var seen *place
-	trouble := "" // as it was told last
+	trouble := ""                     // as it was told last
+	resolvers := embedk8s.Resolvers() // as the cluster's name server was told
+	seenResolvers := resolvers
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
+		nowResolvers := embedk8s.Resolvers()
+		if slices.Equal(nowResolvers, seenResolvers) && !slices.Equal(nowResolvers, resolvers) {
+			slog.Info("this machine's name servers changed", "now", nowResolvers, "before", resolvers)
+			resolvers = nowResolvers
+			l.mendSoon()
+		}
+		seenResolvers = nowResolvers
 		now, err := l.lookForPlace()
 		if err == nil {
 			trouble = ""

@@ -92,6 +92,7 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 		{c.configFile(), config, 0o600},
 		{c.templateFile(), containerdTemplate(c.extraFile()), 0o600},
 		{c.extraFile(), containerdExtra(hasCapability(capSysResource)), 0o600},
+		{filepath.Join(c.k3sDir(), "agent", "etc", "kubelet.conf.d", "50-gpulab.conf"), []byte(kubeletConfig), 0o600},
 	}
 	if c.cfg.Join == nil {
 		files = append(files, file{filepath.Join(c.k3sDir(), "server", "manifests", "gpulab-rbac.yaml"), rbac, 0o600})
@@ -105,6 +106,14 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 	}
 	return changed, nil
 }
+
+// kubeletConfig is what the kubelet takes from files alone. Where memory runs out, the
+// kernel ends the one program that it chose: with control groups version 2 it would
+// be all of the container, and with one cell the whole notebook.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+singleProcessOOMKill: true
+`
 
 func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 	r := c.cfg.Reserved
@@ -163,30 +172,6 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 			"terminated-pod-gc-threshold=200"},
 	})
 	return config
-}
-
-// resolvConf names a file with resolvers that pods can use. A file with only
-// loopback resolvers (systemd-resolved's stub) would make k3s use 8.8.8.8.
-func (c *Cluster) resolvConf() (string, error) {
-	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		data, err := os.ReadFile(path)
-		if err == nil && hasUsableResolver(string(data)) {
-			return path, nil
-		}
-	}
-	path := filepath.Join(c.cfg.DataDir, "resolv.conf")
-	_, err := atomicfile.Update(path, []byte("# This machine has no resolver that pods could reach.\n"), 0o644, 0o700)
-	return path, err
-}
-
-func hasUsableResolver(resolvConf string) bool {
-	for line := range strings.Lines(resolvConf) {
-		f := strings.Fields(line)
-		if len(f) >= 2 && f[0] == "nameserver" && !strings.HasPrefix(f[1], "127.") && f[1] != "::1" {
-			return true
-		}
-	}
-	return false
 }
 
 func (c *Cluster) extraFile() string { return filepath.Join(c.cfg.DataDir, "containerd.toml") }

@@ -1,6 +1,8 @@
 package embedk8s
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -95,13 +97,26 @@ func TestFindAddressRefusesAStrangersAddress(t *testing.T) {
 	}
 }
 
-func TestResolver(t *testing.T) {
-	for in, want := range map[string]bool{
-		"nameserver 127.0.0.53\n": false, "nameserver 10.1.1.1\n": true, "": false, "search x\nnameserver ::1\n": false,
+// Pods are told of name servers that they can reach; systemd-resolved's stub leads to those behind it.
+func TestResolvers(t *testing.T) {
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "etc"), filepath.Join(dir, "run")
+	for _, c := range []struct{ first, second, file, want string }{
+		{"nameserver 10.1.1.1\n", "nameserver 10.2.2.2\n", first, "[10.1.1.1]"},
+		{"nameserver 127.0.0.53\noptions edns0\n", "nameserver 10.2.2.2\nnameserver 10.2.2.3\nnameserver 10.2.2.2\n", second, "[10.2.2.2 10.2.2.3]"},
+		{"nameserver 127.0.0.1\nnameserver 10.1.1.1\n", "", first, "[10.1.1.1]"},
+		{"search x\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 2001:db8::1\nnameserver\nnameserver x\nnameserver 0.0.0.0\n", "", "", "[]"},
+		{"", "", "", "[]"},
 	} {
-		if got := hasUsableResolver(in); got != want {
-			t.Errorf("hasUsableResolver(%q) = %v", in, got)
+		if err := errors.Join(os.WriteFile(first, []byte(c.first), 0o600), os.WriteFile(second, []byte(c.second), 0o600)); err != nil {
+			t.Fatal(err)
 		}
+		if file, list := resolversIn([]string{first, second}); file != c.file || fmt.Sprint(list) != c.want {
+			t.Errorf("%+v: %q, %v", c, file, list)
+		}
+	}
+	if file, list := resolversIn([]string{filepath.Join(dir, "none")}); file != "" || list != nil {
+		t.Errorf("without files: %q, %v", file, list)
 	}
 }
 
@@ -112,6 +127,9 @@ func TestPrepareWritesOnlyWhatChanged(t *testing.T) {
 	}
 	if changed, err := c.Prepare(); err != nil || changed {
 		t.Fatalf("second: %v %v", changed, err)
+	}
+	if kubelet, err := os.ReadFile(filepath.Join(c.k3sDir(), "agent/etc/kubelet.conf.d/50-gpulab.conf")); err != nil || !strings.Contains(string(kubelet), "singleProcessOOMKill: true") {
+		t.Errorf("the kubelet is told %q, %v", kubelet, err)
 	}
 	c.cfg.Address = netip.MustParseAddr("10.0.0.2")
 	if changed, err := c.Prepare(); err != nil || !changed {

@@ -56,6 +56,7 @@ func boot(t *testing.T) machine {
 		m.t.Helper()
 		must(m.t, exec.Command("cp", "-r", from, filepath.Join(m.dir, to)))
 	}
+	m.write("/etc/resolv.conf", "") // as it has no network
 	// Control groups are read-only in a container of systemd's, unless somebody changes that.
 	m.write("/etc/systemd/system/groups.service", `[Unit]
 DefaultDependencies=no

@@ -126,6 +126,9 @@ func (a *appliance) brokenImages(t *testing.T, folder string) {
 // otherAddress is what the machine gets in the place of lab.Address.
 const otherAddress = "10.99.0.2"
 
+// otherResolver is the name server that comes with it.
+const otherResolver = "10.99.0.253"
+
 // testAnotherAddress: the network gives the machine another address. The lab
 // answers there, with a certificate for it; notebooks go on.
 func testAnotherAddress(t *testing.T, a *appliance) {
@@ -133,7 +136,12 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 	neighbour := a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+guestHandle, "get", "pod", "jupyter-"+guestHandle+"--play", "-o", "jsonpath={.status.podIP}")
 	endWatch := a.watchWalls(t, adminHandle, neighbour+":8888", "10.43.0.1:443", "10.42.0.1:10250", lab.Address+":6443",
 		otherAddress+":443", otherAddress+":6443", otherAddress+":10250")
-	a.MustRun(a.ctx, "sh", "-ec", `ip address add `+otherAddress+`/24 dev eth0
+	dns := func(what string) string {
+		return a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", what, "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].metadata.uid}")
+	}
+	resolver := dns("pods")
+	a.MustRun(a.ctx, "sh", "-ec", `echo nameserver `+otherResolver+` >/etc/resolv.conf
+		ip address add `+otherAddress+`/24 dev eth0
 		echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries
 		ip address del `+lab.Address+`/24 dev eth0
 		ip route replace default via `+lab.VisitorAddress)
@@ -147,6 +155,13 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 		return err == nil && response.StatusCode == http.StatusOK
 	})
 	t.Logf("the pages answer at the new address after %s", time.Since(began).Round(100*time.Millisecond))
+	defer a.MustRun(a.ctx, "sh", "-c", "echo nameserver "+lab.VisitorAddress+" >/etc/resolv.conf")
+	a.eventually(t, "the cluster asks the new network's name server", func() bool {
+		return strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"), "forward . "+otherResolver+"\n")
+	})
+	if now := dns("pods"); now != resolver {
+		t.Errorf("the cluster's name server was %s and is %s", resolver, now)
+	}
 	a.eventually(t, "the node has the new address", func() bool {
 		return a.Gpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[*].status.addresses[?(@.type=='InternalIP')].address}").Stdout == otherAddress
 	})
