@@ -468,6 +468,7 @@ func (g *agent) await(ctx context.Context, name string, pods bool, done func(nod
 
 // report keeps the stream to the head, as long as ctx lasts.
 func (g *agent) report(ctx context.Context) error {
+	cannotMapIDs := sync.OnceValue(func() bool { return !canMapIDs(filepath.Join(g.cfg.DataDir, "homes")) })
 	reports := nodeapi.Newest(ctx, g.fleet.Subscribe(ctx), func(s gpu.Snapshot) nodeapi.Report {
 		features := map[string]string{}
 		for name, value := range readFeatures(g.featuresDir()) {
@@ -475,7 +476,7 @@ func (g *agent) report(ctx context.Context) error {
 		}
 		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told()}
 		if keeper := g.keeper.Load(); keeper != nil {
-			report.Images = keeper.told()
+			report.Images, report.CannotMapIDs = keeper.told(), cannotMapIDs()
 		}
 		g.mu.Lock()
 		report.Encrypts, report.CannotEncrypt = g.file.Settings.Encrypt, g.cannotEncrypt

@@ -70,6 +70,7 @@ type machine struct {
 	// environments is nil where it does not tell.
 	environments *nodeapi.EnvironmentState
 	encryption   toldEncryption
+	cannotMapIDs bool // notebooks there share its user IDs
 	check        poolCheck
 }
 
@@ -367,7 +368,7 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	if m != nil {
 		news = !sameImages(m.images, r.Images) || !sameEnvironments(m.environments, r.Environments)
 		m.at, m.snapshot, m.features, m.ahead, m.host, m.images, m.environments = time.Now(), s, r.Features, r.ClockOff, r.Host, r.Images, r.Environments
-		m.encryption = toldEncryption{r.Encrypts, r.CannotEncrypt}
+		m.encryption, m.cannotMapIDs = toldEncryption{r.Encrypts, r.CannotEncrypt}, r.CannotMapIDs
 	}
 	p.mu.Unlock()
 	if m != nil {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -174,12 +175,32 @@ func sameFolder(a, b string) (bool, error) {
 	return err == nil && os.SameFile(one, other), err
 }
 
-// hostUsersForHomes says whether notebooks that start on a machine, "" for any,
-// have to do without user IDs of their own because the homes' file system cannot
-// show them there.
-func (l *appliance) hostUsersForHomes(on string) bool {
-	if l.cfg.Storage.Export != "" {
-		return on == "" && len(l.pool.list()) > 0 // it may be one that mounts them over NFS
+// sharedUsers says whether notebooks that start on a machine, "" for any, have to do without user IDs of
+// their own: because the kernel or a file system cannot show them what they need with mapped ones. The
+// runtime would refuse to start them.
+func (l *appliance) sharedUsers(on string) bool {
+	if !canMapIDs(l.homesDir()) {
+		return true
 	}
-	return l.cfg.Storage.Shared != "" && !storage.CanMapIDs(l.homesDir())
+	if on != "" {
+		return false
+	}
+	machines := l.pool.list()
+	if len(machines) > 0 && l.cfg.Storage.Export != "" {
+		return true // it may be one that mounts the homes over NFS
+	}
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	return slices.ContainsFunc(machines, func(n nodes.Node) bool {
+		m := l.pool.heard[n.Name]
+		return m != nil && m.cannotMapIDs
+	})
+}
+
+// canMapIDs says whether pods can have user IDs of their own on this machine, with homes in a folder.
+func canMapIDs(homes string) bool {
+	if _, err := os.Stat(kubeletDir); err == nil && !storage.CanMapIDs(kubeletDir) {
+		return false
+	}
+	return storage.CanMapMemory() && storage.CanMapIDs(homes)
 }

@@ -164,7 +164,7 @@ func (l *appliance) launchOptions(places *tenancy.Tenancy) func(context.Context,
 		if models := l.modelCache(node); models != "" {
 			options["models"] = models
 		}
-		if opened.HostUsers || l.hostUsersForHomes(node) {
+		if opened.HostUsers || l.sharedUsers(node) {
 			options["hostUsers"] = true
 		}
 		return options, nil

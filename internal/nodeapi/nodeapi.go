@@ -92,6 +92,8 @@ type Report struct {
 	// cannot.
 	Encrypts      bool `json:"encrypts,omitempty"`
 	CannotEncrypt bool `json:"cannotEncrypt,omitempty"`
+	// CannotMapIDs says that pods cannot have user IDs of their own there.
+	CannotMapIDs bool `json:"cannotMapIDs,omitempty"`
 	// ClockOff is how far the machine's clock is ahead of the head's, which has
 	// put the snapshot on its own; 0 where that does not matter.
 	ClockOff time.Duration `json:"-"`

@@ -61,16 +61,33 @@ func within(path, dir string) bool {
 // CanMapIDs reports whether the file system of a folder can be shown to a container that has user IDs of its
 // own. NFS, for one, cannot.
 func CanMapIDs(path string) bool {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	return err == nil && canMap(tree)
+}
+
+// CanMapMemory reports the same of a file system in memory, as everybody's /dev/shm is one: of Linux 6.3 and
+// later. Their other file systems, such as a container's own, can earlier.
+func CanMapMemory() bool {
+	system, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(system) }()
+	if err := unix.FsconfigCreate(system); err != nil {
+		return false
+	}
+	tree, err := unix.Fsmount(system, unix.FSMOUNT_CLOEXEC, 0)
+	return err == nil && canMap(tree)
+}
+
+// canMap tries it with a mount that nobody sees, and takes that away.
+func canMap(tree int) bool {
+	defer func() { _ = unix.Close(tree) }()
 	namespace, err := userNamespace()
 	if err != nil {
 		return false
 	}
 	defer func() { _ = namespace.Close() }()
-	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = unix.Close(tree) }()
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(namespace.Fd())}
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr) == nil
 }

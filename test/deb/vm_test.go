@@ -3,11 +3,14 @@
 package deb
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
 // TestVM is TestMachine's story in a virtual machine: with a kernel of Debian's
@@ -36,6 +39,7 @@ func TestVM(t *testing.T) {
 		{"upgrade", (*life).upgraded},
 		{"reboot", (*life).rebooted},
 		{"rollback", (*life).rolledBack},
+		{"a notebook without a GPU", (*life).withoutGPU},
 		{"purge", func(l *life) {
 			l.run("rm -f " + sources)
 			l.before["files"] = without(l.before["files"], sources)
@@ -54,6 +58,34 @@ func (l *life) rolledBack() {
 	l.sameNotebooks(processes)
 	if out := l.run("gpulab version"); !strings.Contains(out, "since a rollback") {
 		l.t.Errorf("after a rollback there is %s", out)
+	}
+}
+
+// withoutGPU: a notebook without a GPU has user IDs of its own where the kernel can
+// give them, and what runs out of memory in it ends alone.
+func (l *life) withoutGPU() {
+	b := l.browser
+	b.Open(pages + "/")
+	b.Launch(pages, "cpu", "Plain")
+	b.WaitJupyterLab(notebooksAt, handle)
+	kernel := lab.NewKernel(b)
+	if out := kernel.Run("print(6 * 7)"); out != "42" {
+		l.t.Errorf("a cell printed %q", out)
+	}
+	shares := l.run("gpulab kubectl -n user-" + handle + " get pods -l gpulab.dev/notebook=plain -o 'jsonpath={.items[*].spec.hostUsers}'")
+	maps := strings.Fields(kernel.Run("print(open('/proc/self/uid_map').read())"))
+	own := len(maps) == 3 && maps[1] != "0"
+	can := l.run(`printf '6.3\n%s\n' "$(uname -r)" | sort -VC && echo yes || echo no`) == "yes"
+	if own != can || shares != fmt.Sprint(!can) {
+		l.t.Errorf("on a kernel that can give user IDs (%t), the notebook has its own: %t; it is to share them: %q", can, own, shares)
+	}
+	// Its limit is made smaller, since the machine is small, too.
+	l.run(`group=$(cut -d: -f3 /proc/$(pgrep -n -f '[i]pykernel_launcher')/cgroup); echo 900M >/sys/fs/cgroup$group/memory.max`)
+	if out := kernel.Run("import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'x = bytearray(1 << 30)']).returncode)"); out != "-9" {
+		l.t.Errorf("a program that ran out of memory ended with %q", out)
+	}
+	if out := kernel.Run("print('still here')"); out != "still here" {
+		l.t.Errorf("after a program ran out of memory a cell printed %q", out)
 	}
 }
 

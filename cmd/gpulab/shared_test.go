@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/nodes"
+)
+
+// Notebooks have user IDs of their own wherever they may start, or nowhere.
+func TestSharedUsers(t *testing.T) {
+	data := t.TempDir()
+	homes := filepath.Join(data, "homes")
+	if err := os.Mkdir(homes, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	here := !canMapIDs(homes) // this machine's kernel may be an old one
+	for what, c := range map[string]struct {
+		storage StorageConfig
+		on      string
+		heard   map[string]*machine // of two others, nil where there is but the head
+		want    bool
+	}{
+		"one machine":                 {want: here},
+		"on the head":                 {storage: StorageConfig{Shared: "/srv"}, on: "head", heard: map[string]*machine{"b": {cannotMapIDs: true}}, want: here},
+		"all can":                     {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}, "c": {}}, want: here},
+		"one has not told":            {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}}, want: here},
+		"one cannot":                  {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}, "c": {cannotMapIDs: true}}, want: true},
+		"homes over NFS":              {storage: StorageConfig{Export: "nfs"}, heard: map[string]*machine{"b": {}}, want: true},
+		"homes over NFS, on the head": {storage: StorageConfig{Export: "nfs"}, on: "head", heard: map[string]*machine{"b": {}}, want: here},
+		"nobody to export to":         {storage: StorageConfig{Export: "nfs"}, want: here},
+	} {
+		l := &appliance{cfg: Config{DataDir: data, Storage: c.storage}, id: embedk8s.Identity{NodeName: "head"}}
+		l.pool = &pool{lab: l, heard: c.heard}
+		if c.heard != nil {
+			l.pool.members = []nodes.Node{{Name: "b"}, {Name: "c"}}
+		}
+		if got := l.sharedUsers(c.on); got != c.want {
+			t.Errorf("%s: %t, want %t", what, got, c.want)
+		}
+	}
+	// A file system that cannot show mapped IDs, as /proc.
+	l := &appliance{cfg: Config{DataDir: data}, id: embedk8s.Identity{NodeName: "head"}}
+	l.pool = &pool{lab: l}
+	if err := os.Remove(homes); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/proc/self", homes); err != nil {
+		t.Fatal(err)
+	}
+	if !l.sharedUsers("") || !l.sharedUsers("head") {
+		t.Error("homes that cannot be shown with mapped IDs are to be")
+	}
+}
