@@ -203,10 +203,13 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
-	if g.cfg.GPUs == gpusSimulated {
+	switch g.cfg.GPUs {
+	case gpusSimulated:
 		if err := g.startDriver(ctx, group, runtime); err != nil {
 			return err
 		}
+	case gpusReal:
+		loadUVM(ctx)
 	}
 	if err := g.startMonitor(ctx, group, runtime); err != nil {
 		return err

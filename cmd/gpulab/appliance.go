@@ -37,6 +37,7 @@ import (
 	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/notebooks"
+	"github.com/gpulab/gpulab/internal/nvidiadriver"
 	"github.com/gpulab/gpulab/internal/oidc"
 	"github.com/gpulab/gpulab/internal/podresources"
 	"github.com/gpulab/gpulab/internal/power"
@@ -351,10 +352,13 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
-	if l.cfg.GPUs == gpusSimulated {
+	switch l.cfg.GPUs {
+	case gpusSimulated:
 		if err := l.startDriver(ctx, g, runtime); err != nil {
 			return err
 		}
+	case gpusReal:
+		loadUVM(ctx)
 	}
 	client, err := l.startKubernetes(ctx, g, runtime)
 	if err != nil {
@@ -409,6 +413,13 @@ func (l *appliance) startDriver(ctx context.Context, g *errgroup.Group, rt embed
 		l.once.driver.Do(func() { g.Go(func() error { return simdriver.Run(ctx, l.simRoot()) }) })
 		return nil
 	})
+}
+
+// loadUVM makes what CUDA needs of a real driver, before Kubernetes starts what offers the GPUs.
+func loadUVM(ctx context.Context) {
+	if err := nvidiadriver.LoadUVM(ctx); err != nil {
+		slog.Error("CUDA programs may fail: the driver's part for them could not be loaded", "err", err)
+	}
 }
 
 func (l *appliance) simRoot() string { return filepath.Join(l.cfg.DataDir, "simdriver", "root") }

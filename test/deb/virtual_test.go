@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,8 @@ type virtual struct {
 	link string // its end of the wire
 	mac  string
 }
+
+var inUserMode = flag.Bool("usermode", false, "run virtual machines as User-Mode Linux: fast without KVM, but not Debian's own kernel")
 
 // A way to run a virtual machine: how long its boot takes at most, and how many
 // times the patience of a container it needs.
@@ -105,6 +108,9 @@ func (m machine) bootAs(t *testing.T, ways []emulator, host, at string) machine 
 		v.t.Helper()
 		args := through("scp", "-r", from, "root@"+at+":"+to)
 		must(v.t, exec.Command(args[0], args[1:]...))
+	}
+	if *inUserMode {
+		ways = []emulator{userMode}
 	}
 	for _, way := range ways {
 		way.prepare(t)
