@@ -202,5 +202,5 @@ func canMapIDs(homes string) bool {
 	if _, err := os.Stat(kubeletDir); err == nil && !storage.CanMapIDs(kubeletDir) {
 		return false
 	}
-	return storage.CanMapMemory() && storage.CanMapIDs(homes)
+	return storage.OwnUserIDs() && storage.CanMapIDs(homes)
 }

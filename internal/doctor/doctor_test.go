@@ -22,18 +22,18 @@ import (
 func machine(t *testing.T, spoil map[string]string) host {
 	t.Helper()
 	files := map[string]string{
-		"/etc/machine-id":                         "5e0b6b1a3c8d4f7e9a2b1c0d9e8f7a6b\n",
-		"/etc/resolv.conf":                        "nameserver 192.0.2.53\n",
-		"/proc/sys/kernel/hostname":               "gpu1\n",
-		"/etc/os-release":                         "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
-		"/sys/fs/cgroup/cgroup.controllers":       "cpuset cpu io memory pids\n",
-		"/proc/sys/kernel/osrelease":              "6.12.48-amd64\n",
-		"/proc/filesystems":                       "nodev\toverlay\n\text4\n",
+		"/etc/machine-id":                        "5e0b6b1a3c8d4f7e9a2b1c0d9e8f7a6b\n",
+		"/etc/resolv.conf":                       "nameserver 192.0.2.53\n",
+		"/proc/sys/kernel/hostname":              "gpu1\n",
+		"/etc/os-release":                        "ID=debian\nVERSION_ID=\"12\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
+		"/sys/fs/cgroup/cgroup.controllers":      "cpuset cpu io memory pids\n",
+		"/proc/sys/kernel/osrelease":             "6.12.48-amd64\n",
+		"/proc/filesystems":                      "nodev\toverlay\n\text4\n",
 		"/lib/modules/6.12.48-amd64/modules.dep": "kernel/drivers/net/vxlan/vxlan.ko.xz: x\nkernel/net/bridge/br_netfilter.ko: y\nkernel/net/netfilter/nf_tables.ko: z\nkernel/net/netfilter/nft_chain_nat.ko: x\n",
-		"/proc/self/status":                       "Name:\tx\nCapEff:\t000001ffffffffff\n",
-		"/proc/meminfo":                           "MemTotal:       16384000 kB\n",
-		"/proc/self/net/tcp":                      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n",
-		"/proc/self/net/route":                    "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n",
+		"/proc/self/status":                      "Name:\tx\nCapEff:\t000001ffffffffff\n",
+		"/proc/meminfo":                          "MemTotal:       16384000 kB\n",
+		"/proc/self/net/tcp":                     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n",
+		"/proc/self/net/route":                   "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n",
 	}
 	for path, content := range spoil {
 		files[path] = content

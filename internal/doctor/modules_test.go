@@ -7,9 +7,9 @@ func TestModules(t *testing.T) {
 	finds(t, h, "modules", Options{}, OK)
 
 	upgraded := map[string]string{
-		"/proc/sys/kernel/osrelease":              "6.12.43-amd64\n",
+		"/proc/sys/kernel/osrelease":             "6.12.43-amd64\n",
 		"/lib/modules/6.12.48-amd64/modules.dep": "x",
-		"/proc/filesystems":                       "\text4\n",
+		"/proc/filesystems":                      "\text4\n",
 	}
 	finds(t, machine(t, upgraded), "modules", Options{}, Warn, "6.12.43-amd64 runs", "6.12.48-amd64", "`reboot`")
 

@@ -124,6 +124,20 @@ func TestHostFolders(t *testing.T) {
 	}
 }
 
+// User namespaces are not for a machine whose /proc is covered, as a container's.
+func TestProcCovered(t *testing.T) {
+	const usual = "22 28 0:21 / /proc rw,nosuid - proc proc rw\n30 22 0:26 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw\n31 22 0:27 / /proc/fs/nfsd rw - nfsd nfsd rw\n40 28 0:30 / /processes rw - tmpfs tmpfs rw\n"
+	file := filepath.Join(t.TempDir(), "mountinfo")
+	for text, want := range map[string]bool{usual: false, usual + "50 22 0:40 /proc/cpuinfo /proc/cpuinfo rw - fuse.lxcfs lxcfs rw\n": true} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if procCovered(file) != want {
+			t.Errorf("%s is said to cover it: %t", text, !want)
+		}
+	}
+}
+
 // A deleted folder comes back as it was for 30 days; then its files go, and those of a folder of the machine stay.
 func TestDeleteAndPurge(t *testing.T) {
 	l := newTestLab(t)

@@ -65,9 +65,15 @@ func CanMapIDs(path string) bool {
 	return err == nil && canMap(tree)
 }
 
-// CanMapMemory reports the same of a file system in memory, as everybody's /dev/shm is one: of Linux 6.3 and
-// later. Their other file systems, such as a container's own, can earlier.
-func CanMapMemory() bool {
+// OwnUserIDs reports whether containers can have user IDs of their own on this machine, whatever file systems
+// their folders are on. The kernel has to show a file system in memory with mapped ones, as everybody's /dev/shm
+// is one: Linux 6.3 and later do. And it lets nobody mount a fresh /proc who would see more there than the
+// machine does, where something covers files of it, as in some containers.
+func OwnUserIDs() bool {
+	return canMapMemory() && !procCovered("/proc/self/mountinfo")
+}
+
+func canMapMemory() bool {
 	system, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return false
@@ -78,6 +84,21 @@ func CanMapMemory() bool {
 	}
 	tree, err := unix.Fsmount(system, unix.FSMOUNT_CLOEXEC, 0)
 	return err == nil && canMap(tree)
+}
+
+// procCovered tells whether something is mounted over a part of /proc that is not made for it.
+func procCovered(mountinfo string) bool {
+	data, err := os.ReadFile(mountinfo)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) > 4 && strings.HasPrefix(f[4], "/proc/") && f[4] != "/proc/sys/fs/binfmt_misc" && f[4] != "/proc/fs/nfsd" {
+			return true
+		}
+	}
+	return false
 }
 
 // canMap tries it with a mount that nobody sees, and takes that away.

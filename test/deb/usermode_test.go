@@ -15,11 +15,12 @@ var userModeConfig string
 
 // Debian 14's sources: those of Debian 12 know one processor only. A program's
 // threads take turns on a mutex there; one that waits would keep a processor busy,
-// were it not to sleep.
+// were it not to sleep. The kubelet wants to know how fast processors are.
 const userModeBuild = `
 mmdebstrap --mode=root --variant=extract '--aptopt=Acquire::Check-Valid-Until "false"' --include=linux-source forky root
 tar -xJf root/usr/src/linux-source-*.tar.xz
 cd linux-source-*
+sed -i 's/seq_printf(m, "bogomips/seq_puts(m, "cpu MHz\\t\\t: 2000.000\\n");\n\t&/' arch/um/kernel/um_arch.c
 sed -i '/config \(MUTEX\|RWSEM\)_SPIN_ON_OWNER/,/depends/s/def_bool y/def_bool n/' kernel/Kconfig.locks
 cat arch/um/configs/x86_64_defconfig ../uml.config >.config
 make -s ARCH=um olddefconfig

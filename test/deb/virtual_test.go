@@ -144,18 +144,8 @@ func (v virtual) makeDisk(key, host, at string) {
 	v.write("/etc/resolv.conf", "nameserver "+visitorAddress+"\n")
 	v.write("/etc/systemd/network/10-wire.link", "[Match]\nOriginalName=vec0\n[Link]\nName=eth0\n")
 	v.write("/etc/systemd/network/10-wire.network", "[Match]\nName=eth0\n[Network]\nAddress="+at+"/24\nGateway="+visitorAddress+"\n")
-	// The kubelet wants to know how fast processors are, which User-Mode Linux does not say.
-	v.write("/etc/systemd/system/cpuinfo.service", `[Unit]
-ConditionVirtualization=uml
-DefaultDependencies=no
-[Service]
-Type=oneshot
-ExecStart=/bin/sh -c 'sed "/^bogomips/a cpu MHz : 2000.000" /proc/cpuinfo >/run/cpuinfo; mount --bind /run/cpuinfo /proc/cpuinfo'
-[Install]
-WantedBy=sysinit.target
-`)
 	v.root.run(`chmod 700 /root/.ssh; chmod 600 /root/.ssh/authorized_keys
-		systemctl enable systemd-networkd ssh cpuinfo >/dev/null 2>&1
+		systemctl enable systemd-networkd ssh >/dev/null 2>&1
 		systemctl mask systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer systemd-tmpfiles-clean.timer >/dev/null 2>&1`)
 	boot, err := filepath.Glob(filepath.Join(v.dir, "boot/vmlinuz-*"))
 	if err != nil || len(boot) != 1 {
