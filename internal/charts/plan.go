@@ -312,7 +312,6 @@ func jupyterhub(in Inputs) Release {
 			"serviceToken":     in.Hub.ServiceToken,
 			"stateDir":         in.HubStateDir,
 			"hostUsers":        in.HostUsers,
-			"hostUsersWithGPU": in.Simulated,
 			"httpsPort":        orDefault(in.HTTPSPort, 443),
 			"apiPort":          orDefault(in.APIPort, 6443),
 		},

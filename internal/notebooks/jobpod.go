@@ -132,7 +132,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 			RestartPolicy: corev1.RestartPolicyNever, PriorityClassName: "gpulab-notebook",
 			ActiveDeadlineSeconds: new(int64(l.Job.Limit / time.Second)), TerminationGracePeriodSeconds: new(int64(jobGrace / time.Second)),
 			AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
-			HostUsers:       new(o.HostUsers || l.GPUs > 0 && s.cfg.Simulated),
+			HostUsers:       new(o.HostUsers || l.GPUs > 0), // as with notebooks, see jupyterhub_config.py
 			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		},
 	}

@@ -449,7 +449,10 @@ def finish_pod(spawner, pod):
     for volume in pod.spec.volumes or []:
         if shm and volume.name == "shm":
             volume.empty_dir = V1EmptyDirVolumeSource(medium="Memory", size_limit=shm)
-    if "nvidia.com/gpu" in limits and values["gpulab"]["hostUsersWithGPU"]:
+    # In a user namespace the hooks that bring the driver into it may not do their
+    # work (known issues in the release notes of NVIDIA's GPU Operator 26.3.1), and the
+    # device files of simulated GPUs are not found.
+    if "nvidia.com/gpu" in limits:
         pod.spec.host_users = True
     add_folders(spawner, pod)
     add_environments(spawner, pod)
