@@ -255,11 +255,17 @@ func proveKueue(ctx context.Context, _ *builder, img builtImage, r root) error {
 }
 
 // proveNVIDIA starts each program where there is neither a GPU nor a driver:
-// the dynamic linker must be content with the image alone.
+// the dynamic linker must be content with the image alone. Links of Debian's driver
+// have to lead on below the machine's root.
 func proveNVIDIA(ctx context.Context, _ *builder, img builtImage, r root) error {
 	for _, program := range []string{"nvidia-device-plugin", "gpu-feature-discovery", "config-manager", "mps-control-daemon"} {
 		if _, err := inImage(ctx, img, r, invocation{args: []string{"/usr/bin/" + program, "--help"}}); err != nil {
 			return err
+		}
+	}
+	for _, folder := range []string{"etc/alternatives", "usr/lib/nvidia", "usr/lib/x86_64-linux-gnu/nvidia"} {
+		if to, err := os.Readlink(filepath.Join(r.dir, folder)); err != nil || to != "/driver-root/"+folder {
+			return fmt.Errorf("/%s leads to %q: %w", folder, to, err)
 		}
 	}
 	return nil

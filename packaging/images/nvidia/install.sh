@@ -28,3 +28,10 @@ ln -s usr/lib /out/lib
 mkdir -p /out/usr/lib64
 ln -s usr/lib64 /out/lib64
 ln -s ../lib/x86_64-linux-gnu/ld-linux-x86-64.so.2 /out/usr/lib64/ld-linux-x86-64.so.2
+
+# Debian's driver lies behind its alternatives: absolute links that go on in the
+# machine's own /etc and /usr, which are below /driver-root here.
+mkdir -p /out/etc
+ln -s /driver-root/etc/alternatives /out/etc/alternatives
+ln -s /driver-root/usr/lib/nvidia /out/usr/lib/nvidia
+ln -s /driver-root/usr/lib/x86_64-linux-gnu/nvidia /out/usr/lib/x86_64-linux-gnu/nvidia
