@@ -10,17 +10,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// loadPatience bounds each program that loads it.
+const loadPatience = 30 * time.Second
+
 // LoadUVM loads the part of the running driver that CUDA needs and makes its device
 // files, as the first CUDA program of the machine itself would: one in a container
 // cannot, and of device files containers are given those that are there. Without a
-// driver, or where they are there, it does nothing. Source: "Device Node Verification"
+// driver, or where they are right, it does nothing. Source: "Device Node Verification"
 // in NVIDIA's CUDA Installation Guide for Linux.
 func LoadUVM(ctx context.Context) error {
 	return loadUVM("/", func(name string, args ...string) error {
+		ctx, cancel := context.WithTimeout(ctx, loadPatience)
+		defer cancel()
 		out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%s: %w %s", name, err, strings.TrimSpace(string(out)))
@@ -30,27 +36,38 @@ func LoadUVM(ctx context.Context) error {
 }
 
 func loadUVM(root string, run func(name string, args ...string) error) error {
-	device := filepath.Join(root, "dev/nvidia-uvm")
-	there := func(path string) bool {
-		_, err := os.Lstat(path)
-		return err == nil
+	if _, err := os.Lstat(filepath.Join(root, "proc/driver/nvidia/version")); err != nil {
+		return nil
 	}
-	if there(device) || !there(filepath.Join(root, "proc/driver/nvidia/version")) {
+	device, devices := filepath.Join(root, "dev/nvidia-uvm"), filepath.Join(root, "proc/devices")
+	right := func() bool {
+		major, err := uvmMajor(devices)
+		return err == nil && isDevice(device, unix.Mkdev(major, 0))
+	}
+	if right() {
 		return nil
 	}
 	// NVIDIA's own way, which knows what the administrator set for device files.
-	if err := run("nvidia-modprobe", "-u", "-c=0"); err == nil && there(device) {
+	if err := run("nvidia-modprobe", "-u", "-c=0"); err == nil && right() {
 		return nil
 	}
 	if err := run("modprobe", "nvidia-uvm"); err != nil {
 		return err
 	}
-	major, err := uvmMajor(filepath.Join(root, "proc/devices"))
+	major, err := uvmMajor(devices)
 	if err != nil {
 		return err
 	}
 	for minor, path := range []string{device, device + "-tools"} {
-		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, uint32(minor)))); err != nil && !errors.Is(err, fs.ErrExist) {
+		number := unix.Mkdev(major, uint32(minor))
+		if isDevice(path, number) {
+			continue
+		}
+		// One that a driver before has left is another device now.
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(number)); err != nil {
 			return fmt.Errorf("make %s: %w", path, err)
 		}
 		if err := os.Chmod(path, 0o666); err != nil { // whatever the umask
@@ -58,6 +75,11 @@ func loadUVM(root string, run func(name string, args ...string) error) error {
 		}
 	}
 	return nil
+}
+
+func isDevice(path string, number uint64) bool {
+	var file unix.Stat_t
+	return unix.Lstat(path, &file) == nil && file.Mode&unix.S_IFMT == unix.S_IFCHR && file.Rdev == number
 }
 
 func uvmMajor(devices string) (uint32, error) {
