@@ -51,7 +51,7 @@ func probeNamespaces(h host, _ Options) []Finding {
 			Probe: "namespaces", State: Warn,
 			Seen:  "The kernel " + release + " is older than 6.3, which gives notebooks user IDs of their own.",
 			Means: sharedUsers,
-			Mend:  "On Debian 12 add bookworm-backports to apt's sources and run `apt-get install -t bookworm-backports linux-image-amd64 linux-headers-amd64 && reboot`; on Ubuntu 22.04 `apt-get install linux-generic-hwe-22.04 && reboot`.",
+			Mend:  "On Debian 12 add bookworm-backports to apt's sources and run `apt-get install -t bookworm-backports linux-image-amd64 linux-headers-amd64 && reboot`; on Ubuntu 22.04 `apt-get install linux-generic-hwe-22.04 && reboot`; `gpulab driver` then says whether the GPUs' driver has a module for it.",
 		})
 	}
 	if status := h.read("/proc/self/status"); strings.Contains(status, "CapEff:") && !strings.Contains(status, "Seccomp:") {

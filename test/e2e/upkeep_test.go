@@ -140,6 +140,7 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 		return a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", what, "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].metadata.uid}")
 	}
 	resolver := dns("pods")
+	defer a.MustRun(a.ctx, "sh", "-c", "echo nameserver "+lab.VisitorAddress+" >/etc/resolv.conf")
 	a.MustRun(a.ctx, "sh", "-ec", `echo nameserver `+otherResolver+` >/etc/resolv.conf
 		ip address add `+otherAddress+`/24 dev eth0
 		echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries
@@ -155,7 +156,6 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 		return err == nil && response.StatusCode == http.StatusOK
 	})
 	t.Logf("the pages answer at the new address after %s", time.Since(began).Round(100*time.Millisecond))
-	defer a.MustRun(a.ctx, "sh", "-c", "echo nameserver "+lab.VisitorAddress+" >/etc/resolv.conf")
 	a.eventually(t, "the cluster asks the new network's name server", func() bool {
 		return strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"), "forward . "+otherResolver+"\n")
 	})
