@@ -179,7 +179,8 @@ func (b environmentPod) wall(ctx context.Context) error {
 	return err
 }
 
-// authorities are Debian's and Ubuntu's list of whom a machine trusts.
+// authorities are Debian's and Ubuntu's list of whom a machine trusts, an authority of the
+// institution included.
 const authorities = "/etc/ssl/certs/ca-certificates.crt"
 
 func (b environmentPod) pod(job environments.Job) *corev1.Pod {
@@ -187,9 +188,7 @@ func (b environmentPod) pod(job environments.Job) *corev1.Pod {
 	folder, scratch := corev1.HostPathDirectory, resource.MustParse("8Gi")
 	env := []corev1.EnvVar{{Name: "HOME", Value: "/tmp"}, {Name: "PIP_CACHE_DIR", Value: environments.CachePath},
 		// It has a cache of its own, and no way to that of notebooks.
-		{Name: "PIP_CONFIG_FILE", Value: os.DevNull},
-		// Whom the head trusts, an authority of the institution included.
-		{Name: "PIP_CERT", Value: authorities}, {Name: "SSL_CERT_FILE", Value: authorities}}
+		{Name: "PIP_CONFIG_FILE", Value: os.DevNull}}
 	for name, value := range b.env {
 		env = append(env, corev1.EnvVar{Name: name, Value: value})
 	}
@@ -201,9 +200,12 @@ func (b environmentPod) pod(job environments.Job) *corev1.Pod {
 		volumes = append(volumes, corev1.Volume{Name: m.name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: m.path, Type: &folder}}})
 		mounts = append(mounts, corev1.VolumeMount{Name: m.name, MountPath: m.at})
 	}
-	trust := filepath.Dir(authorities)
-	volumes = append(volumes, corev1.Volume{Name: "authorities", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: trust, Type: &folder}}})
-	mounts = append(mounts, corev1.VolumeMount{Name: "authorities", MountPath: trust, ReadOnly: true})
+	if _, err := os.Stat(authorities); err == nil { // else those that the image trusts
+		trust := filepath.Dir(authorities)
+		env = append(env, corev1.EnvVar{Name: "PIP_CERT", Value: authorities}, corev1.EnvVar{Name: "SSL_CERT_FILE", Value: authorities})
+		volumes = append(volumes, corev1.Volume{Name: "authorities", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: trust, Type: &folder}}})
+		mounts = append(mounts, corev1.VolumeMount{Name: "authorities", MountPath: trust, ReadOnly: true})
+	}
 	volumes = append(volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &scratch}}})
 	mounts = append(mounts, corev1.VolumeMount{Name: "scratch", MountPath: "/tmp"})
 	return &corev1.Pod{
