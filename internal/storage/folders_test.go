@@ -2,11 +2,14 @@ package storage
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -121,6 +124,22 @@ func TestHostFolders(t *testing.T) {
 	}
 	if !CanMapIDs(data) {
 		t.Error("the file system of /srv is said not to take mapped user IDs")
+	}
+}
+
+// A kernel that can give user IDs is asked for them.
+func TestOwnUserIDs(t *testing.T) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	can := (major > 6 || major == 6 && minor >= 3) && !procCovered("/proc/self/mountinfo")
+	if got := OwnUserIDs(); got != can && (got || os.Geteuid() == 0) {
+		t.Errorf("on Linux %d.%d it is said to be %t", major, minor, got)
 	}
 }
 

@@ -94,7 +94,7 @@ func procCovered(mountinfo string) bool {
 	}
 	for line := range strings.Lines(string(data)) {
 		f := strings.Fields(line)
-		if len(f) > 4 && strings.HasPrefix(f[4], "/proc/") && f[4] != "/proc/sys/fs/binfmt_misc" && f[4] != "/proc/fs/nfsd" {
+		if len(f) > 4 && strings.HasPrefix(f[4], "/proc/") && f[4] != "/proc/sys/fs/binfmt_misc" && f[4] != "/proc/fs/nfsd" && f[4] != "/proc/xen" {
 			return true
 		}
 	}
