@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -471,15 +472,17 @@ func (g *agent) await(ctx context.Context, name string, pods bool, done func(nod
 
 // report keeps the stream to the head, as long as ctx lasts.
 func (g *agent) report(ctx context.Context) error {
-	cannotMapIDs := sync.OnceValue(func() bool { return !canMapIDs(filepath.Join(g.cfg.DataDir, "homes")) })
+	mapsIDs := sync.OnceValue(func() bool { return canMapIDs(g.cfg.DataDir, filepath.Join(g.cfg.DataDir, "homes")) })
 	reports := nodeapi.Newest(ctx, g.fleet.Subscribe(ctx), func(s gpu.Snapshot) nodeapi.Report {
 		features := map[string]string{}
 		for name, value := range readFeatures(g.featuresDir()) {
 			features[name] = *value
 		}
-		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told()}
+		kills := embedk8s.MemoryKills()
+		maps.DeleteFunc(kills, func(_ string, n int) bool { return n == 0 })
+		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told(), MemoryKills: kills}
 		if keeper := g.keeper.Load(); keeper != nil {
-			report.Images, report.CannotMapIDs = keeper.told(), cannotMapIDs()
+			report.Images, report.MapsIDs = keeper.told(), new(mapsIDs())
 		}
 		g.mu.Lock()
 		report.Encrypts, report.CannotEncrypt = g.file.Settings.Encrypt, g.cannotEncrypt

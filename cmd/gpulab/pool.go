@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
@@ -70,7 +71,8 @@ type machine struct {
 	// environments is nil where it does not tell.
 	environments *nodeapi.EnvironmentState
 	encryption   toldEncryption
-	cannotMapIDs bool // notebooks there share its user IDs
+	memoryKills  map[string]int // see nodeapi.Report
+	mapsIDs      *bool          // nil until it has told
 	check        poolCheck
 }
 
@@ -368,7 +370,10 @@ func (p *pool) Report(_ context.Context, n nodes.Node, r nodeapi.Report) error {
 	if m != nil {
 		news = !sameImages(m.images, r.Images) || !sameEnvironments(m.environments, r.Environments)
 		m.at, m.snapshot, m.features, m.ahead, m.host, m.images, m.environments = time.Now(), s, r.Features, r.ClockOff, r.Host, r.Images, r.Environments
-		m.encryption, m.cannotMapIDs = toldEncryption{r.Encrypts, r.CannotEncrypt}, r.CannotMapIDs
+		m.encryption, m.memoryKills = toldEncryption{r.Encrypts, r.CannotEncrypt}, r.MemoryKills
+		if r.MapsIDs != nil {
+			m.mapsIDs = r.MapsIDs
+		}
 	}
 	p.mu.Unlock()
 	if m != nil {
@@ -646,6 +651,32 @@ func (p *pool) labelsOf(n nodes.Node) (features map[string]*string, key string) 
 		return nil, ""
 	}
 	return features, key
+}
+
+// memoryKills counts the processes of a pod that were ended because its memory ran
+// out; false where its machine has not told. One speaks for its own pods only.
+func (l *appliance) memoryKills(podUID string) (int, bool) {
+	parts := l.attached.Load()
+	if parts == nil {
+		return 0, false
+	}
+	pods := parts.kube.Notebooks()
+	i := slices.IndexFunc(pods, func(p notebooks.PodInfo) bool { return p.UID == podUID })
+	if i < 0 {
+		return 0, false
+	}
+	kills := map[string]int{}
+	if on := pods[i].Node; on == l.id.NodeName {
+		kills = embedk8s.MemoryKills()
+	} else {
+		l.pool.mu.Lock()
+		if m := l.pool.heard[on]; m != nil {
+			kills = m.memoryKills // replaced as a whole, never changed
+		}
+		l.pool.mu.Unlock()
+	}
+	n, known := kills[podUID]
+	return n, known
 }
 
 // notebookPods tells which notebooks run.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/storage"
+	"github.com/gpulab/gpulab/internal/version"
 )
 
 // storageMarkSetting holds what is written into shared storage, by which every
@@ -179,7 +180,7 @@ func sameFolder(a, b string) (bool, error) {
 // their own: because the kernel or a file system cannot show them what they need with mapped ones. The
 // runtime would refuse to start them.
 func (l *appliance) sharedUsers(on string) bool {
-	if !canMapIDs(l.homesDir()) {
+	if !canMapIDs(l.cfg.DataDir, l.homesDir()) {
 		return true
 	}
 	if on != "" {
@@ -193,14 +194,19 @@ func (l *appliance) sharedUsers(on string) bool {
 	defer l.pool.mu.Unlock()
 	return slices.ContainsFunc(machines, func(n nodes.Node) bool {
 		m := l.pool.heard[n.Name]
-		return m != nil && m.cannotMapIDs
+		if m == nil || m.mapsIDs == nil {
+			return n.Version == version.Version // an earlier one does not tell, and could
+		}
+		return !*m.mapsIDs
 	})
 }
 
-// canMapIDs says whether pods can have user IDs of their own on this machine, with homes in a folder.
-func canMapIDs(homes string) bool {
-	if _, err := os.Stat(kubeletDir); err == nil && !storage.CanMapIDs(kubeletDir) {
-		return false
+// canMapIDs says whether pods can have user IDs of their own on this machine, with what it keeps and homes in
+// these folders.
+func canMapIDs(data, homes string) bool {
+	kubelet := kubeletDir
+	if _, err := os.Stat(kubelet); err != nil {
+		kubelet = filepath.Dir(kubelet) // where it will be
 	}
-	return storage.OwnUserIDs() && storage.CanMapIDs(homes)
+	return storage.OwnUserIDs() && storage.CanMapIDs(data) && storage.CanMapIDs(homes) && storage.CanMapIDs(kubelet)
 }

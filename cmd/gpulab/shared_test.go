@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/internal/version"
 )
 
 // Notebooks have user IDs of their own wherever they may start, or nowhere.
@@ -16,7 +17,7 @@ func TestSharedUsers(t *testing.T) {
 	if err := os.Mkdir(homes, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	here := !canMapIDs(homes) // this machine's kernel may be an old one
+	here := !canMapIDs(data, homes) // this machine's kernel may be an old one
 	for what, c := range map[string]struct {
 		storage StorageConfig
 		on      string
@@ -24,10 +25,10 @@ func TestSharedUsers(t *testing.T) {
 		want    bool
 	}{
 		"one machine":                 {want: here},
-		"on the head":                 {storage: StorageConfig{Shared: "/srv"}, on: "head", heard: map[string]*machine{"b": {cannotMapIDs: true}}, want: here},
-		"all can":                     {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}, "c": {}}, want: here},
-		"one has not told":            {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}}, want: here},
-		"one cannot":                  {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}, "c": {cannotMapIDs: true}}, want: true},
+		"on the head":                 {storage: StorageConfig{Shared: "/srv"}, on: "head", heard: map[string]*machine{"b": {mapsIDs: new(false)}}, want: here},
+		"all can":                     {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {mapsIDs: new(true)}, "c": {mapsIDs: new(true)}}, want: here},
+		"one has not told":            {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {mapsIDs: new(true)}, "c": {}}, want: true},
+		"one cannot":                  {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}, "c": {mapsIDs: new(false)}}, want: true},
 		"homes over NFS":              {storage: StorageConfig{Export: "nfs"}, heard: map[string]*machine{"b": {}}, want: true},
 		"homes over NFS, on the head": {storage: StorageConfig{Export: "nfs"}, on: "head", heard: map[string]*machine{"b": {}}, want: here},
 		"nobody to export to":         {storage: StorageConfig{Export: "nfs"}, want: here},
@@ -35,7 +36,7 @@ func TestSharedUsers(t *testing.T) {
 		l := &appliance{cfg: Config{DataDir: data, Storage: c.storage}, id: embedk8s.Identity{NodeName: "head"}}
 		l.pool = &pool{lab: l, heard: c.heard}
 		if c.heard != nil {
-			l.pool.members = []nodes.Node{{Name: "b"}, {Name: "c"}}
+			l.pool.members = []nodes.Node{{Name: "b", Version: version.Version}, {Name: "c", Version: version.Version}, {Name: "earlier", Version: "0.0.1"}}
 		}
 		if got := l.sharedUsers(c.on); got != c.want {
 			t.Errorf("%s: %t, want %t", what, got, c.want)

@@ -61,6 +61,11 @@ func (c *Cluster) templateFile() string {
 	return filepath.Join(c.k3sDir(), "agent", "etc", "containerd", "config-v3.toml.tmpl")
 }
 
+// kubeletFile is read besides k3s's own, which it is beside.
+func (c *Cluster) kubeletFile() string {
+	return filepath.Join(c.k3sDir(), "agent", "etc", "kubelet.conf.d", "50-gpulab.conf")
+}
+
 // Prepare writes k3s's configuration and says whether it differs from what was
 // there. It refuses state from which no way leads to this gpulab's Kubernetes.
 func (c *Cluster) Prepare() (changed bool, err error) {
@@ -92,7 +97,7 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 		{c.configFile(), config, 0o600},
 		{c.templateFile(), containerdTemplate(c.extraFile()), 0o600},
 		{c.extraFile(), containerdExtra(hasCapability(capSysResource)), 0o600},
-		{filepath.Join(c.k3sDir(), "agent", "etc", "kubelet.conf.d", "50-gpulab.conf"), []byte(kubeletConfig), 0o600},
+		{c.kubeletFile(), []byte(kubeletConfig), 0o600},
 	}
 	if c.cfg.Join == nil {
 		files = append(files, file{filepath.Join(c.k3sDir(), "server", "manifests", "gpulab-rbac.yaml"), rbac, 0o600})

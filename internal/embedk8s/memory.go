@@ -3,6 +3,7 @@ package embedk8s
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -10,28 +11,29 @@ import (
 // cgroupRoot is where control groups are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// MemoryKills counts the processes of a pod that the kernel has ended because
-// the pod's memory limit was reached; false if the pod is not on this machine.
-// Where a whole container ends of it, Kubernetes says so itself; with version 1
-// control groups one process does, and nobody hears of it.
-func MemoryKills(podUID string) (int, bool) { return memoryKills(cgroupRoot, podUID) }
+// MemoryKills counts the processes of pods that the kernel has ended because a pod's
+// memory limit was reached, by UID of those on this machine. One process ends, rather
+// than its container (see kubeletConfig), and Kubernetes does not say so.
+func MemoryKills() map[string]int { return memoryKills(cgroupRoot) }
 
-func memoryKills(root, podUID string) (kills int, found bool) {
-	// kubepods/burstable/podUID/CONTAINER, or the same as slices of systemd's,
-	// which writes the UID with underscores.
-	names := []string{"pod" + podUID, "*pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice"}
+// podFolder is the control group of a pod: kubepods/burstable/podUID/CONTAINER, or the
+// same as slices of systemd's, which writes the UID with underscores.
+var podFolder = regexp.MustCompile(`^(?:kubepods-.*)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?:\.slice)?$`)
+
+func memoryKills(root string) map[string]int {
+	all := map[string]int{}
 	for _, base := range []string{root + "/memory", root} { // version 1, version 2
 		for _, level := range []string{"kubepods*", "kubepods*/*"} {
-			for _, name := range names {
-				files, _ := filepath.Glob(filepath.Join(base, level, name, "*", "memory.*"))
-				for _, file := range files {
-					n, ok := readKills(file)
-					kills, found = kills+n, found || ok
+			files, _ := filepath.Glob(filepath.Join(base, level, "*pod*", "*", "memory.*"))
+			for _, file := range files {
+				pod := podFolder.FindStringSubmatch(filepath.Base(filepath.Dir(filepath.Dir(file))))
+				if n, ok := readKills(file); ok && pod != nil {
+					all[strings.ReplaceAll(pod[1], "_", "-")] += n
 				}
 			}
 		}
 	}
-	return kills, found
+	return all
 }
 
 // readKills reads the line "oom_kill N" of a container's file of that kind.

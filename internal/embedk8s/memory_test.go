@@ -33,10 +33,11 @@ func TestMemoryKills(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if n, ok := memoryKills(root, uid); n != 2 || !ok {
+			all := memoryKills(root)
+			if n, ok := all[uid]; n != 2 || !ok {
 				t.Errorf("%d, %t; want 2", n, ok)
 			}
-			if n, ok := memoryKills(root, "45a39373-04da-4295-9e94-e73482d902c9"); n != 0 || ok {
+			if n, ok := all["45a39373-04da-4295-9e94-e73482d902c9"]; n != 0 || ok {
 				t.Errorf("of a pod that is not here: %d, %t", n, ok)
 			}
 		})

@@ -92,8 +92,11 @@ type Report struct {
 	// cannot.
 	Encrypts      bool `json:"encrypts,omitempty"`
 	CannotEncrypt bool `json:"cannotEncrypt,omitempty"`
-	// CannotMapIDs says that pods cannot have user IDs of their own there.
-	CannotMapIDs bool `json:"cannotMapIDs,omitempty"`
+	// MapsIDs says whether pods can have user IDs of their own there; nil until it is known.
+	MapsIDs *bool `json:"mapsIDs,omitempty"`
+	// MemoryKills counts, by pod UID, the processes that were ended because the pod's memory
+	// ran out.
+	MemoryKills map[string]int `json:"memoryKills,omitempty"`
 	// ClockOff is how far the machine's clock is ahead of the head's, which has
 	// put the snapshot on its own; 0 where that does not matter.
 	ClockOff time.Duration `json:"-"`

@@ -133,7 +133,8 @@ func jobEndWords(p PodInfo, limit time.Duration, memoryRanOut bool) (code, words
 		return endWords(p)
 	case p.ExitCode == 0:
 		return EndSucceeded, "It has ended well."
-	case p.ExitReason == "OOMKilled", p.ExitCode == 137 && memoryRanOut:
+	// The reason may be from a part of it that was ended long before: not where it was asked to end.
+	case (p.ExitReason == "OOMKilled" || p.ExitCode == 137 && memoryRanOut) && !p.Terminating && p.ExitCode != 143 && p.ExitCode != exitSaved:
 		return EndOutOfMemory, outOfMemory(p.MemoryLimit)
 	case killed && !p.Started.IsZero() && p.Ended.Sub(p.Started) >= limit:
 		return EndTimeLimit, outOfTime

@@ -46,14 +46,15 @@ func endWords(p PodInfo) (code, words string) {
 		return EndEvicted, fmt.Sprintf("It wrote more than its %s %sB outside of its home, such as in /tmp, and was ended. What is in the home is still there.", limit[1], limit[2])
 	case p.StatusReason == "Evicted":
 		return EndEvicted, "Its machine ran short of memory or disk and had to end it: " + detail(p.StatusMessage, "no details were given")
-	case p.ExitReason == "OOMKilled":
-		return EndOutOfMemory, outOfMemory(p.MemoryLimit)
 	case p.ExitReason == "StartError", p.ExitReason == "ContainerCannotRun":
 		return EndFailed, "Its container cannot be started: " + detail(p.ExitMessage, p.ExitReason)
 	case p.StatusReason == "UnexpectedAdmissionError":
 		return EndFailed, "Its machine could not hand over the GPU: " + detail(p.StatusMessage, "no details were given")
 	case p.StatusReason == "Terminated", p.StatusReason == "NodeShutdown", p.StatusReason == "Shutdown":
 		return EndInterrupted, "It was interrupted: its machine was shut down."
+	// The reason stays from a program in it that ran out of memory long before.
+	case p.ExitReason == "OOMKilled" && p.ExitCode == 137 && !p.Terminating:
+		return EndOutOfMemory, outOfMemory(p.MemoryLimit)
 	case p.Exited && p.ExitCode == 0:
 		return EndExited, "It was shut down from inside."
 	case p.Exited:

@@ -19,13 +19,39 @@ func TestStartFailure(t *testing.T) {
 		{"crash loop", PodInfo{WaitingReason: "CrashLoopBackOff", ExitCode: 3}, "exit code 3"},
 		{"the runtime refuses", PodInfo{Finished: true, Exited: true, ExitCode: 128, ExitReason: "StartError", ExitMessage: "no such device"}, "cannot be started: no such device"},
 		{"the kubelet refuses", PodInfo{Finished: true, StatusReason: "UnexpectedAdmissionError", StatusMessage: "no GPU"}, "could not hand over the GPU: no GPU"},
-		{"out of memory", PodInfo{Exited: true, ExitReason: "OOMKilled", MemoryLimit: 512 << 20}, "limit of 512 MiB"},
+		{"out of memory", PodInfo{Exited: true, ExitCode: 137, ExitReason: "OOMKilled", MemoryLimit: 512 << 20}, "limit of 512 MiB"},
 		{"just not placed yet", PodInfo{Unschedulable: "0/1 nodes", Created: now.Add(-time.Second)}, ""},
 		{"not placed for long", PodInfo{Unschedulable: "0/1 nodes", Created: now.Add(-time.Minute)}, "No machine can take it: 0/1 nodes"},
 	} {
 		got := startFailure(c.pod, now, 10*time.Second)
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// A cell that once ran out of memory does not make every later end one of it.
+func TestMemoryOfLongAgo(t *testing.T) {
+	long := time.Now().Add(-time.Hour)
+	for name, c := range map[string]struct {
+		pod           PodInfo
+		notebook, job string
+	}{
+		"now":                      {PodInfo{Exited: true, ExitCode: 137}, EndOutOfMemory, EndOutOfMemory},
+		"shut down from inside":    {PodInfo{Exited: true}, EndExited, EndSucceeded},
+		"failed":                   {PodInfo{Exited: true, ExitCode: 1}, EndExited, EndOutOfMemory},
+		"the machine shuts down":   {PodInfo{Exited: true, ExitCode: 137, StatusReason: "NodeShutdown"}, EndInterrupted, EndInterrupted},
+		"asked to end":             {PodInfo{Exited: true, ExitCode: 143}, EndExited, EndExited},
+		"saved":                    {PodInfo{Exited: true, ExitCode: exitSaved, Terminating: true}, EndExited, EndInterrupted},
+		"killed after its grace":   {PodInfo{Exited: true, ExitCode: 137, Terminating: true}, EndExited, EndExited},
+		"the machine lost its pod": {PodInfo{Exited: true, ExitCode: 255}, EndExited, EndOutOfMemory},
+	} {
+		c.pod.ExitReason, c.pod.Started, c.pod.Ended = "OOMKilled", long, long.Add(time.Minute)
+		if code, words := endWords(c.pod); code != c.notebook {
+			t.Errorf("%s: a notebook ends as %s: %s", name, code, words)
+		}
+		if code, words := jobEndWords(c.pod, 2*time.Hour, true); code != c.job {
+			t.Errorf("%s: a job ends as %s: %s", name, code, words)
 		}
 	}
 }

@@ -431,7 +431,7 @@ def close_home(pod):
 def finish_pod(spawner, pod):
     """Label the pod with its launch, bound its space, keep it through its node's absences.
 
-    It gets the node's user IDs where its GPU needs that, and the person's
+    It gets the node's user IDs if it has a GPU, and the person's
     shared folders.
     """
     launch = spawner.user_options.get("launch")
