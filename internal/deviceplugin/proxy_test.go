@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +112,7 @@ func (k *kubelet) sees(t *testing.T, want ...string) {
 type plugin struct {
 	api.UnimplementedDevicePluginServer
 	lists chan []string // "name health"
+	blind atomic.Bool   // it cannot say which devices it prefers
 }
 
 func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
@@ -137,6 +140,9 @@ func (p *plugin) Allocate(_ context.Context, in *api.AllocateRequest) (*api.Allo
 }
 
 func (p *plugin) GetPreferredAllocation(_ context.Context, in *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+	if p.blind.Load() {
+		return nil, errors.New("error getting device handle: GPU is lost")
+	}
 	return &api.PreferredAllocationResponse{ContainerResponses: []*api.ContainerPreferredAllocationResponse{{
 		DeviceIDs: in.GetContainerRequests()[0].GetAvailableDeviceIDs()[:1],
 	}}}, nil
@@ -225,6 +231,22 @@ func TestSickGPUThatAPodHas(t *testing.T) {
 	if err != nil || preferred.GetContainerResponses()[0].GetDeviceIDs()[0] != "GPU-b" {
 		t.Errorf("preferred: %v, %v", preferred, err)
 	}
+	// With one off the bus the plugin cannot say which it would take; the others go on.
+	nvidia.blind.Store(true)
+	for _, c := range []struct {
+		request *api.ContainerPreferredAllocationRequest
+		want    string
+	}{
+		{&api.ContainerPreferredAllocationRequest{AvailableDeviceIDs: []string{"GPU-a", "GPU-b"}, AllocationSize: 1}, "[GPU-b]"},
+		{&api.ContainerPreferredAllocationRequest{AvailableDeviceIDs: []string{"GPU-a", "GPU-b"}, AllocationSize: 2}, "[GPU-b GPU-a]"},
+		{&api.ContainerPreferredAllocationRequest{AvailableDeviceIDs: []string{"GPU-c", "GPU-b"}, MustIncludeDeviceIDs: []string{"GPU-b"}, AllocationSize: 2}, "[GPU-b GPU-c]"},
+	} {
+		answer, err := client.GetPreferredAllocation(t.Context(), &api.PreferredAllocationRequest{ContainerRequests: []*api.ContainerPreferredAllocationRequest{c.request}})
+		if err != nil || fmt.Sprint(answer.GetContainerResponses()[0].GetDeviceIDs()) != c.want {
+			t.Errorf("of %v it takes %v, %v; want %s", c.request, answer, err, c.want)
+		}
+	}
+	nvidia.blind.Store(false)
 	for device, well := range map[string]bool{"GPU-a": false, "GPU-b": true} {
 		_, err := client.Allocate(t.Context(), &api.AllocateRequest{ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: []string{device}}}})
 		if (err == nil) != well {

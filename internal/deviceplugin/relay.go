@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -201,7 +202,33 @@ func (r *relay) GetPreferredAllocation(ctx context.Context, in *api.PreferredAll
 			c.AvailableDeviceIDs = well
 		}
 	}
-	return r.plugin.GetPreferredAllocation(ctx, in)
+	out, err := r.plugin.GetPreferredAllocation(ctx, in)
+	if err == nil || ctx.Err() != nil {
+		return out, err
+	}
+	// The plugin looks how all of the machine's GPUs are linked, and cannot once one of
+	// them has fallen off the bus (NVIDIA/k8s-device-plugin#2038). The kubelet would fail
+	// every pod for it, where the order is but a preference.
+	slog.Warn("NVIDIA's device plugin does not say which GPUs it would take; any will do", "err", err)
+	out = &api.PreferredAllocationResponse{}
+	for _, c := range in.GetContainerRequests() {
+		out.ContainerResponses = append(out.ContainerResponses, &api.ContainerPreferredAllocationResponse{DeviceIDs: r.any(c)})
+	}
+	return out, nil
+}
+
+// any takes as many devices as are asked for: those that have to be among them, then
+// those that are well, in their order.
+func (r *relay) any(c *api.ContainerPreferredAllocationRequest) []string {
+	all := slices.Clone(c.GetMustIncludeDeviceIDs())
+	for _, takeSick := range []bool{false, true} {
+		for _, id := range c.GetAvailableDeviceIDs() {
+			if len(all) < int(c.GetAllocationSize()) && !slices.Contains(all, id) && r.sick(id) == takeSick {
+				all = append(all, id)
+			}
+		}
+	}
+	return all
 }
 
 // Allocate passes the kubelet's decision on, also about a GPU that is withheld
