@@ -87,6 +87,14 @@ func (l *lending) publish(s gpu.Snapshot) {
 				withheld = append(withheld, s.GPUs[i].UUID)
 			}
 		}
+		if g := &s.GPUs[i]; g.MIG && len(g.Holders) == 0 && g.Withheld == "" {
+			// NVIDIA's plugin lists it as a whole, and then has no way into a container for it.
+			g.Withheld = "It is split into instances (MIG), which are not lent out."
+			if !s.Simulated {
+				g.Withheld += fmt.Sprintf(" `nvidia-smi -i %d -mig 0` makes it whole again.", g.Index)
+			}
+			withheld = append(withheld, g.UUID)
+		}
 		if len(s.GPUs[i].Holders) > 0 {
 			held = append(held, s.GPUs[i].UUID)
 		}
@@ -97,12 +105,19 @@ func (l *lending) publish(s gpu.Snapshot) {
 	l.fleet.Update(s)
 }
 
+// offTheBus is the XID of a GPU that does not answer any more. NVIDIA's plugin does not
+// start beside one, so that it must not be told to.
+const offTheBus = 79
+
 // failedSentence says why a GPU that has failed is given to nobody new, and what
 // brings it back.
 func failedSentence(g *gpu.GPU) string {
 	why := "It has failed."
 	if g.XID != nil {
 		why = fmt.Sprintf("It has failed (XID %d: %s).", *g.XID, gpu.ExplainXID(*g.XID).Title)
+	}
+	if g.XID != nil && *g.XID == offTheBus {
+		return why + " No new notebook gets it until the machine has been rebooted."
 	}
 	return why + " No new notebook gets it until the machine has been rebooted, or the GPU reset and NVIDIA's plugin restarted: `gpulab kubectl -n gpulab-system rollout restart daemonset/nvidia-device-plugin`."
 }

@@ -64,3 +64,28 @@ func TestLendingAnyway(t *testing.T) {
 		}
 	}
 }
+
+// A GPU that is split into instances is lent to nobody: there is no way into a
+// container for the whole of it.
+func TestLendingOfSplitGPU(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	f := fleet.New()
+	l, err := newLending(t.Context(), db, deviceplugin.New(deviceplugin.Config{Dir: t.TempDir()}), f, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.publish(gpu.Snapshot{GPUs: []gpu.GPU{
+		{Device: gpu.Device{UUID: "GPU-a", MIG: true, Index: 3}},
+		{Device: gpu.Device{UUID: "GPU-b", MIG: true}, Holders: []gpu.Holder{{}}},
+		{Device: gpu.Device{UUID: "GPU-c"}},
+	}})
+	for i, want := range []string{"It is split into instances (MIG), which are not lent out. `nvidia-smi -i 3 -mig 0` makes it whole again.", "", ""} {
+		if got := f.Snapshots()[0].GPUs[i].Withheld; got != want {
+			t.Errorf("GPU %d: %q, want %q", i, got, want)
+		}
+	}
+}
