@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -210,7 +211,10 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 			return err
 		}
 	case gpusReal:
-		loadUVM(ctx)
+		makeDevices(ctx)
+		if err := holdDriver(io.Discard, g.cfg); err != nil {
+			slog.Error("an upgrade may take the GPUs away: the driver's packages are not held", "err", err)
+		}
 	}
 	if err := g.startMonitor(ctx, group, runtime); err != nil {
 		return err

@@ -358,7 +358,7 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 			return err
 		}
 	case gpusReal:
-		loadUVM(ctx)
+		makeDevices(ctx)
 	}
 	client, err := l.startKubernetes(ctx, g, runtime)
 	if err != nil {
@@ -415,10 +415,10 @@ func (l *appliance) startDriver(ctx context.Context, g *errgroup.Group, rt embed
 	})
 }
 
-// loadUVM makes what CUDA needs of a real driver, before Kubernetes starts what offers the GPUs.
-func loadUVM(ctx context.Context) {
-	if err := nvidiadriver.LoadUVM(ctx); err != nil {
-		slog.Error("CUDA programs may fail: the driver's part for them could not be loaded", "err", err)
+// makeDevices makes the device files of a real driver, before Kubernetes starts what offers the GPUs.
+func makeDevices(ctx context.Context) {
+	if err := nvidiadriver.MakeDevices(ctx); err != nil {
+		slog.Error("CUDA programs may fail: not all device files of the driver could be made", "err", err)
 	}
 }
 

@@ -98,6 +98,9 @@ func tellHead(ctx context.Context, file *joinedFile) error {
 
 // removeJoined deletes what is left when nothing runs any more.
 func removeJoined(a *app, file *joinedFile, cfg Config, step func(string)) error {
+	if err := releaseDriver(step); err != nil {
+		return err
+	}
 	step("deleting state")
 	if err := embedk8s.RemoveFiles(cfg.DataDir); err != nil {
 		return err

@@ -9,22 +9,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// loadPatience bounds each program that loads it.
+// loadPatience bounds each program that makes device files.
 const loadPatience = 30 * time.Second
 
-// LoadUVM loads the part of the running driver that CUDA needs and makes its device
-// files, as the first CUDA program of the machine itself would: one in a container
-// cannot, and of device files containers are given those that are there. Without a
-// driver, or where they are right, it does nothing. Source: "Device Node Verification"
-// in NVIDIA's CUDA Installation Guide for Linux.
-func LoadUVM(ctx context.Context) error {
-	return loadUVM("/", func(name string, args ...string) error {
+// MakeDevices makes the device files of the running driver, and loads the part of it
+// that CUDA needs, as the first CUDA program of the machine itself would: one in a
+// container cannot, and of device files containers are given those that are there.
+// Without a driver, or where all are right, it does nothing. Source: "Device Node
+// Verification" in NVIDIA's CUDA Installation Guide for Linux.
+func MakeDevices(ctx context.Context) error {
+	return devices{root: "/", run: func(name string, args ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, loadPatience)
 		defer cancel()
 		out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
@@ -32,34 +33,84 @@ func LoadUVM(ctx context.Context) error {
 			return fmt.Errorf("%s: %w %s", name, err, strings.TrimSpace(string(out)))
 		}
 		return nil
-	})
+	}}.make()
 }
 
-func loadUVM(root string, run func(name string, args ...string) error) error {
-	if _, err := os.Lstat(filepath.Join(root, "proc/driver/nvidia/version")); err != nil {
+// devices are a machine's.
+type devices struct {
+	root string
+	run  func(name string, args ...string) error
+}
+
+func (d devices) make() error {
+	if _, err := os.Lstat(filepath.Join(d.root, "proc/driver/nvidia/version")); err != nil {
 		return nil
 	}
-	device, devices := filepath.Join(root, "dev/nvidia-uvm"), filepath.Join(root, "proc/devices")
+	cards, err := filepath.Glob(filepath.Join(d.root, "proc/driver/nvidia/gpus/*/information"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, card := range cards {
+		errs = append(errs, d.card(card))
+	}
+	return errors.Join(append(errs, d.uvm())...)
+}
+
+// controlMinor is that of the device that all cards share.
+const controlMinor = 255
+
+// card makes the files of one card, by what the driver says of it.
+func (d devices) card(information string) error {
+	data, err := os.ReadFile(information)
+	if err != nil {
+		return err
+	}
+	_, rest, _ := strings.Cut(string(data), "Device Minor:")
+	line, _, _ := strings.Cut(rest, "\n")
+	minor, err := strconv.ParseUint(strings.TrimSpace(line), 10, 8)
+	if err != nil {
+		return nil // a driver that does not tell
+	}
+	files := map[string]uint32{fmt.Sprintf("nvidia%d", minor): uint32(minor), "nvidiactl": controlMinor}
+	return d.files(files, []string{"nvidia", "nvidia-frontend"}, func() error { return d.run("nvidia-modprobe", fmt.Sprintf("-c=%d", minor)) }, nil)
+}
+
+func (d devices) uvm() error {
+	return d.files(map[string]uint32{"nvidia-uvm": 0, "nvidia-uvm-tools": 1}, []string{"nvidia-uvm"},
+		func() error { return d.run("nvidia-modprobe", "-u", "-c=0") }, func() error { return d.run("modprobe", "nvidia-uvm") })
+}
+
+// files makes device files, by their minor numbers, that belong to one of these drivers:
+// NVIDIA's own way, which knows what the administrator set for them, or else by itself
+// once the module is loaded.
+func (d devices) files(minors map[string]uint32, drivers []string, ask, load func() error) error {
 	right := func() bool {
-		major, err := uvmMajor(devices)
-		return err == nil && isDevice(device, unix.Mkdev(major, 0))
+		major, err := d.major(drivers)
+		for name, minor := range minors {
+			if err != nil || !isDevice(d.path(name), unix.Mkdev(major, minor)) {
+				return false
+			}
+		}
+		return true
 	}
 	if right() {
 		return nil
 	}
-	// NVIDIA's own way, which knows what the administrator set for device files.
-	if err := run("nvidia-modprobe", "-u", "-c=0"); err == nil && right() {
+	if err := ask(); err == nil && right() {
 		return nil
 	}
-	if err := run("modprobe", "nvidia-uvm"); err != nil {
-		return err
+	if load != nil {
+		if err := load(); err != nil {
+			return err
+		}
 	}
-	major, err := uvmMajor(devices)
+	major, err := d.major(drivers)
 	if err != nil {
 		return err
 	}
-	for minor, path := range []string{device, device + "-tools"} {
-		number := unix.Mkdev(major, uint32(minor))
+	for name, minor := range minors {
+		path, number := d.path(name), unix.Mkdev(major, minor)
 		if isDevice(path, number) {
 			continue
 		}
@@ -77,13 +128,16 @@ func loadUVM(root string, run func(name string, args ...string) error) error {
 	return nil
 }
 
+func (d devices) path(name string) string { return filepath.Join(d.root, "dev", name) }
+
 func isDevice(path string, number uint64) bool {
 	var file unix.Stat_t
 	return unix.Lstat(path, &file) == nil && file.Mode&unix.S_IFMT == unix.S_IFCHR && file.Rdev == number
 }
 
-func uvmMajor(devices string) (uint32, error) {
-	f, err := os.Open(devices)
+// major is the number that the kernel has given to the first of these drivers that it has.
+func (d devices) major(drivers []string) (uint32, error) {
+	f, err := os.Open(filepath.Join(d.root, "proc/devices"))
 	if err != nil {
 		return 0, err
 	}
@@ -91,9 +145,14 @@ func uvmMajor(devices string) (uint32, error) {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var major uint32
 		var name string
-		if n, _ := fmt.Sscanf(lines.Text(), "%d %s", &major, &name); n == 2 && name == "nvidia-uvm" {
-			return major, nil
+		if n, _ := fmt.Sscanf(lines.Text(), "%d %s", &major, &name); n != 2 {
+			continue
+		}
+		for _, driver := range drivers {
+			if name == driver {
+				return major, nil
+			}
 		}
 	}
-	return 0, errors.New("the kernel has no nvidia-uvm, though it was loaded")
+	return 0, fmt.Errorf("the kernel has no %s, though it was loaded", drivers[0])
 }
