@@ -136,10 +136,10 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 	neighbour := a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+guestHandle, "get", "pod", "jupyter-"+guestHandle+"--play", "-o", "jsonpath={.status.podIP}")
 	endWatch := a.watchWalls(t, adminHandle, neighbour+":8888", "10.43.0.1:443", "10.42.0.1:10250", lab.Address+":6443",
 		otherAddress+":443", otherAddress+":6443", otherAddress+":10250")
-	dns := func(what string) string {
-		return a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", what, "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].metadata.uid}")
+	dns := func() string {
+		return a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].metadata.uid}")
 	}
-	resolver := dns("pods")
+	resolver := dns()
 	defer a.MustRun(a.ctx, "sh", "-c", "echo nameserver "+lab.VisitorAddress+" >/etc/resolv.conf")
 	a.MustRun(a.ctx, "sh", "-ec", `echo nameserver `+otherResolver+` >/etc/resolv.conf
 		ip address add `+otherAddress+`/24 dev eth0
@@ -156,17 +156,17 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 		return err == nil && response.StatusCode == http.StatusOK
 	})
 	t.Logf("the pages answer at the new address after %s", time.Since(began).Round(100*time.Millisecond))
-	a.eventually(t, "the cluster asks the new network's name server", func() bool {
-		return strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"), "forward . "+otherResolver+"\n")
-	})
-	if now := dns("pods"); now != resolver {
-		t.Errorf("the cluster's name server was %s and is %s", resolver, now)
-	}
 	a.eventually(t, "the node has the new address", func() bool {
 		return a.Gpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[*].status.addresses[?(@.type=='InternalIP')].address}").Stdout == otherAddress
 	})
 	t.Logf("the node has it after %s", time.Since(began).Round(100*time.Millisecond))
 	a.waitReady(t)
+	a.eventually(t, "the cluster asks the new network's name server", func() bool {
+		return strings.Contains(a.Gpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}").Stdout, "forward . "+otherResolver+"\n")
+	})
+	if now := dns(); now != resolver {
+		t.Errorf("the cluster's name server was %s and is %s", resolver, now)
+	}
 	if got := a.status(t).URL; got != "https://"+otherAddress {
 		t.Errorf("status says that the lab is at %s", got)
 	}
