@@ -46,13 +46,16 @@ func (d devices) make() error {
 	if _, err := os.Lstat(filepath.Join(d.root, "proc/driver/nvidia/version")); err != nil {
 		return nil
 	}
-	cards, err := filepath.Glob(filepath.Join(d.root, "proc/driver/nvidia/gpus/*/information"))
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for _, card := range cards {
-		errs = append(errs, d.card(card))
+	// Where somebody makes the cards' files on their own, as in a container, they stay as they are.
+	if params, _ := os.ReadFile(filepath.Join(d.root, "proc/driver/nvidia/params")); !strings.Contains(string(params), "ModifyDeviceFiles: 0") {
+		cards, err := filepath.Glob(filepath.Join(d.root, "proc/driver/nvidia/gpus/*/information"))
+		if err != nil {
+			return err
+		}
+		for _, card := range cards {
+			errs = append(errs, d.card(card))
+		}
 	}
 	return errors.Join(append(errs, d.uvm())...)
 }
@@ -73,7 +76,9 @@ func (d devices) card(information string) error {
 		return nil // a driver that does not tell
 	}
 	files := map[string]uint32{fmt.Sprintf("nvidia%d", minor): uint32(minor), "nvidiactl": controlMinor}
-	return d.files(files, []string{"nvidia", "nvidia-frontend"}, func() error { return d.run("nvidia-modprobe", fmt.Sprintf("-c=%d", minor)) }, nil)
+	return d.files(files, []string{"nvidia", "nvidia-frontend"}, func() error {
+		return d.run("nvidia-modprobe", fmt.Sprintf("-c=%d", minor), fmt.Sprintf("-c=%d", controlMinor))
+	}, nil)
 }
 
 func (d devices) uvm() error {

@@ -13,10 +13,11 @@ import (
 // After a boot, a driver's device files are there before any container wants them.
 func TestMakeDevices(t *testing.T) {
 	const numbers = "Character devices:\n195 nvidia\n508 nvidia-uvm\n"
-	const uvm, cards = "nvidia-modprobe -u -c=0", "nvidia-modprobe -c=0"
+	const uvm, cards = "nvidia-modprobe -u -c=0", "nvidia-modprobe -c=0 -c=255"
 	for what, c := range map[string]struct {
 		driver, card bool
 		before       map[string]uint64 // device files that are there
+		params       string
 		numbers      string
 		fails        string // program that does not work
 		ran          string
@@ -29,6 +30,8 @@ func TestMakeDevices(t *testing.T) {
 		"CUDA's are missing": {driver: true, numbers: numbers, ran: uvm + ", modprobe nvidia-uvm", made: []string{"nvidia-uvm", "nvidia-uvm-tools"}},
 		"without NVIDIA's own program": {driver: true, card: true, numbers: numbers, fails: "nvidia-modprobe",
 			ran: cards + ", " + uvm + ", modprobe nvidia-uvm", made: []string{"nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}},
+		"cards' files are somebody else's": {driver: true, card: true, params: "DeviceFileMode: 438\nModifyDeviceFiles: 0\n", numbers: numbers,
+			before: map[string]uint64{"nvidia-uvm": unix.Mkdev(508, 0), "nvidia-uvm-tools": unix.Mkdev(508, 1)}},
 		"of the driver before": {driver: true, numbers: numbers, ran: uvm + ", modprobe nvidia-uvm", made: []string{"nvidia-uvm", "nvidia-uvm-tools"},
 			before: map[string]uint64{"nvidia-uvm": unix.Mkdev(507, 0), "nvidia-uvm-tools": unix.Mkdev(508, 1)}},
 		"no such module":        {driver: true, fails: "modprobe", ran: uvm + ", modprobe nvidia-uvm", wrong: "not found"},
@@ -46,6 +49,7 @@ func TestMakeDevices(t *testing.T) {
 			if c.driver {
 				put("proc/driver/nvidia/version", "")
 			}
+			put("proc/driver/nvidia/params", c.params)
 			if c.card {
 				put("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA RTX A4000\nDevice Minor: \t 0\nGPU Excluded:\t No\n")
 			}
