@@ -33,6 +33,8 @@ type lending struct {
 	mu     sync.Mutex
 	policy *gpu.Lending
 	anyway []string
+	// By UUID, since gpulab was started: what fell off the bus, and what was split.
+	lost, split map[string]bool
 }
 
 func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, f *fleet.Fleet, slots int) (*lending, error) {
@@ -50,7 +52,7 @@ func newLending(ctx context.Context, s *store.Store, proxy *deviceplugin.Proxy, 
 
 // newObedientLending lends as somebody else decides, see obey.
 func newObedientLending(proxy *deviceplugin.Proxy, f *fleet.Fleet, slots int) *lending {
-	l := &lending{proxy: proxy, fleet: f, slots: slots}
+	l := &lending{proxy: proxy, fleet: f, slots: slots, lost: map[string]bool{}, split: map[string]bool{}}
 	l.policy = gpu.NewLending(func(uuid string) bool { return slices.Contains(l.anyway, uuid) })
 	return l
 }
@@ -80,19 +82,16 @@ func (l *lending) publish(s gpu.Snapshot) {
 		if l.slots > 1 {
 			s.GPUs[i].Slots = l.slots
 		}
+		l.remember(&s.GPUs[i])
 		// NVIDIA's plugin calls only one share of a shared GPU unhealthy.
 		if slices.Contains(sick, s.GPUs[i].UUID) {
-			s.GPUs[i].Withheld = failedSentence(&s.GPUs[i])
+			s.GPUs[i].Withheld = failedSentence(&s.GPUs[i], l.lost[s.GPUs[i].UUID])
 			if s.GPUs[i].Slots > 1 {
 				withheld = append(withheld, s.GPUs[i].UUID)
 			}
 		}
-		if g := &s.GPUs[i]; g.MIG && len(g.Holders) == 0 && g.Withheld == "" {
-			// NVIDIA's plugin lists it as a whole, and then has no way into a container for it.
-			g.Withheld = "It is split into instances (MIG), which are not lent out."
-			if !s.Simulated {
-				g.Withheld += fmt.Sprintf(" `nvidia-smi -i %d -mig 0` makes it whole again.", g.Index)
-			}
+		if g := &s.GPUs[i]; l.split[g.UUID] && len(g.Holders) == 0 && g.Withheld == "" {
+			g.Withheld = splitSentence(g)
 			withheld = append(withheld, g.UUID)
 		}
 		if len(s.GPUs[i].Holders) > 0 {
@@ -105,18 +104,37 @@ func (l *lending) publish(s gpu.Snapshot) {
 	l.fleet.Update(s)
 }
 
-// offTheBus is the XID of a GPU that does not answer any more. NVIDIA's plugin does not
-// start beside one, so that it must not be told to.
+// offTheBus is the XID of a GPU that does not answer any more. Others follow it.
 const offTheBus = 79
 
+// remember notes what stays true of a GPU until the machine has been rebooted.
+func (l *lending) remember(g *gpu.GPU) {
+	if g.XID != nil && *g.XID == offTheBus {
+		l.lost[g.UUID] = true
+	}
+	if g.MIG {
+		l.split[g.UUID] = true
+	}
+}
+
+// splitSentence says why a GPU in MIG mode is lent to nobody. NVIDIA's plugin lists it
+// as a whole, and since it was started in that mode has no way into a container for it.
+func splitSentence(g *gpu.GPU) string {
+	if g.MIG {
+		return fmt.Sprintf("It is split into instances (MIG), which are not lent out. `nvidia-smi -i %d -mig 0` and a reboot make it whole again.", g.Index)
+	}
+	return "It was split into instances (MIG), and is lent out again once the machine has been rebooted."
+}
+
 // failedSentence says why a GPU that has failed is given to nobody new, and what
-// brings it back.
-func failedSentence(g *gpu.GPU) string {
+// brings it back. NVIDIA's plugin does not start beside one that is lost, so that it
+// must not be told to.
+func failedSentence(g *gpu.GPU, lost bool) string {
 	why := "It has failed."
 	if g.XID != nil {
 		why = fmt.Sprintf("It has failed (XID %d: %s).", *g.XID, gpu.ExplainXID(*g.XID).Title)
 	}
-	if g.XID != nil && *g.XID == offTheBus {
+	if lost {
 		return why + " No new notebook gets it until the machine has been rebooted."
 	}
 	return why + " No new notebook gets it until the machine has been rebooted, or the GPU reset and NVIDIA's plugin restarted: `gpulab kubectl -n gpulab-system rollout restart daemonset/nvidia-device-plugin`."

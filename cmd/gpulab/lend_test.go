@@ -78,14 +78,40 @@ func TestLendingOfSplitGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.publish(gpu.Snapshot{GPUs: []gpu.GPU{
-		{Device: gpu.Device{UUID: "GPU-a", MIG: true, Index: 3}},
-		{Device: gpu.Device{UUID: "GPU-b", MIG: true}, Holders: []gpu.Holder{{}}},
-		{Device: gpu.Device{UUID: "GPU-c"}},
-	}})
-	for i, want := range []string{"It is split into instances (MIG), which are not lent out. `nvidia-smi -i 3 -mig 0` makes it whole again.", "", ""} {
-		if got := f.Snapshots()[0].GPUs[i].Withheld; got != want {
-			t.Errorf("GPU %d: %q, want %q", i, got, want)
+	for _, c := range []struct {
+		mig  bool
+		want string
+	}{
+		{true, "It is split into instances (MIG), which are not lent out. `nvidia-smi -i 3 -mig 0` and a reboot make it whole again."},
+		{false, "It was split into instances (MIG), and is lent out again once the machine has been rebooted."},
+	} {
+		l.publish(gpu.Snapshot{GPUs: []gpu.GPU{
+			{Device: gpu.Device{UUID: "GPU-a", MIG: c.mig, Index: 3}},
+			{Device: gpu.Device{UUID: "GPU-b", MIG: c.mig}, Holders: []gpu.Holder{{}}},
+			{Device: gpu.Device{UUID: "GPU-c"}},
+		}})
+		for i, want := range []string{c.want, "", ""} {
+			if got := f.Snapshots()[0].GPUs[i].Withheld; got != want {
+				t.Errorf("GPU %d: %q, want %q", i, got, want)
+			}
+		}
+	}
+}
+
+// Beside a GPU that is lost NVIDIA's plugin must not be started anew, whatever came after.
+func TestFailedSentence(t *testing.T) {
+	l := newObedientLending(nil, nil, 1)
+	const off, reboot = 79, 154
+	for _, c := range []struct {
+		uuid string
+		xid  uint64
+		lost bool
+	}{{"GPU-a", off, true}, {"GPU-a", reboot, true}, {"GPU-b", reboot, false}} {
+		g := gpu.GPU{Device: gpu.Device{UUID: c.uuid}}
+		g.XID = &c.xid
+		l.remember(&g)
+		if said := failedSentence(&g, l.lost[c.uuid]); strings.Contains(said, "rollout restart") == c.lost {
+			t.Errorf("%s with XID %d: %s", c.uuid, c.xid, said)
 		}
 	}
 }
