@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -482,9 +481,7 @@ func (g *agent) report(ctx context.Context) error {
 		for name, value := range readFeatures(g.featuresDir()) {
 			features[name] = *value
 		}
-		kills := embedk8s.MemoryKills()
-		maps.DeleteFunc(kills, func(_ string, n int) bool { return n == 0 })
-		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told(), MemoryKills: kills}
+		report := nodeapi.Report{Snapshot: s, Features: features, Host: g.busy.latest.Load(), Environments: g.environments.told(), MemoryKills: embedk8s.MemoryKills()}
 		if keeper := g.keeper.Load(); keeper != nil {
 			report.Images, report.MapsIDs = keeper.told(), new(mapsIDs())
 		}

@@ -109,6 +109,7 @@ type appliance struct {
 
 	host    *hoststat.Host
 	busy    *hostWatch
+	kills   recentKills
 	titles  titles // of machines
 	placing placing
 	// machinesFor are the machines that are for some people only, by name.

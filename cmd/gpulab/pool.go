@@ -653,6 +653,23 @@ func (p *pool) labelsOf(n nodes.Node) (features map[string]*string, key string) 
 	return features, key
 }
 
+// recentKills are the memory kills of this machine's pods, looked at once for all who
+// ask in the same second.
+type recentKills struct {
+	mu sync.Mutex
+	at time.Time
+	by map[string]int // replaced as a whole, never changed
+}
+
+func (r *recentKills) now() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.by == nil || time.Since(r.at) > time.Second {
+		r.by, r.at = embedk8s.MemoryKills(), time.Now()
+	}
+	return r.by
+}
+
 // memoryKills counts the processes of a pod that were ended because its memory ran
 // out; false where its machine has not told. One speaks for its own pods only.
 func (l *appliance) memoryKills(podUID string) (int, bool) {
@@ -667,7 +684,7 @@ func (l *appliance) memoryKills(podUID string) (int, bool) {
 	}
 	kills := map[string]int{}
 	if on := pods[i].Node; on == l.id.NodeName {
-		kills = embedk8s.MemoryKills()
+		kills = l.kills.now()
 	} else {
 		l.pool.mu.Lock()
 		if m := l.pool.heard[on]; m != nil {

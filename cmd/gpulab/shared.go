@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -190,6 +191,11 @@ func (l *appliance) sharedUsers(on string) bool {
 	if len(machines) > 0 && l.cfg.Storage.Export != "" {
 		return true // it may be one that mounts the homes over NFS
 	}
+	now := time.Now()
+	machines = slices.DeleteFunc(machines, func(n nodes.Node) bool { // nothing starts where nobody answers
+		_, silent := l.pool.silent(n, now)
+		return silent
+	})
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
 	return slices.ContainsFunc(machines, func(n nodes.Node) bool {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodes"
@@ -34,13 +35,19 @@ func TestSharedUsers(t *testing.T) {
 		"nobody to export to":         {storage: StorageConfig{Export: "nfs"}, want: here},
 	} {
 		l := &appliance{cfg: Config{DataDir: data, Storage: c.storage}, id: embedk8s.Identity{NodeName: "head"}}
-		l.pool = &pool{lab: l, heard: c.heard}
+		l.pool = &pool{lab: l, heard: c.heard, began: time.Now()}
 		if c.heard != nil {
 			l.pool.members = []nodes.Node{{Name: "b", Version: version.Version}, {Name: "c", Version: version.Version}, {Name: "earlier", Version: "0.0.1"}}
 		}
 		if got := l.sharedUsers(c.on); got != c.want {
 			t.Errorf("%s: %t, want %t", what, got, c.want)
 		}
+	}
+	// Nothing starts on a machine that does not answer.
+	off := &appliance{cfg: Config{DataDir: data, Storage: StorageConfig{Shared: "/srv"}}, id: embedk8s.Identity{NodeName: "head"}}
+	off.pool = &pool{lab: off, members: []nodes.Node{{Name: "b", Version: version.Version}}}
+	if off.sharedUsers("") != here {
+		t.Error("a machine that is off decides about notebooks on others")
 	}
 	// A file system that cannot show mapped IDs, as /proc.
 	l := &appliance{cfg: Config{DataDir: data}, id: embedk8s.Identity{NodeName: "head"}}
