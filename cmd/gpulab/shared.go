@@ -214,5 +214,5 @@ func canMapIDs(data, homes string) bool {
 	if _, err := os.Stat(kubelet); err != nil {
 		kubelet = filepath.Dir(kubelet) // where it will be
 	}
-	return storage.OwnUserIDs() && storage.CanMapIDs(data) && storage.CanMapIDs(homes) && storage.CanMapIDs(kubelet)
+	return storage.OwnUserIDs(data, homes, kubelet)
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -61,19 +62,36 @@ func within(path, dir string) bool {
 // CanMapIDs reports whether the file system of a folder can be shown to a container that has user IDs of its
 // own. NFS, for one, cannot.
 func CanMapIDs(path string) bool {
+	namespace, err := userNamespace()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = namespace.Close() }()
+	return canMapFolder(namespace, path)
+}
+
+// OwnUserIDs reports whether containers can have user IDs of their own on this machine, with what these folders
+// hold. The kernel has to show a file system in memory with mapped ones, as everybody's /dev/shm is one: Linux
+// 6.3 and later do. And it lets nobody mount a fresh /proc who would see more there than the machine does, where
+// something covers files of it, as in some containers.
+func OwnUserIDs(folders ...string) bool {
+	namespace, err := userNamespace()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = namespace.Close() }()
+	if !canMapMemory(namespace) || procCovered("/proc/self/mountinfo") {
+		return false
+	}
+	return !slices.ContainsFunc(folders, func(path string) bool { return !canMapFolder(namespace, path) })
+}
+
+func canMapFolder(namespace *os.File, path string) bool {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	return err == nil && canMap(tree)
+	return err == nil && canMap(namespace, tree)
 }
 
-// OwnUserIDs reports whether containers can have user IDs of their own on this machine, whatever file systems
-// their folders are on. The kernel has to show a file system in memory with mapped ones, as everybody's /dev/shm
-// is one: Linux 6.3 and later do. And it lets nobody mount a fresh /proc who would see more there than the
-// machine does, where something covers files of it, as in some containers.
-func OwnUserIDs() bool {
-	return canMapMemory() && !procCovered("/proc/self/mountinfo")
-}
-
-func canMapMemory() bool {
+func canMapMemory(namespace *os.File) bool {
 	system, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return false
@@ -83,7 +101,7 @@ func canMapMemory() bool {
 		return false
 	}
 	tree, err := unix.Fsmount(system, unix.FSMOUNT_CLOEXEC, 0)
-	return err == nil && canMap(tree)
+	return err == nil && canMap(namespace, tree)
 }
 
 // procCovered tells whether something is mounted over a part of /proc that is not made for it.
@@ -102,13 +120,8 @@ func procCovered(mountinfo string) bool {
 }
 
 // canMap tries it with a mount that nobody sees, and takes that away.
-func canMap(tree int) bool {
+func canMap(namespace *os.File, tree int) bool {
 	defer func() { _ = unix.Close(tree) }()
-	namespace, err := userNamespace()
-	if err != nil {
-		return false
-	}
-	defer func() { _ = namespace.Close() }()
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(namespace.Fd())}
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr) == nil
 }
