@@ -672,27 +672,18 @@ func (r *recentKills) now() map[string]int {
 
 // memoryKills counts the processes of a pod that were ended because its memory ran
 // out; false where its machine has not told. One speaks for its own pods only.
-func (l *appliance) memoryKills(podUID string) (int, bool) {
-	parts := l.attached.Load()
-	if parts == nil {
+func (l *appliance) memoryKills(p notebooks.PodInfo) (int, bool) {
+	if p.Node == l.id.NodeName {
+		n, known := l.kills.now()[p.UID]
+		return n, known
+	}
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	m := l.pool.heard[p.Node]
+	if m == nil {
 		return 0, false
 	}
-	pods := parts.kube.Notebooks()
-	i := slices.IndexFunc(pods, func(p notebooks.PodInfo) bool { return p.UID == podUID })
-	if i < 0 {
-		return 0, false
-	}
-	kills := map[string]int{}
-	if on := pods[i].Node; on == l.id.NodeName {
-		kills = l.kills.now()
-	} else {
-		l.pool.mu.Lock()
-		if m := l.pool.heard[on]; m != nil {
-			kills = m.memoryKills // replaced as a whole, never changed
-		}
-		l.pool.mu.Unlock()
-	}
-	n, known := kills[podUID]
+	n, known := m.memoryKills[p.UID]
 	return n, known
 }
 

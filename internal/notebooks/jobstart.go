@@ -105,7 +105,7 @@ func (s *Service) jobEnded(ctx context.Context, l Launch, p PodInfo) Launch {
 	}
 	kills := 0
 	if s.cfg.MemoryKills != nil {
-		kills, _ = s.cfg.MemoryKills(p.UID)
+		kills, _ = s.cfg.MemoryKills(p)
 	}
 	kills = max(kills, s.look(l.ID).kills)
 	code, words := jobEndWords(p, l.Job.Limit, kills > 0)

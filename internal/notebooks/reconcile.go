@@ -848,7 +848,7 @@ func (s *Service) memoryWords(l Launch, p PodInfo, now time.Time) (words string)
 	if s.cfg.MemoryKills == nil {
 		return ""
 	}
-	kills, known := s.cfg.MemoryKills(p.UID)
+	kills, known := s.cfg.MemoryKills(p)
 	if !known {
 		return ""
 	}

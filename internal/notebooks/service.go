@@ -94,7 +94,7 @@ type Config struct {
 	Devices func(podUID string) []string
 	// MemoryKills counts the processes of a pod that ran into its memory limit
 	// and were ended for it; false while unknown, nil for never known.
-	MemoryKills func(podUID string) (int, bool)
+	MemoryKills func(PodInfo) (int, bool)
 	// Hold says in a sentence why no launch can start now, "" when they can;
 	// launches wait meanwhile. Nil never holds. Call Wake when its answer changes.
 	Hold func() string
