@@ -54,6 +54,7 @@ type options struct {
 	pace     pace
 	patience time.Duration
 	sysfs    string
+	procfs   string
 	kmsg     string
 	cgroups  string
 	limits   bool
@@ -70,6 +71,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.DurationVar(&o.pace.restAfter, "rest-after", 30*time.Second, "`time` without work after which a card that may power itself down is left alone")
 	f.DurationVar(&o.pace.rest, "rest", 20*time.Second, "`time` for which it is then left alone")
 	f.StringVar(&o.sysfs, "sysfs", "", "`folder` of the kernel's view of devices; default /sys, and none for simulated GPUs")
+	f.StringVar(&o.procfs, "procfs", "", "`folder` in which the driver tells of its cards, beside -sysfs")
 	f.StringVar(&o.kmsg, "kmsg", "", "`file` of the kernel's log, or none; default /dev/kmsg, and the simulated driver's for simulated GPUs")
 	f.DurationVar(&o.patience, "patience", 3*time.Second, "`time` after which a GPU that does not answer is reported")
 	f.StringVar(&o.cgroups, "cgroups", "/sys/fs/cgroup", "`folder` in which control groups are mounted")

@@ -36,11 +36,11 @@ type probe struct {
 func newProbe(d *driver, o options, stderr io.Writer) *probe {
 	path, optional := kernelLogPath(o, d)
 	p := &probe{
-		driver: d, pace: o.pace, patience: o.patience, tree: pciTree(o.sysfs),
+		driver: d, pace: o.pace, patience: o.patience, tree: pciTree{sysfs: o.sysfs, procfs: o.procfs},
 		kernel: newKernelLog(path, optional, stderr), started: monotonic(),
 	}
 	if o.sysfs == "" && !d.simulated {
-		p.tree = "/sys"
+		p.tree = pciTree{sysfs: "/sys", procfs: "/proc"}
 	}
 	for i := range d.count {
 		r := newReader(d, i, o.pace, p.tree, p.tellXID)

@@ -17,8 +17,10 @@ import (
 // anything wakes it, and asking it again and again keeps it awake. So the
 // kernel is asked first, and a card that may sleep and has nothing to do is
 // left alone for a while.
-// pciTree is the kernel's view of PCI devices, "" where there is none.
-type pciTree string
+
+// pciTree is the kernel's view of PCI devices, and the driver's of its cards; an
+// empty one is that of a machine where nothing can be seen.
+type pciTree struct{ sysfs, procfs string }
 
 // address turns NVML's name of a PCI device into the kernel's.
 func (t pciTree) address(busID string) string {
@@ -31,10 +33,10 @@ func (t pciTree) address(busID string) string {
 
 // read returns a device's attribute, "" if it has none of that name.
 func (t pciTree) read(address, attribute string) string {
-	if t == "" || address == "" {
+	if t.sysfs == "" || address == "" {
 		return ""
 	}
-	text, err := os.ReadFile(filepath.Join(string(t), "bus/pci/devices", address, attribute))
+	text, err := os.ReadFile(filepath.Join(t.sysfs, "bus/pci/devices", address, attribute))
 	if err != nil {
 		return ""
 	}
@@ -45,18 +47,36 @@ func (t pciTree) suspended(busID string) bool {
 	return t.read(t.address(busID), "power/runtime_status") == "suspended"
 }
 
-// maySleep says whether the kernel lets the device power itself down.
+// maySleep says whether the device powers itself down: the kernel lets it, and
+// the driver does it. Ubuntu's packages let every card, desktops' and servers'
+// too, which the driver then keeps awake.
 func (t pciTree) maySleep(busID string) bool {
-	return t.read(t.address(busID), "power/control") == "auto"
+	address := t.address(busID)
+	if t.read(address, "power/control") != "auto" {
+		return false
+	}
+	if t.procfs == "" {
+		return true
+	}
+	text, err := os.ReadFile(filepath.Join(t.procfs, "driver/nvidia/gpus", address, "power"))
+	if err != nil {
+		return true // a driver that does not say
+	}
+	for line := range strings.Lines(string(text)) {
+		if status, ok := strings.CutPrefix(line, "Runtime D3 status:"); ok {
+			return strings.HasPrefix(strings.TrimSpace(status), "Enabled")
+		}
+	}
+	return true
 }
 
 // gpus returns the NVIDIA GPUs in the order of their addresses, which is
 // NVML's, by NVML's names.
 func (t pciTree) gpus() []string {
-	if t == "" {
+	if t.sysfs == "" {
 		return nil
 	}
-	devices, err := os.ReadDir(filepath.Join(string(t), "bus/pci/devices")) // sorted
+	devices, err := os.ReadDir(filepath.Join(t.sysfs, "bus/pci/devices")) // sorted
 	if err != nil {
 		return nil
 	}
@@ -75,10 +95,10 @@ func (t pciTree) gpus() []string {
 
 // bound lists the devices that NVIDIA's kernel module drives.
 func (t pciTree) bound() []string {
-	if t == "" {
+	if t.sysfs == "" {
 		return nil
 	}
-	entries, err := os.ReadDir(filepath.Join(string(t), "bus/pci/drivers/nvidia"))
+	entries, err := os.ReadDir(filepath.Join(t.sysfs, "bus/pci/drivers/nvidia"))
 	if err != nil {
 		return nil
 	}

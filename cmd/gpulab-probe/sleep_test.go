@@ -87,7 +87,7 @@ func TestRest(t *testing.T) {
 	idle := gpu.GPU{Device: gpu.Device{PCIBusID: "00000000:01:00.0"}, Reading: gpu.Reading{Utilization: new(float64)}}
 	busy := idle
 	busy.Processes = []gpu.Process{{PID: 7}}
-	r := &reader{tree: pciTree(sysfs), pace: pace{restAfter: 30 * time.Second, rest: 20 * time.Second}}
+	r := &reader{tree: pciTree{sysfs: sysfs}, pace: pace{restAfter: 30 * time.Second, rest: 20 * time.Second}}
 	read := func(after time.Duration, g gpu.GPU) bool {
 		now = now.Add(after)
 		r.rest(&g, now)
@@ -103,6 +103,38 @@ func TestRest(t *testing.T) {
 	}
 	if left := r.restUntil.Sub(now); left > 0 {
 		t.Errorf("it rests %v more after work", left)
+	}
+}
+
+// Ubuntu's packages let every card sleep; the driver keeps most awake all the same.
+func TestMaySleep(t *testing.T) {
+	const address = "0000:01:00.0"
+	tree := pciTree{sysfs: t.TempDir(), procfs: t.TempDir()}
+	may := func() bool { return tree.maySleep("00000000:01:00.0") }
+	device(t, tree.sysfs, address, map[string]string{"power/control": "auto"})
+	if !may() {
+		t.Error("a driver that does not say: it may not")
+	}
+	folder := filepath.Join(tree.procfs, "driver/nvidia/gpus", address)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for status, want := range map[string]bool{
+		"Enabled (fine-grained)": true, "Enabled (coarse-grained)": true,
+		"Disabled by default": false, "Disabled": false, "Not supported": false, "?": false,
+	} {
+		// As an H100 with driver 580 says it.
+		text := "Runtime D3 status:          " + status + "\nVideo Memory:               Active\n\nGPU Hardware Support:\n Video Memory Self Refresh: Not Supported\n"
+		if err := os.WriteFile(filepath.Join(folder, "power"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if may() != want {
+			t.Errorf("%s: %v", status, !want)
+		}
+	}
+	device(t, tree.sysfs, address, map[string]string{"power/control": "on"})
+	if err := os.Remove(filepath.Join(folder, "power")); err != nil || may() {
+		t.Errorf("one that the kernel keeps awake may sleep (%v)", err)
 	}
 }
 
@@ -134,10 +166,10 @@ func TestBoundDevices(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := pciTree(sysfs).bound(); !slices.Equal(got, []string{"0000:01:00.0", "0000:41:00.0"}) {
+	if got := (pciTree{sysfs: sysfs}).bound(); !slices.Equal(got, []string{"0000:01:00.0", "0000:41:00.0"}) {
 		t.Errorf("bound: %q", got)
 	}
-	if got := pciTree("").bound(); got != nil {
+	if got := (pciTree{}).bound(); got != nil {
 		t.Errorf("without a tree: %q", got)
 	}
 }
