@@ -61,14 +61,20 @@ func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo, graphics bool) *gp
 	return p
 }
 
+// sharesOver is the time over which shares of several processes are averaged.
+// The driver looks who is at work five times a second and counts all of that
+// fifth for one process (H100, driver 580): in one second one of two that work
+// alike may have 0 %, the other 100 %. Of one alone every second is right.
+const sharesOver = 4 * time.Second
+
 // addShares adds each process's share of the GPU's time. The driver reports
-// only processes that have worked since the last call, and "not found" when
-// none has: the others had no share.
+// only processes that have worked since the time it is told, and "not found"
+// when none has: the others had no share.
 func (r *reader) addShares(byPID map[int]*gpu.Process) {
 	if len(byPID) == 0 || !r.driver.known["nvmlDeviceGetProcessUtilization"] {
 		return
 	}
-	r.utilSince = notInFuture(r.utilSince, time.Now())
+	r.utilSince = sharesSince(r.utilSince, len(byPID), time.Now())
 	samples, ret := r.handle.GetProcessUtilization(r.utilSince)
 	idle := ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INSUFFICIENT_SIZE && len(samples) == 0
 	if ret != nvml.SUCCESS && !idle {
@@ -92,12 +98,13 @@ func (r *reader) addShares(byPID map[int]*gpu.Process) {
 	}
 }
 
-// notInFuture is the time, in µs, after which samples are wanted. When the clock
-// has been set back, the newest one seen is in the future, and nothing would
-// come until then.
-func notInFuture(since uint64, now time.Time) uint64 {
-	if since > uint64(now.UnixMicro()) {
-		return 0
+// sharesSince is the time, in µs, since which shares are wanted: of one process
+// the newest sample that was seen. When the clock has been set back that is in
+// the future, and nothing would come until then.
+func sharesSince(newest uint64, processes int, now time.Time) uint64 {
+	start := uint64(now.Add(-sharesOver).UnixMicro())
+	if processes > 1 || newest > uint64(now.UnixMicro()) {
+		return start
 	}
-	return since
+	return max(newest, start)
 }

@@ -42,7 +42,7 @@ gpu 0 remapped uncorrected 2 pending failed
 gpu 0 remapped corrected 3 pending failed
 gpu 0 xid 94
 gpu 0 process 4194000 sm 60 memory 2GiB
-gpu 0 process 4194001 sm 5 memory 300MiB graphics
+gpu 0 process 4194001 sm 20 memory 300MiB graphics
 gpu 1 retired 7 pending
 gpu 1 persistence off
 gpu 1 mig 1g.6gb 2g.12gb
@@ -76,7 +76,7 @@ gpu 1 process 4194003 sm 10 memory 2GiB instance 1
 	if *g.SMClockMax != 2520 || *g.MemoryClockMax != 10501 || *g.PCIeGenerationMax != 4 || *g.PCIeWidthMax != 16 || !*g.ECC || !*g.Persistence {
 		t.Errorf("device %s", dump(g))
 	}
-	if *g.Utilization != 65 || *g.SMClock != 1260 || *g.Fan < 30 || *g.MemoryTemperature <= *g.Temperature || *g.PCIeGeneration != 4 || *g.PCIeWidth != 16 {
+	if *g.Utilization != 80 || *g.SMClock != 1260 || *g.Fan < 30 || *g.MemoryTemperature <= *g.Temperature || *g.PCIeGeneration != 4 || *g.PCIeWidth != 16 {
 		t.Errorf("reading %s", dump(g))
 	}
 	// 28 MB/s for each percent of use, as the simulation has it.
@@ -90,7 +90,7 @@ gpu 1 process 4194003 sm 10 memory 2GiB instance 1
 	if *h.ECCCorrected != 12 || *h.ECCUncorrected != 1 || *h.RemappedCorrectable != 3 || *h.RemappedUncorrectable != 2 || h.Recovery != gpu.RecoveryDrainAndReset {
 		t.Errorf("health %s", dump(g))
 	}
-	if c, d := g.Processes[0], g.Processes[1]; c.Graphics || *c.SMUtilization != 60 || *c.MemoryUsed != 2<<30 || !d.Graphics || *d.SMUtilization != 5 {
+	if c, d := g.Processes[0], g.Processes[1]; c.Graphics || *c.SMUtilization != 60 || *c.MemoryUsed != 2<<30 || !d.Graphics || *d.SMUtilization != 20 {
 		t.Errorf("processes %+v, %+v", c, d)
 	}
 
@@ -112,7 +112,8 @@ gpu 1 process 4194003 sm 10 memory 2GiB instance 1
 	}
 }
 
-// Two programs share a GPU; each reads what it takes, and the GPU the sum.
+// Two programs share a GPU; each reads what it takes, and the GPU the sum,
+// though the driver sees one of them at a time.
 func TestSharesOfTwo(t *testing.T) {
 	t.Parallel()
 	root := simtest.Start(t, 1)
@@ -282,14 +283,25 @@ func TestRecoveryWords(t *testing.T) {
 	}
 }
 
-// After the clock was set back, the newest sample seen is in the future.
-func TestSharesAfterTheClockWasSetBack(t *testing.T) {
+// One process has its share of the time since the last reading, several of some
+// seconds; after the clock was set back, the newest sample is in the future.
+func TestSharesSince(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	if got := notInFuture(uint64(now.Add(time.Hour).UnixMicro()), now); got != 0 {
-		t.Errorf("samples after %d µs are waited for", got)
-	}
-	if before := uint64(now.Add(-time.Second).UnixMicro()); notInFuture(before, now) != before {
-		t.Error("old samples are asked for again")
+	for _, c := range []struct {
+		name      string
+		newest    time.Duration
+		processes int
+		want      time.Duration
+	}{
+		{"one", -time.Second, 1, -time.Second},
+		{"one that was not read for long", -time.Minute, 1, -sharesOver},
+		{"two", -time.Second, 2, -sharesOver},
+		{"the clock was set back", time.Hour, 1, -sharesOver},
+	} {
+		newest, want := uint64(now.Add(c.newest).UnixMicro()), uint64(now.Add(c.want).UnixMicro())
+		if got := sharesSince(newest, c.processes, now); got != want {
+			t.Errorf("%s: since %d µs, want %d", c.name, got, want)
+		}
 	}
 }
 

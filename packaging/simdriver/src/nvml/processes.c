@@ -71,8 +71,37 @@ EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t d, u
   return none(d, n);
 }
 
+// NVIDIA's driver looks five times a second at who is at work, and counts all of
+// that fifth for the one it sees (an H100 with driver 580). So of two programs
+// each has a multiple of 20 % in any second, sometimes nothing, and its true
+// share over some seconds only.
+enum { PERIOD = 200000 /* µs */, CYCLE = 20 /* periods, after which it begins again */, KEPT = 100 /* periods */ };
+
+// turns_of deals CYCLE periods out to the processes, by what each takes: the first
+// turns[0] are the first one's, and so on. It returns what they take together.
+static unsigned int turns_of(const struct gpu *g, unsigned int *turns) {
+  unsigned int total = 0, before = 0;
+  for (unsigned int i = 0; i < g->process_count; i++) total += g->processes[i].sm;
+  for (unsigned int i = 0, sum = 0; i < g->process_count; i++) {
+    sum += g->processes[i].sm;
+    turns[i] = total ? (sum * CYCLE + total / 2) / total - before : 0;
+    before += turns[i];
+  }
+  return total > 100 ? 100 : total;
+}
+
+// owner is the process that is seen at work in a period. Two periods that follow
+// each other mostly belong to the same, as they do in reality.
+static unsigned int owner(const unsigned int *turns, unsigned int processes, unsigned long long period) {
+  const unsigned int turn = (unsigned int)(period * 3 % CYCLE);
+  unsigned int i = 0;
+  for (unsigned int sum = turns[0]; turn >= sum && i + 1 < processes; sum += turns[i]) i++;
+  return i;
+}
+
 // nvmlDeviceGetProcessUtilization lists the processes that have worked since
-// last; none of them is "not found", as with NVIDIA's library.
+// last, each with its share of the time since then; none of them is "not found",
+// as with NVIDIA's library.
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
                                                     unsigned int *count, unsigned long long last) {
   READ_GPU(device, g, count);
@@ -82,18 +111,30 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
   clock_gettime(CLOCK_REALTIME, &now);
   const unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000ull + (unsigned long long)now.tv_nsec / 1000ull;
   const unsigned int room = *count;
+  unsigned int turns[MAX_PROCESSES] = {0}, seen[MAX_PROCESSES] = {0}, periods = 0, at_work = 0;
+  unsigned long long newest[MAX_PROCESSES] = {0};
+  for (unsigned int i = 0; i < g.process_count; i++) at_work += g.processes[i].sm > 0;
+  if (stamp <= last || !sim_sees_processes()) return NVML_ERROR_NOT_FOUND;
+  const unsigned int all = turns_of(&g, turns);
+  if (at_work > 1)
+    for (unsigned long long k = stamp / PERIOD; periods < KEPT && k * PERIOD > last; k--, periods++) {
+      const unsigned int i = owner(turns, g.process_count, k);
+      if (!seen[i]++) newest[i] = k * PERIOD;
+    }
+  else // nobody else is seen: it is what it takes, at any time
+    for (unsigned int i = 0; i < g.process_count; i++)
+      if (g.processes[i].sm > 0) seen[i] = periods = 1, newest[i] = stamp;
+
   unsigned int n = 0;
-  if (stamp > last && sim_sees_processes())
-    for (unsigned int i = 0; i < g.process_count; i++) n += g.processes[i].sm > 0;
+  for (unsigned int i = 0; i < g.process_count; i++) n += seen[i] > 0;
   if (n == 0) return NVML_ERROR_NOT_FOUND;
   *count = n;
   if (!out || n > room) return NVML_ERROR_INSUFFICIENT_SIZE;
 
   n = 0;
-  for (unsigned int i = 0; i < g.process_count; i++) {
-    if (g.processes[i].sm == 0) continue;
-    out[n++] = (nvmlProcessUtilizationSample_t){
-        .pid = g.processes[i].pid, .timeStamp = stamp, .smUtil = g.processes[i].sm};
-  }
+  for (unsigned int i = 0; i < g.process_count; i++)
+    if (seen[i])
+      out[n++] = (nvmlProcessUtilizationSample_t){
+          .pid = g.processes[i].pid, .timeStamp = newest[i], .smUtil = all * seen[i] / periods};
   return NVML_SUCCESS;
 }
