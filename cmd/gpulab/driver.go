@@ -98,8 +98,10 @@ func newDriverHold(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "hold", Short: "Keep upgrades away from NVIDIA's driver",
 		Long: `Keep upgrades away from NVIDIA's driver: one under running notebooks would take
-their GPUs away until the next reboot. gpulab does this by itself when it offers real
-GPUs. It is a file of apt's preferences, ` + nvidiadriver.HoldFile + `.`,
+their GPUs away until the next reboot. A kernel is held too where the driver's modules
+come ready-made for it (Ubuntu's linux-modules-nvidia). gpulab does this by itself when
+it offers real GPUs. It is a file of apt's preferences,
+` + nvidiadriver.HoldFile + `.`,
 		Example: "  sudo gpulab driver hold", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := requireRoot(c); err != nil {

@@ -22,17 +22,21 @@ var ErrNoPackages = errors.New("NVIDIA's driver is not installed from packages o
 
 // holdText explains itself to whoever finds it.
 const holdText = `Explanation: gpulab holds NVIDIA's driver at the version that runs. An upgrade under
-Explanation: running notebooks would take their GPUs away until the next reboot.
+Explanation: running notebooks would take their GPUs away until the next reboot. A
+Explanation: kernel whose modules of the driver come ready-made is held with them.
 Explanation: "gpulab driver unhold" ends that, "gpulab driver hold" begins it again.
 `
 
 // Hold keeps the driver's packages at the versions that are installed, and returns which. Versions that changed since
-// the last time are held as they are now.
+// the last time are held as they are now. Where the driver's modules come ready-made for one kernel, that is held with
+// them: a newer one would start without the GPUs.
 func Hold(root string) ([]Package, error) {
-	packages := driverPackages(tree(root).packages())
+	all := tree(root).packages()
+	packages := driverPackages(all)
 	if len(packages) == 0 {
 		return nil, ErrNoPackages
 	}
+	packages = append(packages, kernelsBeside(all)...)
 	byVersion := map[string][]string{}
 	var versions []string
 	for _, p := range packages {

@@ -129,6 +129,24 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// Ready-made modules belong to one kernel: a newer one would start without the GPUs. Modules that are built here do not.
+func TestHoldKernel(t *testing.T) {
+	parts, _ := recorded(t)
+	for part, want := range map[string]string{
+		"readymade24": "linux-generic linux-headers-generic linux-image-generic linux-modules-nvidia-580-server-open-6.8.0-85-generic " +
+			"linux-modules-nvidia-580-server-open-generic nvidia-utils-580-server",
+		"installed24": "nvidia-dkms-580-server nvidia-driver-580-server",
+	} {
+		root := lay(t, parts, record{Of: []string{part}})
+		if _, err := Hold(root); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(Held(root), " "); got != want {
+			t.Errorf("%s: held %s, want %s", part, got, want)
+		}
+	}
+}
+
 func TestSourcesInOneLine(t *testing.T) {
 	for line, want := range map[string]source{
 		"deb http://a/debian bookworm main contrib # x":                      {"http://a/debian", "bookworm", "main contrib", ""},

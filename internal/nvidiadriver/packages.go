@@ -20,11 +20,12 @@ func (p Package) unfinished() bool {
 }
 
 // driverSource are the source packages that the driver is built from, driverName its packages in NVIDIA's own
-// repository, where each is its own source.
+// repository, where each is its own source. What lies beside a driver, such as the libraries for programs that were made
+// for a newer one (cuda-compat), comes from the same sources and is not it.
 var (
 	driverSource = regexp.MustCompile(`^(nvidia-graphics-drivers|nvidia-open-gpu-kernel-modules|linux-restricted-modules|linux-restricted-signatures|nvidia-kmod)`)
 	driverName   = regexp.MustCompile(`^(cuda-drivers|nvidia-open|nvidia-(open-)?kernel-|nvidia-dkms-|nvidia-driver|nvidia-tesla-|nvidia-headless-|nvidia-utils-|nvidia-compute-utils-|nvidia-firmware-|firmware-nvidia-gsp|nvidia-smi$|libcuda1$|libcuda-|libcudadebugger1$|libnvcuvid1$|libnvoptix1$|libnvidia-|linux-modules-nvidia-|xserver-xorg-video-nvidia)`)
-	notDriver    = regexp.MustCompile(`^(libnvidia-container|nvidia-container|libnvidia-egl-(wayland|gbm))`)
+	notDriver    = regexp.MustCompile(`^(cuda-compat-|libnvidia-container|nvidia-container|libnvidia-egl-(wayland|gbm))`)
 	kernelPart   = regexp.MustCompile(`^(nvidia-(open-)?kernel-(open-)?(dkms|source)|nvidia-dkms-|nvidia-kernel-source-|nvidia-tesla-.*kernel-dkms|linux-modules-nvidia-)`)
 	kernelMeta   = regexp.MustCompile(`^linux-image-([a-z][a-z0-9.-]*)$`)
 )
@@ -51,6 +52,27 @@ func kernelPackages(all []Package) []string {
 		}
 	}
 	return kinds
+}
+
+// kernelsBeside are the packages that bring a newer kernel of a kind whose modules of the driver come ready-made, as Ubuntu
+// has them (linux-modules-nvidia-580-generic): those belong to one kernel and one driver. Modules that are built on the
+// machine need none of it.
+func kernelsBeside(all []Package) []Package {
+	var out []Package
+	for _, kind := range kernelPackages(all) {
+		made := func(p Package) bool {
+			return strings.HasPrefix(p.Name, "linux-modules-nvidia-") && strings.HasSuffix(p.Name, "-"+kind)
+		}
+		if !slices.ContainsFunc(all, made) {
+			continue
+		}
+		for _, p := range all {
+			if slices.Contains([]string{"linux-" + kind, "linux-image-" + kind, "linux-headers-" + kind}, p.Name) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
 }
 
 // packages reads dpkg's list, in the order of names.
