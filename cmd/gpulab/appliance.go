@@ -649,6 +649,10 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 		}
 		st.say("a test pod is computing on one")
 		saw, err := checkGPU(ctx, client, image, l.id.NodeName)
+		if errors.Is(err, errNoGPUFree) { // as after an upgrade under notebooks
+			st.say("none is free to be tested; `gpulab gpus check` does it once one is")
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,11 +93,20 @@ func checkGPU(ctx context.Context, client kubernetes.Interface, image, node stri
 	return waitCheck(ctx, client)
 }
 
+// errNoGPUFree says that all GPUs are held, or lent to nobody.
+var errNoGPUFree = errors.New("no GPU is free; a test needs one for a few seconds")
+
+// freeingPatience is how long a GPU that is just being given back is waited for.
+const freeingPatience = 5 * time.Second
+
 // waitCheck waits for the test pod's end and returns its first line of output.
 func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error) {
 	pods := client.CoreV1().Pods(systemNamespace)
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
 		p, err := pods.Get(ctx, "gpu-check", metav1.GetOptions{})
+		if err == nil && nowhere(p) {
+			return "", errNoGPUFree
+		}
 		if err != nil || p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 			continue
 		}
@@ -115,6 +125,13 @@ func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error)
 		return "", ctx.Err()
 	}
 	return "", errors.New("the GPU test pod did not end within 60 s; see `gpulab kubectl -n gpulab-system describe pod gpu-check`")
+}
+
+// nowhere tells whether no machine has had room for a pod since it was made.
+func nowhere(p *corev1.Pod) bool {
+	return time.Since(p.CreationTimestamp.Time) > freeingPatience && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	})
 }
 
 // checkPatience bounds a test that somebody asked for and waits for.
@@ -137,7 +154,7 @@ func (l *appliance) tryGPU(ctx context.Context) (string, error) {
 	case total == 0:
 		return "", errors.New("this machine offers no GPU to pods; `gpulab status` says why")
 	case free == 0:
-		return "", errors.New("no GPU is free; a test needs one for a few seconds")
+		return "", errNoGPUFree
 	}
 	if !l.checking.TryLock() {
 		return "", errors.New("a test is running already")

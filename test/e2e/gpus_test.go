@@ -138,6 +138,14 @@ time.sleep(1000)' >/dev/null 2>&1 & echo $!`
 	b.WaitText("#machines", "not lent out")
 	b.WaitText("#machines", "outside gpulab")
 	a.eventually(t, "Kubernetes offers no GPU", func() bool { return a.offeredGPUs(t) == "0" })
+
+	// A lab that starts while there is no GPU to be tested is ready all the same.
+	a.MustRun(a.ctx, "rm", "/var/lib/gpulab/gpu-check")
+	a.Kill(a.ctx, "KILL", "gpulab")
+	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 || !strings.Contains(result.Stdout, "none is free to be tested") {
+		t.Errorf("init without a free GPU: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	a.eventually(t, "the GPU is withheld", func() bool { return a.oneGPU(t).Withheld != "" })
 	launch(b, "gpu", "Patient")
 	b.WaitText("#launch-state", "No GPU is lent out now")
 	waiting := b.Location()
