@@ -78,7 +78,7 @@ the driver works, after a reboot too.`,
 				}
 				return nil
 			}
-			cfg, err := loadConfig(a.configPath)
+			cfg, err := machineConfig(a)
 			if err != nil {
 				return err
 			}
@@ -107,7 +107,7 @@ it offers real GPUs. It is a file of apt's preferences,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			cfg, err := loadConfig(a.configPath)
+			cfg, err := machineConfig(a)
 			if err != nil {
 				return err
 			}
@@ -134,7 +134,7 @@ rebooted before notebooks can use its GPUs; gpulab driver hold begins anew then.
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			cfg, err := loadConfig(a.configPath)
+			cfg, err := machineConfig(a)
 			if err != nil {
 				return err
 			}

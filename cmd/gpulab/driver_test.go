@@ -316,6 +316,13 @@ func TestDriverIsInstalledAndHeld(t *testing.T) {
 		t.Errorf("after an upgrade of the driver: %s", got)
 	}
 	r.says(0, []string{"4 packages held"}, "driver", "hold")
+
+	// A machine that has joined remembers it where its agent looks, in the data folder of its pool.
+	r.write("/etc/gpulab/node.json", `{"head": ["10.99.0.1:8444"], "name": "two", "gpus": "real", "settings": {"dataDir": "/srv/gpulab"}}`, 0o600)
+	r.says(0, []string{"upgraded with the rest of the system again"}, "driver", "unhold")
+	if !r.exists("/srv/gpulab/driver.json") {
+		t.Error("a joined machine has not remembered that its driver is not held")
+	}
 }
 
 // With Secure Boot somebody chooses a password for the machine's key and reads what to do at the screen; after the reboot

@@ -81,6 +81,18 @@ func (f *joinedFile) config() Config {
 	return c
 }
 
+// machineConfig is what holds for this machine, be it a head or one that has joined.
+func machineConfig(a *app) (Config, error) {
+	f, err := loadJoined(a)
+	switch {
+	case err != nil:
+		return Config{}, err
+	case f != nil:
+		return f.config(), nil
+	}
+	return loadConfig(a.configPath)
+}
+
 // inputs is a digest of what the agent was started with.
 func (f *joinedFile) inputs() (string, error) {
 	what := *f
