@@ -62,10 +62,14 @@ func merge(byPID map[int]*gpu.Process, info nvml.ProcessInfo, graphics bool) *gp
 }
 
 // sharesOver is the time over which shares of several processes are averaged.
-// The driver looks who is at work five times a second and counts all of that
-// fifth for one process (H100, driver 580): in one second one of two that work
+// The driver looks five times a second to see who is at work and counts all of
+// that fifth for one process (H100, driver 580): in one second one of two that work
 // alike may have 0 %, the other 100 %. Of one alone every second is right.
 const sharesOver = 4 * time.Second
+
+// sharesAtLeast is the time over which that of one alone is averaged: within less
+// the driver may not have looked at all.
+const sharesAtLeast = time.Second
 
 // addShares adds each process's share of the GPU's time. The driver reports
 // only processes that have worked since the time it is told, and "not found"
@@ -75,7 +79,7 @@ func (r *reader) addShares(byPID map[int]*gpu.Process) {
 		return
 	}
 	r.utilSince = sharesSince(r.utilSince, len(byPID), time.Now())
-	samples, ret := r.handle.GetProcessUtilization(r.utilSince)
+	samples, ret := r.utilization(r.utilSince)
 	idle := ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INSUFFICIENT_SIZE && len(samples) == 0
 	if ret != nvml.SUCCESS && !idle {
 		return
@@ -98,6 +102,17 @@ func (r *reader) addShares(byPID map[int]*gpu.Process) {
 	}
 }
 
+// utilization asks the driver for shares since a time, in µs. The library asks
+// twice, how many there are and then for them, and panics when there are more by then.
+func (r *reader) utilization(since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
+	defer func() {
+		if recover() != nil {
+			samples, ret = nil, nvml.ERROR_UNKNOWN
+		}
+	}()
+	return r.handle.GetProcessUtilization(since)
+}
+
 // sharesSince is the time, in µs, since which shares are wanted: of one process
 // the newest sample that was seen. When the clock has been set back that is in
 // the future, and nothing would come until then.
@@ -106,5 +121,5 @@ func sharesSince(newest uint64, processes int, now time.Time) uint64 {
 	if processes > 1 || newest > uint64(now.UnixMicro()) {
 		return start
 	}
-	return max(newest, start)
+	return min(max(newest, start), uint64(now.Add(-sharesAtLeast).UnixMicro()))
 }

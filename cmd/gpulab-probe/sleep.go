@@ -47,15 +47,16 @@ func (t pciTree) suspended(busID string) bool {
 	return t.read(t.address(busID), "power/runtime_status") == "suspended"
 }
 
-// maySleep says whether the device powers itself down: the kernel lets it, and
-// the driver does it. Ubuntu's packages let every card, desktops' and servers'
-// too, which the driver then keeps awake.
+// maySleep says whether the kernel lets the device power itself down. Ubuntu's
+// packages have it let every card, desktops' and servers' too.
 func (t pciTree) maySleep(busID string) bool {
+	return t.read(t.address(busID), "power/control") == "auto"
+}
+
+// sleeps says whether the driver makes use of that: most cards it keeps awake.
+func (t pciTree) sleeps(busID string) bool {
 	address := t.address(busID)
-	if t.read(address, "power/control") != "auto" {
-		return false
-	}
-	if t.procfs == "" {
+	if t.procfs == "" || address == "" {
 		return true
 	}
 	text, err := os.ReadFile(filepath.Join(t.procfs, "driver/nvidia/gpus", address, "power"))
@@ -143,7 +144,12 @@ func (r *reader) rest(g *gpu.GPU, now time.Time) {
 	if r.idleSince.IsZero() {
 		r.idleSince = now
 	}
-	if now.Sub(r.idleSince) >= r.pace.restAfter {
-		r.restUntil = now.Add(r.pace.rest)
+	if now.Sub(r.idleSince) < r.pace.restAfter {
+		return
 	}
+	if !r.tree.sleeps(g.PCIBusID) {
+		r.idleSince = now // asked again after as long
+		return
+	}
+	r.restUntil = now.Add(r.pace.rest)
 }

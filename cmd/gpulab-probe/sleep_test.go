@@ -107,13 +107,20 @@ func TestRest(t *testing.T) {
 }
 
 // Ubuntu's packages let every card sleep; the driver keeps most awake all the same.
-func TestMaySleep(t *testing.T) {
+func TestSleeps(t *testing.T) {
 	const address = "0000:01:00.0"
 	tree := pciTree{sysfs: t.TempDir(), procfs: t.TempDir()}
-	may := func() bool { return tree.maySleep("00000000:01:00.0") }
 	device(t, tree.sysfs, address, map[string]string{"power/control": "auto"})
-	if !may() {
-		t.Error("a driver that does not say: it may not")
+	idle := gpu.GPU{Device: gpu.Device{PCIBusID: "00000000:01:00.0"}, Reading: gpu.Reading{Utilization: new(float64)}}
+	// rests tells whether it is left alone after as long without work as that takes.
+	rests := func() bool {
+		r, now := &reader{tree: tree, pace: pace{restAfter: 30 * time.Second, rest: 20 * time.Second}}, time.Unix(1000, 0)
+		r.rest(&idle, now)
+		r.rest(&idle, now.Add(30*time.Second))
+		return !r.restUntil.IsZero()
+	}
+	if !rests() {
+		t.Error("a driver that does not say: it is never left alone")
 	}
 	folder := filepath.Join(tree.procfs, "driver/nvidia/gpus", address)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -128,13 +135,9 @@ func TestMaySleep(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(folder, "power"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if may() != want {
+		if rests() != want {
 			t.Errorf("%s: %v", status, !want)
 		}
-	}
-	device(t, tree.sysfs, address, map[string]string{"power/control": "on"})
-	if err := os.Remove(filepath.Join(folder, "power")); err != nil || may() {
-		t.Errorf("one that the kernel keeps awake may sleep (%v)", err)
 	}
 }
 

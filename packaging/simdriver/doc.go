@@ -33,7 +33,8 @@
 //
 //	GPULAB_SIMULATED_LOAD="sm=70 memory=4GiB"
 //
-// takes exactly that instead, in a pod too.
+// takes exactly that instead, in a pod too; of several on one GPU each is told to
+// a twentieth of what they take together, as a real driver tells it by turns.
 //
 // # Scripts
 //

@@ -100,7 +100,7 @@ while not ending:
             values.update(slow(device))
         if rounds % 5 == 0:
             values.update(link(device))
-        seen += sum(1 for p in values["processes"] if p["user"] == "root" and p["memory"] and p["sm"])
+        seen += sum(1 for p in values["processes"] if p["user"] == "root" and p["memory"] and p["sm"] is not None)
     rounds += 1
     if seen == expected:
         complete += 1

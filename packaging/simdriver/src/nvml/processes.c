@@ -71,14 +71,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t d, u
   return none(d, n);
 }
 
-// NVIDIA's driver looks five times a second at who is at work, and counts all of
-// that fifth for the one it sees (an H100 with driver 580). So of two programs
+// NVIDIA's driver looks five times a second to see who is at work, and counts all
+// of that fifth for the one it sees (an H100 with driver 580). So of two programs
 // each has a multiple of 20 % in any second, sometimes nothing, and its true
 // share over some seconds only.
 enum { PERIOD = 200000 /* µs */, CYCLE = 20 /* periods, after which it begins again */, KEPT = 100 /* periods */ };
 
 // turns_of deals CYCLE periods out to the processes, by what each takes: the first
-// turns[0] are the first one's, and so on. It returns what they take together.
+// turns[0] are the first one's, and so on. Whoever works is seen at some time, if
+// there is a period for each. It returns what they take together.
 static unsigned int turns_of(const struct gpu *g, unsigned int *turns) {
   unsigned int total = 0, before = 0;
   for (unsigned int i = 0; i < g->process_count; i++) total += g->processes[i].sm;
@@ -86,6 +87,13 @@ static unsigned int turns_of(const struct gpu *g, unsigned int *turns) {
     sum += g->processes[i].sm;
     turns[i] = total ? (sum * CYCLE + total / 2) / total - before : 0;
     before += turns[i];
+  }
+  for (unsigned int i = 0; i < g->process_count; i++) {
+    if (turns[i] || !g->processes[i].sm) continue;
+    unsigned int most = 0;
+    for (unsigned int j = 1; j < g->process_count; j++)
+      if (turns[j] > turns[most]) most = j;
+    if (turns[most] > 1) turns[most]--, turns[i]++;
   }
   return total > 100 ? 100 : total;
 }
@@ -116,12 +124,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
   for (unsigned int i = 0; i < g.process_count; i++) at_work += g.processes[i].sm > 0;
   if (stamp <= last || !sim_sees_processes()) return NVML_ERROR_NOT_FOUND;
   const unsigned int all = turns_of(&g, turns);
-  if (at_work > 1)
-    for (unsigned long long k = stamp / PERIOD; periods < KEPT && k * PERIOD > last; k--, periods++) {
+  if (at_work > 1) {
+    // As many as fit into the time, wherever in a period that begins and ends.
+    const unsigned long long fit = (stamp - last + PERIOD / 2) / PERIOD;
+    for (unsigned long long k = stamp / PERIOD; periods < KEPT && periods < fit; k--, periods++) {
       const unsigned int i = owner(turns, g.process_count, k);
       if (!seen[i]++) newest[i] = k * PERIOD;
     }
-  else // nobody else is seen: it is what it takes, at any time
+  } else // nobody else is seen: it is what it takes, at any time
     for (unsigned int i = 0; i < g.process_count; i++)
       if (g.processes[i].sm > 0) seen[i] = periods = 1, newest[i] = stamp;
 
@@ -135,6 +145,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
   for (unsigned int i = 0; i < g.process_count; i++)
     if (seen[i])
       out[n++] = (nvmlProcessUtilizationSample_t){
-          .pid = g.processes[i].pid, .timeStamp = newest[i], .smUtil = all * seen[i] / periods};
+          .pid = g.processes[i].pid, .timeStamp = newest[i], .smUtil = (all * seen[i] + periods / 2) / periods};
   return NVML_SUCCESS;
 }
