@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -210,10 +209,7 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 			return err
 		}
 	case gpusReal:
-		makeDevices(ctx)
-		if err := holdDriver(io.Discard, g.cfg); err != nil {
-			slog.Error("an upgrade may take the GPUs away: the driver's packages are not held", "err", err)
-		}
+		prepareRealGPUs(ctx, g.cfg)
 	}
 	if err := g.startMonitor(ctx, group, runtime); err != nil {
 		return err

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +46,7 @@ so a sick one cannot hang it.`,
 			}
 			printSituation(c.OutOrStdout(), s)
 			if held := nvidiadriver.Held("/"); len(held) > 0 {
-				fmt.Fprintf(c.OutOrStdout(), "Its packages are held: apt leaves %s as they are until `gpulab driver unhold`.\n", countOf(len(held), "package"))
+				fmt.Fprintf(c.OutOrStdout(), "Its packages are held: apt leaves %s as they are until `gpulab driver unhold`%s.\n", countOf(len(held), "package"), withKernel(held))
 			}
 			return nil
 		},
@@ -87,7 +89,11 @@ the driver works, after a reboot too.`,
 				return err
 			}
 			defer unlock()
-			return installDriver(c.Context(), c, cfg)
+			joined, err := loadJoined(a)
+			if err != nil {
+				return err
+			}
+			return installDriver(c.Context(), c, cfg, joined != nil)
 		},
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show the commands")
@@ -118,7 +124,7 @@ it offers real GPUs. It is a file of apt's preferences,
 			if err := cfg.changeDriverState(func(s *driverState) { s.Unheld = false }); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that.\n", countOf(len(held), "package"))
+			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that%s.\n", countOf(len(held), "package"), withKernel(nvidiadriver.Held("/")))
 			return nil
 		},
 	}
@@ -198,7 +204,7 @@ func printReboot(w io.Writer, p nvidiadriver.Plan) {
 }
 
 // installDriver runs what the situation asks for, holds the driver's packages and says what is left to do.
-func installDriver(ctx context.Context, c *cobra.Command, cfg Config) error {
+func installDriver(ctx context.Context, c *cobra.Command, cfg Config, joined bool) error {
 	out := c.OutOrStdout()
 	path := filepath.Join(cfg.DataDir, "log", "driver.log")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -235,7 +241,10 @@ func installDriver(ctx context.Context, c *cobra.Command, cfg Config) error {
 		return held
 	}
 	printAfterInstall(out, s)
-	if cfg.GPUs == gpusSimulated {
+	switch {
+	case joined && cfg.GPUs != gpusReal:
+		fmt.Fprintln(out, "This machine has joined a pool without them: run `gpulab leave` and join again, once the driver works.")
+	case cfg.GPUs == gpusSimulated:
 		fmt.Fprintln(out, "The lab simulates its GPUs until then: `gpulab init --gpus real` goes over to the machine's own.")
 	}
 	return nil
@@ -266,9 +275,25 @@ func holdDriver(w io.Writer, cfg Config) error {
 		return nil
 	}
 	if err == nil && len(held) != before {
-		fmt.Fprintf(w, "✓ %-12s %s of the driver held, so that no upgrade takes the GPUs from notebooks (`gpulab driver unhold` ends that)\n", "hold", countOf(len(held), "package"))
+		fmt.Fprintf(w, "✓ %-12s %s of the driver held, so that no upgrade takes the GPUs from notebooks (`gpulab driver unhold` ends that%s)\n", "hold", countOf(len(held), "package"), withKernel(nvidiadriver.Held("/")))
 	}
 	return err
+}
+
+// withKernel says that a kernel is among what is held: its security updates do not come by themselves then.
+func withKernel(held []string) string {
+	if slices.ContainsFunc(held, func(name string) bool { return strings.HasPrefix(name, "linux-image-") }) {
+		return "; the kernel is among them, security updates included, because the driver's modules are made for it alone"
+	}
+	return ""
+}
+
+// prepareRealGPUs makes the device files that are missing, and holds the driver.
+func prepareRealGPUs(ctx context.Context, cfg Config) {
+	makeDevices(ctx)
+	if err := holdDriver(io.Discard, cfg); err != nil {
+		slog.Error("an upgrade may take the GPUs away: the driver's packages are not held", "err", err)
+	}
 }
 
 // driverState is what gpulab remembers about the driver, in driver.json of the data folder.

@@ -34,7 +34,7 @@ func (w wish) carryOut(c *cobra.Command, cfg *Config) error {
 		}
 	}
 	if w.install {
-		if err := installDriver(c.Context(), c, *cfg); err != nil {
+		if err := installDriver(c.Context(), c, *cfg, false); err != nil {
 			return fmt.Errorf("%w; `gpulab init --driver skip` makes a lab without GPUs meanwhile", err)
 		}
 		if nvidiadriver.Look("/").Usable() {

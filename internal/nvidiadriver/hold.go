@@ -36,7 +36,7 @@ func Hold(root string) ([]Package, error) {
 	if len(packages) == 0 {
 		return nil, ErrNoPackages
 	}
-	packages = append(packages, kernelsBeside(all)...)
+	packages = append(packages, kernelsBeside(all, strings.TrimSpace(tree(root).read("/proc/sys/kernel/osrelease")))...)
 	byVersion := map[string][]string{}
 	var versions []string
 	for _, p := range packages {

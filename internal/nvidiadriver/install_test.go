@@ -129,13 +129,16 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// Ready-made modules belong to one kernel: a newer one would start without the GPUs. Modules that are built here do not.
+// Ready-made modules belong to one kernel: a newer one would start without the GPUs. Modules that are built here belong to none.
 func TestHoldKernel(t *testing.T) {
 	parts, _ := recorded(t)
 	for part, want := range map[string]string{
 		"readymade24": "linux-generic linux-headers-generic linux-image-generic linux-modules-nvidia-580-server-open-6.8.0-85-generic " +
 			"linux-modules-nvidia-580-server-open-generic nvidia-utils-580-server",
-		"installed24": "nvidia-dkms-580-server nvidia-driver-580-server",
+		"hwe24":         "linux-image-generic-hwe-24.04 linux-modules-nvidia-580-open-generic-hwe-24.04 nvidia-utils-580",
+		"virtual24":     "linux-image-generic-hwe-24.04 linux-image-virtual linux-modules-nvidia-580-6.8.0-85-generic nvidia-utils-580",
+		"builtbeside24": "linux-modules-nvidia-570-generic nvidia-dkms-580-server",
+		"installed24":   "nvidia-dkms-580-server nvidia-driver-580-server",
 	} {
 		root := lay(t, parts, record{Of: []string{part}})
 		if _, err := Hold(root); err != nil {

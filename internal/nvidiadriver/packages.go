@@ -25,7 +25,7 @@ func (p Package) unfinished() bool {
 var (
 	driverSource = regexp.MustCompile(`^(nvidia-graphics-drivers|nvidia-open-gpu-kernel-modules|linux-restricted-modules|linux-restricted-signatures|nvidia-kmod)`)
 	driverName   = regexp.MustCompile(`^(cuda-drivers|nvidia-open|nvidia-(open-)?kernel-|nvidia-dkms-|nvidia-driver|nvidia-tesla-|nvidia-headless-|nvidia-utils-|nvidia-compute-utils-|nvidia-firmware-|firmware-nvidia-gsp|nvidia-smi$|libcuda1$|libcuda-|libcudadebugger1$|libnvcuvid1$|libnvoptix1$|libnvidia-|linux-modules-nvidia-|xserver-xorg-video-nvidia)`)
-	notDriver    = regexp.MustCompile(`^(cuda-compat-|libnvidia-container|nvidia-container|libnvidia-egl-(wayland|gbm))`)
+	notDriver    = regexp.MustCompile(`^(cuda-compat-|linux-modules-nvidia-fs-|libnvidia-container|nvidia-container|libnvidia-egl-(wayland|gbm))`)
 	kernelPart   = regexp.MustCompile(`^(nvidia-(open-)?kernel-(open-)?(dkms|source)|nvidia-dkms-|nvidia-kernel-source-|nvidia-tesla-.*kernel-dkms|linux-modules-nvidia-)`)
 	kernelMeta   = regexp.MustCompile(`^linux-image-([a-z][a-z0-9.-]*)$`)
 )
@@ -54,20 +54,34 @@ func kernelPackages(all []Package) []string {
 	return kinds
 }
 
+// readyMade is a package with the driver's modules for one kernel (6.8.0-85-generic), or the newest of a kind (generic).
+var readyMade = regexp.MustCompile(`^linux-modules-nvidia-[0-9]+(?:-server)?(?:-open)?-((?:[0-9][0-9.]*-[0-9]+-)?)([a-z][a-z0-9.-]*)$`)
+
 // kernelsBeside are the packages that bring a newer kernel of a kind whose modules of the driver come ready-made, as Ubuntu
-// has them (linux-modules-nvidia-580-generic): those belong to one kernel and one driver. Modules that are built on the
-// machine need none of it.
-func kernelsBeside(all []Package) []Package {
+// has them (linux-modules-nvidia-580-generic): those belong to one kernel and one driver. A machine that builds its
+// modules makes them for a newer kernel, too. running is the kernel's release.
+func kernelsBeside(all []Package, running string) []Package {
+	if slices.ContainsFunc(driverPackages(all), func(p Package) bool { return strings.Contains(p.Name, "dkms") }) {
+		return nil
+	}
 	var out []Package
 	for _, kind := range kernelPackages(all) {
-		made := func(p Package) bool {
-			return strings.HasPrefix(p.Name, "linux-modules-nvidia-") && strings.HasSuffix(p.Name, "-"+kind)
+		forKind := func(p Package) bool {
+			m := readyMade.FindStringSubmatch(p.Name)
+			switch {
+			case m == nil:
+				return false
+			case m[1] == "":
+				return m[2] == kind
+			}
+			// Of the kernel that runs: its kind is called generic, or generic-hwe-24.04, or virtual.
+			return m[1]+m[2] == running && (kind == m[2] || strings.HasPrefix(kind, m[2]+"-") || m[2] == "generic" && strings.HasPrefix(kind, "virtual"))
 		}
-		if !slices.ContainsFunc(all, made) {
+		if !slices.ContainsFunc(all, forKind) {
 			continue
 		}
 		for _, p := range all {
-			if slices.Contains([]string{"linux-" + kind, "linux-image-" + kind, "linux-headers-" + kind}, p.Name) {
+			if slices.Contains([]string{"linux-" + kind, "linux-image-" + kind, "linux-headers-" + kind, "linux-modules-extra-" + kind}, p.Name) {
 				out = append(out, p)
 			}
 		}
