@@ -359,7 +359,7 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 			return err
 		}
 	case gpusReal:
-		makeDevices(ctx)
+		prepareRealGPUs(ctx, l.cfg)
 	}
 	client, err := l.startKubernetes(ctx, g, runtime)
 	if err != nil {
@@ -650,7 +650,7 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 		st.say("a test pod is computing on one")
 		saw, err := checkGPU(ctx, client, image, l.id.NodeName)
 		if errors.Is(err, errNoGPUFree) { // as after an upgrade under notebooks
-			st.say("none is free to be tested; `gpulab gpus check` does it once one is")
+			st.say("none is free to be tested; the next start tries again, and `gpulab gpus check` at any time")
 			return nil
 		}
 		if err != nil {

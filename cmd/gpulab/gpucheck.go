@@ -104,7 +104,7 @@ func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error)
 	pods := client.CoreV1().Pods(systemNamespace)
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
 		p, err := pods.Get(ctx, "gpu-check", metav1.GetOptions{})
-		if err == nil && nowhere(p) {
+		if err == nil && lacksGPU(p) {
 			return "", errNoGPUFree
 		}
 		if err != nil || p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
@@ -127,10 +127,10 @@ func waitCheck(ctx context.Context, client kubernetes.Interface) (string, error)
 	return "", errors.New("the GPU test pod did not end within 60 s; see `gpulab kubectl -n gpulab-system describe pod gpu-check`")
 }
 
-// nowhere tells whether no machine has had room for a pod since it was made.
-func nowhere(p *corev1.Pod) bool {
+// lacksGPU tells whether the scheduler has had no GPU for a pod since it was made.
+func lacksGPU(p *corev1.Pod) bool {
 	return time.Since(p.CreationTimestamp.Time) > freeingPatience && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, "Insufficient "+string(gpuResource))
 	})
 }
 
