@@ -12,8 +12,8 @@ COUNT = 1 << 20
 THREADS = 256
 
 # c[i] = a[i] + b[i]. Written for the oldest instruction set that gpulab offers a
-# driver for (Kepler's): drivers translate it for the card they have, that of an
-# H100 too.
+# driver for (Kepler's): drivers translate it for the card they have, an H100
+# included.
 PTX = b"""
 .version 3.0
 .target sm_30

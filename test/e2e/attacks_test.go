@@ -91,10 +91,9 @@ print(json.dumps({
 }))`
 
 // testNoPrivileges: whether or not a notebook has a user namespace of its own,
-// nothing that leads out of its container works. One without a GPU has one where
-// the machine can do that.
+// nothing that leads out of its container works. It has one where its pod asks for
+// it, which one with a GPU never does.
 func testNoPrivileges(t *testing.T, a *appliance) {
-	canMap := strings.Contains(a.Gpulab(a.ctx, "doctor", "--json").Stdout, "every namespace and the filter of system calls")
 	for _, c := range []struct {
 		who   string
 		k     *kernel
@@ -125,8 +124,9 @@ func testNoPrivileges(t *testing.T, a *appliance) {
 		if !slices.Equal(got.Owners, []int{got.Me}) {
 			t.Errorf("%s, who is %d, sees processes of %v", c.who, got.Me, got.Owners)
 		}
-		if own := got.Outside > 0; own != (canMap && c.cards == 0) {
-			t.Errorf("user 0 of %s's notebook is %d outside", c.who, got.Outside)
+		shares := a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+c.who, "-l", "gpulab.dev/notebook", "-o", "jsonpath={.items[*].spec.hostUsers}")
+		if own := got.Outside > 0; own != (shares == "false") || own && c.cards > 0 {
+			t.Errorf("user 0 of %s's notebook, which is to share the machine's: %q, is %d outside", c.who, shares, got.Outside)
 		}
 		if len(got.There) > 0 {
 			t.Errorf("%s sees of the machine %v", c.who, got.There)
