@@ -31,12 +31,13 @@ Explanation: "gpulab driver unhold" ends that, "gpulab driver hold" begins it ag
 // the last time are held as they are now. Where the driver's modules come ready-made for one kernel, that is held with
 // them: a newer one would start without the GPUs.
 func Hold(root string) ([]Package, error) {
-	all := tree(root).packages()
+	t := tree(root)
+	all := t.packages()
 	packages := driverPackages(all)
 	if len(packages) == 0 {
 		return nil, ErrNoPackages
 	}
-	packages = append(packages, kernelsBeside(all, strings.TrimSpace(tree(root).read("/proc/sys/kernel/osrelease")))...)
+	packages = append(packages, kernelsBeside(packages, all, t.read("/proc/sys/kernel/osrelease"))...)
 	byVersion := map[string][]string{}
 	var versions []string
 	for _, p := range packages {

@@ -59,9 +59,9 @@ var readyMade = regexp.MustCompile(`^linux-modules-nvidia-[0-9]+(?:-server)?(?:-
 
 // kernelsBeside are the packages that bring a newer kernel of a kind whose modules of the driver come ready-made, as Ubuntu
 // has them (linux-modules-nvidia-580-generic): those belong to one kernel and one driver. A machine that builds its
-// modules makes them for a newer kernel, too. running is the kernel's release.
-func kernelsBeside(all []Package, running string) []Package {
-	if slices.ContainsFunc(driverPackages(all), func(p Package) bool { return strings.Contains(p.Name, "dkms") }) {
+// modules makes them for a newer kernel, too. driver are the driver's packages of all, running is the kernel's release.
+func kernelsBeside(driver, all []Package, running string) []Package {
+	if slices.ContainsFunc(driver, func(p Package) bool { return strings.Contains(p.Name, "dkms") }) {
 		return nil
 	}
 	var out []Package
@@ -77,7 +77,7 @@ func kernelsBeside(all []Package, running string) []Package {
 			// Of the kernel that runs: its kind is called generic, or generic-hwe-24.04, or virtual.
 			return m[1]+m[2] == running && (kind == m[2] || strings.HasPrefix(kind, m[2]+"-") || m[2] == "generic" && strings.HasPrefix(kind, "virtual"))
 		}
-		if !slices.ContainsFunc(all, forKind) {
+		if !slices.ContainsFunc(driver, forKind) {
 			continue
 		}
 		for _, p := range all {

@@ -136,7 +136,7 @@ func complete(s gpu.Snapshot) int {
 	n := 0
 	for _, g := range s.GPUs {
 		for _, p := range g.Processes {
-			if p.UnixUser == "root" && p.Name != "" && p.MemoryUsed != nil && p.SMUtilization != nil {
+			if p.UnixUser == "root" && p.Name != "" && p.MemoryUsed != nil && p.SMUtilization != nil && *p.SMUtilization > 0 {
 				n++
 			}
 		}
