@@ -256,7 +256,7 @@ func (l *appliance) idleQueue(ctx context.Context) (idle.Queue, error) {
 	free, waiting, err := l.attached.Load().notebooks.Wanting(ctx)
 	q := idle.Queue{Free: free}
 	for _, w := range waiting {
-		q.Waiting = append(q.Waiting, idle.Waiting{Launch: w.Launch.ID, Handle: w.Launch.Handle, GPUs: w.Launch.GPUs, Nodes: w.Machines})
+		q.Waiting = append(q.Waiting, idle.Waiting{Launch: w.Launch.ID, Handle: w.Launch.Handle, GPUs: w.Launch.GPUs, Nodes: w.Machines, Keeps: w.Keeps})
 	}
 	return q, err
 }

@@ -105,6 +105,9 @@ type Waiting struct {
 	Handle string
 	GPUs   int
 	Nodes  []string // the machines that would do
+	// Keeps is the one of them that is kept for it, "" for none: what gets free there
+	// is given to nobody behind it.
+	Keeps string
 }
 
 // Queue is who waits for GPUs, in order, and what is free or about to be.

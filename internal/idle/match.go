@@ -41,6 +41,9 @@ func match(q Queue, list []candidate) map[int64]Waiting {
 			}
 		}
 		if best == nil {
+			if w.Keeps != "" {
+				free[w.Keeps] -= w.GPUs // those behind it get what is more
+			}
 			continue
 		}
 		got := 0

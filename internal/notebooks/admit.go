@@ -15,6 +15,7 @@ const (
 type candidate struct {
 	need    Need
 	granted bool // by the line; meaningless without GPUs
+	kept    Kept // for it, as it needs several; the room counts these as kept
 }
 
 func (c candidate) inLine() bool { return c.need.GPUs > 0 && !c.granted }
@@ -70,7 +71,7 @@ func admit(room Room, reserved []Need, queue []candidate) []verdict {
 func place(free []NodeRoom, need Need) bool {
 	best := -1
 	for i, n := range free {
-		if n.fits(need) && n.Free.covers(need.Amount) && (best < 0 || n.Free.GPUs < free[best].Free.GPUs) {
+		if n.fits(need) && n.open().covers(need.Amount) && (best < 0 || n.open().GPUs < free[best].open().GPUs) {
 			best = i
 		}
 	}
@@ -85,7 +86,7 @@ func place(free []NodeRoom, need Need) bool {
 func shortage(free []NodeRoom, need Need) string {
 	gpu, memory, cpu := need.GPUs > 0, true, true
 	for _, n := range free {
-		if n.Free.GPUs < need.GPUs || !n.fits(need) {
+		if n.open().GPUs < need.GPUs || !n.fits(need) {
 			continue
 		}
 		gpu = false

@@ -157,6 +157,8 @@ type NodeRoom struct {
 	// Withheld is how many of the GPUs in Total are given to no new pod now:
 	// they are sick, in use outside gpulab, or their device plugin starts anew.
 	Withheld int
+	// Kept is how many of the GPUs in Free are kept for launches that need several.
+	Kept int
 	// GPUModel and GPUMemory (bytes of each) are what its GPUs are; a machine's
 	// GPUs are of one kind.
 	GPUModel  string
@@ -167,6 +169,12 @@ type NodeRoom struct {
 	Title string
 	// Why says of one in Room.Cordoned why it takes no new work, "" for no reason.
 	Why string
+}
+
+// open is what it has for those for whom nothing is kept.
+func (n NodeRoom) open() Amount {
+	n.Free.GPUs -= n.Kept
+	return n.Free
 }
 
 // fits reports whether the machine, empty, could hold it.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/store"
@@ -58,6 +57,7 @@ func (p pastRuns) left(l Launch, age time.Duration) (time.Duration, bool) {
 type wish struct {
 	Need
 	length time.Duration
+	keeps  string // the machine that is kept for it, "" for none
 }
 
 // tenure are GPUs of a machine that come free about then.
@@ -87,30 +87,27 @@ func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []
 		slices.SortFunc(f, time.Time.Compare)
 	}
 	starts := make([]time.Time, len(queue))
-	ahead := map[string]time.Time{} // by line: when the one before starts
 	for i, need := range queue {
 		var at time.Time
 		var on string
-		var line strings.Builder
 		for _, n := range nodes {
-			if !n.fits(need.Need) {
+			if !n.fits(need.Need) || need.keeps != "" && need.keeps != n.Name {
 				continue
 			}
-			line.WriteString(n.Name + "\n")
 			if f := free[n.Name]; len(f) >= need.GPUs && (on == "" || f[need.GPUs-1].Before(at)) {
 				at, on = f[need.GPUs-1], n.Name
 			}
 		}
-		// Nobody overtakes who waits for the same machines.
-		before, others := ahead[line.String()]
-		switch {
-		case on == "" || others && before.IsZero():
-			ahead[line.String()] = time.Time{}
+		if on == "" {
+			// Nobody behind it gets what is kept for it until then.
+			for _, n := range nodes {
+				if f := free[n.Name]; n.fits(need.Need) && (need.keeps == n.Name || need.keeps == "") {
+					free[n.Name] = f[min(need.GPUs, len(f)):]
+				}
+			}
 			continue
-		case at.Before(before):
-			at = before
 		}
-		starts[i], ahead[line.String()] = at, at
+		starts[i] = at
 		f := append(free[on][need.GPUs:], slices.Repeat([]time.Time{at.Add(need.length)}, need.GPUs)...)
 		slices.SortFunc(f, time.Time.Compare)
 		free[on] = f
@@ -148,7 +145,7 @@ func (s *Service) expectations(ctx context.Context, room Room, reserved []Need, 
 	queue := make([]wish, len(waiting))
 	for i, l := range waiting {
 		length, _ := past.left(l, 0)
-		queue[i] = wish{s.need(l), length}
+		queue[i] = wish{s.need(l), length, s.keptFor(l.ID).Machine}
 	}
 	list := map[int64]time.Time{}
 	for i, at := range expected(now, room, reserved, held, queue) {

@@ -79,7 +79,7 @@ func TestExpected(t *testing.T) {
 		"two on one machine": {
 			room:  []NodeRoom{machine("a", 2, 1), machine("b", 2, 0)},
 			held:  []tenure{{"a", 1, minutes(50)}, {"b", 1, minutes(20)}, {"b", 1, minutes(30)}},
-			queue: []Need{two, one}, want: []int{30, 30}, // the free one waits its turn
+			queue: []Need{two, one}, want: []int{30, 0}, // the free one helps the first no more
 		},
 		"another line": {
 			room: []NodeRoom{machine("a", 1, 0), machine("b", 1, 0)}, held: []tenure{{"b", 1, minutes(20)}},
@@ -91,7 +91,7 @@ func TestExpected(t *testing.T) {
 	} {
 		var queue []wish
 		for _, need := range tc.queue {
-			queue = append(queue, wish{need, time.Hour})
+			queue = append(queue, wish{need, time.Hour, ""})
 		}
 		got := expected(now, Room{Nodes: tc.room}, tc.reserved, tc.held, queue)
 		for i, want := range tc.want {

@@ -25,9 +25,13 @@ type Line interface {
 	Changes() <-chan struct{}
 }
 
-// keepLine tells the line of the pool and of the launches.
-func (s *Service) keepLine(ctx context.Context, active []Launch, room Room) {
+// keepLine tells the line of the pool and of the launches. extra are GPUs by kind
+// that it is to give away besides.
+func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, extra map[string]int) {
 	state := queue.State{Stock: stock(active, room)}
+	for i := range state.Stock {
+		state.Stock[i].GPUs += extra[state.Stock[i].Kind]
+	}
 	first := s.firstByShare(ctx, active)
 	s.mu.Lock()
 	s.first = first

@@ -77,10 +77,11 @@ func choose(room Room, need Need, rules Placing) Placement {
 	}
 	var open []NodeRoom
 	for _, n := range room.Nodes {
-		if n.fits(need) && n.Free.covers(need.Amount) {
+		if n.fits(need) && n.open().covers(need.Amount) {
 			open = append(open, n)
 		}
 	}
+	p.keepOff(room, need)
 	switch {
 	case need.Only != "":
 		p.Why = "Its home is on no other machine."
@@ -95,6 +96,25 @@ func choose(room Room, need Need, rules Placing) Placement {
 		p.preferWithoutGPUs(room, open)
 	}
 	return p
+}
+
+// keepOff leaves out machines whose free GPUs are kept for others, as long as there
+// are any besides.
+func (p *Placement) keepOff(room Room, need Need) {
+	some := p.Machines
+	if some == nil {
+		for _, n := range room.Nodes {
+			if n.fits(need) {
+				some = append(some, n.Name)
+			}
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(some), func(name string) bool {
+		return slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool { return n.Name == name && n.Kept > 0 && n.open().GPUs < need.GPUs })
+	})
+	if need.GPUs > 0 && len(rest) > 0 && len(rest) < len(some) {
+		p.Machines = rest
+	}
 }
 
 // preferOf takes the machine with the fewest free GPUs, or the most.

@@ -65,6 +65,7 @@ type claimant struct {
 	band     int64
 	gpus     int
 	machines []string // that would do
+	keeps    string   // the one of them that is kept for it, "" for none
 }
 
 // yielder is a job that runs on GPUs.
@@ -92,10 +93,7 @@ func yields(now time.Time, free map[string]int, waiting []claimant, jobs []yield
 	}
 	stuck := map[string]bool{} // machines that somebody waits for who cannot be helped now
 	for _, w := range waiting {
-		if slices.ContainsFunc(w.machines, func(m string) bool { return stuck[m] }) {
-			stick(stuck, w)
-			continue
-		}
+		w.machines = slices.DeleteFunc(slices.Clone(w.machines), func(m string) bool { return stuck[m] })
 		if i := slices.IndexFunc(w.machines, func(m string) bool { return left[m] >= w.gpus }); i >= 0 {
 			left[w.machines[i]] -= w.gpus
 			continue
@@ -119,7 +117,13 @@ func yields(now time.Time, free map[string]int, waiting []claimant, jobs []yield
 	return way, soon
 }
 
+// stick keeps the machines that w waits for from those behind it: one, if that is
+// kept for it.
 func stick(stuck map[string]bool, w claimant) {
+	if w.keeps != "" {
+		stuck[w.keeps] = true
+		return
+	}
 	for _, m := range w.machines {
 		stuck[m] = true
 	}
@@ -221,7 +225,7 @@ func (s *Service) giveWay(ctx context.Context, all []Launch) {
 			return // the order may be another than it seems
 		}
 		waits[w.Launch.ID] = w.Launch
-		waiting[i] = claimant{w.Launch.ID, s.band(ctx, w.Launch), w.Launch.GPUs, w.Machines}
+		waiting[i] = claimant{w.Launch.ID, s.band(ctx, w.Launch), w.Launch.GPUs, w.Machines, w.Keeps}
 	}
 	way, soon := yields(now, free, waiting, jobs)
 	for launch, at := range soon {

@@ -16,7 +16,10 @@ func TestYields(t *testing.T) {
 		return yielder{launch, band, gpus, machine, now.Add(-ran), now.Add(-ran).Add(5 * time.Minute)}
 	}
 	waits := func(launch int64, band int64, gpus int, machines ...string) claimant {
-		return claimant{launch, band, gpus, machines}
+		return claimant{launch, band, gpus, machines, ""}
+	}
+	keeps := func(launch int64, gpus int, machine string, machines ...string) claimant {
+		return claimant{launch, 0, gpus, machines, machine}
 	}
 	free := func(gpus ...int) map[string]int {
 		m := map[string]int{}
@@ -50,7 +53,8 @@ func TestYields(t *testing.T) {
 		"none for nothing":          {free(0), []claimant{waits(9, 0, 2, "a")}, []yielder{job(1, -1, 1, "a", 10*time.Minute), job(2, -1, 2, "a", time.Hour)}, "9<2"},
 		"what is left over":         {free(0), []claimant{waits(8, 0, 1, "a"), waits(9, 0, 1, "a")}, []yielder{job(1, -1, 2, "a", time.Hour)}, "8<1"},
 		"not past who is stuck":     {free(0), []claimant{waits(8, 0, 3, "a"), waits(9, 0, 1, "a")}, []yielder{job(1, -1, 1, "a", time.Hour)}, ""},
-		"not past who waits longer": {free(0, 0), []claimant{waits(8, 0, 2, "a"), waits(9, 0, 1, "a", "b")}, []yielder{job(1, -1, 1, "b", time.Hour)}, ""},
+		"not on their machine":      {free(0, 0), []claimant{waits(8, 0, 2, "a"), waits(9, 0, 1, "a", "b")}, []yielder{job(1, -1, 1, "a", time.Hour), job(2, -1, 1, "b", time.Hour)}, "9<2"},
+		"one machine is theirs":     {free(0, 0, 0), []claimant{keeps(8, 2, "a", "a", "b"), waits(9, 0, 1, "b")}, []yielder{job(1, -1, 1, "b", time.Hour)}, "9<1"},
 		"who is stuck elsewhere":    {free(0, 0), []claimant{waits(8, 0, 2, "a"), waits(9, 0, 1, "b")}, []yielder{job(1, -1, 1, "b", time.Hour)}, "9<1"},
 		"each for one":              {free(0), []claimant{waits(8, 0, 1, "a"), waits(9, 0, 1, "a")}, []yielder{job(1, -1, 1, "a", time.Hour), job(2, -1, 1, "a", 2*time.Hour)}, "8<1 9<2"},
 		"more than there are":       {free(0), []claimant{waits(8, 0, 1, "a"), waits(9, 0, 1, "a")}, []yielder{job(1, -1, 1, "a", time.Hour)}, "8<1"},

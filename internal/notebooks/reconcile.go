@@ -149,7 +149,8 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	s.endStrays(ctx, list)
 	s.stopServices(ctx, list)
 	inLine := s.letIn(ctx, list)
-	s.keepLine(ctx, inLine, room)
+	s.keepLine(ctx, inLine, room, s.keep(room, reserved, inLine))
+	s.noteKept(&room)
 	next := s.patience.idle
 	if len(inLine) < len(list) {
 		next = s.patience.waiting
@@ -282,6 +283,7 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 		if l.GPUs > 0 {
 			queue[i].granted = s.cfg.Line.Standing(l.ID).Admitted
 			queue[i].need.Granted, _ = s.granted(l, room)
+			queue[i].kept = s.keptFor(l.ID)
 		}
 	}
 	behind, admitted, starting := 0, false, s.starting(all)
@@ -320,7 +322,7 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 				t.reason = "Several notebooks are starting at this moment; this one is among the next."
 			case v.inLine() && !v.never && room.opens(v.need) && s.cfg.Line.Trouble() != "":
 				t.reason = s.cfg.Line.Trouble()
-			case v.inLine() && position > 0 && !expected[l.ID].IsZero():
+			case (v.inLine() && position > 0 || v.kept.Machine != "" && v.short == shortGPU) && !expected[l.ID].IsZero():
 				t.expected = expected[l.ID]
 				t.reason += " " + expectedWords(t.expected.Sub(s.now()))
 			}

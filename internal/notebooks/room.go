@@ -38,7 +38,17 @@ func (s *Service) room() Room {
 			room.Cordoned[i].Why = s.cfg.CordonReason(room.Cordoned[i].Name)
 		}
 	}
+	s.noteKept(&room)
 	return room
+}
+
+// noteKept puts into the room what is kept of it.
+func (s *Service) noteKept(room *Room) {
+	kept := s.keptOn()
+	for i := range room.Nodes {
+		n := &room.Nodes[i]
+		n.Kept = min(kept[n.Name], max(n.Free.GPUs, 0))
+	}
 }
 
 // apart are the machines that do for other launches than their like do: those

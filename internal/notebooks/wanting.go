@@ -11,6 +11,7 @@ import (
 type Wanting struct {
 	Launch   Launch
 	Machines []string
+	Keeps    string // the one of them that is kept for it, "" for none
 }
 
 // Wanting says who waits for GPUs, the next one first, and how many GPUs of each machine are free or about to be: those of
@@ -47,7 +48,7 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 		if !l.WaitsForGPU() || s.unable(l.Profile) != "" {
 			continue
 		}
-		w, need := Wanting{Launch: l}, s.need(l)
+		w, need := Wanting{Launch: l, Keeps: s.keptFor(l.ID).Machine}, s.need(l)
 		need.Granted, _ = s.granted(l, room)
 		for _, n := range room.Nodes {
 			if n.fits(need) {

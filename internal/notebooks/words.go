@@ -147,7 +147,7 @@ func waitWords(v verdict, room Room, position int) string {
 	case !room.opens(v.need):
 		return "The machine that it needs is away. It starts when that is back."
 	case v.need.GPUs > 0 && v.granted && v.short == shortGPU:
-		return fmt.Sprintf("Its turn has come. It waits until a machine has %s free at once.", gpuCount(v.need.GPUs))
+		return fmt.Sprintf("Its turn has come. It waits until a machine has %s free at once.", gpuCount(v.need.GPUs)) + keptWords(v.kept, room)
 	case v.need.GPUs > 0 && v.granted:
 		return "Its turn has come. " + shortWords(v, room)
 	}
@@ -156,6 +156,19 @@ func waitWords(v verdict, room Room, position int) string {
 		words += " " + cordonWords(v.cordoned)
 	}
 	return words + " " + placeWords(position)
+}
+
+// keptWords say what a launch that needs several GPUs has already.
+func keptWords(k Kept, room Room) string {
+	switch {
+	case k.Machine == "":
+		return ""
+	case k.GPUs == 1:
+		return fmt.Sprintf(" One of %s is kept for it; what gets free there comes to it.", room.called(k.Machine))
+	case k.GPUs > 1:
+		return fmt.Sprintf(" %d of %s are kept for it; what gets free there comes to it.", k.GPUs, room.called(k.Machine))
+	}
+	return fmt.Sprintf(" What gets free on %s is kept for it.", room.called(k.Machine))
 }
 
 // neverWords says why no machine could take it, and what there is instead.
@@ -208,8 +221,9 @@ func cordonWords(list []NodeRoom) string {
 
 func shortWords(v verdict, room Room) string {
 	free, total := room.GPUs()
-	withheld := 0
+	withheld, kept := 0, 0
 	for _, n := range room.Nodes {
+		kept += n.Kept
 		withheld += n.Withheld
 	}
 	switch {
@@ -221,6 +235,10 @@ func shortWords(v verdict, room Room) string {
 		return fmt.Sprintf("In use: %d of %d %s. Not lent out now: %d; the GPU page says why.", total-withheld-free, total, manyGPUs(room), withheld)
 	case v.short == shortGPU && v.need.GPUKind != (GPUKind{}):
 		return fmt.Sprintf("It asks for %s%s; all of that kind are in use.", gpuCount(v.need.GPUs), kindWords(v.need.GPUKind))
+	case v.short == shortGPU && v.kept.GPUs > 0:
+		return fmt.Sprintf("It asks for %s on one machine.", gpuCount(v.need.GPUs)) + keptWords(v.kept, room)
+	case v.short == shortGPU && free > 0 && free == kept:
+		return fmt.Sprintf("All %d %s are in use, or kept for a launch before it that needs several at once.", total, manyGPUs(room))
 	case v.short == shortGPU && free > 0:
 		return fmt.Sprintf("It asks for %s; %d of %d are free, but not on one machine or not yet for it.", gpuCount(v.need.GPUs), free, total)
 	case v.short == shortGPU && total == 1:

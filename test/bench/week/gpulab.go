@@ -63,9 +63,11 @@ type gpulab struct {
 	stopped  []*Launch
 	looked   time.Duration // when readings were made last
 
-	priority  map[int64]int32 // of those who wait, as the line has been told last
-	let       []*Launch       // let in, and no machine has had room yet
-	freed     []queue.Claim   // since the line was told last
+	priority  map[int64]int32  // of those who wait, as the line has been told last
+	let       []*Launch        // let in, and no machine has had room yet
+	freed     []queue.Claim    // since the line was told last
+	extra     int              // GPUs that the line gives away besides those of the lab
+	keeps     map[int64]string // the machine that is kept for a launch
 	extending bool
 }
 
@@ -159,29 +161,43 @@ func (g *gpulab) turn(ctx context.Context, l *lab) (map[*Launch]int, error) {
 			g.priority[w.ID] = notebooks.Priority(string(users.RoleMember), used[g.people[w.Person]])
 		}
 	}
-	state := queue.State{Stock: []queue.Stock{{Kind: kind, GPUs: l.GPUs()}}}
-	for _, list := range [][]*Launch{l.running, l.waiting} {
-		for _, w := range list {
-			state.Claims = append(state.Claims, g.claim(w))
-		}
-	}
 	if len(g.freed) > 0 && len(l.waiting) > 0 {
-		before := queue.State{Stock: state.Stock, Claims: slices.Concat(g.freed, state.Claims)}
+		before := g.state(l)
+		before.Claims = slices.Concat(g.freed, before.Claims)
 		if _, err := g.line.Decide(before); err != nil {
 			return nil, err
 		}
 	}
 	g.freed = nil
-	in, err := g.line.Decide(state)
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range g.inOrder() {
-		if in[w.ID] && !slices.Contains(g.let, w) {
-			g.let = append(g.let, w)
+	turns, free := map[*Launch]int{}, slices.Clone(l.free)
+	for {
+		g.extra = g.place(l, free, turns)
+		in, err := g.line.Decide(g.state(l))
+		if err != nil {
+			return nil, err
+		}
+		more := false
+		for _, w := range g.inOrder() {
+			if in[w.ID] && !slices.Contains(g.let, w) {
+				g.let = append(g.let, w)
+				more = true
+			}
+		}
+		if !more {
+			return turns, nil
 		}
 	}
-	return g.place(l), nil
+}
+
+// state is what the line is told.
+func (g *gpulab) state(l *lab) queue.State {
+	s := queue.State{Stock: []queue.Stock{{Kind: kind, GPUs: l.GPUs() + g.extra}}}
+	for _, list := range [][]*Launch{l.running, l.waiting} {
+		for _, w := range list {
+			s.Claims = append(s.Claims, g.claim(w))
+		}
+	}
+	return s
 }
 
 // inOrder are those who wait, the next one first.
@@ -194,21 +210,61 @@ func (g *gpulab) inOrder() []*Launch {
 }
 
 // place finds machines for those who have been let in, as gpulab admits launches:
-// where the fewest GPUs are left over. Whoever no machine has room for keeps what
-// they were given, and holds back nobody.
-func (g *gpulab) place(l *lab) map[*Launch]int {
-	turns, free := map[*Launch]int{}, slices.Clone(l.free)
+// where the fewest GPUs are left over. One is kept for whom none has room. It returns
+// how many GPUs more than there are the line is to give away.
+func (g *gpulab) place(l *lab, free []int, turns map[*Launch]int) (extra int) {
+	machines, kinds := map[string]int{}, map[string]string{}
+	for m, n := range free {
+		machines[node(m)], kinds[node(m)] = n, kind
+	}
+	kept, more := notebooks.Reserve(machines, kinds, g.seekers(turns))
+	g.keeps = map[int64]string{}
+	for launch, k := range kept {
+		g.keeps[launch] = k.Machine
+		machines[k.Machine] -= k.GPUs
+	}
 	for _, w := range g.let {
+		if _, has := turns[w]; has {
+			continue
+		}
 		at := -1
 		for m := range free {
-			at = closer(free, w.GPUs, at, m)
+			if n := machines[node(m)]; n >= w.GPUs && (at < 0 || n < machines[node(at)]) {
+				at = m
+			}
 		}
 		if at >= 0 {
+			machines[node(at)] -= w.GPUs
 			free[at] -= w.GPUs
 			turns[w] = at
 		}
 	}
-	return turns
+	return more[kind]
+}
+
+// seekers are those whose turn it is and who have no machine, and who is next.
+func (g *gpulab) seekers(turns map[*Launch]int) (list []notebooks.Seeker) {
+	add := func(w *Launch, granted bool) {
+		s := notebooks.Seeker{Launch: w.ID, GPUs: w.GPUs, Granted: granted}
+		for m, n := range g.lab.Machines {
+			if n >= w.GPUs {
+				s.Machines = append(s.Machines, node(m))
+			}
+		}
+		list = append(list, s)
+	}
+	for _, w := range g.let {
+		if _, has := turns[w]; !has {
+			add(w, true)
+		}
+	}
+	for _, w := range g.inOrder() {
+		if !slices.Contains(g.let, w) {
+			add(w, false)
+			break
+		}
+	}
+	return list
 }
 
 // pass lets the bubble's clock run until then, or until notebooks have been stopped.
@@ -273,7 +329,7 @@ func (g *gpulab) waiting(context.Context) (idle.Queue, error) {
 		if slices.ContainsFunc(q.Waiting, func(o idle.Waiting) bool { return o.Launch == w.ID }) {
 			continue
 		}
-		one := idle.Waiting{Launch: w.ID, Handle: handle(w.Person), GPUs: w.GPUs}
+		one := idle.Waiting{Launch: w.ID, Handle: handle(w.Person), GPUs: w.GPUs, Keeps: g.keeps[w.ID]}
 		for m, n := range g.lab.Machines {
 			if n >= w.GPUs {
 				one.Nodes = append(one.Nodes, node(m))
