@@ -165,6 +165,11 @@ func TestWhoServesWhom(t *testing.T) {
 	ben := func(launch int64, gpus int, nodes ...string) Waiting {
 		return Waiting{Launch: launch, Handle: "ben", GPUs: gpus, Nodes: nodes}
 	}
+	keeps := func(launch int64, gpus int, node string, nodes ...string) Waiting {
+		w := ben(launch, gpus, nodes...)
+		w.Keeps = node
+		return w
+	}
 	for name, c := range map[string]struct {
 		q    Queue
 		list []candidate
@@ -187,6 +192,12 @@ func TestWhoServesWhom(t *testing.T) {
 			[]candidate{{launch: 1, node: "a", gpus: 1, idle: 9}, {launch: 2, node: "a", gpus: 1, idle: 5}}, map[int64]int64{1: 9}},
 		"not enough comes together": {Queue{Waiting: []Waiting{ben(9, 2, "a", "b")}},
 			[]candidate{{launch: 1, node: "a", gpus: 1, idle: 9}, {launch: 2, node: "b", gpus: 1, idle: 5}}, nil},
+		"nobody goes for what is kept for another": {Queue{Free: map[string]int{"a": 1}, Waiting: []Waiting{keeps(8, 3, "a", "a"), ben(9, 1, "a")}},
+			[]candidate{{launch: 1, node: "a", gpus: 1, idle: 9}}, nil},
+		"what is kept serves nobody behind": {Queue{Free: map[string]int{"a": 1}, Waiting: []Waiting{keeps(8, 2, "a", "a"), ben(9, 1, "a", "b")}},
+			[]candidate{{launch: 1, node: "b", gpus: 1, idle: 9}}, map[int64]int64{1: 9}},
+		"the machine that is kept is full then": {Queue{Free: map[string]int{"a": 1}, Waiting: []Waiting{keeps(8, 2, "a", "a", "b"), ben(9, 1, "a")}},
+			[]candidate{{launch: 1, node: "a", gpus: 1, idle: 5}, {launch: 2, node: "a", gpus: 1, idle: 4}}, map[int64]int64{1: 8, 2: 9}},
 		"what is left over serves the next": {Queue{Waiting: []Waiting{ben(8, 1, "a"), ben(9, 1, "a")}},
 			[]candidate{{launch: 1, node: "a", gpus: 2, idle: 9}, {launch: 2, node: "a", gpus: 1, idle: 5}}, map[int64]int64{1: 8}},
 		"more is taken than there is": {Queue{Free: map[string]int{"a": -1}, Waiting: []Waiting{ben(9, 1, "a")}},

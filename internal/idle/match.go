@@ -18,13 +18,14 @@ type candidate struct {
 
 // match says which of the candidates serve whom: for those who wait, in their order, as few as it takes. Those that are
 // warned already come first, so that no warning wanders; then those that have been idle longest. Nobody is asked for a
-// GPU where one is free, and a machine on which not enough comes together loses none.
+// GPU where one is free, and a machine on which not enough comes together loses none; neither does one that is kept for
+// somebody else.
 func match(q Queue, list []candidate) map[int64]Waiting {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b candidate) int {
 		return cmp.Or(compareBool(b.anyway, a.anyway), compareBool(b.warned, a.warned), cmp.Compare(b.idle, a.idle), cmp.Compare(a.launch, b.launch))
 	})
-	free, taken := maps.Clone(q.Free), map[int64]Waiting{}
+	free, taken, shut := maps.Clone(q.Free), map[int64]Waiting{}, map[string]bool{}
 	if free == nil {
 		free = map[string]int{}
 	}
@@ -35,14 +36,17 @@ func match(q Queue, list []candidate) map[int64]Waiting {
 		var best []candidate
 		bestNode := ""
 		for _, node := range w.Nodes {
+			if shut[node] {
+				continue
+			}
 			some := enough(list, taken, node, w.GPUs-max(free[node], 0))
 			if some != nil && (best == nil || cost(some) < cost(best)) {
 				best, bestNode = some, node
 			}
 		}
 		if best == nil {
-			if w.Keeps != "" {
-				free[w.Keeps] -= w.GPUs // those behind it get what is more
+			if w.Keeps != "" { // and too little gets free there for it: so nothing would for those behind it
+				free[w.Keeps], shut[w.Keeps] = 0, true
 			}
 			continue
 		}

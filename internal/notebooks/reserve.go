@@ -22,7 +22,7 @@ type Kept struct {
 // free: what gets free there is its own from then on, so that all that it needs
 // comes together one day. What is free elsewhere does not help it and goes to those
 // behind it, as batch schedulers backfill. Of several machines the one with the most
-// free is kept, and of those the smallest.
+// free is kept.
 //
 // free are the GPUs that nobody has, by machine, and kinds the machines' kinds in the
 // line. The seekers come in their order: those whose turn it is, then the first of

@@ -7,7 +7,8 @@
 // has changed it, and may be lost without harm.
 //
 //   - a ResourceFlavor is GPUs of one kind, such as those of one model;
-//   - the Cohort "lab" has them all, as many as the pool lends out now;
+//   - the Cohort "lab" has them all, as many as the pool lends out now, or more while
+//     some who have been let in wait until a machine has enough at once;
 //   - a ClusterQueue is the line of those whom the same kinds will do: so one
 //     who waits for a rare one holds back nobody who wants another. Within it
 //     order is strict: by the priority of the launches, then who came first;

@@ -81,6 +81,7 @@ func TestPoolWithHomesOverNFS(t *testing.T) {
 	live(t, []chapter{
 		{"set up", p.setUpExport, true},
 		{"join", p.joinExport, true},
+		{"two GPUs at once", p.twoAtOnce, true},
 		{"a notebook on each", p.notebooks, true},
 		{"leave", p.leaveExport, false},
 	})
@@ -1428,7 +1429,7 @@ func (p *pool) joinExport(t *testing.T, a *appliance) {
 	}
 	standIn(a, p.node, "mount.nfs4", "nfs4", `echo "$@" >>/run/mount.calls; exec mount --bind `+p.shared+`/"${2##*/}" "$2"`)
 	p.before = p.node.Snapshot(a.ctx)
-	t.Log(p.node.MustGpulab(a.ctx, "join", p.code))
+	t.Log(p.node.MustGpulab(a.ctx, "join", p.code, "--simulated-gpus", "2"))
 	if got := p.node.MustRun(a.ctx, "cat", "/run/mount.calls"); strings.Count(got, "\n") != 2 ||
 		!strings.HasPrefix(got, lab.Address+":/var/lib/gpulab/homes /var/lib/gpulab/homes -o ") || !strings.Contains(got, "nfsvers=4.2") || !strings.Contains(got, "hard") {
 		t.Errorf("mounted with\n%s", got)
@@ -1449,6 +1450,65 @@ func (p *pool) joinExport(t *testing.T, a *appliance) {
 	if out := a.MustGpulab(a.ctx, "status"); !strings.Contains(out, "1 machine mounts them") {
 		t.Errorf("status:\n%s", out)
 	}
+}
+
+// twoAtOnce: the machine that has two GPUs is kept for a job that needs two at once,
+// and one behind it in the line runs where that is no help.
+func (p *pool) twoAtOnce(t *testing.T, a *appliance) {
+	l := newLaptopFor(t, a, a.browser.For(t).Tab(), adminHandle, "launch")
+	a.eventually(t, "Kueue knows of all GPUs", func() bool {
+		return a.MustGpulab(a.ctx, "kubectl", "get", "cohorts", "lab", "-o", `jsonpath={.spec.resourceGroups[*].flavors[*].resources[*].nominalQuota}`) == "3"
+	})
+	l.script(t, "long.sh", "until [ -e enough ]; do sleep 0.2; done\n")
+	job := func(name, gpus string) string { return l.submit(t, "--name", name, "--gpus", gpus, "long.sh") }
+	where := func() map[string]string {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Labels map[string]string }
+				Spec     struct{ NodeName string }
+				Status   struct{ Phase string }
+			}
+		}
+		if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-n", "user-"+adminHandle, "-o", "json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		on := map[string]string{}
+		for _, i := range list.Items {
+			if i.Status.Phase == "Running" {
+				on[i.Metadata.Labels["gpulab.dev/launch"]] = i.Spec.NodeName
+			}
+		}
+		return on
+	}
+	runs := func(number, on string) {
+		t.Helper()
+		a.eventually(t, "job "+number+" runs on "+on, func() bool { return where()[number] == on })
+	}
+	one := job("one", "1")
+	runs(one, p.head)
+	two, three := job("two", "1"), job("three", "1")
+	runs(two, nodeName)
+	runs(three, nodeName)
+	both := job("both", "2")
+	b := a.browser.For(t).Tab()
+	b.Open(pages + "/jobs/" + both)
+	b.WaitText("#job-state", "All 3 GPUs are in use. It is next in line.")
+	behind, last := job("behind", "1"), job("last", "1")
+	l.gpulab(t, 0, []string{"cancel", one})
+	runs(behind, p.head)
+	b.WaitText("#job-state", "Its turn has come. It waits until a machine has 2 GPUs free at once. What gets free on "+nodeName+" is kept for it.")
+	l.gpulab(t, 0, []string{"cancel", two})
+	b.WaitText("#job-state", "One of "+nodeName+" is kept for it; what gets free there comes to it.")
+	b.Pictures("job-keeps-a-machine")
+	waits := a.browser.For(t).Tab()
+	waits.Open(pages + "/jobs/" + last)
+	waits.WaitText("#job-state", "All 3 GPUs are in use, or kept for a launch before it that needs several at once.")
+	l.gpulab(t, 0, []string{"cancel", three})
+	runs(both, nodeName)
+	a.MustRun(a.ctx, "touch", a.homeOf(t, adminHandle)+"/enough")
+	b.WaitText("#job-state", "It has succeeded")
+	waits.WaitText("#job-state", "It has succeeded")
+	a.MustRun(a.ctx, "rm", a.homeOf(t, adminHandle)+"/enough")
 }
 
 // leaveExport: a machine that leaves has the homes no more, and they are whole.
