@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -148,29 +147,9 @@ func (r *Recorder) noteNode(n *node, s *gpu.Snapshot, wall time.Time) {
 		number := x.Index
 		r.noteAny(Event{
 			Node: name, UUID: tidy(x.UUID), Number: &number, Kind: EventXID, XID: min(x.XID, math.MaxInt64), First: at, Last: at,
-			Count: 1 + left[i], Detail: tidy(culprit(s, x)),
+			Count: 1 + left[i], Detail: tidy(x.Culprit()),
 		}, x.Earlier)
 	}
-}
-
-// culprit says which program an error is about, and who held the GPU then: the
-// program may have ended with it, and its number tells nobody whose it was.
-func culprit(s *gpu.Snapshot, x gpu.XIDEvent) string {
-	words := x.Culprit()
-	i := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == x.UUID })
-	if words == "" || x.Earlier || i < 0 {
-		return words
-	}
-	var people []string
-	for _, h := range s.GPUs[i].Holders {
-		if h.User != "" && !slices.Contains(people, h.User) {
-			people = append(people, h.User)
-		}
-	}
-	if len(people) == 0 {
-		return words
-	}
-	return words + " The GPU was held by " + strings.Join(people, " and ") + "."
 }
 
 // leftOut says for each event of a snapshot how many like it the probe counted

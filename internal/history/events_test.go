@@ -45,30 +45,6 @@ func TestXIDStorm(t *testing.T) {
 	}
 }
 
-// Who held the GPU is said of an error that names a program: its number alone tells
-// nobody whose it was once it has ended.
-func TestWhoHeldTheGPU(t *testing.T) {
-	for want, c := range map[string]struct {
-		holders []string
-		event   gpu.XIDEvent
-	}{
-		"It happened to python3 (process 4711). The GPU was held by ada.": {[]string{"ada"}, gpu.XIDEvent{XID: 31, PID: 4711, Program: "python3"}},
-		"It happened to process 4711. The GPU was held by ada and ben.":   {[]string{"ada", "ben", "ada"}, gpu.XIDEvent{XID: 31, PID: 4711}},
-		"It happened to python3 (process 4711).":                          {nil, gpu.XIDEvent{XID: 31, PID: 4711, Program: "python3"}},
-		"":                                                                {[]string{"ada"}, gpu.XIDEvent{XID: 79}},
-	} {
-		l := newLab(t)
-		s := snap(heldBy(idle(), c.holders...))
-		c.event.Time, c.event.UUID = l.wall, "GPU-a"
-		s.Events = []gpu.XIDEvent{c.event}
-		l.Add(s)
-		l.flush()
-		if list := l.events(EventFilter{}); len(list) != 1 || list[0].Detail != want {
-			t.Errorf("%+v, want %q", list, want)
-		}
-	}
-}
-
 // What the probe counted but did not pass on is of the kind there is most of.
 func TestEventsLeftOut(t *testing.T) {
 	l := newLab(t)

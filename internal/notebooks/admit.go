@@ -87,6 +87,9 @@ func shortage(free []NodeRoom, need Need) string {
 	gpu, memory, cpu := need.GPUs > 0, true, true
 	for _, n := range free {
 		if n.open().GPUs < need.GPUs || !n.fits(need) {
+			if n.fits(need) && n.Free.covers(need.Amount) {
+				return shortGPU // it would do, and is kept for another
+			}
 			continue
 		}
 		gpu = false

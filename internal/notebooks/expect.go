@@ -91,7 +91,7 @@ func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []
 		var at time.Time
 		var on string
 		for _, n := range nodes {
-			if !n.fits(need.Need) || need.keeps != "" && need.keeps != n.Name {
+			if !n.fits(need.Need) {
 				continue
 			}
 			if f := free[n.Name]; len(f) >= need.GPUs && (on == "" || f[need.GPUs-1].Before(at)) {

@@ -81,7 +81,7 @@ func choose(room Room, need Need, rules Placing) Placement {
 			open = append(open, n)
 		}
 	}
-	p.keepOff(room, need)
+	p.keepOff(room, need, open)
 	switch {
 	case need.Only != "":
 		p.Why = "Its home is on no other machine."
@@ -98,22 +98,16 @@ func choose(room Room, need Need, rules Placing) Placement {
 	return p
 }
 
-// keepOff leaves out machines whose free GPUs are kept for others, as long as there
-// are any besides.
-func (p *Placement) keepOff(room Room, need Need) {
-	some := p.Machines
-	if some == nil {
-		for _, n := range room.Nodes {
-			if n.fits(need) {
-				some = append(some, n.Name)
-			}
-		}
+// keepOff leaves only the machines that are open where another one would do whose
+// free GPUs are kept for others.
+func (p *Placement) keepOff(room Room, need Need, open []NodeRoom) {
+	kept := slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool { return n.Kept > 0 && n.fits(need) && n.open().GPUs < need.GPUs })
+	if need.GPUs == 0 || !kept || len(open) == 0 {
+		return
 	}
-	rest := slices.DeleteFunc(slices.Clone(some), func(name string) bool {
-		return slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool { return n.Name == name && n.Kept > 0 && n.open().GPUs < need.GPUs })
-	})
-	if need.GPUs > 0 && len(rest) > 0 && len(rest) < len(some) {
-		p.Machines = rest
+	p.Machines = nil
+	for _, n := range open {
+		p.Machines = append(p.Machines, n.Name)
 	}
 }
 
@@ -132,7 +126,7 @@ func (p *Placement) preferOf(open []NodeRoom, spread bool) {
 	}
 	best := open[0]
 	for _, n := range open[1:] {
-		if spread && n.Free.GPUs > best.Free.GPUs || !spread && n.Free.GPUs < best.Free.GPUs {
+		if has, least := n.open().GPUs, best.open().GPUs; spread && has > least || !spread && has < least {
 			best = n
 		}
 	}

@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -277,6 +279,7 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 		return false
 	}
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
+	slices.SortStableFunc(waiting, func(a, b Launch) int { return cmp.Compare(s.keptSince(a.ID), s.keptSince(b.ID)) })
 	queue := make([]candidate, len(waiting))
 	for i, l := range waiting {
 		queue[i].need = s.need(l)
@@ -416,12 +419,15 @@ func (s *Service) needOf(p Profile) Need {
 // reserved is what admitted launches will take that the cluster does not count yet.
 func (s *Service) reserved(all []Launch) []Need {
 	var list []Need
+	room := sync.OnceValue(s.room) // for the kinds of its GPUs
 	for _, l := range all {
 		if l.State != Starting {
 			continue
 		}
 		if p, ok := s.podOf(l); !ok || !p.Scheduled {
-			list = append(list, s.need(l))
+			need := s.need(l)
+			need.Granted, _ = s.granted(l, room())
+			list = append(list, need)
 		}
 	}
 	return list

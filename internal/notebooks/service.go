@@ -210,6 +210,7 @@ type Service struct {
 	shown       string            // what subscribers were last told of
 	expect      map[int64]string  // what jobs that give way bring, by the launch that waits
 	kept        map[int64]Kept    // by launch
+	keepers     []int64           // launches, see keptSince
 	first       map[int64]string  // launches that go first for their group, see goFirst
 	obstacles   map[string]string // by slug, see Obstacle
 	steps       sync.WaitGroup

@@ -27,7 +27,7 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 		return nil, nil, err
 	}
 	reserved := s.reserved(active) // before the room, as when launches are admitted
-	room := s.cfg.Cluster.Room()
+	room := s.room()
 	for _, n := range room.Nodes {
 		free[n.Name] = n.Free.GPUs
 	}
@@ -59,7 +59,9 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 			list = append(list, w)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Wanting) int { return cmp.Compare(s.turn(a.Launch), s.turn(b.Launch)) })
+	slices.SortStableFunc(list, func(a, b Wanting) int {
+		return cmp.Or(cmp.Compare(s.turn(a.Launch), s.turn(b.Launch)), cmp.Compare(s.keptSince(a.Launch.ID), s.keptSince(b.Launch.ID)))
+	})
 	return free, list, nil
 }
 

@@ -146,6 +146,8 @@ func waitWords(v verdict, room Room, position int) string {
 		return neverWords(v.need, room) + " It can never start like this: cancel it, or launch another notebook."
 	case !room.opens(v.need):
 		return "The machine that it needs is away. It starts when that is back."
+	case v.need.GPUs == 1 && v.granted && v.short == shortGPU:
+		return "Its turn has come. It waits until a machine that would do for it has a GPU free."
 	case v.need.GPUs > 0 && v.granted && v.short == shortGPU:
 		return fmt.Sprintf("Its turn has come. It waits until a machine has %s free at once.", gpuCount(v.need.GPUs)) + keptWords(v.kept, room)
 	case v.need.GPUs > 0 && v.granted:
@@ -235,8 +237,6 @@ func shortWords(v verdict, room Room) string {
 		return fmt.Sprintf("In use: %d of %d %s. Not lent out now: %d; the GPU page says why.", total-withheld-free, total, manyGPUs(room), withheld)
 	case v.short == shortGPU && v.need.GPUKind != (GPUKind{}):
 		return fmt.Sprintf("It asks for %s%s; all of that kind are in use.", gpuCount(v.need.GPUs), kindWords(v.need.GPUKind))
-	case v.short == shortGPU && v.kept.GPUs > 0:
-		return fmt.Sprintf("It asks for %s on one machine.", gpuCount(v.need.GPUs)) + keptWords(v.kept, room)
 	case v.short == shortGPU && free > 0 && free == kept:
 		return fmt.Sprintf("All %d %s are in use, or kept for a launch before it that needs several at once.", total, manyGPUs(room))
 	case v.short == shortGPU && free > 0:

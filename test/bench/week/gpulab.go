@@ -217,7 +217,7 @@ func (g *gpulab) place(l *lab, free []int, turns map[*Launch]int) (extra int) {
 	for m, n := range free {
 		machines[node(m)], kinds[node(m)] = n, kind
 	}
-	kept, more := notebooks.Reserve(machines, kinds, g.seekers(turns))
+	kept, more := notebooks.Reserve(notebooks.Stand{Free: machines, Kind: kinds}, g.seekers(turns))
 	g.keeps = map[int64]string{}
 	for launch, k := range kept {
 		g.keeps[launch] = k.Machine
@@ -242,10 +242,11 @@ func (g *gpulab) place(l *lab, free []int, turns map[*Launch]int) (extra int) {
 	return more[kind]
 }
 
-// seekers are those whose turn it is and who have no machine, and who is next.
+// seekers are those who wait and have been given no machine: whose turn it is, then
+// the others, the next one first.
 func (g *gpulab) seekers(turns map[*Launch]int) (list []notebooks.Seeker) {
-	add := func(w *Launch, granted bool) {
-		s := notebooks.Seeker{Launch: w.ID, GPUs: w.GPUs, Granted: granted}
+	add := func(w *Launch, granted, first bool) {
+		s := notebooks.Seeker{Launch: w.ID, GPUs: w.GPUs, Granted: granted, First: first, Keeps: g.keeps[w.ID]}
 		for m, n := range g.lab.Machines {
 			if n >= w.GPUs {
 				s.Machines = append(s.Machines, node(m))
@@ -255,13 +256,14 @@ func (g *gpulab) seekers(turns map[*Launch]int) (list []notebooks.Seeker) {
 	}
 	for _, w := range g.let {
 		if _, has := turns[w]; !has {
-			add(w, true)
+			add(w, true, false)
 		}
 	}
+	first := true
 	for _, w := range g.inOrder() {
 		if !slices.Contains(g.let, w) {
-			add(w, false)
-			break
+			add(w, false, first)
+			first = false
 		}
 	}
 	return list
