@@ -38,7 +38,7 @@ type verdict struct {
 func admit(room Room, reserved []Need, queue []candidate) []verdict {
 	free := slices.Clone(room.Nodes)
 	for _, r := range reserved {
-		place(free, r)
+		book(free, r)
 	}
 	verdicts := make([]verdict, len(queue))
 	held := false
@@ -80,6 +80,24 @@ func place(free []NodeRoom, need Need) bool {
 	}
 	free[best].Free = free[best].Free.minus(need.Amount)
 	return true
+}
+
+// book takes need from the machine that an admitted launch most likely gets: not from
+// what is kept for others, unless nothing else is left.
+func book(free []NodeRoom, need Need) {
+	if place(free, need) {
+		return
+	}
+	kept := make([]int, len(free))
+	for i := range free {
+		kept[i], free[i].Kept = free[i].Kept, 0
+	}
+	anywhere := need
+	anywhere.Only = ""
+	_ = place(free, need) || place(free, anywhere)
+	for i := range free {
+		free[i].Kept = min(kept[i], max(free[i].Free.GPUs, 0))
+	}
 }
 
 // shortage names the first thing that no node has enough of.

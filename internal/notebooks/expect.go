@@ -72,7 +72,7 @@ type tenure struct {
 func expected(now time.Time, room Room, reserved []Need, held []tenure, queue []wish) []time.Time {
 	nodes := slices.Clone(room.Nodes)
 	for _, r := range reserved {
-		place(nodes, r)
+		book(nodes, r)
 	}
 	free := map[string][]time.Time{} // by machine: from when on each of its GPUs is
 	for _, n := range nodes {

@@ -25,27 +25,29 @@ type Line interface {
 	Changes() <-chan struct{}
 }
 
-// keepLine tells the line of the pool and of the launches. extra are GPUs by kind
-// that it is to give away besides.
-func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, extra map[string]int) {
+// keepLine tells the line of the pool and of the launches, and notes what is kept for
+// whom. reserved are launches that are admitted, and not in the room yet.
+func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, reserved []Need) {
 	state := queue.State{Stock: stock(active, room)}
-	for i := range state.Stock {
-		state.Stock[i].GPUs += extra[state.Stock[i].Kind]
-	}
+	var seekers []Seeker
 	first := s.firstByShare(ctx, active)
 	s.mu.Lock()
 	s.first = first
 	s.mu.Unlock()
 	for _, l := range active {
-		if l.GPUs == 0 || l.State == Waiting && !s.mayQueue(l, room) {
+		if l.GPUs == 0 {
 			continue
 		}
 		need := s.need(l)
+		if l.State == Waiting && !s.mayQueue(l, need, room) {
+			continue
+		}
 		c := queue.Claim{
 			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs, Turn: turnsOf(l),
 			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
 		}
 		if l.State == Waiting {
+			seekers = append(seekers, s.seeker(l, need, room))
 			_, goesFirst := first[l.ID]
 			c.Priority = s.priority(ctx, l, goesFirst)
 			if c.Unready = !s.look(l.ID).housed; c.Unready {
@@ -59,6 +61,10 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, extr
 			c.On = room.machines()[n].Kind
 		}
 		state.Claims = append(state.Claims, c)
+	}
+	extra := s.keep(s.stand(active, room, reserved), seekers)
+	for i := range state.Stock {
+		state.Stock[i].GPUs += extra[state.Stock[i].Kind]
 	}
 	s.cfg.Line.Keep(state)
 }
@@ -76,9 +82,9 @@ func turnsOf(l Launch) int {
 
 // mayQueue tells whether a waiting launch belongs in the line now: not one that
 // no open machine could take, or that cannot work here. It would hold up the rest.
-func (s *Service) mayQueue(l Launch, room Room) bool {
+func (s *Service) mayQueue(l Launch, need Need, room Room) bool {
 	_, known := s.profile(l.Profile)
-	return known && s.unable(l.Profile) == "" && room.opens(s.need(l))
+	return known && s.unable(l.Profile) == "" && room.opens(need)
 }
 
 // house makes the namespace that a launch waits in. Many of one person's come

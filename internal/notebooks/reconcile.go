@@ -151,7 +151,7 @@ func (s *Service) pass(ctx context.Context) time.Duration {
 	s.endStrays(ctx, list)
 	s.stopServices(ctx, list)
 	inLine := s.letIn(ctx, list)
-	s.keepLine(ctx, inLine, room, s.keep(room, reserved, inLine))
+	s.keepLine(ctx, inLine, room, reserved)
 	s.noteKept(&room)
 	next := s.patience.idle
 	if len(inLine) < len(list) {
@@ -279,7 +279,8 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 		return false
 	}
 	waiting = slices.DeleteFunc(slices.Clone(waiting), func(l Launch) bool { return s.profileGone(ctx, l) || s.blocked(l) })
-	slices.SortStableFunc(waiting, func(a, b Launch) int { return cmp.Compare(s.keptSince(a.ID), s.keptSince(b.ID)) })
+	since := s.keptSince()
+	slices.SortStableFunc(waiting, func(a, b Launch) int { return cmp.Compare(since(a.ID), since(b.ID)) })
 	queue := make([]candidate, len(waiting))
 	for i, l := range waiting {
 		queue[i].need = s.need(l)
@@ -427,6 +428,9 @@ func (s *Service) reserved(all []Launch) []Need {
 		if p, ok := s.podOf(l); !ok || !p.Scheduled {
 			need := s.need(l)
 			need.Granted, _ = s.granted(l, room())
+			if need.Only == "" && len(l.Placement.Prefer) == 1 {
+				need.Only = l.Placement.Prefer[0]
+			}
 			list = append(list, need)
 		}
 	}

@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -54,48 +55,54 @@ func Reserve(stand Stand, seekers []Seeker) (kept map[int64]Kept, extra map[stri
 		open[machine] = max(gpus, 0)
 	}
 	kept, extra = map[int64]Kept{}, map[string]int{}
+	soon, promised := maps.Clone(stand.Soon), map[string]int{}
+	if soon == nil {
+		soon = map[string]int{}
+	}
 	for _, s := range seekers {
 		if !s.Granted {
 			continue
 		}
-		if at := closest(open, s); at != "" {
-			open[at] -= s.GPUs
-			continue
-		}
-		at := s.near(open, stand.Soon)
+		at, has := closest(open, s), s.GPUs
 		if at == "" {
-			continue
+			if at = s.near(open, soon, promised); at == "" {
+				continue
+			}
+			if has = 0; s.GPUs > 1 {
+				has = open[at]
+				kept[s.Launch] = Kept{at, has}
+			}
+			soon[at] = max(0, soon[at]-(s.GPUs-has))
+			extra[stand.Kind[at]] += s.GPUs - has
 		}
-		has := 0
+		open[at] -= has
 		if s.GPUs > 1 {
-			has, open[at] = open[at], 0
-			kept[s.Launch] = Kept{at, has}
+			promised[at] += s.GPUs
 		}
-		extra[stand.Kind[at]] += s.GPUs - has
 	}
 	waits := slices.DeleteFunc(slices.Clone(seekers), func(s Seeker) bool { return s.Granted })
 	if !slices.ContainsFunc(waits, func(s Seeker) bool { return closest(open, s) != "" }) {
 		return kept, map[string]int{}
 	}
+	left := map[string]int{}
+	for machine, gpus := range open {
+		left[stand.Kind[machine]] += gpus
+	}
 	raised := map[string]bool{}
 	for _, s := range waits {
-		if !s.First || s.Yields || closest(open, s) != "" {
+		at := s.near(open, nil, promised)
+		kind := stand.Kind[at]
+		// Where enough of a kind is free, the line lets it in by itself.
+		if !s.First || s.Yields || at == "" || raised[kind] || slices.ContainsFunc(s.Machines, func(m string) bool { return left[stand.Kind[m]] >= s.GPUs }) {
 			continue
 		}
-		at := s.near(open, nil)
-		kind, left := stand.Kind[at], 0
-		for machine, gpus := range open {
-			if stand.Kind[machine] == kind {
-				left += gpus
-			}
-		}
+		line := s.line(stand)
 		behind := func(o Seeker) bool {
-			return o.Launch != s.Launch && o.line(stand) == s.line(stand) &&
-				slices.ContainsFunc(o.Machines, func(m string) bool { return m != at && open[m] >= o.GPUs })
+			return o.Launch != s.Launch && slices.ContainsFunc(o.Machines, func(m string) bool { return m != at && open[m] >= o.GPUs }) && o.line(stand) == line
 		}
-		if at != "" && left < s.GPUs && !raised[kind] && slices.ContainsFunc(waits, behind) {
+		if slices.ContainsFunc(waits, behind) {
 			raised[kind] = true
-			extra[kind] += s.GPUs - left
+			extra[kind] += s.GPUs - left[kind]
 		}
 	}
 	return kept, extra
@@ -112,15 +119,21 @@ func closest(open map[string]int, s Seeker) string {
 	return best
 }
 
-// near is the machine that is kept for it, "" for none.
-func (s Seeker) near(open, soon map[string]int) string {
-	best := ""
+// near is the machine that is kept for it, "" for none: the one that has all it needs
+// soon, the one that was kept before, or the one with the most free; and rather one
+// that is promised to nobody before it.
+func (s Seeker) near(open, soon, promised map[string]int) string {
+	best, most := "", 0
 	for _, m := range s.Machines {
-		switch {
-		case open[m]+soon[m] >= s.GPUs:
-			return m
-		case best == "" || m == s.Keeps || best != s.Keeps && open[m] > open[best]:
-			best = m
+		worth := open[m] - promised[m]
+		if promised[m] == 0 && m == s.Keeps {
+			worth += 1 << 20
+		}
+		if open[m]+soon[m] >= s.GPUs {
+			worth += 1 << 21
+		}
+		if best == "" || worth > most {
+			best, most = m, worth
 		}
 	}
 	return best
@@ -136,65 +149,69 @@ func (s Seeker) line(stand Stand) string {
 	return strings.Join(slices.Compact(kinds), "\n")
 }
 
-// keep notes what is kept for whom now, and returns what the line is to give away
-// of each kind besides what there is.
-func (s *Service) keep(room Room, reserved []Need, active []Launch) (extra map[string]int) {
-	stand := Stand{Free: map[string]int{}, Soon: map[string]int{}, Kind: map[string]string{}}
+// stand is what the machines of the room have.
+func (s *Service) stand(active []Launch, room Room, reserved []Need) Stand {
+	st := Stand{Free: map[string]int{}, Soon: map[string]int{}, Kind: map[string]string{}}
 	machines := slices.Clone(room.Nodes)
-	for i := range machines {
-		machines[i].Kept = 0
-	}
 	for _, need := range reserved {
-		place(machines, need)
+		book(machines, need)
 	}
 	for _, n := range machines {
-		stand.Free[n.Name], stand.Kind[n.Name] = n.Free.GPUs, n.Kind
+		st.Free[n.Name], st.Kind[n.Name] = n.Free.GPUs, n.Kind
 	}
-	var seekers []Seeker
 	for i := range active {
-		l := active[i]
-		if p, ok := s.podOf(l); l.State == Stopping && l.GPUs > 0 && ok && !p.Finished {
-			stand.Soon[p.Node] += p.GPUs
-		}
-		if !l.WaitsForGPU() || !s.mayQueue(l, room) {
-			continue
-		}
-		standing, need := s.cfg.Line.Standing(l.ID), s.need(l)
-		need.Granted, _ = s.granted(l, room)
-		one := Seeker{Launch: l.ID, GPUs: l.GPUs, Granted: standing.Admitted, First: standing.Position == 1, Yields: s.offers(l), Keeps: s.keptFor(l.ID).Machine}
-		for _, n := range room.Nodes {
-			if n.fits(need) {
-				one.Machines = append(one.Machines, n.Name)
+		if l := active[i]; l.State == Stopping && l.GPUs > 0 {
+			if p, ok := s.podOf(l); ok && !p.Finished {
+				st.Soon[p.Node] += p.GPUs
 			}
 		}
-		seekers = append(seekers, one)
 	}
-	slices.SortStableFunc(seekers, func(a, b Seeker) int { return cmp.Compare(s.keptSince(a.Launch), s.keptSince(b.Launch)) })
+	return st
+}
+
+// seeker is a launch that waits for GPUs.
+func (s *Service) seeker(l Launch, need Need, room Room) Seeker {
+	standing := s.cfg.Line.Standing(l.ID)
+	need.Granted, _ = s.granted(l, room)
+	one := Seeker{Launch: l.ID, GPUs: l.GPUs, Granted: standing.Admitted, First: standing.Position == 1, Yields: s.offers(l), Keeps: s.keptFor(l.ID).Machine}
+	for _, n := range room.Nodes {
+		if n.fits(need) {
+			one.Machines = append(one.Machines, n.Name)
+		}
+	}
+	return one
+}
+
+// keep notes what is kept for whom now, and returns what the line is to give away
+// of each kind besides what there is.
+func (s *Service) keep(stand Stand, seekers []Seeker) (extra map[string]int) {
+	since := s.keptSince()
+	slices.SortStableFunc(seekers, func(a, b Seeker) int { return cmp.Compare(since(a.Launch), since(b.Launch)) })
 	kept, extra := Reserve(stand, seekers)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept = kept
-	// In the order in which they came to it: one that has room now goes before others still.
-	s.keepers = slices.DeleteFunc(s.keepers, func(launch int64) bool {
-		return !slices.ContainsFunc(seekers, func(o Seeker) bool { return o.Launch == launch && o.Granted })
-	})
+	// One that has room now goes before others until it has started.
+	var keepers []int64
 	for _, one := range seekers {
-		if _, has := kept[one.Launch]; has && !slices.Contains(s.keepers, one.Launch) {
-			s.keepers = append(s.keepers, one.Launch)
+		if _, has := kept[one.Launch]; has || one.Granted && slices.Contains(s.keepers, one.Launch) {
+			keepers = append(keepers, one.Launch)
 		}
 	}
+	s.keepers = keepers
 	return extra
 }
 
 // keptSince orders launches: those for whom a machine is kept, or was until it had
 // room for them, in the order in which they came to it, and then all others.
-func (s *Service) keptSince(launch int64) int {
+func (s *Service) keptSince() func(launch int64) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := slices.Index(s.keepers, launch); i >= 0 {
-		return i
+	rank := map[int64]int{}
+	for i, launch := range s.keepers {
+		rank[launch] = i - len(s.keepers)
 	}
-	return len(s.keepers)
+	return func(launch int64) int { return rank[launch] }
 }
 
 // keptOn counts the free GPUs of each machine that are kept for launches that need

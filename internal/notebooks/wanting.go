@@ -59,8 +59,9 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 			list = append(list, w)
 		}
 	}
+	since := s.keptSince()
 	slices.SortStableFunc(list, func(a, b Wanting) int {
-		return cmp.Or(cmp.Compare(s.turn(a.Launch), s.turn(b.Launch)), cmp.Compare(s.keptSince(a.Launch.ID), s.keptSince(b.Launch.ID)))
+		return cmp.Or(cmp.Compare(s.turn(a.Launch), s.turn(b.Launch)), cmp.Compare(since(a.Launch.ID), since(b.Launch.ID)))
 	})
 	return free, list, nil
 }
@@ -89,5 +90,5 @@ func roomiest(room Room, free map[string]int, need Need) string {
 	if len(fits) == 0 {
 		return ""
 	}
-	return slices.MaxFunc(fits, func(a, b NodeRoom) int { return cmp.Compare(free[a.Name], free[b.Name]) }).Name
+	return slices.MaxFunc(fits, func(a, b NodeRoom) int { return cmp.Compare(free[a.Name]-a.Kept, free[b.Name]-b.Kept) }).Name
 }
