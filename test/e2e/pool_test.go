@@ -1493,6 +1493,7 @@ func (p *pool) twoAtOnce(t *testing.T, a *appliance) {
 	b := a.browser.For(t).Tab()
 	b.Open(pages + "/jobs/" + both)
 	b.WaitText("#job-state", "All 3 GPUs are in use. It is next in line.")
+	time.Sleep(1100 * time.Millisecond) // Kueue tells who came first by the second
 	behind := job("behind", "1")
 	l.gpulab(t, 0, []string{"cancel", one})
 	runs(behind, p.head)
