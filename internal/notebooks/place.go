@@ -66,11 +66,7 @@ func (n Need) aside() bool { return n.NoGPUs || len(n.Barred) > 0 || len(n.Lacki
 func choose(room Room, need Need, rules Placing) Placement {
 	var p Placement
 	if need.ruled() || need.Granted != "" {
-		for _, n := range slices.Concat(room.Nodes, room.Cordoned) {
-			if n.fits(need) {
-				p.Machines = append(p.Machines, n.Name)
-			}
-		}
+		p.Machines = fitting(slices.Concat(room.Nodes, room.Cordoned), need)
 	}
 	if len(room.Nodes) < 2 {
 		return p
@@ -105,10 +101,7 @@ func (p *Placement) keepOff(room Room, need Need, open []NodeRoom) {
 	if need.GPUs == 0 || !kept || len(open) == 0 {
 		return
 	}
-	p.Machines = nil
-	for _, n := range open {
-		p.Machines = append(p.Machines, n.Name)
-	}
+	p.Machines = fitting(open, need)
 }
 
 // preferOf takes the machine with the fewest free GPUs, or the most.

@@ -90,17 +90,16 @@ func Reserve(stand Stand, seekers []Seeker) (kept map[int64]Kept, extra map[stri
 	}
 	raised := map[string]bool{}
 	for _, s := range waits {
-		at := s.near(open, nil, promised)
-		kind := stand.Kind[at]
 		// Where enough of a kind is free, the line lets it in by itself.
-		if !s.First || s.Yields || at == "" || raised[kind] || slices.ContainsFunc(s.Machines, func(m string) bool { return left[stand.Kind[m]] >= s.GPUs }) {
+		if !s.First || s.Yields || slices.ContainsFunc(s.Machines, func(m string) bool { return left[stand.Kind[m]] >= s.GPUs }) {
 			continue
 		}
-		line := s.line(stand)
+		at, line := s.near(open, nil, promised), s.line(stand)
+		kind := stand.Kind[at]
 		behind := func(o Seeker) bool {
 			return o.Launch != s.Launch && slices.ContainsFunc(o.Machines, func(m string) bool { return m != at && open[m] >= o.GPUs }) && o.line(stand) == line
 		}
-		if slices.ContainsFunc(waits, behind) {
+		if at != "" && !raised[kind] && slices.ContainsFunc(waits, behind) {
 			raised[kind] = true
 			extra[kind] += s.GPUs - left[kind]
 		}
@@ -151,20 +150,13 @@ func (s Seeker) line(stand Stand) string {
 
 // stand is what the machines of the room have.
 func (s *Service) stand(active []Launch, room Room, reserved []Need) Stand {
-	st := Stand{Free: map[string]int{}, Soon: map[string]int{}, Kind: map[string]string{}}
+	st := Stand{Free: map[string]int{}, Soon: s.ending(active), Kind: map[string]string{}}
 	machines := slices.Clone(room.Nodes)
 	for _, need := range reserved {
 		book(machines, need)
 	}
 	for _, n := range machines {
 		st.Free[n.Name], st.Kind[n.Name] = n.Free.GPUs, n.Kind
-	}
-	for i := range active {
-		if l := active[i]; l.State == Stopping && l.GPUs > 0 {
-			if p, ok := s.podOf(l); ok && !p.Finished {
-				st.Soon[p.Node] += p.GPUs
-			}
-		}
 	}
 	return st
 }
@@ -173,13 +165,10 @@ func (s *Service) stand(active []Launch, room Room, reserved []Need) Stand {
 func (s *Service) seeker(l Launch, need Need, room Room) Seeker {
 	standing := s.cfg.Line.Standing(l.ID)
 	need.Granted, _ = s.granted(l, room)
-	one := Seeker{Launch: l.ID, GPUs: l.GPUs, Granted: standing.Admitted, First: standing.Position == 1, Yields: s.offers(l), Keeps: s.keptFor(l.ID).Machine}
-	for _, n := range room.Nodes {
-		if n.fits(need) {
-			one.Machines = append(one.Machines, n.Name)
-		}
+	return Seeker{
+		Launch: l.ID, GPUs: l.GPUs, Machines: fitting(room.Nodes, need), Granted: standing.Admitted, First: standing.Position == 1,
+		Yields: s.offers(l), Keeps: s.keptFor(l.ID).Machine,
 	}
-	return one
 }
 
 // keep notes what is kept for whom now, and returns what the line is to give away

@@ -102,6 +102,16 @@ func (r Room) opens(need Need) bool {
 	return slices.ContainsFunc(r.Nodes, func(n NodeRoom) bool { return n.fits(need) })
 }
 
+// fitting are those of these machines that would do for it, by their names.
+func fitting(machines []NodeRoom, need Need) (names []string) {
+	for _, n := range machines {
+		if n.fits(need) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
 // called is what a machine is shown as.
 func (r Room) called(machine string) string {
 	for _, n := range r.machines() {

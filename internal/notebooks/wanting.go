@@ -31,12 +31,8 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 	for _, n := range room.Nodes {
 		free[n.Name] = n.Free.GPUs
 	}
-	for i := range active {
-		if l := &active[i]; l.State == Stopping && l.GPUs > 0 {
-			if p, ok := s.podOf(*l); ok && !p.Finished {
-				free[p.Node] += p.GPUs
-			}
-		}
+	for machine, gpus := range s.ending(active) {
+		free[machine] += gpus
 	}
 	for _, n := range reserved {
 		if at := roomiest(room, free, n); at != "" {
@@ -50,11 +46,7 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 		}
 		w, need := Wanting{Launch: l, Keeps: s.keptFor(l.ID).Machine}, s.need(l)
 		need.Granted, _ = s.granted(l, room)
-		for _, n := range room.Nodes {
-			if n.fits(need) {
-				w.Machines = append(w.Machines, n.Name)
-			}
-		}
+		w.Machines = fitting(room.Nodes, need)
 		if len(w.Machines) > 0 {
 			list = append(list, w)
 		}
@@ -64,6 +56,19 @@ func (s *Service) Wanting(ctx context.Context) (free map[string]int, list []Want
 		return cmp.Or(cmp.Compare(s.turn(a.Launch), s.turn(b.Launch)), cmp.Compare(since(a.Launch.ID), since(b.Launch.ID)))
 	})
 	return free, list, nil
+}
+
+// ending counts the GPUs of each machine whose launches are about to give them back.
+func (s *Service) ending(active []Launch) map[string]int {
+	gpus := map[string]int{}
+	for i := range active {
+		if l := &active[i]; l.State == Stopping && l.GPUs > 0 {
+			if p, ok := s.podOf(*l); ok && !p.Finished {
+				gpus[p.Node] += p.GPUs
+			}
+		}
+	}
+	return gpus
 }
 
 // turn counts a launch's place in its line from 1. It is 0 for one whose turn has

@@ -223,18 +223,20 @@ func (g *gpulab) place(l *lab, free []int, turns map[*Launch]int) (extra int) {
 		g.keeps[launch] = k.Machine
 		machines[k.Machine] -= k.GPUs
 	}
+	open := slices.Clone(free) // for those for whom nothing is kept
+	for m := range open {
+		open[m] = machines[node(m)]
+	}
 	for _, w := range g.let {
 		if _, has := turns[w]; has {
 			continue
 		}
 		at := -1
-		for m := range free {
-			if n := machines[node(m)]; n >= w.GPUs && (at < 0 || n < machines[node(at)]) {
-				at = m
-			}
+		for m := range open {
+			at = closer(open, w.GPUs, at, m)
 		}
 		if at >= 0 {
-			machines[node(at)] -= w.GPUs
+			open[at] -= w.GPUs
 			free[at] -= w.GPUs
 			turns[w] = at
 		}
