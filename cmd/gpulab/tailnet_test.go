@@ -206,22 +206,28 @@ func TestSharedVisitor(t *testing.T) {
 	l := tailnetLab(t, "tailnet:\n  signIn: require\n  allow:\n    - {login: nobody@example.org, role: member}\n")
 	now := l.join(t, control)
 	laptop := control.Visit(t, "laptop")
-	page := func(path string) (int, string) {
-		return l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodGet, path)
-	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		// The machine tells about itself at the same time, and takes it back then.
-		n := control.Named("laptop")
-		hi := n.Hostinfo.AsStruct()
-		hi.ShareeNode = true
-		n.Hostinfo = hi.View()
-		control.UpdateNode(n)
-		if v, err := l.tailnet.Visitor(t.Context(), net.JoinHostPort(laptop.Address, "40000")); err == nil && v.Shared {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("%+v, %v", v, err)
+	// The machine tells about itself now and then, and takes it back by that.
+	shared := func() {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+			n := control.Named("laptop")
+			hi := n.Hostinfo.AsStruct()
+			hi.ShareeNode = true
+			n.Hostinfo = hi.View()
+			control.UpdateNode(n)
+			if v, err := l.tailnet.Visitor(t.Context(), net.JoinHostPort(laptop.Address, "40000")); err == nil && v.Shared {
+				return
+			} else if time.Now().After(end) {
+				t.Fatalf("%+v, %v", v, err)
+			}
 		}
 	}
+	page := func(path string) (int, string) {
+		t.Helper()
+		shared()
+		return l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodGet, path)
+	}
+	shared()
 	for _, path := range []string{"/", "/login", "/joint", "/api/v1/me"} {
 		if status, text := page(path); status != http.StatusForbidden || !strings.Contains(text, "open that here") {
 			t.Errorf("%s: %d %s", path, status, text)

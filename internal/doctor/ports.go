@@ -48,15 +48,20 @@ func probePorts(h host, opts Options) []Finding {
 	return findings
 }
 
-// owner returns the program that holds one of the sockets, gpulab if it does. A
-// socket may be held by a program we cannot look into, or by none any more.
+// owner returns the program that holds one of the sockets, gpulab if it does, and of
+// several the one that was there first: its children only have the socket from it, and
+// systemd keeps it for a service. A socket may be held by a program we cannot look
+// into, or by none any more.
 func (h host) owner(processes []process, inodes map[string]bool, dataDir string) (owner process, known bool) {
 	for _, p := range processes {
-		if p.holds(h.root, inodes) {
+		if !p.holds(h.root, inodes) {
+			continue
+		}
+		if p.ours(dataDir) {
+			return p, true
+		}
+		if !known || owner.pid == 1 || p.pid != 1 && p.pid < owner.pid {
 			owner, known = p, true
-			if p.ours(dataDir) {
-				break
-			}
 		}
 	}
 	return owner, known
