@@ -520,6 +520,32 @@ func TestSaveThatArrives(t *testing.T) {
 	}
 }
 
+// So it is for the save because of a run, into which the server then writes what the cell prints.
+func TestSaveOfRunThatArrives(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "run.ipynb", "import time\ntime.sleep(3)\nprint(6 * 7)", "")
+	b := j.browser(t)
+	j.open(b, "run.ipynb")
+	focusCell(b, 0)
+	b.Press(kb.End, kb.ModifierCtrl)
+	b.Type("  # typed")
+	j.last.Store(true)
+	runCells(b, 1)
+	has := func(cells []fileCell) bool {
+		noQuestion(b)
+		return cells[0].text() == "42\n" && strings.Contains(fmt.Sprint(cells[0].Source), "# typed")
+	}
+	j.within(t, time.Minute, "the file has what was printed meanwhile", "run.ipynb", has)
+	j.cut.Store(false)
+	b.WaitFor("the output", shown(0)+` === "42\n"`)
+	focusCell(b, 1)
+	b.Type("# typed, too")
+	b.Press("s", kb.ModifierCtrl)
+	j.within(t, time.Minute, "the file has it all", "run.ipynb", func(cells []fileCell) bool {
+		return has(cells) && fmt.Sprint(cells[1].Source) == "[# typed, too]"
+	})
+}
+
 // A save may look at the file while the lab is started anew, and get its answer when the server has written what was
 // printed meanwhile: it begins anew, and nobody is asked which version is right.
 func TestSaveThatWaits(t *testing.T) {
@@ -550,6 +576,36 @@ func TestSaveThatWaits(t *testing.T) {
 		noQuestion(b)
 		return cells[0].text() == lines(40) && fmt.Sprint(cells[1].Source) == "[# typed]"
 	})
+}
+
+// A save may find that the kernel's connection does not come back for longer than it waits: what the server has written
+// until then is taken over all the same, and nobody is asked which version is right.
+func TestSaveWithoutKernel(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "deaf.ipynb", "import time\nfor i in range(20):\n    print('line', i + 1, flush=True)\n    time.sleep(0.5)", "")
+	b := j.browser(t)
+	j.open(b, "deaf.ipynb")
+	runCells(b, 1)
+	b.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
+	time.Sleep(6 * time.Second) // the save because of the run is over
+	focusCell(b, 1)
+	b.Type("# typed")
+	j.dropKernels()
+	j.within(t, time.Minute, "the file has what was printed meanwhile", "deaf.ipynb", func(cells []fileCell) bool {
+		return strings.Contains(cells[0].text(), "line 20\n")
+	})
+	b.Press("s", kb.ModifierCtrl)
+	both := func(cells []fileCell) bool {
+		noQuestion(b)
+		return cells[0].text() == lines(20) && fmt.Sprint(cells[1].Source) == "[# typed]"
+	}
+	j.within(t, time.Minute, "the file has both", "deaf.ipynb", both)
+	j.deaf.Store(false)
+	b.WaitFor("the kernel", `/\| Idle/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
+	time.Sleep(4 * time.Second) // what the server held back for the page has come, and what it has of it otherwise
+	b.WaitFor("every line once", fmt.Sprintf(`%s === %q`, shown(0), lines(20)))
+	b.Press("s", kb.ModifierCtrl)
+	j.within(t, time.Minute, "the file has both once more", "deaf.ipynb", both)
 }
 
 // While the lab does not answer, is starting, or has stopped the notebook, the page says so

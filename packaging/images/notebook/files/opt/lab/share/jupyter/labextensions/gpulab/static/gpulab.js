@@ -98,6 +98,7 @@
   const sent = new Map(); // path → what its save has sent, which may have arrived without the page knowing
   let back; // a promise that the server answers again; undefined while it does
   let read; // gets a file as JupyterLab does, and waits while the server does not answer
+  const same = (a, b) => new Date(a).getTime() === new Date(b).getTime(); // of times as the server writes them
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
   const troubles = {
@@ -268,6 +269,7 @@
       this.taken = new Set(); // runs whose outputs this page gets from the server only
       this.lost = this.connected = this.asking = false;
       this.behind = false; // was cut off, and may not have what the server has written since
+      this.last = null; // when the server itself last wrote the file, if nobody has since
       this.saved = 0;
       const session = this.context.sessionContext;
       session.connectionStatusChanged.connect((_, status) => {
@@ -322,9 +324,16 @@
       }, wait);
     }
 
+    // What this page may not have; again says that it will ask for the same once more.
+    async missed(again = false) {
+      const answer = await this.request(`gpulab/outputs?path=${encodeURIComponent(this.context.localPath)}&since=${this.since}${again ? "&again=1" : ""}`);
+      this.last = answer.last;
+      return answer;
+    }
+
     async ask() {
       if (this.panel.isDisposed || !this.context.isReady || this.context.model.collaborative) return;
-      const answer = await this.request(`gpulab/outputs?path=${encodeURIComponent(this.context.localPath)}&since=${this.since}`);
+      const answer = await this.missed();
       const mine = (run) => run.session === this.me() && !this.taken.has(run.run);
       if (this.lost) {
         this.lost = false;
@@ -349,20 +358,32 @@
 
     // Waits until a page that was cut off has what the server has written, if there is a
     // kernel to connect to. By itself JupyterLab tries that after up to a minute; here it
-    // has ever more time for it, too.
+    // has ever more time for it, too. What the server has when that takes too long, or there
+    // is no kernel any more, is taken over without.
     async caughtUp() {
       const ends = Date.now() + patience;
       for (let step = 1000, next = 0; this.behind && Date.now() < ends; await pause(100)) {
         const kernel = this.context.sessionContext.session?.kernel;
-        if (!kernel || kernel.status === "dead") return;
+        if (!kernel || kernel.status === "dead") break;
         if (kernel.connectionStatus === "connected" || Date.now() < next) continue;
         kernel.reconnect().catch(() => {});
         next = Date.now() + (step *= 2);
       }
+      if (!this.behind || !this.context.isReady || this.context.model.collaborative) return;
+      try {
+        // Once more when the kernel is connected: then comes what the server held back of
+        // what it said, too.
+        const answer = await this.missed(true);
+        await this.catchUp(answer, answer.runs);
+        for (const run of answer.runs) if (run.ended && run.outputs) this.show(run);
+      } catch {
+        // The save that comes now says why.
+      }
     }
 
     // A save that was cut off may have arrived. Then what is in the file is this page's,
-    // and JupyterLab need not ask which version is right.
+    // or what the server has written into that, and JupyterLab need not ask which version
+    // is right.
     async arrived() {
       const { path } = this.context;
       if (!sent.has(path)) return;
@@ -371,12 +392,14 @@
         if (!value || typeof value !== "object") return value;
         return Object.fromEntries(Object.entries(value).sort().map(([name, part]) => [name, plain(part)]));
       };
-      const essence = (notebook) =>
-        JSON.stringify((notebook?.cells ?? []).map((cell) => plain([cell.id, cell.source, cell.execution_count ?? null, cell.outputs ?? null])));
+      const written = (notebook) => JSON.stringify((notebook?.cells ?? []).map((cell) => plain([cell.id, cell.source])));
+      const printed = (notebook) => JSON.stringify((notebook?.cells ?? []).map((cell) => plain([cell.execution_count ?? null, cell.outputs ?? null])));
       try {
         // A lab that is just back may be away again: without this JupyterLab would ask.
         const file = await read(path, { type: "notebook", format: "json", content: true, hash: true });
-        if (essence(file.content) === essence(sent.get(path))) this.context._updateContentsModel?.(file);
+        const mine = sent.get(path);
+        const ours = written(file.content) === written(mine) && (printed(file.content) === printed(mine) || same(file.last_modified, this.last));
+        if (ours) this.context._updateContentsModel?.(file);
         sent.delete(path);
       } catch {
         // The save that comes now says why.
@@ -400,7 +423,6 @@
         return false;
       }
       // Nobody else has changed it, or else JupyterLab asks the person when it saves.
-      const same = (a, b) => new Date(a).getTime() === new Date(b).getTime();
       if (!same(have.last_modified, answer.before) || !same(disk.last_modified, answer.last)) return false;
       if (file.hash !== disk.hash) return false;
       for (const run of runs.filter((run) => run.written)) {
