@@ -756,7 +756,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Shares: shares, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
-		Booted:       booted(),
+		Head:         l.id.NodeName, Booted: booted(),
 		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
 		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,

@@ -368,7 +368,7 @@ func (s *Service) step(ctx context.Context, tx *sql.Tx, now time.Time, n Noteboo
 		h.State = Stopped
 		return []effect{{stop: &h, why: reason, entry: &users.Entry{Actor: "system", Action: "idle.stop", Target: n.Handle, Detail: audited(h)}}}, nil
 	}
-	if r.extensions > 0 && !old && now.Sub(r.used(n.Policy)) < n.Policy.After {
+	if r.extensions > 0 && !old && now.Sub(r.used(n.Policy)) < n.Policy.After && !r.forgotten(n, now) {
 		r.extensions, r.until = 0, time.Time{} // it is in use again
 	}
 	switch {

@@ -551,6 +551,33 @@ func TestWhatNobodyOpensGoesOn(t *testing.T) {
 	}
 }
 
+// Who says that they still need what they have not opened yet keeps it for as long as they were told, and not for ever.
+func TestKeptBeforeItIsOpened(t *testing.T) {
+	w := newWorld(t)
+	n := w.notebook("ada")
+	w.running[0].Waited = true
+	w.waits("zoe", 77)
+	w.pass(3 * time.Minute)
+	for i := range 3 {
+		if h, err := w.Extend(t.Context(), n.Launch); err != nil || h.Extensions != i+1 {
+			t.Fatalf("round %d: %d, %v", i, h.Extensions, err)
+		}
+		w.pass(29 * time.Minute)
+		if h, _ := w.Of(n.Launch); h.State != Free || h.Extensions != i+1 {
+			t.Fatalf("round %d: %s with %d extensions, stopped %v", i, h.State, h.Extensions, w.stopped)
+		}
+		w.pass(2 * time.Minute)
+	}
+	if _, err := w.Extend(t.Context(), n.Launch); !errors.Is(err, ErrNoMore) {
+		t.Errorf("the fourth time: %v", err)
+	}
+	w.running[0].Browsed = true
+	w.pass(15 * time.Second)
+	if h, _ := w.Of(n.Launch); h.Forgotten {
+		t.Errorf("once it was opened: %+v", h)
+	}
+}
+
 func TestWhatNobodyOpensIsStopped(t *testing.T) {
 	w := newWorld(t)
 	n, program, soon := w.notebook("ada"), w.notebook("ben"), w.notebook("cleo")

@@ -68,10 +68,16 @@ func (s *Service) checkAfter(ctx context.Context, userID int64, after []Dependen
 
 // waitsFor says whom a job still waits for, "" for nobody; never is why it
 // cannot start any more.
-func (s *Service) waitsFor(ctx context.Context, l Launch) (words, never string, err error) {
+func (s *Service) waitsFor(ctx context.Context, l Launch, seen *pass) (words, never string, err error) {
 	var ok, anyhow []string
 	for _, d := range l.Job.After {
-		other, err := s.rows.get(ctx, d.Job)
+		other, known := seen.jobs[d.Job]
+		var err error
+		if !known {
+			if other, err = s.rows.get(ctx, d.Job); err == nil {
+				seen.jobs[d.Job] = other
+			}
+		}
 		name := fmt.Sprintf("job %d (%s)", d.Job, other.Title)
 		switch {
 		case errors.Is(err, ErrNotFound):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -128,14 +129,14 @@ func TestJobBeyondQuota(t *testing.T) {
 	never := errors.New("never")
 	most := 1
 	h.service.launching.Lock()
-	h.service.cfg.Quota = func(ctx context.Context, u users.User, p Profile, _ int64) error {
+	h.service.cfg.Quota = func(ctx context.Context, u users.User, p Profile, without int64) error {
 		if p.GPUs > most {
 			return never
 		}
 		active, err := h.service.rows.active(ctx)
 		used := 0
 		for _, l := range active {
-			if l.UserID == u.ID && !l.Held() {
+			if l.UserID == u.ID && !l.Held() && l.ID != without {
 				used += l.GPUs
 			}
 		}
@@ -163,6 +164,38 @@ func TestJobBeyondQuota(t *testing.T) {
 	h.waits(third, "It waits for your quota.")
 	h.ends(second, badly)
 	h.is(third.ID, Running)
+}
+
+// Whose quota is used up while they wait in line starts nothing when their turn comes: a job
+// waits until there is some again, a notebook is refused.
+func TestQuotaUsedUpInLine(t *testing.T) {
+	h := newHouse(t, 1)
+	var usedUp atomic.Bool
+	h.service.launching.Lock()
+	h.service.cfg.Quota = func(_ context.Context, u users.User, p Profile, _ int64) error {
+		if u.ID == h.alice.ID && p.GPUs > 0 && usedUp.Load() {
+			return &users.Error{Kind: errUsedUp, Text: "There are no hours left."}
+		}
+		return nil
+	}
+	h.service.cfg.QuotaLater = func(err error) bool { return errors.Is(err, errUsedUp) }
+	h.service.launching.Unlock()
+	first := h.submit(h.bob, JobRequest{Program: command("x"), GPUs: new(1)})
+	h.is(first.ID, Running)
+	job := h.submit(h.alice, JobRequest{Program: command("x"), GPUs: new(1)})
+	notebook := h.launch(h.alice, "gpu", "")
+	behind := h.submit(h.bob, JobRequest{Program: command("x"), GPUs: new(1)})
+	h.until(behind.ID, "in line", func(l Launch) bool { return l.Position == 3 })
+	usedUp.Store(true)
+	h.ends(first, well)
+	h.is(behind.ID, Running)
+	h.waits(job, "It waits for your quota. There are no hours left.")
+	if l := h.is(notebook.ID, Ended); l.EndCode != EndQuota || l.Reason != "There are no hours left." {
+		t.Errorf("the notebook: %s, %s", l.EndCode, l.Reason)
+	}
+	usedUp.Store(false)
+	h.ends(behind, well)
+	h.is(job.ID, Running)
 }
 
 var errUsedUp = errors.New("used up")

@@ -167,7 +167,7 @@ func counts(a Array, tasks []Launch) *TaskCounts {
 
 // spread puts elements of an array in line as far as they may, and ends the array
 // after the last one. It says what happens with it, "" when it has ended.
-func (s *Service) spread(ctx context.Context, l Launch, refused refusals) (string, error) {
+func (s *Service) spread(ctx context.Context, l Launch, seen *pass) (string, error) {
 	a, err := ParseArray(l.Job.Array)
 	if err != nil {
 		return "", err
@@ -194,7 +194,7 @@ func (s *Service) spread(ctx context.Context, l Launch, refused refusals) (strin
 		if added >= atOnce || a.Most > 0 && active >= a.Most {
 			break
 		}
-		words, err = s.withinQuota(ctx, l, refused, func() error { return s.addTask(ctx, l, task, nil) })
+		words, err = s.withinQuota(ctx, l, seen, func() error { return s.addTask(ctx, l, task, nil) })
 		if errors.Is(err, errReleased) {
 			err = nil
 			break

@@ -144,10 +144,10 @@ func TestJobArrayBounds(t *testing.T) {
 	h.end()
 	h.open(nil)
 	h.service.launching.Lock()
-	h.service.cfg.Quota = func(ctx context.Context, u users.User, p Profile, _ int64) error {
+	h.service.cfg.Quota = func(ctx context.Context, u users.User, p Profile, without int64) error {
 		active, err := h.service.rows.active(ctx)
 		for _, l := range active {
-			if l.UserID == u.ID && !l.Held() && l.GPUs > 0 {
+			if l.UserID == u.ID && !l.Held() && l.GPUs > 0 && l.ID != without {
 				return &users.Error{Kind: errUsedUp, Text: "One is enough."}
 			}
 		}

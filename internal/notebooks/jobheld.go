@@ -41,18 +41,24 @@ func (l Launch) WaitsForGPU() bool {
 // that cannot start any more, and says of the others what they wait for. It
 // returns what stands in the line already, or is past it.
 func (s *Service) letIn(ctx context.Context, list []Launch) []Launch {
-	refused := refusals{}
+	seen := &pass{refused: map[quotaAsk]string{}, jobs: make(map[int64]Launch, len(list))}
+	for _, l := range list {
+		seen.jobs[l.ID] = l
+	}
 	return slices.DeleteFunc(slices.Clone(list), func(l Launch) bool {
 		if l.Held() {
-			s.lookAtHeld(ctx, l, refused)
+			s.lookAtHeld(ctx, l, seen)
 		}
 		return l.Held()
 	})
 }
 
-// refusals are what one pass has learnt of quotas: what did not fit fits no better
-// after others were let in, and needs no second look.
-type refusals map[quotaAsk]string
+// pass is what one pass has learnt: what did not fit a quota fits no better after others
+// were let in, and a job that many wait for is read once.
+type pass struct {
+	refused map[quotaAsk]string
+	jobs    map[int64]Launch // all that are active, and ended ones that were asked for
+}
 
 type quotaAsk struct {
 	user    int64
@@ -60,15 +66,15 @@ type quotaAsk struct {
 	gpus    int
 }
 
-func (s *Service) lookAtHeld(ctx context.Context, l Launch, refused refusals) {
-	words, never, err := s.heldBy(ctx, l, refused)
+func (s *Service) lookAtHeld(ctx context.Context, l Launch, seen *pass) {
+	words, never, err := s.heldBy(ctx, l, seen)
 	if err == nil && never != "" {
 		s.endWaiting(ctx, l, EndDependency, never)
 		return
 	}
 	if err == nil && words == "" && !l.IsArray() {
 		enter := func() error { return s.rows.enter(ctx, l.ID, s.now()) }
-		if words, err = s.withinQuota(ctx, l, refused, enter); err == nil && words == "" {
+		if words, err = s.withinQuota(ctx, l, seen, enter); err == nil && words == "" {
 			s.with(l.ID, func(t *track) { *t = track{busy: t.busy} }) // what it waited for is over
 			s.kick()
 			return
@@ -92,13 +98,13 @@ func (s *Service) lookAtHeld(ctx context.Context, l Launch, refused refusals) {
 
 // heldBy says what a held job waits for, or why it cannot start any more; both
 // are "" when it may stand in line.
-func (s *Service) heldBy(ctx context.Context, l Launch, refused refusals) (words, never string, err error) {
-	words, never, err = s.waitsFor(ctx, l)
+func (s *Service) heldBy(ctx context.Context, l Launch, seen *pass) (words, never string, err error) {
+	words, never, err = s.waitsFor(ctx, l, seen)
 	if err != nil || words != "" || never != "" {
 		return words, never, err
 	}
 	if l.IsArray() {
-		words, err = s.spread(ctx, l, refused)
+		words, err = s.spread(ctx, l, seen)
 		return words, "", err
 	}
 	if words = s.pauses(l); words == "" {
@@ -109,24 +115,28 @@ func (s *Service) heldBy(ctx context.Context, l Launch, refused refusals) (words
 
 // withinQuota lets a job in if its owner's quota has room for it, and says else
 // why it has to wait.
-func (s *Service) withinQuota(ctx context.Context, l Launch, refused refusals, enter func() error) (words string, err error) {
+func (s *Service) withinQuota(ctx context.Context, l Launch, seen *pass, enter func() error) (words string, err error) {
 	ask := quotaAsk{l.UserID, l.Profile, l.GPUs}
-	if words = refused[ask]; words != "" {
+	if words = seen.refused[ask]; words != "" {
 		return words, nil
 	}
 	// Until the row counts, nobody else may be told that there is room.
 	s.launching.Lock()
 	defer s.launching.Unlock()
-	if words, err = s.beyondQuota(ctx, l); err != nil || words != "" {
-		refused[ask] = words
-		return words, err
+	if words, err = s.beyondQuota(ctx, l, 0); err != nil {
+		return "", err
+	}
+	if words != "" {
+		words = "It waits for your quota. " + words
+		seen.refused[ask] = words
+		return words, nil
 	}
 	return "", enter()
 }
 
-// beyondQuota says why a job has to wait for its owner's quota, "" when it fits.
-// The caller holds launching.
-func (s *Service) beyondQuota(ctx context.Context, l Launch) (string, error) {
+// beyondQuota says why a launch does not fit its owner's quota, "" when it does; without
+// is the launch itself if it counts already, else 0, and the caller holds launching.
+func (s *Service) beyondQuota(ctx context.Context, l Launch, without int64) (string, error) {
 	profile, known := s.profile(l.Profile)
 	if s.cfg.Quota == nil || !known {
 		return "", nil
@@ -137,12 +147,30 @@ func (s *Service) beyondQuota(ctx context.Context, l Launch) (string, error) {
 	}
 	profile.GPUs = l.GPUs
 	refusal := (*users.Error)(nil)
-	if err := s.cfg.Quota(ctx, u, profile, 0); errors.As(err, &refusal) {
-		return "It waits for your quota. " + refusal.Text, nil
+	if err := s.cfg.Quota(ctx, u, profile, without); errors.As(err, &refusal) {
+		return refusal.Text, nil
 	} else if err != nil {
 		return "", err
 	}
 	return "", nil
+}
+
+// outgrown takes a launch whose turn has come out of the line if its owner's quota has no room
+// for it any more, such as GPU hours that were used up meanwhile: a job waits for them, the
+// rest is refused as it would be now.
+func (s *Service) outgrown(ctx context.Context, l Launch) bool {
+	words, err := s.beyondQuota(ctx, l, l.ID)
+	if err == nil && words != "" && l.Job != nil && l.Service == nil {
+		err = s.rows.hold(ctx, l.ID)
+		s.with(l.ID, func(t *track) { *t = track{busy: t.busy} }) // it has no place any more
+		s.kick()
+	} else if err == nil && words != "" {
+		s.endWaiting(ctx, l, EndQuota, words)
+	}
+	if err != nil {
+		s.log.Error("whether a launch still fits its owner's quota cannot be told", "launch", l.ID, "error", err)
+	}
+	return words != ""
 }
 
 // endWaiting ends a launch that waits and cannot start any more.
@@ -170,5 +198,11 @@ func (t rows) enter(ctx context.Context, id int64, now time.Time) error {
 	if err == nil {
 		err = tx.Commit()
 	}
+	return err
+}
+
+// hold takes a job out of the line again.
+func (t rows) hold(ctx context.Context, id int64) error {
+	_, err := t.db.ExecContext(ctx, `UPDATE jobs SET held = 1 WHERE launch_id = (SELECT id FROM launches WHERE id = ? AND state = 'waiting')`, id)
 	return err
 }

@@ -109,7 +109,7 @@ func (s *Service) jobEnded(ctx context.Context, l Launch, p PodInfo) Launch {
 	}
 	kills = max(kills, s.look(l.ID).kills)
 	code, words := jobEndWords(p, l.Job.Limit, kills > 0)
-	if (code == EndExited || code == EndInterrupted) && s.beforeBoot(p.Created) {
+	if (code == EndExited || code == EndInterrupted) && s.beforeBoot(p.Created, p.Node) {
 		return s.interruptedByRestart(l)
 	}
 	if code == EndSucceeded || code == EndExited {

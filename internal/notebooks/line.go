@@ -45,6 +45,7 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, rese
 		c := queue.Claim{
 			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs, Turn: turnsOf(l),
 			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
+			Unready: l.State == Stopping, // its namespace may be going with its owner's account
 		}
 		if l.State == Waiting {
 			seekers = append(seekers, s.seeker(l, need, room))
@@ -116,16 +117,26 @@ type space struct {
 // spaceKept is how long a space is taken to be as it was made.
 const spaceKept = 10 * time.Second
 
+// knownRole is somebody's role, and when it was read.
+type knownRole struct {
+	role string
+	read time.Time
+}
+
+// roleKept is how long a role is taken to be as it was read.
+const roleKept = 2 * time.Second
+
 // roleOf is the role of a launch's owner.
 func (s *Service) roleOf(ctx context.Context, l Launch) string {
-	if role := s.look(l.ID).role; role != "" {
-		return role
+	now := s.now()
+	if known, ok := s.roles.Load(l.UserID); ok && !now.Before(known.(knownRole).read) && now.Sub(known.(knownRole).read) < roleKept {
+		return known.(knownRole).role
 	}
 	u, err := s.cfg.People.ByID(ctx, l.UserID)
 	if err != nil || u.Role == "" {
 		return string(users.RoleGuest) // who is being removed needs no more
 	}
-	s.with(l.ID, func(t *track) { t.role = string(u.Role) })
+	s.roles.Store(l.UserID, knownRole{string(u.Role), now})
 	return string(u.Role)
 }
 

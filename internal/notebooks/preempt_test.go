@@ -260,6 +260,22 @@ func TestNobodyGivesWay(t *testing.T) {
 	}
 }
 
+// A new role holds for what waits already.
+func TestNewRoleInLine(t *testing.T) {
+	h := preempting(t, PreemptByRole, 1)
+	h.lab.edit(func() { h.lab.onDelete = saves })
+	job := h.is(h.submit(h.alice, JobRequest{Program: command("x"), GPUs: new(1)}).ID, Running)
+	waits := h.launch(h.bob, "gpu", "")
+	h.until(waits.ID, "in line", func(l Launch) bool { return l.Position == 1 })
+	if err := h.people.Change(t.Context(), h.bob.ID, users.Change{Role: new(users.RoleLead)}); err != nil {
+		t.Fatal(err)
+	}
+	h.is(waits.ID, Running)
+	if got := h.get(job.ID); got.State != Waiting {
+		t.Errorf("the job of a member is %s", got.State)
+	}
+}
+
 // By role, a lead's launch goes before a member's and takes the GPU of the member's job, though
 // the member never offered it; not that of a notebook.
 func TestGivingWayByRole(t *testing.T) {

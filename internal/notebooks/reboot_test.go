@@ -65,6 +65,24 @@ func TestReboot(t *testing.T) {
 			t.Error("it runs in the pod that ended")
 		}
 	})
+	t.Run("on another machine", func(t *testing.T) {
+		h := newHouse(t, 1, 1)
+		one, other := h.running(h.alice, "gpu", ""), h.running(h.bob, "gpu", "")
+		if one.Node == "node1" {
+			one, other = other, one
+		}
+		h.reboot(func() {
+			for _, l := range []Launch{one, other} {
+				h.lab.pod(h.podOf(l), func(p *PodInfo) { p.Finished, p.Ready, p.Exited = true, false, true })
+			}
+		})
+		if l := h.is(one.ID, Ended); l.Node != "node2" || l.EndCode != EndExited || strings.Contains(l.Reason, "restart") {
+			t.Errorf("on %s: %s: %s", l.Node, l.EndCode, l.Reason)
+		}
+		if l := h.is(other.ID, Ended); l.Node != "node1" || l.EndCode != EndInterrupted {
+			t.Errorf("on %s: %s: %s", l.Node, l.EndCode, l.Reason)
+		}
+	})
 	t.Run("its own end", func(t *testing.T) {
 		h := newHouse(t, 1)
 		l := h.running(h.alice, "gpu", "")

@@ -295,6 +295,9 @@ func (s *Service) admitWaiting(ctx context.Context, room Room, reserved []Need, 
 	for i, v := range admit(room, reserved, queue) {
 		l := waiting[i]
 		if v.admit && (s.cfg.StartsAtOnce == 0 || starting < s.cfg.StartsAtOnce) {
+			if l.GPUs > 0 && s.outgrown(ctx, l) {
+				continue
+			}
 			admitted = s.start(ctx, l) || admitted
 			starting++
 			continue
@@ -550,7 +553,7 @@ func (s *Service) advanceStart(ctx context.Context, l Launch) (Launch, error) {
 	if p, ok := s.earlierPod(l); ok {
 		return l, s.clearEarlier(ctx, l, p)
 	}
-	if p, ok := s.podOf(l); ok && (p.Finished || p.Exited) && s.beforeBoot(p.Created) {
+	if p, ok := s.podOf(l); ok && (p.Finished || p.Exited) && s.beforeBoot(p.Created, p.Node) {
 		// The machine went down while it was coming up: it comes up again.
 		return l, s.clearEarlier(ctx, l, p)
 	}
@@ -804,7 +807,7 @@ func (s *Service) advanceRunning(ctx context.Context, l Launch) Launch {
 			// before it knows its GPUs.
 			code, words = EndInterrupted, "It was interrupted: its machine started again."
 		}
-		if (code == EndExited || code == EndInterrupted) && s.beforeBoot(p.Created) {
+		if (code == EndExited || code == EndInterrupted) && s.beforeBoot(p.Created, p.Node) {
 			return s.interruptedByRestart(l)
 		}
 		return failed(l, code, words)
@@ -891,15 +894,16 @@ func (s *Service) vanished(l Launch, now time.Time) Launch {
 		time.AfterFunc(s.patience.missing, s.again)
 		return l
 	}
-	if s.beforeBoot(l.Ready) {
+	if s.beforeBoot(l.Ready, l.Node) {
 		return s.interruptedByRestart(l)
 	}
 	return failed(l, EndInterrupted, "It was interrupted: its pod is gone, because its machine failed or somebody deleted it.")
 }
 
-// beforeBoot tells whether something is from before the machine's last start.
-func (s *Service) beforeBoot(at time.Time) bool {
-	return !at.IsZero() && at.Before(s.cfg.Booted)
+// beforeBoot tells whether something that runs on a machine is from before its last
+// start, which is known of the head only.
+func (s *Service) beforeBoot(at time.Time, machine string) bool {
+	return machine == s.cfg.Head && !at.IsZero() && at.Before(s.cfg.Booted)
 }
 
 // interruptedByRestart ends a launch that was running when its machine went
@@ -1033,16 +1037,18 @@ func (s *Service) devices(p PodInfo) []string {
 // removeOrphans deletes notebook pods that no launch has known for a while:
 // they hold GPUs and nobody can reach them.
 func (s *Service) removeOrphans(ctx context.Context, active []Launch) {
-	known := make(map[podKey]bool, len(active))
+	known := make(map[podKey]Launch, len(active))
 	for _, l := range active {
-		known[podKey{l.Handle, l.Name}] = true
+		known[podKey{l.Handle, l.Name}] = l
 	}
 	now := s.now()
 	var overdue []PodInfo
 	s.mu.Lock()
 	seen := map[string]time.Time{}
 	for _, p := range s.cfg.Cluster.Notebooks() {
-		if known[podKey{p.Handle, p.Server}] || p.Terminating {
+		l, has := known[podKey{p.Handle, p.Server}]
+		// A notebook's start clears what an earlier one of its name has left; a job's does not.
+		if has && (l.Job == nil || owns(l, p)) || p.Terminating {
 			continue
 		}
 		first, ok := s.orphans[p.UID]

@@ -102,8 +102,10 @@ type Config struct {
 	// "" when it does. Those that wait stay in the queue. Nil never refuses. Call
 	// Wake when its answer changes.
 	Closed func() string
-	// Booted is when the machine was started that the notebooks run on; zero for
-	// never known. What was there before has ended with it.
+	// Head is the name of the machine that gpulab runs on.
+	Head string
+	// Booted is when that machine was started, zero when that is not known. What ran
+	// there before has ended with it.
 	Booted time.Time
 	// Unfit are the machines whose GPUs a profile's image cannot use, each with a
 	// sentence or two for people that say why, as far as is known. It answers at
@@ -202,6 +204,7 @@ type Service struct {
 	}
 
 	spaces sync.Map // *space by the number of its owner
+	roles  sync.Map // knownRole by the number of whose it is
 
 	mu          sync.Mutex
 	tracks      map[int64]*track     // of launches that have not ended

@@ -524,6 +524,22 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
+// A job's pod that came after its launch had ended goes although another launch has the name.
+func TestOrphanOfAJob(t *testing.T) {
+	h := newHouse(t, 2)
+	job := h.submit(h.alice, JobRequest{Program: command("x"), GPUs: new(1)})
+	job = h.is(job.ID, Running)
+	stray := h.lab.add(job.Handle, job.Name, job.ID+1000, 1)
+	if !eventually(func() bool {
+		return !slices.ContainsFunc(h.lab.Notebooks(), func(p PodInfo) bool { return p.UID == stray })
+	}) {
+		t.Error("it was kept")
+	}
+	if p := h.podOf(h.is(job.ID, Running)); p == stray {
+		t.Error("it is taken for the job's own")
+	}
+}
+
 func TestEarlierPodOfTheSameName(t *testing.T) {
 	h := newHouse(t, 1)
 	h.reopen(func(p *patience) { p.orphan = time.Minute })

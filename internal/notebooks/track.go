@@ -11,7 +11,6 @@ type track struct {
 	tries   int
 
 	housed   bool      // there is a namespace to wait for a GPU in
-	role     string    // of the owner
 	prepared bool      // the person's namespace and home are there
 	asked    time.Time // the hub was asked to start it
 	looked   time.Time // the hub was last asked how it goes

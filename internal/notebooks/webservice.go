@@ -127,6 +127,9 @@ func (s *Service) Serve(ctx context.Context, u users.User, r ServiceRequest) (La
 	if slug(r.Name) == "" {
 		return Launch{}, refuse("The name of a service is a part of its address and needs a letter, such as board.")
 	}
+	if isManifest(r.File, r.Script) {
+		return Launch{}, refuse("A service runs a script or a command. A Kubernetes manifest is for a job: submit it as one.")
+	}
 	r.Limit = MaxJobLimit
 	if err := r.prepare(u.Handle); err != nil {
 		return Launch{}, err

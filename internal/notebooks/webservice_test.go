@@ -271,6 +271,7 @@ func TestServicesRefused(t *testing.T) {
 		"needs a letter":          func(r *ServiceRequest) { r.Name = "123" },
 		"nothing to run":          func(r *ServiceRequest) { r.Args = nil },
 		"take these directives":   func(r *ServiceRequest) { r.Args, r.Script = nil, "#GPULAB --array=0-9\ntrue\n" },
+		"submit it as one":        func(r *ServiceRequest) { r.Args, r.Script = nil, "apiVersion: batch/v1\nkind: Job\n" },
 		"neither time limit":      func(r *ServiceRequest) { r.Retries = new(2) },
 		"This lab has no Tensor":  func(r *ServiceRequest) { r.TensorBoard("runs") },
 		"no machine of this lab":  func(r *ServiceRequest) { r.GPUs = new(9) },

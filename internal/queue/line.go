@@ -34,7 +34,7 @@ type Stock struct {
 type Claim struct {
 	Launch    int64
 	Namespace string // its owner's
-	// Unready says that the namespace may not be there yet: it joins no line now, but
+	// Unready says that the namespace may not be there yet, or not for long: it joins no line now, but
 	// keeps the place that it has.
 	Unready  bool
 	Priority int32 // among those who wait in its line; more goes first, then who is in it longer

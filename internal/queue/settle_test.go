@@ -59,6 +59,9 @@ func TestUnreadyKeepsItsPlace(t *testing.T) {
 	if placeless(State{Claims: []Claim{c}}, nil) {
 		t.Error("others wait for it to have a place")
 	}
+	if held := (Claim{Launch: 8, Namespace: "user-ada", GPUs: 1, Held: true, Unready: true}); l.keepClaim(held, line, workload{}, false) != nil {
+		t.Error("what is being stopped joins a line in a namespace that may be going")
+	}
 	c.Unready = false
 	if l.keepClaim(c, line, workload{}, false) == nil || !placeless(State{Claims: []Claim{c}}, nil) {
 		t.Error("once it is ready, it does not join")

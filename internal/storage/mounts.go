@@ -121,10 +121,11 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 	owners := map[int64]int64{}
 	for _, r := range active {
-		owners[r.Launch] = r.UserID
-		if !r.Waiting {
-			s.use(r.UserID)
+		if r.Waiting {
+			continue // what its last run had open is not any more
 		}
+		owners[r.Launch] = r.UserID
+		s.use(r.UserID)
 	}
 	var errs []error
 	may := map[int64][]share{}
@@ -175,9 +176,9 @@ func (s *Service) held(ctx context.Context) ([]held, error) {
 	return list, nil
 }
 
-// forget drops what is noted of launches that have ended, and has measured what they used.
+// forget drops what is noted of launches that have nothing open any more, and has measured what they used.
 func (s *Service) forget(ctx context.Context, active map[int64]int64) error {
-	ids, err := s.ids(ctx, "read which notebooks have ended", "SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id WHERE l.state = 'ended'")
+	ids, err := s.ids(ctx, "read which notebooks have nothing open", "SELECT h.launch_id FROM launch_homes h JOIN launches l ON l.id = h.launch_id WHERE l.state IN ('waiting', 'ended')")
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,8 @@ func (s *Service) forgetOne(ctx context.Context, launch int64) error {
 	}
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, table := range []string{"launch_folders", "launch_homes"} {
-			if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE launch_id = ?", launch); err != nil {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+` WHERE launch_id = ?
+				AND (SELECT state FROM launches WHERE id = launch_id) IN ('waiting', 'ended')`, launch); err != nil {
 				return err
 			}
 		}

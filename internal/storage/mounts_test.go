@@ -92,6 +92,37 @@ func TestWhoLosesAFolderLosesItsNotebooks(t *testing.T) {
 	}
 }
 
+// What a job had open in its last run is not a loss while it waits for the next, and does not count there.
+func TestWhoWaitsHasNothingOpen(t *testing.T) {
+	l := newTestLab(t)
+	l.create(t, NewFolder{Name: "vision-data", Kind: Group, Groups: []string{"vision"}})
+	id, _ := l.launch(t, "ben")
+	state := func(now string) {
+		t.Helper()
+		if _, err := l.store.DB().Exec("UPDATE launches SET state = ? WHERE id = ?", now, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state("waiting")
+	if err := l.people.Change(t.Context(), l.of["ben"].ID, users.Change{Role: new(users.RoleGuest)}); err != nil {
+		t.Fatal(err)
+	}
+	if ended := l.watched(t); len(ended) != 0 {
+		t.Errorf("ended while it waits: %v", ended)
+	}
+	state("starting")
+	u, err := l.people.ByID(t.Context(), l.of["ben"].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opened, err := l.Open(t.Context(), id, u); err != nil || len(opened.Mounts) != 1 || !opened.Mounts[0].ReadOnly {
+		t.Fatalf("%+v, %v", opened, err)
+	}
+	if ended := l.watched(t); len(ended) != 0 {
+		t.Errorf("ended for what an earlier run had: %v", ended)
+	}
+}
+
 func (l *testLab) end(t *testing.T, launch int64) {
 	t.Helper()
 	if _, err := l.store.DB().Exec("UPDATE launches SET state = 'ended' WHERE id = ?", launch); err != nil {
