@@ -264,6 +264,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err := l.openExport(ctx); err != nil {
 		return err
 	}
+	if err := l.spareNumbers(ctx); err != nil {
+		return err
+	}
 	if l.storage, err = l.newStorage(); err != nil {
 		return err
 	}
@@ -757,7 +760,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Head:         l.id.NodeName, Booted: booted(),
-		Hold:         l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
+		Hold: l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
 		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
 		Note: func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,

@@ -217,6 +217,9 @@ type K3sConfig struct {
 }
 
 func (c *Config) setDefaults() {
+	if c.DataDir != "" {
+		c.DataDir = filepath.Clean(c.DataDir) // paths are compared with it
+	}
 	if c.Lab == "" {
 		c.Lab = "GPU lab"
 	}

@@ -316,6 +316,23 @@ func (r *restoring) carryNumbers(ctx context.Context, path string) error {
 	return nil
 }
 
+// spareNumbers sees to it that a new lab gives nobody the home of somebody of a former one, nor its shared folders:
+// their numbers are taken.
+func (l *appliance) spareNumbers(ctx context.Context) error {
+	var begun bool
+	if err := l.store.DB().QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM users) OR EXISTS (SELECT 1 FROM folders)").Scan(&begun); err != nil || begun {
+		return err
+	}
+	given := givenOnDisk(l.cfg.DataDir)
+	if given == (store.Given{}) {
+		return nil
+	}
+	if err := store.RaiseNumbers(ctx, filepath.Join(l.cfg.DataDir, store.MainFile), given); err != nil {
+		return fmt.Errorf("note which numbers homes have that are here already: %w", err)
+	}
+	return nil
+}
+
 // givenOnDisk finds the highest numbers among homes and shared folders.
 func givenOnDisk(dataDir string) (given store.Given) {
 	highest := func(part string, id, owner *int64, of func(*syscall.Stat_t) uint32) {

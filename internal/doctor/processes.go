@@ -60,8 +60,13 @@ func (h host) unitOf(pid int) string {
 
 // ours reports whether the program is gpulab or was staged by it.
 func (p process) ours(dataDir string) bool {
-	return filepath.Base(p.exe) == "gpulab" ||
-		dataDir != "" && strings.HasPrefix(p.exe, filepath.Clean(dataDir)+"/")
+	if filepath.Base(p.exe) == "gpulab" || dataDir == "" {
+		return filepath.Base(p.exe) == "gpulab"
+	}
+	if real, err := filepath.EvalSymlinks(dataDir); err == nil && strings.HasPrefix(p.exe, real+"/") {
+		return true // the kernel names programs by where they really are
+	}
+	return strings.HasPrefix(p.exe, filepath.Clean(dataDir)+"/")
 }
 
 // holds reports whether the program has one of the sockets open, given by inode.

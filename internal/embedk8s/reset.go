@@ -28,6 +28,7 @@ import (
 // has mounted in it, such as a disk for homes, stays. Without, it is unmounted, so
 // that it is not deleted. step is called with what is being removed.
 func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool, step func(string)) error {
+	dataDir = resolved(dataDir) // as the kernel names what runs from it and is mounted in it
 	step("ending k3s")
 	endProcesses(ctx, func(p proc) bool {
 		return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") && p.name() == "k3s"
@@ -246,16 +247,11 @@ func removeCgroups(cgroupRoot string) {
 // unmountAll removes the mounts that match, deepest first.
 func unmountAll(match func(string) bool) error {
 	for range 20 { // mounts may be stacked
-		data, err := os.ReadFile("/proc/self/mountinfo")
+		paths, err := mountsBelow("")
 		if err != nil {
 			return err
 		}
-		var paths []string
-		for line := range strings.Lines(string(data)) {
-			if f := strings.Fields(line); len(f) > 4 && match(unescapeMount(f[4])) {
-				paths = append(paths, unescapeMount(f[4]))
-			}
-		}
+		paths = slices.DeleteFunc(paths, func(p string) bool { return !match(p) })
 		if len(paths) == 0 {
 			return nil
 		}
@@ -415,10 +411,45 @@ func CgroupRoot(kubeletArgs []string) string {
 	return ""
 }
 
-// RemoveFiles deletes gpulab's data directory.
-func RemoveFiles(dataDir string) error {
-	if dataDir == "" || filepath.Clean(dataDir) == "/" {
-		return fmt.Errorf("%q is not a data directory", dataDir)
+// resolved is where a folder really is, without links; a folder that is not there is where its name says.
+func resolved(dir string) string {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
 	}
-	return removeContents(dataDir)
+	return filepath.Clean(dir)
+}
+
+// RemoveFiles deletes gpulab's data directory, or something in it. What is mounted in it
+// belongs to somebody else, such as all homes of a lab: while there is any, nothing is deleted.
+func RemoveFiles(dir string) error {
+	real := resolved(dir)
+	if dir == "" || real == "/" {
+		return fmt.Errorf("%q is not a data directory", dir)
+	}
+	mounts, err := mountsBelow(real)
+	if err != nil {
+		return err
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("%s is still mounted in what is to be deleted; take it out with `umount %s` and try again: nothing has been deleted", mounts[0], mounts[0])
+	}
+	err = removeContents(real)
+	if real != filepath.Clean(dir) {
+		err = errors.Join(err, os.RemoveAll(dir)) // the link that led there
+	}
+	return err
+}
+
+// mountsBelow are the places below a folder where something is mounted.
+func mountsBelow(dir string) (paths []string, err error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(unescapeMount(f[4]), dir+"/") {
+			paths = append(paths, unescapeMount(f[4]))
+		}
+	}
+	return paths, nil
 }

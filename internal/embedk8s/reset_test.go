@@ -1,6 +1,12 @@
 package embedk8s
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
 
 func TestFolderMountedOverItself(t *testing.T) {
 	const root = "65 43 254:0 /machines/a / rw - ext4 /dev/vda rw\n"
@@ -40,5 +46,59 @@ func TestGoes(t *testing.T) {
 		if all, some := goes(path, data, false), goes(path, data, true); all != want[0] || some != want[1] {
 			t.Errorf("%s goes: %v; where the node is kept: %v", path, all, some)
 		}
+	}
+}
+
+// What is mounted in the folder, such as everybody's homes on another machine, is nobody's to delete, however the folder
+// is written and whatever links lead to it.
+func TestRemoveFiles(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	base := t.TempDir()
+	real, link := filepath.Join(base, "disk", "lab"), filepath.Join(base, "lab")
+	homes := filepath.Join(real, "homes")
+	if err := os.MkdirAll(homes, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(real, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("none", homes, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	mounted := true
+	defer func() {
+		if mounted {
+			_ = syscall.Unmount(homes, 0)
+		}
+	}()
+	work := filepath.Join(homes, "work")
+	if err := os.WriteFile(work, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{real, real + "/", link, link + "/"} {
+		if err := RemoveFiles(dir); err == nil || !strings.Contains(err.Error(), "umount "+homes) {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if _, err := os.Stat(work); err != nil {
+			t.Fatalf("%s: %v", dir, err)
+		}
+	}
+	// As Reset unmounts it.
+	if err := unmountAll(func(path string) bool { return goes(path, resolved(link+"/"), false) && strings.HasPrefix(path, base) }); err != nil {
+		t.Fatal(err)
+	}
+	mounted = false
+	if err := RemoveFiles(link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{real, link} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	if err := RemoveFiles("//"); err == nil {
+		t.Error("everything may go")
 	}
 }

@@ -437,7 +437,7 @@ type Given struct{ Users, UIDs, Folders, GIDs int64 }
 
 // RaiseNumbers notes in the database at path that nothing of it may be given again.
 func RaiseNumbers(ctx context.Context, path string, given Given) error {
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path}).String())
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(5000)"}).String())
 	if err != nil {
 		return err
 	}

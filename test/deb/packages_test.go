@@ -306,19 +306,19 @@ func (r root) verifyUnits() (string, error) {
 // testPurge: what people have made goes only when somebody says so.
 func testPurge(t *testing.T, server *httptest.Server) {
 	for _, c := range []struct {
-		name, dataDir, before string
-		keeps                 bool
+		name, dataDir, slash, before string
+		keeps                        bool
 	}{
-		{"nobody asked", "/var/lib/gpulab", "", true},
-		{"another folder", "/srv/lab", "", true},
-		{"everything", "/var/lib/gpulab", "echo gpulab gpulab/purge-homes boolean true | debconf-set-selections", false},
+		{"nobody asked", "/var/lib/gpulab", "", "", true},
+		{"another folder", "/srv/lab", "/", "", true},
+		{"everything", "/var/lib/gpulab", "", "echo gpulab gpulab/purge-homes boolean true | debconf-set-selections", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRoot(t)
 			r.addRepository(server)
 			before := r.files()
 			r.run("apt-get -q update && apt-get -q -y --no-install-recommends install gpulab")
-			r.write("/etc/gpulab/config.yaml", "lab: \"Kino\"\ndataDir: \""+c.dataDir+"\"\n")
+			r.write("/etc/gpulab/config.yaml", "lab: \"Kino\"\ndataDir: \""+c.dataDir+c.slash+"\"\n")
 			r.write("/etc/gpulab/university.secret", "s")
 			for _, file := range []string{"gpulab.db", "k3s/server/db/state.db", "tls/ca.key", ".hidden", "homes/7/work.ipynb", "folders/3/data.csv",
 				"before-restore-20260101-000000/homes/8/old.ipynb", "before-restore-20260101-000000/gpulab.db", "before-restore-20260202-000000/tls/ca.key"} {
