@@ -41,7 +41,7 @@ func TestSpareNumbers(t *testing.T) {
 	}
 	for id, handle := range map[int64]string{4: "ada", 5: "ben"} {
 		u, err := l.people.ByID(t.Context(), id)
-		if err != nil || u.Handle != handle || int(u.UID) != users.FirstUID+4+int(id) {
+		if err != nil || u.Handle != handle || u.UID != users.FirstUID+4+int(id) {
 			t.Errorf("account %d: %s with UID %d, %v", id, u.Handle, u.UID, err)
 		}
 	}
