@@ -16,6 +16,7 @@ import (
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/units"
+	"github.com/gpulab/gpulab/internal/upgrade"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
@@ -186,12 +187,17 @@ func imageSentence(name string, s *ctl.NodeImages) string {
 }
 
 // sweepImages removes images of earlier versions of gpulab from this machine, once
-// nothing uses them, until ctx ends. A version that is gone back to brings its own.
+// nothing uses them, until ctx ends. A version that is gone back to brings its own, or
+// has borrowed them.
 func (l *appliance) sweepImages(ctx context.Context) error {
 	for {
-		removed, _, err := l.attached.Load().images.Sweep(ctx, func(ref string, _ bool) bool {
-			return strings.HasPrefix(ref, ownRegistry) && !l.ownImage(ref)
-		})
+		var removed []string
+		borrowed, err := upgrade.Borrowed(l.cfg.DataDir)
+		if err == nil {
+			removed, _, err = l.attached.Load().images.Sweep(ctx, func(ref string, _ bool) bool {
+				return strings.HasPrefix(ref, ownRegistry) && !l.ownImage(ref) && !slices.Contains(borrowed, ref)
+			})
+		}
 		if err != nil && ctx.Err() == nil {
 			slog.Warn("images of earlier versions could not be removed", "err", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,28 @@ func TestKeepHomes(t *testing.T) {
 	}
 	if !exists(filepath.Join(placed.Aside[0], "homes", "2", "letter")) {
 		t.Error("a home is lost")
+	}
+}
+
+// Homes that are mounted from another folder of the same file system cannot be moved out of there.
+func TestRestoreIntoABindMount(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	archive := newLab(t, "saved").save(t)
+	l := newLab(t, "before")
+	homes, elsewhere := filepath.Join(l.data, "homes"), filepath.Join(l.dir, "elsewhere")
+	must(t, os.Rename(homes, elsewhere))
+	must(t, os.Mkdir(homes, 0o711))
+	must(t, unix.Mount(elsewhere, homes, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(homes, 0) })
+	placed, err := l.restore(t.Context(), archive)
+	must(t, err)
+	if data, err := os.ReadFile(filepath.Join(elsewhere, "1", "mark")); err != nil || string(data) != "saved" {
+		t.Errorf("the restored home has %q, %v", data, err)
+	}
+	if !slices.ContainsFunc(placed.Aside, func(dir string) bool { return exists(filepath.Join(dir, "1", "mark")) }) {
+		t.Errorf("the home that was there is in none of %v", placed.Aside)
 	}
 }
 

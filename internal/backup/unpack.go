@@ -64,19 +64,20 @@ func NewStage(ctx context.Context, dataDir string) (*Stage, error) {
 	return s, nil
 }
 
-// base is the folder in whose file system a part will be: the data folder, or that of the part.
+// base is the folder in whose mount a part will be, since nothing can be moved from one mount to another: the data
+// folder, or that of the part.
 func (s *Stage) base(part string) (string, error) {
 	if part != "homes" && part != "folders" {
 		return s.dataDir, nil
 	}
 	own := filepath.Join(s.dataDir, part)
-	var here, there unix.Stat_t
-	err := unix.Lstat(own, &there)
+	var here, there unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, own, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_MNT_ID, &there)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s.dataDir, nil
 	}
 	if err == nil {
-		err = unix.Stat(s.dataDir, &here)
+		err = unix.Statx(unix.AT_FDCWD, s.dataDir, 0, unix.STATX_MNT_ID, &here)
 	}
 	if err != nil {
 		return "", &fs.PathError{Op: "stat", Path: own, Err: err}
@@ -84,7 +85,8 @@ func (s *Stage) base(part string) (string, error) {
 	if there.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return "", fmt.Errorf("%s is not a folder; move it away and try again", own)
 	}
-	if here.Dev != there.Dev {
+	// Linux tells mounts apart since 5.8. A bind mount of the same file system is one, too.
+	if here.Mnt_id != there.Mnt_id || here.Dev_major != there.Dev_major || here.Dev_minor != there.Dev_minor {
 		return own, nil
 	}
 	return s.dataDir, nil

@@ -211,6 +211,32 @@ func keepImages(from, to string) error {
 	return os.Symlink(blobs, kept)
 }
 
+// Borrowed are the images of kept versions, by reference, whose content is not kept with them: containerd has it, and
+// whoever removes it there makes the way back impossible.
+func Borrowed(dataDir string) (refs []string, err error) {
+	links, err := filepath.Glob(filepath.Join(dataDir, folder, "*", imagesName, "blobs"))
+	if err != nil {
+		return nil, err
+	}
+	for _, link := range links {
+		if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			continue
+		}
+		var list struct {
+			Images []struct {
+				Ref string `json:"ref"`
+			} `json:"images"`
+		}
+		if err := readJSON(filepath.Join(filepath.Dir(link), "images.json"), &list); err != nil {
+			return nil, err
+		}
+		for _, image := range list.Images {
+			refs = append(refs, image.Ref)
+		}
+	}
+	return refs, nil
+}
+
 // double gives a file a second name, or copies it where that cannot be.
 func double(from, to string) error {
 	if err := os.Link(from, to); err == nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,25 @@ func TestKeptFilesAreNotCopied(t *testing.T) {
 	w.must(err)
 	if len(list) != 2 || list[0].Name() != "2" || list[1].Name() != "3%2F..%2Fx" {
 		t.Errorf("kept: %v", list)
+	}
+}
+
+// Images of a kept version whose content lies on another file system are containerd's to keep.
+func TestBorrowed(t *testing.T) {
+	w := newWorld(t)
+	dir := filepath.Join(w.dir, folder, "1", imagesName)
+	w.must(os.WriteFile(filepath.Join(dir, "images.json"), []byte(`{"images":[{"name":"hub","ref":"gpulab.local/hub:1"},{"name":"notebook","ref":"gpulab.local/notebook:1"}]}`), 0o600))
+	if refs, err := Borrowed(w.dir); err != nil || len(refs) != 0 {
+		t.Errorf("whose content is kept: %v, %v", refs, err)
+	}
+	w.must(os.RemoveAll(filepath.Join(dir, "blobs")))
+	w.must(os.Symlink("/usr/share/gpulab/images/blobs", filepath.Join(dir, "blobs")))
+	if refs, err := Borrowed(w.dir); err != nil || !slices.Equal(refs, []string{"gpulab.local/hub:1", "gpulab.local/notebook:1"}) {
+		t.Errorf("whose content is elsewhere: %v, %v", refs, err)
+	}
+	w.must(os.RemoveAll(filepath.Dir(dir)))
+	if refs, err := Borrowed(w.dir); err != nil || len(refs) != 0 {
+		t.Errorf("of a version that is not kept any more: %v, %v", refs, err)
 	}
 }
 
