@@ -60,8 +60,11 @@ func (h host) unitOf(pid int) string {
 
 // ours reports whether the program is gpulab or was staged by it.
 func (p process) ours(dataDir string) bool {
-	if filepath.Base(p.exe) == "gpulab" || dataDir == "" {
-		return filepath.Base(p.exe) == "gpulab"
+	if filepath.Base(p.exe) == "gpulab" {
+		return true
+	}
+	if dataDir == "" {
+		return false
 	}
 	if real, err := filepath.EvalSymlinks(dataDir); err == nil && strings.HasPrefix(p.exe, real+"/") {
 		return true // the kernel names programs by where they really are

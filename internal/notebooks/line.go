@@ -129,8 +129,10 @@ const roleKept = 2 * time.Second
 // roleOf is the role of a launch's owner.
 func (s *Service) roleOf(ctx context.Context, l Launch) string {
 	now := s.now()
-	if known, ok := s.roles.Load(l.UserID); ok && !now.Before(known.(knownRole).read) && now.Sub(known.(knownRole).read) < roleKept {
-		return known.(knownRole).role
+	if last, ok := s.roles.Load(l.UserID); ok {
+		if known := last.(knownRole); !now.Before(known.read) && now.Sub(known.read) < roleKept {
+			return known.role
+		}
 	}
 	u, err := s.cfg.People.ByID(ctx, l.UserID)
 	if err != nil || u.Role == "" {

@@ -111,15 +111,21 @@ func TestWhoWaitsHasNothingOpen(t *testing.T) {
 		t.Errorf("ended while it waits: %v", ended)
 	}
 	state("starting")
-	u, err := l.people.ByID(t.Context(), l.of["ben"].ID)
+	l.opensReadOnly(t, id, "ben")
+	if ended := l.watched(t); len(ended) != 0 {
+		t.Errorf("ended for what an earlier run had: %v", ended)
+	}
+}
+
+// opensReadOnly opens a launch's folders as its owner may use them now: one, which they may read.
+func (l *testLab) opensReadOnly(t *testing.T, launch int64, handle string) {
+	t.Helper()
+	u, err := l.people.ByID(t.Context(), l.of[handle].ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if opened, err := l.Open(t.Context(), id, u); err != nil || len(opened.Mounts) != 1 || !opened.Mounts[0].ReadOnly {
+	if opened, err := l.Open(t.Context(), launch, u); err != nil || len(opened.Mounts) != 1 || !opened.Mounts[0].ReadOnly {
 		t.Fatalf("%+v, %v", opened, err)
-	}
-	if ended := l.watched(t); len(ended) != 0 {
-		t.Errorf("ended for what an earlier run had: %v", ended)
 	}
 }
 
@@ -138,13 +144,7 @@ func TestOpenTwiceKeepsTheWider(t *testing.T) {
 	if err := l.people.Change(t.Context(), l.of["ben"].ID, users.Change{Role: new(users.RoleGuest)}); err != nil {
 		t.Fatal(err)
 	}
-	u, err := l.people.ByID(t.Context(), l.of["ben"].ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if opened, err := l.Open(t.Context(), id, u); err != nil || len(opened.Mounts) != 1 || !opened.Mounts[0].ReadOnly {
-		t.Fatalf("%+v, %v", opened, err)
-	}
+	l.opensReadOnly(t, id, "ben")
 	if ended := l.watched(t); len(ended) != 1 {
 		t.Errorf("ended: %v", ended)
 	}

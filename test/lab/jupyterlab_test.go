@@ -546,18 +546,25 @@ func TestSaveOfRunThatArrives(t *testing.T) {
 	})
 }
 
-// A save may look at the file while the lab is started anew, and get its answer when the server has written what was
-// printed meanwhile: it begins anew, and nobody is asked which version is right.
-func TestSaveThatWaits(t *testing.T) {
+// whilePrinting has a notebook's first cell print so many lines, and something typed into its second that is not saved.
+func whilePrinting(t *testing.T, name string, last int) (jupyter, *Browser) {
+	t.Helper()
 	j := startJupyter(t)
-	j.write(t, "waits.ipynb", "import time\nfor i in range(40):\n    print('line', i + 1, flush=True)\n    time.sleep(0.5)", "")
+	j.write(t, name, fmt.Sprintf("import time\nfor i in range(%d):\n    print('line', i + 1, flush=True)\n    time.sleep(0.5)", last), "")
 	b := j.browser(t)
-	j.open(b, "waits.ipynb")
+	j.open(b, name)
 	runCells(b, 1)
 	b.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
 	time.Sleep(6 * time.Second) // the save because of the run is over
 	focusCell(b, 1)
 	b.Type("# typed")
+	return j, b
+}
+
+// A save may look at the file while the lab is started anew, and get its answer when the server has written what was
+// printed meanwhile: it begins anew, and nobody is asked which version is right.
+func TestSaveThatWaits(t *testing.T) {
+	j, b := whilePrinting(t, "waits.ipynb", 40)
 	j.held.Store(true)
 	b.Press("s", kb.ModifierCtrl)
 	for end := time.Now().Add(time.Minute); j.waits.Load() == 0; time.Sleep(10 * time.Millisecond) {
@@ -581,15 +588,7 @@ func TestSaveThatWaits(t *testing.T) {
 // A save may find that the kernel's connection does not come back for longer than it waits: what the server has written
 // until then is taken over all the same, and nobody is asked which version is right.
 func TestSaveWithoutKernel(t *testing.T) {
-	j := startJupyter(t)
-	j.write(t, "deaf.ipynb", "import time\nfor i in range(20):\n    print('line', i + 1, flush=True)\n    time.sleep(0.5)", "")
-	b := j.browser(t)
-	j.open(b, "deaf.ipynb")
-	runCells(b, 1)
-	b.WaitFor("the first lines", shown(0)+`.includes("line 2\n")`)
-	time.Sleep(6 * time.Second) // the save because of the run is over
-	focusCell(b, 1)
-	b.Type("# typed")
+	j, b := whilePrinting(t, "deaf.ipynb", 20)
 	j.dropKernels()
 	j.within(t, time.Minute, "the file has what was printed meanwhile", "deaf.ipynb", func(cells []fileCell) bool {
 		return strings.Contains(cells[0].text(), "line 20\n")
