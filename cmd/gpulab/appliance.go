@@ -115,9 +115,10 @@ type appliance struct {
 	// machinesFor are the machines that are for some people only, by name.
 	machinesFor atomic.Pointer[map[string]nodes.Limit]
 	// cordons are the machines that take no new work.
-	cordons *cordons
-	disk    *diskspace.Watch
-	power   *power.Keeper // keeps this machine awake
+	cordons  *cordons
+	disk     *diskspace.Watch
+	power    *power.Keeper // keeps this machine awake
+	outlived outliving     // the gpulab before
 	// asleep is when this machine slept last; nil if that is not known.
 	asleep atomic.Pointer[power.Sleep]
 
@@ -186,6 +187,7 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 
 // run runs the lab until ctx ends. Pods keep running after it.
 func (l *appliance) run(ctx context.Context) error {
+	l.outlived = whatOutlived()
 	if err := l.open(ctx); err != nil {
 		return err
 	}

@@ -133,10 +133,9 @@ func (d door) serve(ctx context.Context, srv *http.Server, ln net.Listener) erro
 // listen opens the ports. A port that is taken is an error at once, with the
 // next step, and nothing else has begun.
 func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
-	kept := keptSockets()
-	defer kept.giveUpRest()
+	defer l.outlived.giveUpRest()
 	for _, d := range l.doors() {
-		ln, err := kept.listen(net.JoinHostPort("", strconv.Itoa(d.port)))
+		ln, err := l.outlived.listen(net.JoinHostPort("", strconv.Itoa(d.port)))
 		if err != nil {
 			if !d.tls { // a machine's own web server may keep port 80
 				slog.Warn("no redirect from HTTP", "err", err)

@@ -56,6 +56,7 @@ func (l *appliance) newPower(ctx context.Context) *power.Keeper {
 	}
 	return power.New(power.Config{
 		Policy: power.Policy(l.cfg.StayAwake), Busy: l.runningNotebooks,
+		Kept: l.outlived.take(stayAwakeLock), Keep: keepLock,
 		Slept: func(s power.Sleep) {
 			l.asleep.Store(&s)
 			l.history.Slept(l.id.NodeName, s.From, s.To)
@@ -114,7 +115,7 @@ func stayingAwake(s power.State) string {
 	if !s.Held {
 		return ""
 	}
-	text := fmt.Sprintf("This machine stays awake while %s", countRuns(s.Notebooks))
+	text := "This machine stays awake while " + countRuns(s.Notebooks)
 	if s.LidCloses {
 		text += " and its lid is open"
 	}
@@ -122,7 +123,10 @@ func stayingAwake(s power.State) string {
 }
 
 func countRuns(notebooks int) string {
-	if notebooks == 1 {
+	switch notebooks {
+	case 0:
+		return "gpulab starts" // and keeps it awake for what ran before
+	case 1:
 		return "1 notebook runs"
 	}
 	return fmt.Sprintf("%d notebooks run", notebooks)

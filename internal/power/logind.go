@@ -27,15 +27,27 @@ const systemBus = "unix:path=/run/dbus/system_bus_socket"
 // answerTime is how long logind may take.
 const answerTime = 10 * time.Second
 
-// inhibitor is a lock of logind's: it holds as long as its file is open, and so
-// ends with this process, however that ends.
+// inhibitor is a lock of logind's: it holds as long as its file is open somewhere, and
+// so ends with this process, however that ends, unless somebody has a copy.
 type inhibitor struct {
-	conn *dbus.Conn
+	conn *dbus.Conn // nil for a kept one
 	lock *os.File
 	// gone is closed when logind, who would have to honour the lock, is not the
 	// same any more.
 	gone chan struct{}
 }
+
+// kept is a lock that was asked for by another process; nil if there is none.
+func kept(lock *os.File) *inhibitor {
+	if lock == nil {
+		return nil
+	}
+	return &inhibitor{lock: lock}
+}
+
+// isKept tells whether the lock is that of another process. Whether logind is still
+// the one that gave it is not known then.
+func (in *inhibitor) isKept() bool { return in.conn == nil }
 
 // inhibit asks logind to keep the machine awake.
 func inhibit(ctx context.Context, bus string, policy Policy, why string) (*inhibitor, error) {
@@ -131,7 +143,9 @@ func (in *inhibitor) release() {
 	if in.lock != nil {
 		_ = in.lock.Close()
 	}
-	_ = in.conn.Close()
+	if in.conn != nil {
+		_ = in.conn.Close()
+	}
 }
 
 // explain tells a machine without logind from one whose logind refuses.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -56,6 +57,12 @@ func (s Sleep) Lasted() time.Duration { return s.To.Sub(s.From) }
 type Config struct {
 	// Busy is how many notebooks run. It is asked every few seconds.
 	Busy func(context.Context) (int, error)
+	// Kept is the lock of a keeper before this one that outlived it: it holds until
+	// it is known how many notebooks run. Nil for none.
+	Kept *os.File
+	// Keep is given every lock, so that a copy of it can outlive this process, and nil
+	// when there is none any more.
+	Keep func(lock *os.File)
 	// Policy says what keeps the machine awake. Default Always.
 	Policy Policy
 	// Slept is told of every sleep, soon after it.
@@ -75,7 +82,8 @@ type Config struct {
 
 // State is what keeps the machine awake now.
 type State struct {
-	// Held says that it is kept awake, for so many notebooks.
+	// Held says that it is kept awake, for so many notebooks; for none yet by a lock
+	// that was kept.
 	Held      bool
 	Notebooks int
 	// LidCloses says that closing its lid lets it sleep all the same.
@@ -98,6 +106,9 @@ func New(cfg Config) *Keeper {
 	if cfg.Policy == "" {
 		cfg.Policy = Always
 	}
+	if cfg.Keep == nil {
+		cfg.Keep = func(*os.File) {}
+	}
 	if cfg.Slept == nil {
 		cfg.Slept = func(Sleep) {}
 	}
@@ -113,7 +124,7 @@ func New(cfg Config) *Keeper {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Keeper{cfg: cfg}
+	return &Keeper{cfg: cfg, state: State{Held: cfg.Kept != nil, LidCloses: cfg.Policy == LidOpen}}
 }
 
 // State tells what is so now.
@@ -133,9 +144,9 @@ func (k *Keeper) change(fn func(*State)) {
 const shortest = 2 * time.Second
 
 // Run keeps the machine awake and watches for sleep until ctx ends; then the
-// machine may sleep as far as gpulab goes.
+// machine may sleep as far as gpulab goes, unless somebody keeps the lock.
 func (k *Keeper) Run(ctx context.Context) error {
-	var held *inhibitor
+	held := kept(k.cfg.Kept)
 	defer func() { held.release() }()
 	_, before := k.cfg.Clock()
 	var retryAt time.Time
@@ -145,8 +156,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		before = k.lookForSleep(before)
 		if held != nil && held.lost() {
 			k.cfg.Log.Warn("the system does not keep this machine awake any more; asking again")
-			held.release()
-			held = nil
+			held = k.letGo(held)
 		}
 		held, retryAt = k.settle(ctx, held, retryAt)
 		select {
@@ -181,22 +191,28 @@ func (k *Keeper) settle(ctx context.Context, held *inhibitor, retryAt time.Time)
 		if held != nil {
 			k.cfg.Log.Info("this machine may sleep")
 		}
-		held.release()
+		held = k.letGo(held)
 		k.change(func(st *State) { st.Held, st.Notebooks, st.Problem = false, busy, "" })
-		return nil, time.Time{}
+		return held, time.Time{}
 	}
-	if held == nil && !time.Now().Before(retryAt) {
-		held, err = inhibit(ctx, k.cfg.Bus, k.cfg.Policy, whyAwake(busy))
+	if (held == nil || held.isKept()) && !time.Now().Before(retryAt) {
+		var fresh *inhibitor
+		fresh, err = inhibit(ctx, k.cfg.Bus, k.cfg.Policy, whyAwake(busy))
 		switch {
 		case err == nil:
+			held.release() // now, so that it never was without one
+			held = fresh
+			k.cfg.Keep(held.lock)
 			k.cfg.Log.Info("this machine stays awake", "notebooks", busy, "policy", k.cfg.Policy)
-		case !errors.Is(err, errNobody):
+		case errors.Is(err, errNobody):
+			held = k.letGo(held)
+		default:
 			k.cfg.Log.Warn("this machine cannot be kept awake", "err", err)
 		}
 		problem := ""
 		if err != nil {
 			retryAt = time.Now().Add(k.cfg.Retry)
-			if !errors.Is(err, errNobody) {
+			if held == nil && !errors.Is(err, errNobody) {
 				problem = err.Error()
 			}
 		}
@@ -206,6 +222,15 @@ func (k *Keeper) settle(ctx context.Context, held *inhibitor, retryAt time.Time)
 		st.Held, st.Notebooks, st.LidCloses = held != nil, busy, k.cfg.Policy == LidOpen
 	})
 	return held, retryAt
+}
+
+// letGo has nothing keep the machine awake.
+func (k *Keeper) letGo(held *inhibitor) *inhibitor {
+	if held != nil {
+		held.release()
+		k.cfg.Keep(nil)
+	}
+	return nil
 }
 
 // whyAwake is what `systemd-inhibit --list` shows.

@@ -106,7 +106,14 @@ func (l *logind) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error)
 	l.locks = append(l.locks, k)
 	// The library sends a copy once this returns; ours must not stay open.
 	time.AfterFunc(500*time.Millisecond, func() { _ = theirs.Close() })
-	return dbus.UnixFD(theirs.Fd()), nil
+	return dbus.UnixFD(ends[1]), nil
+}
+
+// answer has it refuse with this name of an error; "" is to refuse nobody.
+func (l *logind) answer(refuse string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuse = refuse
 }
 
 func (l *logind) held() []*lock {
@@ -200,6 +207,93 @@ func TestStayAwake(t *testing.T) {
 	waitUntil(t, "it ends with gpulab", func() bool { return len(login.held()) == 0 })
 }
 
+// TestRestart: while gpulab is started again, the lock holds that was kept, also when
+// it is not known yet what runs; then the next gpulab's own takes its place.
+func TestRestart(t *testing.T) {
+	bus := startBus(t)
+	login := startLogind(t, bus)
+	var store keptLock
+	t.Cleanup(func() { store.keep(nil) })
+	var n atomic.Int64
+	n.Store(1)
+	_, stop := keep(t, Config{Busy: notebooks(&n), Bus: bus, Keep: store.keep})
+	waitUntil(t, "a lock is held", func() bool { return len(login.held()) == 1 })
+	time.Sleep(time.Second) // the copies in flight are gone
+	stop()
+	time.Sleep(100 * time.Millisecond)
+	first := login.held()
+	if len(first) != 1 {
+		t.Fatalf("%d locks are held while nobody runs", len(first))
+	}
+
+	var known atomic.Bool
+	var asked atomic.Int64
+	busy := func(context.Context) (int, error) {
+		asked.Add(1)
+		if !known.Load() {
+			return 0, errors.New("starting")
+		}
+		return int(n.Load()), nil
+	}
+	k, stop := keep(t, Config{Busy: busy, Bus: bus, Kept: store.copy(t), Keep: store.keep})
+	waitUntil(t, "it was asked", func() bool { return asked.Load() > 3 })
+	if got := login.held(); len(got) != 1 || got[0] != first[0] || k.State() != (State{Held: true}) {
+		t.Fatalf("before it is known what runs %d locks are held, state %+v", len(got), k.State())
+	}
+	known.Store(true)
+	waitUntil(t, "its own is held alone", func() bool { got := login.held(); return len(got) == 1 && got[0] != first[0] })
+	if k.State() != (State{Held: true, Notebooks: 1}) {
+		t.Errorf("state %+v", k.State())
+	}
+	time.Sleep(time.Second)
+	stop()
+	time.Sleep(100 * time.Millisecond)
+	if got := login.held(); len(got) != 1 {
+		t.Fatalf("%d locks are held after the second, too", len(got))
+	}
+
+	// The notebook ended meanwhile.
+	n.Store(0)
+	k, _ = keep(t, Config{Busy: busy, Bus: bus, Kept: store.copy(t), Keep: store.keep})
+	waitUntil(t, "nothing holds it", func() bool { return len(login.held()) == 0 && !k.State().Held })
+}
+
+// keptLock is kept outside of a keeper, as systemd does.
+type keptLock struct {
+	mu   sync.Mutex
+	lock *os.File
+}
+
+func (s *keptLock) keep(lock *os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lock != nil {
+		_ = s.lock.Close()
+		s.lock = nil
+	}
+	if lock == nil {
+		return
+	}
+	if fd, err := unix.FcntlInt(lock.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+		s.lock = os.NewFile(uintptr(fd), "kept")
+	}
+}
+
+// copy is what the next one gets of it.
+func (s *keptLock) copy(t *testing.T) *os.File {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lock == nil {
+		t.Fatal("no lock was kept")
+	}
+	fd, err := unix.FcntlInt(s.lock.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), "copy")
+}
+
 // TestUnknownIsAsBefore: while nobody knows how many notebooks run, nothing changes.
 func TestUnknownIsAsBefore(t *testing.T) {
 	bus := startBus(t)
@@ -275,12 +369,10 @@ func TestNobodyAndRefused(t *testing.T) {
 		stop()
 	}
 	login := startLogind(t, bus)
-	login.refuse = "org.freedesktop.DBus.Error.AccessDenied"
+	login.answer("org.freedesktop.DBus.Error.AccessDenied")
 	k, _ := keep(t, Config{Busy: notebooks(&n), Bus: bus})
 	waitUntil(t, "it says so", func() bool { return strings.Contains(k.State().Problem, "Permission denied") })
-	login.mu.Lock()
-	login.refuse = ""
-	login.mu.Unlock()
+	login.answer("")
 	waitUntil(t, "it is held once logind allows it", func() bool { return k.State().Held && k.State().Problem == "" })
 }
 

@@ -14,9 +14,10 @@ import (
 	"time"
 )
 
-// TestSocketsOutliveARestart: a connection that is made while no gpulab runs is
-// answered by the next one, and a socket nobody wants any more is given up.
-func TestSocketsOutliveARestart(t *testing.T) {
+// TestOutliveARestart: a connection that is made while no gpulab runs is answered by
+// the next one, a socket nobody wants any more is given up, and the lock that keeps the
+// machine awake holds until there is none any more.
+func TestOutliveARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -43,7 +44,7 @@ func TestSocketsOutliveARestart(t *testing.T) {
 		return string(words[:n]), file
 	}
 
-	first, err := sockets{}.listen("127.0.0.1:0")
+	first, err := outliving{}.listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func TestSocketsOutliveARestart(t *testing.T) {
 	}
 	defer called.Close()
 
-	next := sockets{map[string]*os.File{socketName(address): kept, "tcp_7": nil}}
+	next := outliving{map[string]*os.File{socketName(address): kept, "tcp_7": nil}}
 	second, err := next.listen(address)
 	if err != nil {
 		t.Fatal(err)
@@ -78,6 +79,34 @@ func TestSocketsOutliveARestart(t *testing.T) {
 	next.giveUpRest()
 	if text, _ := hears(); text != "FDSTOREREMOVE=1\nFDNAME=tcp_7" {
 		t.Errorf("systemd heard %q", text)
+	}
+
+	lock, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	keepLock(end)
+	for _, want := range []string{"FDSTOREREMOVE=1\nFDNAME=stay-awake", "FDSTORE=1\nFDNAME=stay-awake"} {
+		if text, kept = hears(); text != want {
+			t.Errorf("systemd heard %q, want %q", text, want)
+		}
+	}
+	_ = end.Close()
+	after := outliving{map[string]*os.File{stayAwakeLock: kept}}
+	taken := after.take(stayAwakeLock)
+	after.giveUpRest()
+	if _, err := taken.WriteString("held"); err != nil {
+		t.Errorf("the lock that systemd kept: %v", err)
+	}
+	_ = taken.Close()
+	keepLock(nil)
+	if text, _ := hears(); text != "FDSTOREREMOVE=1\nFDNAME=stay-awake" {
+		t.Errorf("systemd heard %q", text)
+	}
+	_ = systemd.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := systemd.Read(make([]byte, 10)); err == nil {
+		t.Errorf("%d bytes more were said", n)
 	}
 }
 
