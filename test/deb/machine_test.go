@@ -36,6 +36,7 @@ func TestMachine(t *testing.T) {
 	l.install, l.upgrade = "apt-get -q -y install /old/*.deb", "apt-get -q -y install /new/*.deb"
 	l.tell(t, []chapter{
 		{"half a package", (*life).halfPackage},
+		{"no network yet", (*life).noNetworkYet},
 		{"install", (*life).installed},
 		{"first cell", (*life).firstCell},
 		{"restart", (*life).restarted},
@@ -99,6 +100,25 @@ func (l *life) halfPackage() {
 	if out := l.run0("dpkg --audit; dpkg-query -W -f '${db:Status-Status}' gpulab 2>/dev/null"); out != "" && out != "not-installed" {
 		l.t.Errorf("dpkg knows of half a package:\n%s", out)
 	}
+}
+
+// noNetworkYet: without a network init says what to do, and one that has been started
+// without it waits. A removal ends what waits, and a purge leaves nothing.
+func (l *life) noNetworkYet() {
+	l.run(l.install + "; ip address flush dev eth0")
+	if out, err := l.try("gpulab init --yes --gpus simulated"); err == nil || !strings.Contains(out, "Connect it") {
+		l.t.Errorf("init without a network: %v\n%s", err, out)
+	}
+	l.run("systemctl enable --now gpulab")
+	if out := l.run0("systemctl is-enabled gpulab; systemctl is-active gpulab; gpulab status"); !strings.Contains(out, "enabled\nactive") || !strings.Contains(out, "no network address") {
+		l.t.Errorf("while it waits for a network gpulab is %s", out)
+	}
+	l.run("apt-get -q -y remove gpulab gpulab-images")
+	if out := l.run0("pgrep -l gpulab; find /etc/systemd/system /run -name '*gpulab*'"); out != "" {
+		l.t.Errorf("a removal before there is a network leaves\n%s", out)
+	}
+	l.run("apt-get -q -y purge gpulab gpulab-images; ip address add 10.98.0.1/24 dev eth0; ip route add default via 10.98.0.254")
+	l.compare("a removal and a purge before there is a network", l.before)
 }
 
 // installed: an installation alone starts and enables nothing.
@@ -215,11 +235,36 @@ func (l *life) answered(do func()) {
 	}
 }
 
+// awake has the machine stay awake for its notebooks all the time that something is
+// done, as logind sees it: a laptop's lid may be closed.
+func (l *life) awake(do func()) {
+	l.t.Helper()
+	const locks = "systemd-inhibit --list --no-legend | grep -c '^gpulab .* handle-lid-switch\\|^gpulab .*:handle-lid-switch '"
+	l.wait(time.Minute, "test $("+locks+") = 1")
+	ctx, cancel := context.WithCancel(l.t.Context())
+	looks := l.command(ctx, "while sleep 0.2; do "+locks+" || true; done")
+	var said bytes.Buffer
+	looks.Stdout, looks.WaitDelay = &said, time.Second
+	if err := looks.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	do()
+	cancel()
+	_ = looks.Wait()
+	seen := strings.Fields(said.String())
+	if len(seen) < 5 || slices.Contains(seen, "0") {
+		l.t.Errorf("how many locks kept the machine awake, look by look: %v", seen)
+	}
+	l.wait(time.Minute, "test $("+locks+") = 1") // the next gpulab's alone
+}
+
 func (l *life) restarted() {
 	processes := l.run(notebooks)
 	l.answered(func() {
-		l.run("systemctl restart gpulab")
-		l.ready(time.Minute)
+		l.awake(func() {
+			l.run("systemctl restart gpulab")
+			l.ready(time.Minute)
+		})
 	})
 	l.longestPause("a restart")
 	l.sameNotebooks(processes)
@@ -235,9 +280,11 @@ func (l *life) upgraded() {
 	processes := l.run(notebooks)
 	began := time.Now()
 	l.answered(func() {
-		l.run(l.upgrade)
-		l.t.Logf("upgraded after %s", time.Since(began).Round(time.Second))
-		l.ready(time.Minute)
+		l.awake(func() {
+			l.run(l.upgrade)
+			l.t.Logf("upgraded after %s", time.Since(began).Round(time.Second))
+			l.ready(time.Minute)
+		})
 	})
 	l.longestPause("an upgrade")
 	l.sameNotebooks(processes)
@@ -245,7 +292,7 @@ func (l *life) upgraded() {
 		l.t.Errorf("after the upgrade there are %s", out)
 	}
 	// Init, a restart by hand, and one by the upgrade of both packages together.
-	if starts := l.run("journalctl -o cat -u gpulab | grep -c 'Started gpulab'"); starts != "3" {
+	if starts := l.run("journalctl -o cat -u gpulab --since=@" + strconv.FormatInt(l.began.Unix(), 10) + " | grep -c 'Started gpulab'"); starts != "3" {
 		l.t.Errorf("gpulab was started %s times by init, a restart and an upgrade", starts)
 	}
 }
