@@ -122,6 +122,44 @@ func TestRestoreIntoABindMount(t *testing.T) {
 	}
 }
 
+// A restore that goes on while the disk with the homes is away does not take them for restored.
+func TestRestoreGoesOnWithoutADisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	archive := newLab(t, "saved").save(t)
+	l := newLab(t, "before")
+	homes := filepath.Join(l.data, "homes")
+	must(t, os.RemoveAll(homes))
+	must(t, os.Mkdir(homes, 0o711))
+	disk := filepath.Join(l.dir, "disk")
+	must(t, os.Mkdir(disk, 0o711))
+	must(t, unix.Mount("disk", disk, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(disk, 0) })
+	must(t, unix.Mount(disk, homes, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(homes, 0) })
+	write(t, filepath.Join(homes, "1", "mark"), "before", 0o600)
+
+	stage, err := NewStage(t.Context(), l.data)
+	must(t, err)
+	_, _, err = stage.Unpack(t.Context(), bytes.NewReader(archive), accept, func(string, int64) {})
+	must(t, err)
+	must(t, stage.decide(t.Context(), l.placing()))
+	must(t, unix.Unmount(homes, 0))
+	for range 2 {
+		if _, _, err := Finish(t.Context(), l.placing().Journal); err == nil || !strings.Contains(err.Error(), "is a disk not mounted?") {
+			t.Fatalf("without the disk: %v", err)
+		}
+	}
+	must(t, unix.Mount(disk, homes, "", unix.MS_BIND, ""))
+	_, was, err := Finish(t.Context(), l.placing().Journal)
+	must(t, err)
+	if !was {
+		t.Error("the journal was gone")
+	}
+	l.all(t, "saved")
+}
+
 // What a home may hold comes back as it was; what cannot is named.
 func TestTree(t *testing.T) {
 	l := newLab(t, "x")

@@ -50,12 +50,12 @@ type journal struct {
 	Placed Placed   `json:"placed"`
 }
 
-// move is a file or folder that gets another name in the same file system.
+// move is a file or folder that gets another name in the same file system. It has been done once To is there and, unless
+// To was there before, From is gone.
 type move struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Aside moves what was there away from a name that gets something new: it has been done once To is there. Others
-	// have been done once From is gone.
+	// Aside moves what was there away from a name that gets something new.
 	Aside bool `json:"aside,omitempty"`
 }
 
@@ -75,28 +75,33 @@ var derived = []string{"k3s", "hub", "hub-routes.json", "features", "kubeconfig"
 // Place puts an unpacked archive in place. No gpulab may run. An error before the journal is written leaves everything
 // as it was; one after it is mended by Finish.
 func (s *Stage) Place(ctx context.Context, p Placing) (Placed, error) {
-	if err := s.Sync(); err != nil {
-		return Placed{}, err
-	}
-	j, err := s.plan(p)
-	if err != nil {
-		return Placed{}, err
-	}
-	if err := ctx.Err(); err != nil {
-		return Placed{}, err
-	}
-	data, err := json.Marshal(j)
-	if err != nil {
-		return Placed{}, err
-	}
-	if err := atomicfile.Write(p.Journal, data, 0o600); err != nil {
-		return Placed{}, fmt.Errorf("the journal of the restore: %w", err)
-	}
-	if err := s.lock.Close(); err != nil {
+	if err := s.decide(ctx, p); err != nil {
 		return Placed{}, err
 	}
 	placed, _, err := Finish(context.WithoutCancel(ctx), p.Journal)
 	return placed, err
+}
+
+// decide writes the journal: from then on the restored lab is the one that counts.
+func (s *Stage) decide(ctx context.Context, p Placing) error {
+	if err := s.Sync(); err != nil {
+		return err
+	}
+	j, err := s.plan(p)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	data, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(p.Journal, data, 0o600); err != nil {
+		return fmt.Errorf("the journal of the restore: %w", err)
+	}
+	return s.lock.Close()
 }
 
 // plan finds out what is to be moved, makes the folders for it, and copies what comes from another file system.
@@ -282,7 +287,11 @@ func Finish(ctx context.Context, path string) (Placed, bool, error) {
 	}
 	folders := map[string]bool{}
 	for _, m := range j.Moves {
-		if err := m.do(); err != nil {
+		err := m.do()
+		if errors.Is(err, errNeither) && slices.Contains(j.Delete, filepath.Dir(filepath.Dir(m.To))) {
+			err = nil // it was done, and deleted
+		}
+		if err != nil {
 			return j.Placed, true, fmt.Errorf("%w; mend that, then run `gpulab restore` again, which goes on", err)
 		}
 		folders[filepath.Dir(m.From)], folders[filepath.Dir(m.To)] = true, true
@@ -303,17 +312,22 @@ func Finish(ctx context.Context, path string) (Placed, bool, error) {
 	return j.Placed, true, atomicfile.Sync(filepath.Dir(path))
 }
 
+// errNeither says that something is at neither of its places.
+var errNeither = errors.New("is a disk not mounted?")
+
 func (m move) do() error {
-	if m.Aside {
-		if _, err := os.Lstat(m.To); err == nil {
-			return nil
-		}
+	_, there := os.Lstat(m.To)
+	if m.Aside && there == nil {
+		return nil
 	}
 	err := os.Rename(m.From, m.To)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	case there == nil:
 		return nil // done before
 	}
-	return err
+	return fmt.Errorf("neither %s nor %s is there: %w", m.From, m.To, errNeither)
 }
 
 // copyFile copies a small file with its mode, safe against a power cut.
