@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"strconv"
 	"strings"
 )
@@ -184,6 +185,9 @@ sharing:
         replicas: %d
 `
 
+// libraryDir is where Debian and Ubuntu have libraries, by the processor.
+var libraryDir = map[string]string{"amd64": "usr/lib/x86_64-linux-gnu", "arm64": "usr/lib/aarch64-linux-gnu"}
+
 func featureDiscovery(in Inputs) Release {
 	return Release{
 		Name:      "gpu-feature-discovery",
@@ -194,6 +198,7 @@ func featureDiscovery(in Inputs) Release {
 		Values: map[string]any{
 			"image":       in.Images["nvidia-device-plugin"],
 			"driverRoot":  in.DriverRoot,
+			"libraryDir":  libraryDir[runtime.GOARCH],
 			"simulated":   in.Simulated,
 			"featuresDir": in.FeaturesDir,
 			"config":      sharingConfig(in),

@@ -230,6 +230,21 @@ func TestFeatureDiscoveryKnowsHowGPUsAreShared(t *testing.T) {
 	}
 }
 
+// Where the driver's library is not in its place, the kubelet does not make a folder of
+// that name in the midst of the system's libraries.
+func TestFeatureDiscoveryMakesNothingOnTheMachine(t *testing.T) {
+	objects := mustRender(t, release(t, sampleInputs(), "gpu-feature-discovery"))
+	pod := at(t, objects["DaemonSet gpu-feature-discovery"], "spec", "template", "spec")
+	text, err := yaml.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "subPath") {
+		t.Error("a sub-path is made where there is none")
+	}
+	holds(t, "its volumes", at(t, pod, "volumes"), "-linux-gnu/libnvidia-ml.so.1\n    type: File\n")
+}
+
 // Whatever runs the lab starts on a machine too that takes no new notebooks.
 func TestCordonedMachinesRunTheLab(t *testing.T) {
 	pods := 0

@@ -284,9 +284,10 @@ func (t tree) list(folder string) []string {
 	return names
 }
 
-// library is the version in the name that libnvidia-ml.so.1 leads to.
+// library is the version in the name that libnvidia-ml.so.1 leads to. It has to lie where
+// Debian and Ubuntu have libraries: elsewhere, containers are not given it.
 func (t tree) library() string {
-	for _, folder := range []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"} {
+	for _, folder := range []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"} {
 		name := folder + "/libnvidia-ml.so.1"
 		if t.exists(name) {
 			return versionPattern.FindString(filepath.Base(t.path(name)))
