@@ -37,7 +37,9 @@ const gain = 0.6
 func TestWeek(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Minute)
 	defer cancel()
+	kwok := kwokProgram(ctx, t)
 	l := newLab(t)
+	plainWatches(l)
 	initialise(ctx, t, l)
 	access, client := cluster(ctx, t, l)
 	line := ownLine(ctx, t, l, access)
@@ -46,6 +48,7 @@ func TestWeek(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := newDecider(ctx, t, line, kube)
+	m := newMachines(ctx, t, l, access, kube, kwok)
 	housed := 0
 	var all [][]week.Record
 	for _, one := range strings.Split(*seeds, ",") {
@@ -57,8 +60,11 @@ func TestWeek(t *testing.T) {
 		for ; housed < demand.People; housed++ {
 			namespace(ctx, t, client, week.Namespace(housed))
 		}
+		if err := m.set(demand.Machines); err != nil {
+			t.Fatal(err)
+		}
 		began := time.Now()
-		records := liveThrough(t, d, demand)
+		records := liveThrough(t, d, m, demand)
 		if t.Failed() {
 			return
 		}
@@ -67,10 +73,11 @@ func TestWeek(t *testing.T) {
 	}
 	printWeeks(all)
 	fmt.Printf("  Kueue let somebody in past another who had used less: %d times in %d decisions\n", d.passed, d.decisions)
+	fmt.Printf("  the scheduler started %d pods, %d of them on another machine than gpulab would\n", m.started, m.second)
 }
 
 // liveThrough lives through the same week with each policy.
-func liveThrough(t *testing.T, d *decider, demand week.Demand) (records []week.Record) {
+func liveThrough(t *testing.T, d *decider, m *machines, demand week.Demand) (records []week.Record) {
 	t.Helper()
 	add := func(policy string, r week.Record, err error) {
 		if err != nil {
@@ -98,7 +105,7 @@ func liveThrough(t *testing.T, d *decider, demand week.Demand) (records []week.R
 				t.Fatal(err)
 			}
 			defer func() { _ = s.Close() }()
-			r, err := week.Gpulab(t.Context(), demand, s.DB(), d)
+			r, err := week.Gpulab(t.Context(), demand, s.DB(), d, m)
 			add("gpulab", r, err)
 		})
 	})
@@ -139,31 +146,44 @@ func printWeeks(all [][]week.Record) {
 	}
 }
 
-// decider has gpulab's line decide. It lives outside of the week's clock.
-type decider struct {
-	line   *queue.Line
-	seen   cache.Store   // Workloads
-	stirs  chan struct{} // one of them has changed
-	ask    chan queue.State
-	answer chan answer
-
-	in                map[int64]bool
-	decisions, passed int
+// outside does what takes no time of the week: out of the bubble whose clock that
+// is, which knows no channel and no goroutine of its own there.
+type outside struct {
+	ask  chan func()
+	done chan struct{}
 }
 
-type answer struct {
-	in  map[int64]bool
-	err error
+func newOutside(ctx context.Context) outside {
+	o := outside{ask: make(chan func()), done: make(chan struct{})}
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case f := <-o.ask:
+				f()
+				o.done <- struct{}{}
+			}
+		}
+	}()
+	return o
 }
 
-func newDecider(ctx context.Context, t *testing.T, line *queue.Line, kube dynamic.Interface) *decider {
+func (o outside) do(f func()) {
+	o.ask <- f
+	<-o.done
+}
+
+// watched are the cluster's objects of a kind, with these labels, and a channel that
+// says that one of them has changed.
+func watched(ctx context.Context, t *testing.T, kube dynamic.Interface, kind schema.GroupVersionResource, labels string) (cache.Store, chan struct{}) {
 	t.Helper()
-	workloads := schema.GroupVersionResource{Group: "kueue.x-k8s.io", Version: "v1beta2", Resource: "workloads"}
-	informer := dynamicinformer.NewFilteredDynamicInformer(kube, workloads, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
-	d := &decider{line: line, seen: informer.GetStore(), stirs: make(chan struct{}, 1), ask: make(chan queue.State), answer: make(chan answer), in: map[int64]bool{}}
+	some := func(o *metav1.ListOptions) { o.LabelSelector = labels }
+	informer := dynamicinformer.NewFilteredDynamicInformer(kube, kind, metav1.NamespaceAll, 0, cache.Indexers{}, some).Informer()
+	stirs := make(chan struct{}, 1)
 	stir := func() {
 		select {
-		case d.stirs <- struct{}{}:
+		case stirs <- struct{}{}:
 		default:
 		}
 	}
@@ -174,34 +194,40 @@ func newDecider(ctx context.Context, t *testing.T, line *queue.Line, kube dynami
 	}
 	go informer.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		t.Fatal("the cluster's workloads cannot be watched")
+		t.Fatalf("the cluster's %s cannot be watched", kind.Resource)
 	}
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case s := <-d.ask:
-				in, err := d.decide(ctx, s)
-				d.answer <- answer{in, err}
-			}
-		}
-	}()
+	return informer.GetStore(), stirs
+}
+
+// decider has gpulab's line decide.
+type decider struct {
+	ctx   context.Context
+	line  *queue.Line
+	seen  cache.Store   // Workloads
+	stirs chan struct{} // one of them has changed
+	outside
+
+	in                map[int64]bool
+	decisions, passed int
+}
+
+func newDecider(ctx context.Context, t *testing.T, line *queue.Line, kube dynamic.Interface) *decider {
+	t.Helper()
+	d := &decider{ctx: ctx, line: line, outside: newOutside(ctx), in: map[int64]bool{}}
+	d.seen, d.stirs = watched(ctx, t, kube, schema.GroupVersionResource{Group: "kueue.x-k8s.io", Version: "v1beta2", Resource: "workloads"}, "")
 	return d
 }
 
-// Decide is called within the week's clock, which stands still meanwhile: its
-// channels are not of that bubble.
-func (d *decider) Decide(s queue.State) (map[int64]bool, error) {
-	d.ask <- s
-	a := <-d.answer
-	return a.in, a.err
+// Decide is called within the week's clock.
+func (d *decider) Decide(s queue.State) (in map[int64]bool, err error) {
+	d.do(func() { in, err = d.decide(s) })
+	return in, err
 }
 
 // patience is how long Kueue may take for a decision.
 const patience = 2 * time.Minute
 
-func (d *decider) decide(ctx context.Context, s queue.State) (map[int64]bool, error) {
+func (d *decider) decide(s queue.State) (map[int64]bool, error) {
 	d.line.Keep(s)
 	late := time.After(patience)
 	for {
@@ -216,8 +242,8 @@ func (d *decider) decide(ctx context.Context, s queue.State) (map[int64]bool, er
 		case <-time.After(100 * time.Millisecond):
 		case <-late:
 			return nil, fmt.Errorf("the line does not get on: %s; waiting: %+v", cmp.Or(d.line.Trouble(), "somebody could be let in, and is not"), waiting)
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-d.ctx.Done():
+			return nil, d.ctx.Err()
 		}
 	}
 }

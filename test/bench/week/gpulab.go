@@ -24,6 +24,16 @@ type Line interface {
 	Decide(s queue.State) (in map[int64]bool, err error)
 }
 
+// Machines is where launches run: the lab's machines, by their place in
+// [Demand.Machines]. It takes no time of the week.
+type Machines interface {
+	// Start has a launch run on one of these machines, on the first if that can be,
+	// and returns on which it does.
+	Start(w *Launch, on []int) (machine int, err error)
+	// End ends it; its GPUs are free then.
+	End(w *Launch) error
+}
+
 // Gpulab lives through a week in a lab with gpulab. What decides is gpulab's own
 // code: past use and priorities ([notebooks.PastUse]), what the line is told
 // ([queue.State]), and the whole of [idle.Service] with the settings of a lab that
@@ -32,9 +42,9 @@ type Line interface {
 // It has to be called in a bubble of [synctest.Test], whose clock is that of the
 // week: it stands still while the line decides, and leaps to the next moment in
 // which something happens.
-func Gpulab(ctx context.Context, d Demand, db *sql.DB, line Line) (Record, error) {
+func Gpulab(ctx context.Context, d Demand, db *sql.DB, line Line, machines Machines) (Record, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	g := &gpulab{db: db, line: line, began: time.Now(), done: make(chan struct{})}
+	g := &gpulab{db: db, line: line, machines: machines, began: time.Now(), done: make(chan struct{})}
 	record, err := live(ctx, d, g)
 	cancel()
 	if g.idle != nil {
@@ -51,10 +61,11 @@ const (
 
 // gpulab is the policy.
 type gpulab struct {
-	db    *sql.DB
-	line  Line
-	began time.Time
-	done  chan struct{} // the idle service
+	db       *sql.DB
+	line     Line
+	machines Machines
+	began    time.Time
+	done     chan struct{} // the idle service
 
 	lab      *lab
 	people   []int64 // their numbers in the database
@@ -76,7 +87,8 @@ func handle(person int) string { return fmt.Sprintf("person-%d", person) }
 // Namespace is that of a person.
 func Namespace(person int) string { return "user-" + handle(person) }
 
-func node(machine int) string { return fmt.Sprintf("machine-%d", machine) }
+// Node is the name of a machine.
+func Node(machine int) string { return fmt.Sprintf("machine-%d", machine) }
 
 func (g *gpulab) begin(ctx context.Context, l *lab) error {
 	g.lab, g.priority, g.readings = l, map[int64]int32{}, make(chan gpu.Snapshot)
@@ -122,7 +134,7 @@ func (g *gpulab) started(ctx context.Context, l *lab, w *Launch) error {
 	g.let = slices.DeleteFunc(g.let, func(o *Launch) bool { return o == w })
 	delete(g.priority, w.ID)
 	return g.write(ctx, `UPDATE launches SET state = 'running', started_at = ?, ready_at = ?, node = ? WHERE id = ?`,
-		g.milli(l.now), g.milli(l.now), node(w.Machine), w.ID)
+		g.milli(l.now), g.milli(l.now), Node(w.Machine), w.ID)
 }
 
 func (g *gpulab) ended(ctx context.Context, l *lab, w *Launch) error {
@@ -131,6 +143,11 @@ func (g *gpulab) ended(ctx context.Context, l *lab, w *Launch) error {
 	}
 	g.let = slices.DeleteFunc(g.let, func(o *Launch) bool { return o == w })
 	delete(g.priority, w.ID)
+	if w.Started >= 0 {
+		if err := g.machines.End(w); err != nil {
+			return err
+		}
+	}
 	return g.write(ctx, `UPDATE launches SET state = 'ended', ended_at = ? WHERE id = ?`, g.milli(l.now), w.ID)
 }
 
@@ -171,7 +188,9 @@ func (g *gpulab) turn(ctx context.Context, l *lab) (map[*Launch]int, error) {
 	g.freed = nil
 	turns, free := map[*Launch]int{}, slices.Clone(l.free)
 	for {
-		g.extra = g.place(l, free, turns)
+		if g.extra, err = g.place(l, free, turns); err != nil {
+			return nil, err
+		}
 		in, err := g.line.Decide(g.state(l))
 		if err != nil {
 			return nil, err
@@ -209,13 +228,13 @@ func (g *gpulab) inOrder() []*Launch {
 	return list
 }
 
-// place finds machines for those who have been let in, as gpulab admits launches:
-// where the fewest GPUs are left over. One is kept for whom none has room. It returns
+// place starts those who have been let in, as gpulab does: if it can be where the
+// fewest GPUs are left over. A machine is kept for whom none has room. It returns
 // how many GPUs more than there are the line is to give away.
-func (g *gpulab) place(l *lab, free []int, turns map[*Launch]int) (extra int) {
+func (g *gpulab) place(l *lab, free []int, turns map[*Launch]int) (extra int, err error) {
 	machines, kinds := map[string]int{}, map[string]string{}
 	for m, n := range free {
-		machines[node(m)], kinds[node(m)] = n, kind
+		machines[Node(m)], kinds[Node(m)] = n, kind
 	}
 	kept, more := notebooks.Reserve(notebooks.Stand{Free: machines, Kind: kinds}, g.seekers(turns))
 	g.keeps = map[int64]string{}
@@ -225,23 +244,25 @@ func (g *gpulab) place(l *lab, free []int, turns map[*Launch]int) (extra int) {
 	}
 	open := slices.Clone(free) // for those for whom nothing is kept
 	for m := range open {
-		open[m] = machines[node(m)]
+		open[m] = machines[Node(m)]
 	}
 	for _, w := range g.let {
 		if _, has := turns[w]; has {
 			continue
 		}
-		at := -1
-		for m := range open {
-			at = closer(open, w.GPUs, at, m)
+		on := roomy(open, w.GPUs)
+		if len(on) == 0 {
+			continue
 		}
-		if at >= 0 {
-			open[at] -= w.GPUs
-			free[at] -= w.GPUs
-			turns[w] = at
+		at, err := g.machines.Start(w, on)
+		if err != nil {
+			return 0, err
 		}
+		open[at] -= w.GPUs
+		free[at] -= w.GPUs
+		turns[w] = at
 	}
-	return more[kind]
+	return more[kind], nil
 }
 
 // seekers are those who wait and have been given no machine: whose turn it is, then
@@ -251,7 +272,7 @@ func (g *gpulab) seekers(turns map[*Launch]int) (list []notebooks.Seeker) {
 		s := notebooks.Seeker{Launch: w.ID, GPUs: w.GPUs, Granted: granted, First: first, Keeps: g.keeps[w.ID]}
 		for m, n := range g.lab.Machines {
 			if n >= w.GPUs {
-				s.Machines = append(s.Machines, node(m))
+				s.Machines = append(s.Machines, Node(m))
 			}
 		}
 		list = append(list, s)
@@ -309,7 +330,7 @@ func (g *gpulab) notebooks(ctx context.Context) ([]idle.Notebook, error) {
 		s.GPUs = append(s.GPUs, gpu.GPU{Reading: gpu.Reading{Utilization: &use}, Holders: []gpu.Holder{{PodRef: gpu.PodRef{UID: pod(w)}}}})
 		list = append(list, idle.Notebook{
 			Launch: w.ID, UserID: g.people[w.Person], Handle: handle(w.Person), Name: strconv.FormatInt(w.ID, 10), Profile: "gpu", GPUs: w.GPUs,
-			Node: node(w.Machine), PodUID: pod(w), Ready: g.began.Add(w.Started),
+			Node: Node(w.Machine), PodUID: pod(w), Ready: g.began.Add(w.Started),
 			Waited: w.Started-w.Asked >= policy.Unopened/10, Browsed: w.opened, Policy: policy,
 		})
 	}
@@ -327,7 +348,7 @@ func (g *gpulab) notebooks(ctx context.Context) ([]idle.Notebook, error) {
 func (g *gpulab) waiting(context.Context) (idle.Queue, error) {
 	q := idle.Queue{Free: map[string]int{}}
 	for m, n := range g.lab.free {
-		q.Free[node(m)] = n
+		q.Free[Node(m)] = n
 	}
 	for _, w := range append(slices.Clone(g.let), g.inOrder()...) {
 		if slices.ContainsFunc(q.Waiting, func(o idle.Waiting) bool { return o.Launch == w.ID }) {
@@ -336,7 +357,7 @@ func (g *gpulab) waiting(context.Context) (idle.Queue, error) {
 		one := idle.Waiting{Launch: w.ID, Handle: handle(w.Person), GPUs: w.GPUs, Keeps: g.keeps[w.ID]}
 		for m, n := range g.lab.Machines {
 			if n >= w.GPUs {
-				one.Nodes = append(one.Nodes, node(m))
+				one.Nodes = append(one.Nodes, Node(m))
 			}
 		}
 		q.Waiting = append(q.Waiting, one)

@@ -77,7 +77,7 @@ func (r *rules) ownMakesWay() bool { return r.own != nil }
 func (r *rules) turn(_ context.Context, l *lab) (map[*Launch]int, error) {
 	turns, free, shut := map[*Launch]int{}, slices.Clone(l.free), map[int]bool{}
 	for _, w := range l.waiting {
-		line, machines := 0, l.free
+		line := 0
 		if r.own != nil {
 			if line = r.own[w.Person]; line >= len(l.Machines) {
 				continue // they have none
@@ -86,18 +86,13 @@ func (r *rules) turn(_ context.Context, l *lab) (map[*Launch]int, error) {
 		if shut[line] {
 			continue
 		}
-		at := -1
-		for m := range machines {
-			if r.own == nil || m == line {
-				at = closer(free, w.GPUs, at, m)
-			}
-		}
-		if at < 0 {
+		on := slices.DeleteFunc(roomy(free, w.GPUs), func(m int) bool { return r.own != nil && m != line })
+		if len(on) == 0 {
 			shut[line] = true // who comes next does not pass
 			continue
 		}
-		free[at] -= w.GPUs
-		turns[w] = at
+		free[on[0]] -= w.GPUs
+		turns[w] = on[0]
 	}
 	return turns, nil
 }
@@ -106,11 +101,14 @@ func (r *rules) pass(_ context.Context, _ *lab, until time.Duration) (time.Durat
 	return until, nil, nil
 }
 
-// closer is the machine of two that has fewer GPUs to spare, at or m; at is -1
-// for none. So machines stay whole for who needs several, as gpulab has it.
-func closer(free []int, gpus, at, m int) int {
-	if free[m] >= gpus && (at < 0 || free[m] < free[at]) {
-		return m
+// roomy are the machines that have so many GPUs free, first the one that has the
+// fewest to spare: so machines stay whole for who needs several, as gpulab has it.
+func roomy(free []int, gpus int) (machines []int) {
+	for m, n := range free {
+		if n >= gpus {
+			machines = append(machines, m)
+		}
 	}
-	return at
+	slices.SortStableFunc(machines, func(a, b int) int { return cmp.Compare(free[a], free[b]) })
+	return machines
 }
