@@ -189,6 +189,7 @@ func newAppliance(cfg Config, a *app) (*appliance, error) {
 func (l *appliance) run(ctx context.Context) error {
 	l.outlived = whatOutlived()
 	if err := l.open(ctx); err != nil {
+		keepLock(nil) // it may take long until somebody mends that
 		return err
 	}
 	defer l.store.Close()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +28,12 @@ goes down. A gpulab that runs would start pods again.`,
 			}
 			cfg, err := loadConfig(a.configPath)
 			if err != nil {
+				return err
+			}
+			_, ran := os.Stat(embedk8s.Current(cfg.DataDir))
+			_, joined := os.Stat(joinedPath(a))
+			if ran != nil && joined != nil { // pods there are somebody else's
+				_, err = fmt.Fprintln(c.OutOrStdout(), "No lab runs on this machine.")
 				return err
 			}
 			asked, killed := embedk8s.EndPods(c.Context(), embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), podsGrace)

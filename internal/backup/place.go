@@ -84,11 +84,12 @@ func (s *Stage) Place(ctx context.Context, p Placing) (Placed, error) {
 
 // decide writes the journal: from then on the restored lab is the one that counts.
 func (s *Stage) decide(ctx context.Context, p Placing) error {
-	if err := s.Sync(); err != nil {
-		return err
-	}
 	j, err := s.plan(p)
 	if err != nil {
+		return err
+	}
+	// With what was unpacked, the folders that things are moved into.
+	if err := s.Sync(); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -320,11 +321,10 @@ func (m move) do() error {
 	if m.Aside && there == nil {
 		return nil
 	}
-	err := os.Rename(m.From, m.To)
-	switch {
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	case there == nil:
+	if _, err := os.Lstat(m.From); !errors.Is(err, fs.ErrNotExist) {
+		return os.Rename(m.From, m.To)
+	}
+	if there == nil {
 		return nil // done before
 	}
 	return fmt.Errorf("neither %s nor %s is there: %w", m.From, m.To, errNeither)

@@ -58,7 +58,8 @@ type Config struct {
 	// Busy is how many notebooks run. It is asked every few seconds.
 	Busy func(context.Context) (int, error)
 	// Kept is the lock of a keeper before this one that outlived it: it holds until
-	// it is known how many notebooks run. Nil for none.
+	// it is known how many notebooks run, but no longer than a start may take. Nil for
+	// none.
 	Kept *os.File
 	// Keep is given every lock, so that a copy of it can outlive this process, and nil
 	// when there is none any more.
@@ -124,7 +125,7 @@ func New(cfg Config) *Keeper {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Keeper{cfg: cfg, state: State{Held: cfg.Kept != nil, LidCloses: cfg.Policy == LidOpen}}
+	return &Keeper{cfg: cfg, state: State{Held: cfg.Kept != nil}}
 }
 
 // State tells what is so now.
@@ -140,13 +141,16 @@ func (k *Keeper) change(fn func(*State)) {
 	fn(&k.state)
 }
 
+// keptFor is how long it may be unknown what runs while a kept lock holds.
+const keptFor = 15 * time.Minute
+
 // shortest is the least that counts as sleep.
 const shortest = 2 * time.Second
 
 // Run keeps the machine awake and watches for sleep until ctx ends; then the
 // machine may sleep as far as gpulab goes, unless somebody keeps the lock.
 func (k *Keeper) Run(ctx context.Context) error {
-	held := kept(k.cfg.Kept)
+	held, began := kept(k.cfg.Kept), time.Now()
 	defer func() { held.release() }()
 	_, before := k.cfg.Clock()
 	var retryAt time.Time
@@ -157,6 +161,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if held != nil && held.lost() {
 			k.cfg.Log.Warn("the system does not keep this machine awake any more; asking again")
 			held = k.letGo(held)
+		}
+		if held != nil && held.isKept() && (k.cfg.Policy == Never || time.Since(began) > keptFor) {
+			held = k.letGo(held)
+			k.change(func(st *State) { st.Held = false })
 		}
 		held, retryAt = k.settle(ctx, held, retryAt)
 		select {

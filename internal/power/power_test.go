@@ -252,6 +252,17 @@ func TestRestart(t *testing.T) {
 		t.Fatalf("%d locks are held after the second, too", len(got))
 	}
 
+	// Where nothing is to keep it awake any more, that counts at once.
+	known.Store(false)
+	k, stop = keep(t, Config{Busy: busy, Bus: bus, Kept: store.copy(t), Keep: store.keep, Policy: Never})
+	waitUntil(t, "nothing holds it", func() bool { return len(login.held()) == 0 && !k.State().Held })
+	stop()
+	known.Store(true)
+	k, stop = keep(t, Config{Busy: busy, Bus: bus, Keep: store.keep})
+	waitUntil(t, "its own is held", func() bool { return k.State().Held })
+	time.Sleep(time.Second)
+	stop()
+
 	// The notebook ended meanwhile.
 	n.Store(0)
 	k, _ = keep(t, Config{Busy: busy, Bus: bus, Kept: store.copy(t), Keep: store.keep})

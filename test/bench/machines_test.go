@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -194,7 +195,7 @@ func (m *machines) start(w *week.Launch, on []int) (int, error) {
 	err = m.until(func() (bool, error) {
 		p, err := m.pod(namespace, pod.Name)
 		if p == nil {
-			return false, err
+			return false, cmp.Or(err, fmt.Errorf("%s/%s is not seen", namespace, pod.Name))
 		}
 		node = p.Spec.NodeName
 		if p.Status.Phase == corev1.PodRunning {

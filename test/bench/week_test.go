@@ -142,7 +142,9 @@ func printWeeks(all [][]week.Record) {
 		if i < 2 {
 			goal = fmt.Sprintf("goal +%.0f %%: missed by %d of %d", 100*gain, len(slices.DeleteFunc(slices.Clone(over), func(x float64) bool { return x >= gain })), len(over))
 		}
-		fmt.Printf("  %-26s %+6.0f %% %+6.0f %% %+6.0f %%   %s\n", r.Policy, 100*slices.Min(over), 100*median(over), 100*slices.Max(over), goal)
+		slices.Sort(over)
+		middle := (over[(len(over)-1)/2] + over[len(over)/2]) / 2
+		fmt.Printf("  %-26s %+6.0f %% %+6.0f %% %+6.0f %%   %s\n", r.Policy, 100*over[0], 100*middle, 100*over[len(over)-1], goal)
 	}
 }
 

@@ -114,7 +114,7 @@ func (l *life) noNetworkYet() {
 		l.t.Errorf("while it waits for a network gpulab is %s", out)
 	}
 	l.run("apt-get -q -y remove gpulab gpulab-images")
-	if out := l.run0("pgrep -l gpulab; find /etc/systemd/system /run -name '*gpulab*'"); out != "" {
+	if out := l.run0("pgrep -l gpulab; systemctl is-active gpulab-pods | grep -v inactive; find /etc/systemd/system /run -name '*gpulab*'"); out != "" {
 		l.t.Errorf("a removal before there is a network leaves\n%s", out)
 	}
 	l.run("apt-get -q -y purge gpulab gpulab-images; ip address add 10.98.0.1/24 dev eth0; ip route add default via 10.98.0.254")
@@ -242,7 +242,8 @@ func (l *life) awake(do func()) {
 	const locks = "systemd-inhibit --list --no-legend | grep -c '^gpulab .* handle-lid-switch\\|^gpulab .*:handle-lid-switch '"
 	l.wait(time.Minute, "test $("+locks+") = 1")
 	ctx, cancel := context.WithCancel(l.t.Context())
-	looks := l.command(ctx, "while sleep 0.2; do "+locks+" || true; done")
+	// The shell ends when nobody listens any more.
+	looks := l.command(ctx, "while sleep 0.2; do n=$("+locks+") || true; echo $n || exit; done")
 	var said bytes.Buffer
 	looks.Stdout, looks.WaitDelay = &said, time.Second
 	if err := looks.Start(); err != nil {
