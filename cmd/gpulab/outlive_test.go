@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -18,13 +17,7 @@ import (
 // the next one, a socket nobody wants any more is given up, and the lock that keeps the
 // machine awake holds until there is none any more.
 func TestOutliveARestart(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "notify")
-	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer systemd.Close()
-	t.Setenv("NOTIFY_SOCKET", path)
+	systemd := asSystemd(t)
 	hears := func() (text string, file *os.File) {
 		t.Helper()
 		words, rights := make([]byte, 500), make([]byte, 500)

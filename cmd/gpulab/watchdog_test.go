@@ -99,15 +99,22 @@ func TestWorksAsksSocketAndDatabase(t *testing.T) {
 	}
 }
 
-// systemd is told in its own words, and only where it asks.
-func TestNotify(t *testing.T) {
+// asSystemd hears what gpulab tells systemd.
+func asSystemd(t *testing.T) *net.UnixConn {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", path)
+	return conn
+}
+
+// systemd is told in its own words, and only where it asks.
+func TestNotify(t *testing.T) {
+	conn := asSystemd(t)
 	notify("READY=1")
 	buf := make([]byte, 64)
 	if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "READY=1" {

@@ -211,18 +211,11 @@ const notebooks = `for p in $(pgrep -f '[i]pykernel_launcher'); do echo $p $(cut
 // break; browsers then ask again by themselves.
 func (l *life) answered(do func()) {
 	l.t.Helper()
-	ctx, cancel := context.WithCancel(l.t.Context())
-	calls := exec.CommandContext(ctx, l.onVisitor()[0], append(l.onVisitor()[1:], "sh", "-c",
-		`while sleep 0.1; do curl -sk -m `+fmt.Sprint(60*l.slow)+` -o /dev/null -w '%{http_code} %{errormsg}\n' `+notebooksAt+`/user/ada/story/api; done`)...)
-	var said bytes.Buffer
-	calls.Stdout, calls.WaitDelay = &said, time.Second
-	if err := calls.Start(); err != nil {
-		l.t.Fatal(err)
-	}
-	do()
-	cancel()
-	_ = calls.Wait()
-	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	said := l.meanwhile(do, func(ctx context.Context) *exec.Cmd {
+		return exec.CommandContext(ctx, l.onVisitor()[0], append(l.onVisitor()[1:], "sh", "-c",
+			`while sleep 0.1; do curl -sk -m `+fmt.Sprint(60*l.slow)+` -o /dev/null -w '%{http_code} %{errormsg}\n' `+notebooksAt+`/user/ada/story/api; done`)...)
+	})
+	lines := strings.Split(strings.TrimSpace(said), "\n")
 	broken := 0
 	for _, line := range lines {
 		if line == "000 Empty reply from server" && broken == 0 {
@@ -235,24 +228,32 @@ func (l *life) answered(do func()) {
 	}
 }
 
+// meanwhile has a command run as long as something is done, and returns what it printed.
+func (l *life) meanwhile(do func(), command func(context.Context) *exec.Cmd) string {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(l.t.Context())
+	cmd := command(ctx)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.WaitDelay = &said, time.Second
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	do()
+	cancel()
+	_ = cmd.Wait()
+	return said.String()
+}
+
 // awake has the machine stay awake for its notebooks all the time that something is
 // done, as logind sees it: a laptop's lid may be closed.
 func (l *life) awake(do func()) {
 	l.t.Helper()
 	const locks = "systemd-inhibit --list --no-legend | grep -c '^gpulab .* handle-lid-switch\\|^gpulab .*:handle-lid-switch '"
 	l.wait(time.Minute, "test $("+locks+") = 1")
-	ctx, cancel := context.WithCancel(l.t.Context())
-	// The shell ends when nobody listens any more.
-	looks := l.command(ctx, "while sleep 0.2; do n=$("+locks+") || true; echo $n || exit; done")
-	var said bytes.Buffer
-	looks.Stdout, looks.WaitDelay = &said, time.Second
-	if err := looks.Start(); err != nil {
-		l.t.Fatal(err)
-	}
-	do()
-	cancel()
-	_ = looks.Wait()
-	seen := strings.Fields(said.String())
+	seen := strings.Fields(l.meanwhile(do, func(ctx context.Context) *exec.Cmd {
+		// The shell ends when nobody listens any more.
+		return l.command(ctx, "while sleep 0.2; do n=$("+locks+") || true; echo $n || exit; done")
+	}))
 	if len(seen) < 5 || slices.Contains(seen, "0") {
 		l.t.Errorf("how many locks kept the machine awake, look by look: %v", seen)
 	}
