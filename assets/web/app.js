@@ -139,10 +139,15 @@
   const connect = () => {
     if (!connection) htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live, timeout: 10000 });
   };
+  let left = 0; // when this page set out for another, in milliseconds
+  addEventListener("beforeunload", () => {
+    left = Date.now();
+  });
   const refused = (status) => {
-    // 401: signed out here or elsewhere; the page itself leads to sign-in.
-    if (status === 401) location.reload();
-    else setLost(true);
+    // 401: signed out here or elsewhere; the page itself leads to sign-in. One that
+    // signs out is on its way already, and would be called back.
+    if (status !== 401) setLost(true);
+    else if (Date.now() - left > 5000) location.reload();
   };
 
   if (live) {
