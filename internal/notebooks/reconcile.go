@@ -55,6 +55,9 @@ var usualPatience = patience{
 const (
 	podDeleteGrace = 5 * time.Second
 	maxServerFault = 3 // answers 500 to a start before it is given up
+	// maxGivenUp is how often JupyterHub may give up a start before there is a pod:
+	// just after a restart of Kubernetes its address refuses connections at times.
+	maxGivenUp = 5
 	// maxRefusals is how often the cluster may refuse a job's pod: in a new
 	// namespace it does until all of that is there.
 	maxRefusals = 6
@@ -555,6 +558,7 @@ func (s *Service) advanceStart(ctx context.Context, l Launch) (Launch, error) {
 	}
 	if p, ok := s.podOf(l); ok && (p.Finished || p.Exited) && s.beforeBoot(p.Created, p.Node) {
 		// The machine went down while it was coming up: it comes up again.
+		l.Pod, l.Node = "", ""
 		return l, s.clearEarlier(ctx, l, p)
 	}
 	if !t.prepared {
@@ -785,7 +789,15 @@ func (s *Service) askHow(ctx context.Context, l Launch, t track) (Launch, error)
 		_, words := endWords(p)
 		return failed(l, startEnd(p), words), nil
 	}
-	return failed(l, EndFailed, "JupyterHub could not start it: "+detail(message, "it gave no reason; see gpulab logs hub")), nil
+	why := "JupyterHub could not start it: " + detail(message, "it gave no reason; see gpulab logs hub")
+	if l.Pod != "" || t.givenUp+1 >= maxGivenUp {
+		return failed(l, EndFailed, why), nil
+	}
+	s.with(l.ID, func(t *track) {
+		t.asked, t.retryAt, t.reason = time.Time{}, now.Add(s.patience.retry<<t.givenUp), "It is tried again. "+why
+		t.givenUp++
+	})
+	return l, nil
 }
 
 // advanceRunning watches a running notebook's pod.

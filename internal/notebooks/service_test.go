@@ -333,9 +333,19 @@ func TestHubTrouble(t *testing.T) {
 		h := newHouse(t, 1)
 		h.hub.set(func() { h.hub.outcome = "refused" })
 		l := h.is(h.launch(h.alice, "gpu", "").ID, Ended)
-		if l.EndCode != EndFailed || !strings.Contains(l.Reason, "The pod could not be created") {
-			t.Errorf("%+v", l)
+		if tries := h.hub.called("POST /users/alice/servers/gpu"); l.EndCode != EndFailed || !strings.Contains(l.Reason, "The pod could not be created") || tries != maxGivenUp {
+			t.Errorf("%+v after %d tries", l, tries)
 		}
+	})
+	t.Run("spawn fails for a moment", func(t *testing.T) {
+		h := newHouse(t, 1)
+		h.hub.set(func() { h.hub.outcome = "refused" })
+		l := h.launch(h.alice, "gpu", "")
+		h.until(l.ID, "explained", func(l Launch) bool {
+			return l.State == Starting && strings.Contains(l.Reason, "tried again") && strings.Contains(l.Reason, "The pod could not be created")
+		})
+		h.hub.set(func() { h.hub.outcome = "" })
+		h.is(l.ID, Running)
 	})
 	t.Run("route is missing", func(t *testing.T) {
 		h := newHouse(t, 1)

@@ -14,6 +14,7 @@ type track struct {
 	prepared bool      // the person's namespace and home are there
 	asked    time.Time // the hub was asked to start it
 	looked   time.Time // the hub was last asked how it goes
+	givenUp  int       // starts that the hub gave up before there was a pod
 	warned   time.Time // the cluster was last asked what is wrong
 	missing  time.Time // a running launch's pod was first not there
 	noRoute  time.Time // a running launch's route was first not there
