@@ -155,7 +155,7 @@ func printFolder(w io.Writer, f *storage.Folder, now time.Time) error {
 	rows = append(rows, []string{"in JupyterLab", "shared/" + f.Name}, []string{"size", folderSize(f, now)},
 		[]string{"state", folderState(f)}, []string{"made", f.Created.Local().Format("2 Jan 2006") + " by " + f.CreatedBy})
 	if f.HostUsers {
-		rows = append(rows, []string{"isolation", "notebooks with it share the machine's user IDs, because its file system cannot do otherwise"})
+		rows = append(rows, []string{"isolation", "notebooks with it share the machine's user IDs, because a file system of it cannot do otherwise"})
 	}
 	return table(w, rows)
 }

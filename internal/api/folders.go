@@ -24,7 +24,7 @@ type Folder struct {
 	Manage bool     `json:"manage" doc:"You may change and delete it"`
 	Path   string   `json:"path,omitempty" doc:"Of a folder of the machine, for those who manage it"`
 	// HostUsers weakens the isolation of notebooks.
-	HostUsers bool        `json:"hostUsers,omitempty" doc:"Notebooks with it share the machine's user IDs, because its file system cannot do otherwise"`
+	HostUsers bool        `json:"hostUsers,omitempty" doc:"Notebooks with it share the machine's user IDs, because a file system of it cannot do otherwise"`
 	CreatedBy string      `json:"createdBy"`
 	Created   time.Time   `json:"created"`
 	Deleted   *time.Time  `json:"deleted,omitempty"`

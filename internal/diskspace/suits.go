@@ -1,11 +1,9 @@
 package diskspace
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -74,18 +72,12 @@ func suits(path string, stat *unix.Statfs_t, mounted func() string) error {
 
 // mountType is the type that the kernel's table of mounts has for a device, "" where it has none.
 func mountType(device uint64) string {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		ours := m.Major == int(unix.Major(device)) && m.Minor == int(unix.Minor(device))
+		return !ours, ours
+	})
+	if err != nil || len(mounts) == 0 {
 		return ""
 	}
-	defer f.Close()
-	number := fmt.Sprintf("%d:%d", unix.Major(device), unix.Minor(device))
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		before, after, found := strings.Cut(lines.Text(), " - ")
-		if fields := strings.Fields(before); found && len(fields) > 2 && fields[2] == number {
-			kind, _, _ := strings.Cut(after, " ")
-			return kind
-		}
-	}
-	return ""
+	return mounts[0].FSType
 }

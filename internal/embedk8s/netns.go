@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +20,7 @@ func shareNetns() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return fmt.Errorf("the folder of network namespaces: %w", err)
 	}
-	mounted, err := isMount(netnsDir)
+	mounted, err := mountinfo.Mounted(netnsDir)
 	if err != nil {
 		return err
 	}
@@ -48,24 +48,11 @@ func unshareNetns() error {
 		if err != nil || len(entries) > 0 {
 			return err
 		}
-		if mounted, err := isMount(netnsDir); err != nil || !mounted {
+		if mounted, err := mountinfo.Mounted(netnsDir); err != nil || !mounted {
 			return err
 		}
 		if err := unix.Unmount(netnsDir, 0); err != nil {
 			return fmt.Errorf("the folder of network namespaces: %w", err)
 		}
 	}
-}
-
-func isMount(path string) (bool, error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return false, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if f := strings.Fields(line); len(f) > 4 && unescapeMount(f[4]) == path {
-			return true, nil
-		}
-	}
-	return false, nil
 }

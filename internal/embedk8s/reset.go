@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/moby/sys/mountinfo"
 )
 
 // Reset takes k3s and everything it made off this machine: processes, pods,
@@ -279,11 +280,11 @@ const kubeletDir = "/var/lib/kubelet"
 
 func unmountKubelet() error {
 	for {
-		data, err := os.ReadFile("/proc/self/mountinfo")
+		mounts, err := mountinfo.GetMounts(nil)
 		if err != nil {
 			return err
 		}
-		if !overItself(string(data), kubeletDir) {
+		if !overItself(mounts, kubeletDir) {
 			return nil
 		}
 		if err := syscall.Unmount(kubeletDir, 0); err != nil {
@@ -293,28 +294,21 @@ func unmountKubelet() error {
 }
 
 // overItself tells whether a folder's last mount shows that very folder.
-func overItself(mountinfo, path string) bool {
-	type mount struct{ parent, device, root, point string }
-	mounts := map[string]mount{} // by ID
-	last := ""
-	for line := range strings.Lines(mountinfo) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		mounts[f[0]] = mount{f[1], f[2], unescapeMount(f[3]), unescapeMount(f[4])}
-		if unescapeMount(f[4]) == path {
-			last = f[0]
+func overItself(mounts []*mountinfo.Info, path string) bool {
+	byID := map[int]*mountinfo.Info{}
+	var last *mountinfo.Info
+	for _, m := range mounts {
+		byID[m.ID] = m
+		if m.Mountpoint == path {
+			last = m
 		}
 	}
-	m, parent := mounts[last], mounts[mounts[last].parent]
-	inside, err := filepath.Rel(parent.point, path)
-	return last != "" && err == nil && m.device == parent.device && m.root == filepath.Join(parent.root, inside)
-}
-
-// unescapeMount undoes the octal escapes of proc_pid_mountinfo(5).
-func unescapeMount(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+	if last == nil || byID[last.Parent] == nil {
+		return false
+	}
+	parent := byID[last.Parent]
+	inside, err := filepath.Rel(parent.Mountpoint, path)
+	return err == nil && last.Major == parent.Major && last.Minor == parent.Minor && last.Root == filepath.Join(parent.Root, inside)
 }
 
 // removeNetwork removes interfaces, packet filter rules and sets. Each command
@@ -442,14 +436,11 @@ func RemoveFiles(dir string) error {
 
 // mountsBelow are the places below a folder where something is mounted.
 func mountsBelow(dir string) (paths []string, err error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(unescapeMount(f[4]), dir+"/") {
-			paths = append(paths, unescapeMount(f[4]))
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	for _, m := range mounts {
+		if m.Mountpoint != dir {
+			paths = append(paths, m.Mountpoint)
 		}
 	}
-	return paths, nil
+	return paths, err
 }

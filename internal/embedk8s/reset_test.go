@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 func TestFolderMountedOverItself(t *testing.T) {
@@ -22,7 +24,11 @@ func TestFolderMountedOverItself(t *testing.T) {
 		"a disk, the same": {root + "45 65 254:16 /machines/a/var/lib/kubelet /var/lib/kubelet rw - ext4 /dev/vdb rw\n", false},
 		"below a disk":     {root + "44 65 254:16 / /var rw - ext4 /dev/vdb rw\n45 44 254:16 /lib/kubelet /var/lib/kubelet rw - ext4 /dev/vdb rw\n", true},
 	} {
-		if got := overItself(c.mounts, "/var/lib/kubelet"); got != c.want {
+		mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(c.mounts), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := overItself(mounts, "/var/lib/kubelet"); got != c.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/gpulab/gpulab/internal/beneath"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
@@ -60,8 +62,8 @@ type Folder struct {
 	Others Access `json:"others"`
 	// Path of the machine's own folder, "" of all others.
 	Path string `json:"path,omitempty"`
-	// HostUsers says that notebooks with it share the machine's user IDs,
-	// because its file system cannot do otherwise.
+	// HostUsers says that notebooks with it share the machine's user IDs, because
+	// its file system cannot do otherwise, or another one is mounted in it.
 	HostUsers bool `json:"hostUsers,omitempty"`
 	// GID may write, GID+1 only reads; 0 of a folder of the machine.
 	GID       int        `json:"gid,omitempty"`
@@ -311,12 +313,28 @@ const selectFolder = `SELECT f.id, f.name, f.kind, f.note, f.guests, f.others, f
 
 // Folders lists every folder by name, deleted ones that can come back included.
 func (s *Service) Folders(ctx context.Context) ([]Folder, error) {
-	return s.folders(ctx, " ORDER BY f.name")
+	return withMounts(s.folders(ctx, " ORDER BY f.name"))
+}
+
+// withMounts notes of folders of the machine what is mounted in them now.
+func withMounts(list []Folder, err error) ([]Folder, error) {
+	if err != nil || !slices.ContainsFunc(list, func(f Folder) bool { return f.Kind == Host }) {
+		return list, err
+	}
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, fmt.Errorf("look what is mounted in folders: %w", err)
+	}
+	for i := range list {
+		f := &list[i]
+		f.HostUsers = f.HostUsers || f.Kind == Host && mountedIn(mounts, f.Path)
+	}
+	return list, nil
 }
 
 // Folder finds one by its name, a deleted one that can come back included; ErrNotFound.
 func (s *Service) Folder(ctx context.Context, name string) (Folder, error) {
-	list, err := s.folders(ctx, " AND f.name = ?", strings.ToLower(name))
+	list, err := withMounts(s.folders(ctx, " AND f.name = ?", strings.ToLower(name)))
 	if err != nil {
 		return Folder{}, err
 	}

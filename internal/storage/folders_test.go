@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -127,6 +129,61 @@ func TestHostFolders(t *testing.T) {
 	}
 }
 
+// Who has a folder with a mount in it cannot have user IDs of their own: its files would be nobody's. So it is with a
+// home, as long as the mount is there.
+func TestMountedIn(t *testing.T) {
+	l := newTestLab(t)
+	data := t.TempDir()
+	shared := filepath.Join(data, "a b") // which the kernel's table escapes
+	if err := os.MkdirAll(filepath.Join(shared, "disk"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mount := func(at string) (unmount func()) {
+		if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=1m"); err != nil {
+			t.Fatal(err)
+		}
+		unmount = sync.OnceFunc(func() {
+			if err := unix.Unmount(at, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(unmount)
+		return unmount
+	}
+	is := func(when string, want bool, folder string) {
+		t.Helper()
+		mounts, err := mountinfo.GetMounts(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := mountedIn(mounts, folder); got != want {
+			t.Errorf("%s: %t", when, got)
+		}
+	}
+	is("nothing is mounted", false, shared)
+	unmount := mount(shared)
+	is("the folder is a mount itself", false, shared)
+	is("the folder is a mount of another one", true, data)
+	is("beside", false, t.TempDir())
+	unmount()
+
+	opened := func(when string, want bool) {
+		t.Helper()
+		if _, o := l.launch(t, "ben"); o.HostUsers != want {
+			t.Errorf("%s: %t", when, o.HostUsers)
+		}
+	}
+	opened("a home as others", false)
+	disk := filepath.Join(l.Home(l.of["ben"].ID), "disk")
+	if err := os.Mkdir(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unmount = mount(disk)
+	opened("a home with a mount", true)
+	unmount()
+	opened("a home as others again", false)
+}
+
 // A kernel that can give user IDs is asked for them.
 func TestOwnUserIDs(t *testing.T) {
 	var name unix.Utsname
@@ -137,7 +194,11 @@ func TestOwnUserIDs(t *testing.T) {
 	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
 		t.Fatal(err)
 	}
-	can := (major > 6 || major == 6 && minor >= 3) && !procCovered("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	can := (major > 6 || major == 6 && minor >= 3) && !procCovered(mounts)
 	if got := OwnUserIDs(); got != can && (got || os.Geteuid() == 0) {
 		t.Errorf("on Linux %d.%d it is said to be %t", major, minor, got)
 	}
@@ -146,12 +207,12 @@ func TestOwnUserIDs(t *testing.T) {
 // User namespaces are not for a machine whose /proc is covered, as a container's.
 func TestProcCovered(t *testing.T) {
 	const usual = "22 28 0:21 / /proc rw,nosuid - proc proc rw\n30 22 0:26 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw\n31 22 0:27 / /proc/fs/nfsd rw - nfsd nfsd rw\n40 28 0:30 / /processes rw - tmpfs tmpfs rw\n"
-	file := filepath.Join(t.TempDir(), "mountinfo")
 	for text, want := range map[string]bool{usual: false, usual + "50 22 0:40 /proc/cpuinfo /proc/cpuinfo rw - fuse.lxcfs lxcfs rw\n": true} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(text), nil)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if procCovered(file) != want {
+		if procCovered(mounts) != want {
 			t.Errorf("%s is said to cover it: %t", text, !want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -80,10 +81,27 @@ func OwnUserIDs(folders ...string) bool {
 		return false
 	}
 	defer func() { _ = namespace.Close() }()
-	if !canMapMemory(namespace) || procCovered("/proc/self/mountinfo") {
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil || procCovered(mounts) || !canMapMemory(namespace) {
 		return false
 	}
 	return !slices.ContainsFunc(folders, func(path string) bool { return !canMapFolder(namespace, path) })
+}
+
+// mountedIn reports whether something is mounted in a folder, below it. Containers with user IDs of their own see
+// it, but as nobody's: containerd maps only the mount that it makes of the folder itself.
+func mountedIn(mounts []*mountinfo.Info, folder string) bool {
+	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint != folder && within(m.Mountpoint, folder) })
+}
+
+// takesOwnUserIDs reports whether a container with user IDs of its own can have all of a folder as it is now.
+func takesOwnUserIDs(mounts []*mountinfo.Info, folder string) (bool, error) {
+	folder, err := filepath.EvalSymlinks(folder)
+	if err != nil {
+		return false, err
+	}
+	itself := slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == folder })
+	return !mountedIn(mounts, folder) && (!itself || CanMapIDs(folder)), nil
 }
 
 func canMapFolder(namespace *os.File, path string) bool {
@@ -105,18 +123,11 @@ func canMapMemory(namespace *os.File) bool {
 }
 
 // procCovered tells whether something is mounted over a part of /proc that is not made for it.
-func procCovered(mountinfo string) bool {
-	data, err := os.ReadFile(mountinfo)
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(data)) {
-		f := strings.Fields(line)
-		if len(f) > 4 && strings.HasPrefix(f[4], "/proc/") && f[4] != "/proc/sys/fs/binfmt_misc" && f[4] != "/proc/fs/nfsd" && f[4] != "/proc/xen" {
-			return true
-		}
-	}
-	return false
+func procCovered(mounts []*mountinfo.Info) bool {
+	made := []string{"/proc/sys/fs/binfmt_misc", "/proc/fs/nfsd", "/proc/xen"}
+	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool {
+		return strings.HasPrefix(m.Mountpoint, "/proc/") && !slices.Contains(made, m.Mountpoint)
+	})
 }
 
 // canMap tries it with a mount that nobody sees, and takes that away.

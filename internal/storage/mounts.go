@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -78,10 +80,23 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 	if err != nil {
 		return Opened{}, fmt.Errorf("note which folders a notebook gets: %w", err)
 	}
+	paths := []string{s.Home(u.ID)} // which may be a disk of its own
 	for i := range shares {
 		sh := &shares[i]
 		opened.Mounts = append(opened.Mounts, Mount{Claim: sh.claim(), Name: sh.folder.Name, ReadOnly: !sh.write, GID: sh.gid, Path: s.path(sh)})
 		opened.HostUsers = opened.HostUsers || sh.folder.HostUsers
+		paths = append(paths, s.path(sh))
+	}
+	mounts, err := mountinfo.GetMounts(nil)
+	for _, path := range paths {
+		var own bool
+		if err == nil {
+			own, err = takesOwnUserIDs(mounts, path)
+		}
+		opened.HostUsers = opened.HostUsers || !own
+	}
+	if err != nil {
+		return Opened{}, fmt.Errorf("look what is mounted in the folders of a notebook: %w", err)
 	}
 	return opened, nil
 }

@@ -1078,7 +1078,7 @@ func folderFacts(view folderView) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if view.HostUsers && view.Manages {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 85, "<p class=\"hint\">The file system of this folder cannot be shown to notebooks with user IDs of their own. Notebooks that have it share the machine’s; what else keeps them apart stays.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 85, "<p class=\"hint\">The file system of this folder, or one that is mounted in it, cannot be shown to notebooks with user IDs of their own. Notebooks that have it share the machine’s; what else keeps them apart stays.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -98,9 +98,11 @@ func testSharedFolders(t *testing.T, a *appliance) {
 	} {
 		a.MustGpulab(a.ctx, args...)
 	}
-	// The overlay that a test host runs on takes no mapped user IDs, as NFS would not.
-	if got := a.MustGpulab(a.ctx, "folder", "show", "plain"); !strings.Contains(got, "share the machine's user IDs") {
-		t.Errorf("folder show: %s", got)
+	// The overlay that a test host runs on takes no mapped user IDs, as NFS would not; and nor does a mount in a folder.
+	for _, name := range []string{"plain", "archive"} {
+		if got := a.MustGpulab(a.ctx, "folder", "show", name); !strings.Contains(got, "share the machine's user IDs") {
+			t.Errorf("folder show: %s", got)
+		}
 	}
 	checkFailure(t, a.Gpulab(a.ctx, "folder", "delete", "plain"), 2, "--yes")
 	a.MustGpulab(a.ctx, "folder", "delete", "--yes", "plain")
