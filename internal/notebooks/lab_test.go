@@ -497,7 +497,7 @@ func (l *smallLine) Keep(s queue.State) {
 func (l *smallLine) decide() {
 	left, there := map[string]int{}, map[int64]bool{}
 	for _, c := range l.state.Claims {
-		if !c.Held && l.turns[c.Launch] != c.Turn {
+		if !c.Held && (l.turns[c.Launch] != c.Turn || c.Aside) {
 			delete(l.admitted, c.Launch) // that was another turn
 		}
 		l.turns[c.Launch] = c.Turn
@@ -521,7 +521,7 @@ func (l *smallLine) decide() {
 	}
 	changed, blocked := false, map[string]bool{}
 	for _, c := range l.claims() {
-		if _, in := l.admitted[c.Launch]; in || c.Unready || l.trouble != "" {
+		if _, in := l.admitted[c.Launch]; in || c.Unready || c.Aside || l.trouble != "" {
 			continue
 		}
 		line := fmt.Sprint(c.Kinds)
@@ -576,7 +576,7 @@ func (l *smallLine) Standing(launch int64) queue.Standing {
 	}
 	before := map[string]int{}
 	for _, c := range l.claims() {
-		if _, in := l.admitted[c.Launch]; in || c.Unready {
+		if _, in := l.admitted[c.Launch]; in || c.Unready || c.Aside {
 			continue
 		}
 		line := fmt.Sprint(c.Kinds)

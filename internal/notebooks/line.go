@@ -39,16 +39,22 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, rese
 			continue
 		}
 		need := s.need(l)
-		if l.State == Waiting && !s.mayQueue(l, need, room) {
+		aside := l.State == Waiting && !room.opens(need)
+		if aside {
+			need.Lacking = nil // one day it is there
+		}
+		if l.State == Waiting && (!s.mayQueue(l) || !room.has(need)) {
 			continue
 		}
 		c := queue.Claim{
 			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs, Turn: turnsOf(l),
-			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting,
+			Kinds: kindsFor(state.Stock, room, need), Held: l.State != Waiting, Aside: aside,
 			Unready: l.State == Stopping, // its namespace may be going with its owner's account
 		}
 		if l.State == Waiting {
-			seekers = append(seekers, s.seeker(l, need, room))
+			if !aside {
+				seekers = append(seekers, s.seeker(l, need, room))
+			}
 			_, goesFirst := first[l.ID]
 			c.Priority = s.priority(ctx, l, goesFirst)
 			if c.Unready = !s.look(l.ID).housed; c.Unready {
@@ -81,11 +87,11 @@ func turnsOf(l Launch) int {
 	return turns
 }
 
-// mayQueue tells whether a waiting launch belongs in the line now: not one that
-// no open machine could take, or that cannot work here. It would hold up the rest.
-func (s *Service) mayQueue(l Launch, need Need, room Room) bool {
+// mayQueue tells whether a waiting launch belongs in the line: not one that cannot
+// work here. It would hold up the rest.
+func (s *Service) mayQueue(l Launch) bool {
 	_, known := s.profile(l.Profile)
-	return known && s.unable(l.Profile) == "" && room.opens(need)
+	return known && s.unable(l.Profile) == ""
 }
 
 // house makes the namespace that a launch waits in. Many of one person's come

@@ -36,7 +36,10 @@ type Claim struct {
 	Namespace string // its owner's
 	// Unready says that the namespace may not be there yet, or not for long: it joins no line now, but
 	// keeps the place that it has.
-	Unready  bool
+	Unready bool
+	// Aside says that no open machine could take it, as while the only one is away: it is
+	// not let in, holds up nobody, and later has the place that it would have had.
+	Aside    bool
 	Priority int32 // among those who wait in its line; more goes first, then who is in it longer
 	GPUs     int
 	// Kinds are those that will do, nil for any of the pool.
@@ -87,6 +90,9 @@ const (
 const (
 	atOnce  = 100
 	callers = 8
+	// oneByOne is how many of those who wait are put in line one after another: Kueue
+	// lets in whom it sees first. There is no more room than that at once.
+	oneByOne = 32
 )
 
 // Line keeps Kueue's objects as gpulab's state wants them. Keep, Standing and
@@ -223,7 +229,7 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 		l.nudge(ctx, uncertified(err))
 	} else if more || settled {
 		next = 0
-	} else if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held }) {
+	} else if slices.ContainsFunc(state.Claims, func(c Claim) bool { return !c.Held && !c.Aside }) {
 		next = waitingInterval
 		if placeless(*state, standings) {
 			next = orderInterval / 2 // it is to know its place
@@ -251,7 +257,7 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 
 // placeless tells whether somebody who waits has no place yet.
 func placeless(s State, standings map[int64]Standing) bool {
-	return slices.ContainsFunc(s.Claims, func(c Claim) bool { return !c.Held && !c.Unready && standings[c.Launch] == Standing{} })
+	return slices.ContainsFunc(s.Claims, func(c Claim) bool { return !c.Held && !c.Unready && !c.Aside && standings[c.Launch] == Standing{} })
 }
 
 // settle notes whether Kueue has everybody who waits in their place, and tells
@@ -375,7 +381,7 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 		}
 	}
 	have := l.known()
-	var todo []func(context.Context) error
+	var todo, inTurn []func(context.Context) error
 	// Who has a GPU is booked first, and who comes first joins first: so nobody is
 	// let in past somebody who has not joined yet.
 	claims := slices.Clone(s.Claims)
@@ -391,8 +397,12 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 	for _, c := range claims {
 		w, there := have[c.Launch]
 		delete(have, c.Launch)
-		if do := l.keepClaim(c, lineOf(c, s.Stock), w, there); do != nil {
+		switch do := l.keepClaim(c, lineOf(c, s.Stock), w, there); {
+		case do == nil:
+		case c.Held:
 			todo = append(todo, do)
+		default:
+			inTurn = append(inTurn, do)
 		}
 	}
 	for _, w := range have {
@@ -401,15 +411,34 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 		}
 		todo = slices.Insert(todo, 0, func(ctx context.Context) error { return l.remove(ctx, w) })
 	}
-	if more = len(todo) > atOnce; more {
-		todo = todo[:atOnce]
+	if more = len(todo)+len(inTurn) > atOnce; more {
+		todo = todo[:min(len(todo), atOnce)]
+		inTurn = inTurn[:min(len(inTurn), atOnce-len(todo))]
 	}
-	var g errgroup.Group
-	g.SetLimit(callers)
-	for _, do := range todo {
-		g.Go(func() error { return do(ctx) })
+	first := min(len(inTurn), oneByOne)
+	var ofOne error // the first that is about one launch alone
+	var once sync.Once
+	for _, steps := range []struct {
+		do      []func(context.Context) error
+		callers int
+	}{{todo, callers}, {inTurn[:first], 1}, {inTurn[first:], callers}} {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(steps.callers)
+		for _, do := range steps.do {
+			g.Go(func() error {
+				err := do(ctx)
+				if err != nil && refused(err) {
+					once.Do(func() { ofOne = err })
+					return nil // the others go on
+				}
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return more, err
+		}
 	}
-	return more, g.Wait()
+	return more, ofOne
 }
 
 // keepClaim is what brings one launch's Workload to what its claim says, nil for
@@ -420,12 +449,11 @@ func (l *Line) keepClaim(c Claim, line string, w workload, there bool) func(cont
 		return nil
 	case !there:
 		return func(ctx context.Context) error { return l.join(ctx, c, line) }
-	case !c.Held && w.reserved && w.turn != c.Turn && !l.mayFree():
+	case !c.Held && w.reserved && (w.turn != c.Turn || c.Aside) && !l.mayFree():
 		return nil // what it had becomes free once everybody is in their place
-	case !c.Held && w.reserved && w.turn != c.Turn,
+	case !c.Held && w.reserved && (w.turn != c.Turn || c.Aside),
 		c.Held && w.reserved && c.On != "" && w.flavor != flavorName(c.On),                                                                 // it runs on another kind
 		!c.Held && w.reserved && c.Kinds != nil && !slices.ContainsFunc(c.Kinds, func(k string) bool { return flavorName(k) == w.flavor }), // the pool has changed meanwhile
-		!c.Held && !w.reserved && w.line != line,
 		w.gpus != c.GPUs, w.finished:
 		// The watch tells when it is gone, and then it joins anew.
 		return func(ctx context.Context) error { return l.remove(ctx, w) }
@@ -433,11 +461,11 @@ func (l *Line) keepClaim(c Claim, line string, w workload, there bool) func(cont
 		return nil // its pod is not placed yet
 	case c.Held && !w.reserved:
 		return func(ctx context.Context) error { return l.grant(ctx, c, line, w) }
-	case !w.reserved && w.priority != c.Priority:
-		return func(ctx context.Context) error { return l.prefer(ctx, c, w) }
-	case !c.Held && !w.reserved:
-		if place := localQueue(c.Namespace, line); l.due(place, time.Minute) {
-			return func(ctx context.Context) error { return l.write(ctx, place, time.Minute) }
+	case !w.reserved && (w.priority != c.Priority || w.line != line):
+		return func(ctx context.Context) error { return l.move(ctx, c, line, w) }
+	case !c.Held && !w.reserved && !c.Aside:
+		if l.due(localQueue(c.Namespace, line), time.Minute) {
+			return func(ctx context.Context) error { return l.open(ctx, c, line, time.Minute) }
 		}
 	}
 	return nil
@@ -445,7 +473,7 @@ func (l *Line) keepClaim(c Claim, line string, w workload, there bool) func(cont
 
 // join puts a launch into its line.
 func (l *Line) join(ctx context.Context, c Claim, line string) error {
-	if err := l.write(ctx, localQueue(c.Namespace, line), 0); err != nil {
+	if err := l.open(ctx, c, line, 0); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -463,13 +491,26 @@ func (l *Line) join(ctx context.Context, c Claim, line string) error {
 	return nil
 }
 
-// prefer tells of a launch that waits how it comes among the others.
-func (l *Line) prefer(ctx context.Context, c Claim, w workload) error {
+// open makes sure that people of a claim's namespace can be in a line.
+func (l *Line) open(ctx context.Context, c Claim, line string, again time.Duration) error {
+	if line == asideLine {
+		return nil
+	}
+	return l.write(ctx, localQueue(c.Namespace, line), again)
+}
+
+// move tells of a launch that waits in which line it does, and how it comes there
+// among the others. Who has waited longer than those goes on doing so.
+func (l *Line) move(ctx context.Context, c Claim, line string, w workload) error {
+	if err := l.open(ctx, c, line, time.Minute); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"priority":%d}}`, w.uid, c.Priority)
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"priority":%d,"queueName":%q}}`, w.uid, c.Priority, line)
 	_, err := l.client.Resource(workloadKind).Namespace(w.namespace).Patch(ctx, w.name, mergePatch, patch, patched)
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	// Invalid: it was let in meanwhile, as the watch will tell.
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
 		return fmt.Errorf("say how launch %d comes in line: %w", c.Launch, err)
 	}
 	return nil
@@ -539,10 +580,10 @@ func (l *Line) standing(ctx context.Context, s State) (map[int64]Standing, error
 	for _, c := range s.Claims {
 		w, there := have[c.Launch]
 		switch {
-		case there && w.admitted && !c.Held && w.turn != c.Turn: // what it had is about to be free
+		case there && w.admitted && !c.Held && (w.turn != c.Turn || c.Aside): // what it had is about to be free
 		case there && w.admitted:
 			list[c.Launch] = Standing{Admitted: true, Kind: kinds[w.flavor]}
-		case there && !c.Held:
+		case there && !c.Held && !c.Aside:
 			if pending[w.line] == nil {
 				pending[w.line] = map[int64]bool{}
 			}

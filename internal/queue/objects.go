@@ -86,8 +86,14 @@ func (o object) key() string { return o.kind.Resource + " " + o.namespace + "/" 
 // everyKind is the line of those whom any GPU of the pool will do.
 const everyKind = "any"
 
+// asideLine is where nobody is let in: Kueue knows no such line, and leaves those who are in it where they are.
+const asideLine = "aside"
+
 // lineOf names the line that a claim waits in.
 func lineOf(c Claim, stock []Stock) string {
+	if c.Aside {
+		return asideLine
+	}
 	if coversAll(c.Kinds, stock) {
 		return everyKind
 	}
@@ -124,7 +130,7 @@ func linesOf(s State) map[string][]string {
 	}
 	lines := map[string][]string{everyKind: all}
 	for _, c := range s.Claims {
-		if line := lineOf(c, s.Stock); line != everyKind {
+		if line := lineOf(c, s.Stock); line != everyKind && line != asideLine {
 			lines[line] = c.Kinds
 		}
 	}

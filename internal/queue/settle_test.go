@@ -42,6 +42,52 @@ func TestNothingIsFreedBeforeWhoWaitsHasAPlace(t *testing.T) {
 	}
 }
 
+// Whom no open machine could take stands aside: it keeps the place that it has, or gets one for later, is let in no more,
+// and nobody waits for it to be given a place.
+func TestAsideKeepsItsPlace(t *testing.T) {
+	c := Claim{Launch: 7, Namespace: "user-ada", GPUs: 1, Aside: true}
+	stock := []Stock{{"T4", 1}}
+	place := localQueue(c.Namespace, everyKind)
+	l := &Line{written: map[string]writing{place.key(): {place.content, time.Now()}}}
+	if l.keepClaim(c, asideLine, workload{}, false) == nil {
+		t.Error("it gets no place for later")
+	}
+	if got := lineOf(c, stock); got != asideLine {
+		t.Errorf("it is in the line %q", got)
+	}
+	if lines := linesOf(State{Stock: stock, Claims: []Claim{c}}); len(lines) != 1 {
+		t.Errorf("Kueue knows the lines %v", lines)
+	}
+	if placeless(State{Claims: []Claim{c}}, nil) {
+		t.Error("others wait for it to have a place")
+	}
+	there := workload{launch: 7, line: everyKind, gpus: 1}
+	if l.keepClaim(c, asideLine, there, true) == nil {
+		t.Error("it does not stand aside")
+	}
+	there.line = asideLine
+	if l.keepClaim(c, asideLine, there, true) != nil {
+		t.Error("its place is not left alone")
+	}
+	c.Aside = false
+	if l.keepClaim(c, everyKind, there, true) == nil {
+		t.Error("it does not come back")
+	}
+	there.line = everyKind
+	if l.keepClaim(c, everyKind, there, true) != nil {
+		t.Error("it is moved where it is")
+	}
+	// What was let in, and could not start.
+	let := workload{launch: 7, line: everyKind, gpus: 1, reserved: true, admitted: true}
+	if l.keepClaim(c, everyKind, let, true) != nil {
+		t.Error("what was let in is taken away")
+	}
+	c.Aside = true
+	if l.keepClaim(c, asideLine, let, true) == nil {
+		t.Error("it holds what others could use")
+	}
+}
+
 // Who waits and is not ready yet, as after a start of gpulab, keeps the place that it
 // has, and is given none.
 func TestUnreadyKeepsItsPlace(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestQueue(t *testing.T) {
 		{"more than there is", q.moreThanThereIs, false},
 		{"who used less goes first", q.whoUsedLess, true},
 		{"a group's share", q.groupShare, true},
+		{"no machine takes new work", q.noneOpen, true},
 		{"Kueue is killed", q.kueueKilled, true},
 		{"gpulab is killed", q.gpulabKilled, true},
 		{"what is deleted by hand comes back", q.byHand, true},
@@ -137,6 +139,30 @@ func (q *line) groupShare(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, "group", "member", "remove", "vision", adminHandle)
 	cleo.WaitText("#launch-state", "It is next in line.")
 	ada.WaitText("#launch-state", "One launch is ahead of it.")
+}
+
+// noneOpen: while no machine takes new work, who waits reads so and holds up nobody, and then has the place of before.
+func (q *line) noneOpen(t *testing.T, a *appliance) {
+	machine := a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+	places := func(path string) []string {
+		list := strings.Fields(a.MustGpulab(a.ctx, "kubectl", "get", "workloads", "-A", "-o", "jsonpath={.items[*]."+path+"}"))
+		slices.Sort(list)
+		return list
+	}
+	before := places("metadata.uid")
+	a.MustGpulab(a.ctx, "nodes", "cordon", machine)
+	cleo, ada := q.cleo.For(t), q.more.For(t)
+	cleo.WaitText("#launch-state", machine+" takes no new work now.")
+	a.eventually(t, "those who wait stand aside, and who runs does not", func() bool {
+		return slices.Equal(places("spec.queueName"), []string{"any", "any", "aside", "aside"})
+	})
+	cleo.Pictures("queue-none-open")
+	a.MustGpulab(a.ctx, "nodes", "uncordon", machine)
+	cleo.WaitText("#launch-state", "It is next in line.")
+	ada.WaitText("#launch-state", "One launch is ahead of it.")
+	if after := places("metadata.uid"); !slices.Equal(before, after) {
+		t.Errorf("places in the line were %v and are %v", before, after)
+	}
 }
 
 // workloads are Kueue's, one a line: who, which, whether admitted.
