@@ -244,6 +244,22 @@ func (l *life) meanwhile(do func(), command func(context.Context) *exec.Cmd) str
 	return said.String()
 }
 
+// countLocks tells five times a second how many locks of gpulab's logind keeps, from its
+// files: programs that ask it take half of an emulated machine. It ends when nobody listens.
+const countLocks = `exec bash -c 'exec {never}<> <(:)
+while true; do
+	n=0
+	for file in /run/systemd/inhibit/*; do
+		what= who=
+		[ -f "$file" ] && while IFS== read -r key value; do
+			case $key in WHAT) what=:$value: ;; WHO) who=$value ;; esac
+		done <"$file"
+		[ "$who" = gpulab ] && [ "${what#*:handle-lid-switch:}" != "$what" ] && n=$((n + 1))
+	done
+	echo $n || exit
+	read -rt 0.2 -u $never
+done'`
+
 // awake has the machine stay awake for its notebooks all the time that something is
 // done, as logind sees it: a laptop's lid may be closed.
 func (l *life) awake(do func()) {
@@ -251,8 +267,7 @@ func (l *life) awake(do func()) {
 	const locks = "systemd-inhibit --list --no-legend | grep -c '^gpulab .* handle-lid-switch\\|^gpulab .*:handle-lid-switch '"
 	l.wait(time.Minute, "test $("+locks+") = 1")
 	seen := strings.Fields(l.meanwhile(do, func(ctx context.Context) *exec.Cmd {
-		// The shell ends when nobody listens any more.
-		return l.command(ctx, "while sleep 0.2; do n=$("+locks+") || true; echo $n || exit; done")
+		return l.command(ctx, countLocks)
 	}))
 	if len(seen) < 5 || slices.Contains(seen, "0") {
 		l.t.Errorf("how many locks kept the machine awake, look by look: %v", seen)
