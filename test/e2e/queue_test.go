@@ -152,7 +152,7 @@ func (q *line) noneOpen(t *testing.T, a *appliance) {
 	before := places("metadata.uid")
 	a.MustGpulab(a.ctx, "nodes", "cordon", machine)
 	cleo, ada := q.cleo.For(t), q.more.For(t)
-	cleo.WaitText("#launch-state", machine+" takes no new work now.")
+	cleo.WaitText("#launch-state", "takes no new work now. It starts when that has changed.")
 	a.eventually(t, "those who wait stand aside, and who runs does not", func() bool {
 		return slices.Equal(places("spec.queueName"), []string{"any", "any", "aside", "aside"})
 	})
