@@ -38,13 +38,13 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, rese
 		if l.GPUs == 0 {
 			continue
 		}
+		if _, known := s.profile(l.Profile); l.State == Waiting && !known {
+			continue // it is ended
+		}
 		need := s.need(l)
-		aside := l.State == Waiting && !room.opens(need)
+		aside := l.State == Waiting && !s.couldStart(l, need, room)
 		if aside {
 			need.Lacking = nil // one day it is there
-		}
-		if l.State == Waiting && (!s.mayQueue(l) || !room.has(need)) {
-			continue
 		}
 		c := queue.Claim{
 			Launch: l.ID, Namespace: "user-" + l.Handle, GPUs: l.GPUs, Turn: turnsOf(l),
@@ -63,6 +63,9 @@ func (s *Service) keepLine(ctx context.Context, active []Launch, room Room, rese
 		}
 		if len(c.Kinds) == len(state.Stock) {
 			c.Kinds = nil
+		}
+		if aside && s.keepsTurn(l, room) {
+			c.Aside, c.Kinds = false, nil
 		}
 		if n := slices.IndexFunc(room.machines(), func(n NodeRoom) bool { return n.Name == l.Node }); c.Held && n >= 0 {
 			c.On = room.machines()[n].Kind
@@ -87,11 +90,18 @@ func turnsOf(l Launch) int {
 	return turns
 }
 
-// mayQueue tells whether a waiting launch belongs in the line: not one that cannot
-// work here. It would hold up the rest.
-func (s *Service) mayQueue(l Launch) bool {
-	_, known := s.profile(l.Profile)
-	return known && s.unable(l.Profile) == ""
+// couldStart tells whether a waiting launch may stand among the others: not one that
+// no open machine could take, or that cannot work here. It would hold up the rest.
+func (s *Service) couldStart(l Launch, need Need, room Room) bool {
+	return s.unable(l.Profile) == "" && room.opens(need)
+}
+
+// keepsTurn tells whether a launch whose turn has come, and that cannot start now, stays let
+// in: as long as no open machine has the kind that it was given, nobody else could have that.
+func (s *Service) keepsTurn(l Launch, room Room) bool {
+	given := s.cfg.Line.Standing(l.ID)
+	return given.Admitted && s.unable(l.Profile) == "" &&
+		!slices.ContainsFunc(room.Nodes, func(n NodeRoom) bool { return n.Kind == given.Kind })
 }
 
 // house makes the namespace that a launch waits in. Many of one person's come

@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/gpulab/gpulab/internal/queue"
@@ -42,6 +43,52 @@ func TestKindsOfGPUs(t *testing.T) {
 	}
 	if p := choose(room, Need{Amount: Amount{GPUs: 1}, Granted: "T4 on b"}, Placing{}); fmt.Sprint(p.Machines, p.Prefer) != "[b] [b]" {
 		t.Errorf("it goes to %v, best to %v", p.Machines, p.Prefer)
+	}
+}
+
+// Whoever waits stays in the line, aside, while no machine has the GPUs: as just after a start of Kubernetes, which
+// knows of none before the device plugin has told it.
+func TestStaysInLineWithoutGPUs(t *testing.T) {
+	h := newHouse(t, 1)
+	h.running(h.alice, "gpu", "")
+	l := h.launch(h.bob, "gpu", "")
+	h.until(l.ID, "in line", func(l Launch) bool { return l.Position == 1 })
+	aside := func(want bool) {
+		t.Helper()
+		if !eventually(func() bool {
+			h.line.mu.Lock()
+			defer h.line.mu.Unlock()
+			return slices.ContainsFunc(h.line.state.Claims, func(c queue.Claim) bool { return c.Launch == l.ID && c.Aside == want })
+		}) {
+			t.Errorf("it is not in the line, aside: %t", want)
+		}
+	}
+	aside(false)
+	h.lab.edit(func() { h.lab.nodes[0].Total.GPUs = 0 })
+	aside(true)
+	h.lab.edit(func() { h.lab.nodes[0].Total.GPUs = 1 })
+	aside(false)
+	obstacle := map[string]string{"gpu": "its image needs another driver"}
+	h.obstacles.Store(&obstacle)
+	aside(true)
+	h.obstacles.Store(&map[string]string{})
+	aside(false)
+}
+
+// Whose turn has come keeps it while no open machine has the kind of GPU that was given.
+func TestKeepsTurn(t *testing.T) {
+	line := newSmallLine()
+	line.admitted[1] = "A100"
+	s := &Service{cfg: Config{Line: line}}
+	open := func(kind string) Room { return Room{Nodes: []NodeRoom{{Kind: kind}}} }
+	for _, c := range []struct {
+		launch int64
+		room   Room
+		want   bool
+	}{{1, Room{}, true}, {1, open("T4"), true}, {1, open("A100"), false}, {2, Room{}, false}} {
+		if got := s.keepsTurn(Launch{ID: c.launch}, c.room); got != c.want {
+			t.Errorf("launch %d, with %v open: %t", c.launch, c.room.Nodes, got)
+		}
 	}
 }
 

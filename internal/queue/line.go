@@ -116,6 +116,7 @@ type Line struct {
 
 	orders map[string]order // by line, as Kueue has said last
 	rest   time.Duration    // between two questions for one
+	lent   []Stock          // as written last; nil before
 
 	writing sync.Mutex         // guards written
 	written map[string]writing // what the loop has applied, by object
@@ -211,8 +212,8 @@ func (l *Line) pass(ctx context.Context) time.Duration {
 	l.mu.Lock()
 	state := l.state
 	l.mu.Unlock()
-	if state == nil || len(state.Stock) == 0 && len(state.Claims) == 0 {
-		return idleInterval // a lab without GPUs has no Kueue
+	if state == nil || len(state.Stock) == 0 && !slices.ContainsFunc(state.Claims, func(c Claim) bool { return c.Held }) {
+		return idleInterval // a lab without GPUs has no Kueue, and one that has none just now gives none away
 	}
 	next, trouble := idleInterval, ""
 	var standings map[int64]Standing
@@ -375,10 +376,8 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 	if err := l.watch(ctx); err != nil {
 		return false, err
 	}
-	for _, o := range wanted(s, linesOf(s)) {
-		if err := l.write(ctx, o, time.Minute); err != nil {
-			return false, err
-		}
+	if err := l.lend(ctx, s, l.atMost(s.Stock)); err != nil {
+		return false, err
 	}
 	have := l.known()
 	var todo, inTurn []func(context.Context) error
@@ -392,18 +391,34 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 		case a.Held != b.Held:
 			return 1
 		}
-		return cmp.Compare(b.Priority, a.Priority)
+		if order := cmp.Compare(b.Priority, a.Priority); order != 0 {
+			return order
+		}
+		v, one := have[a.Launch]
+		w, other := have[b.Launch]
+		switch {
+		case one && other:
+			return v.made.Compare(w.made)
+		case one:
+			return -1
+		case other:
+			return 1
+		}
+		return 0
 	})
 	for _, c := range claims {
+		line := lineOf(c, s.Stock)
 		w, there := have[c.Launch]
-		delete(have, c.Launch)
-		switch do := l.keepClaim(c, lineOf(c, s.Stock), w, there); {
+		switch do := l.keepClaim(c, line, w, there); {
 		case do == nil:
-		case c.Held:
+		case c.Held, there && w.line == line:
 			todo = append(todo, do)
 		default:
 			inTurn = append(inTurn, do)
 		}
+	}
+	for _, c := range claims {
+		delete(have, c.Launch)
 	}
 	for _, w := range have {
 		if w.reserved && !l.mayFree() {
@@ -438,7 +453,41 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 			return more, err
 		}
 	}
-	return more, ofOne
+	if more {
+		return true, ofOne
+	}
+	// What there is more of is lent once everybody is where they could get it.
+	if err := l.lend(ctx, s, s.Stock); err != nil {
+		return false, err
+	}
+	return false, ofOne
+}
+
+// lend writes what belongs to nobody in particular, the stock among it.
+func (l *Line) lend(ctx context.Context, s State, stock []Stock) error {
+	for _, o := range wanted(stock, linesOf(s)) {
+		if err := l.write(ctx, o, time.Minute); err != nil {
+			return err
+		}
+	}
+	l.lent = append([]Stock{}, stock...)
+	return nil
+}
+
+// atMost is the stock as far as it was lent before, all of it at the first time.
+func (l *Line) atMost(stock []Stock) []Stock {
+	if l.lent == nil {
+		return stock
+	}
+	list := slices.Clone(stock)
+	for i := range list {
+		before := 0
+		if at := slices.IndexFunc(l.lent, func(s Stock) bool { return s.Kind == list[i].Kind }); at >= 0 {
+			before = l.lent[at].GPUs
+		}
+		list[i].GPUs = min(list[i].GPUs, before)
+	}
+	return list
 }
 
 // keepClaim is what brings one launch's Workload to what its claim says, nil for
@@ -583,7 +632,7 @@ func (l *Line) standing(ctx context.Context, s State) (map[int64]Standing, error
 		case there && w.admitted && !c.Held && (w.turn != c.Turn || c.Aside): // what it had is about to be free
 		case there && w.admitted:
 			list[c.Launch] = Standing{Admitted: true, Kind: kinds[w.flavor]}
-		case there && !c.Held && !c.Aside:
+		case there && !c.Held && !c.Aside && w.line != asideLine: // what was moved back a moment ago may still read so
 			if pending[w.line] == nil {
 				pending[w.line] = map[int64]bool{}
 			}

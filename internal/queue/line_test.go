@@ -68,6 +68,32 @@ func TestKueueEndsInTheMiddle(t *testing.T) {
 	}
 }
 
+// Who comes back from aside still reads as standing there for a moment: Kueue knows no line of that name, and says so.
+func TestComesBackFromAside(t *testing.T) {
+	made := newWorkload(Claim{Launch: 2, Namespace: "user-ben", GPUs: 1}, asideLine)
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{workloadKind: "WorkloadList", podKind: "PodList"}, made)
+	client.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &unstructured.Unstructured{}, nil // the watch does not tell yet
+	})
+	var moved string
+	client.PrependReactor("patch", workloadKind.Resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
+		moved = string(action.(clienttesting.PatchAction).GetPatch())
+		return true, &unstructured.Unstructured{}, nil
+	})
+	client.PrependReactor("get", orderKind.Resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewNotFound(orderKind.GroupResource(), action.(clienttesting.GetAction).GetName())
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := &Line{cfg: Config{Log: slog.New(slog.DiscardHandler)}, client: client,
+		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{}}
+	l.Keep(State{Stock: []Stock{{"T4", 1}}, Claims: []Claim{{Launch: 2, Namespace: "user-ben", GPUs: 1}}})
+	l.pass(ctx)
+	if !strings.Contains(moved, `"queueName":"any"`) || l.Trouble() != "" {
+		t.Errorf("moved with %s: %q", moved, l.Trouble())
+	}
+}
+
 // What the API server says when a webhook's certificate is not valid.
 func TestTroubleOfACertificate(t *testing.T) {
 	expired := apierrors.NewInternalError(errors.New(`failed calling webhook "mworkload.kb.io": failed to call webhook: Post "https://kueue-webhook-service.gpulab-system.svc:443/mutate": tls: failed to verify certificate: x509: certificate has expired or is not yet valid`))

@@ -139,14 +139,14 @@ func linesOf(s State) map[string][]string {
 
 // wanted are the objects that belong to nobody in particular, in the order in
 // which they refer to each other.
-func wanted(s State, lines map[string][]string) []object {
+func wanted(stock []Stock, lines map[string][]string) []object {
 	var list []object
 	quota := map[string]int{}
 	var kinds []string
-	for _, stock := range s.Stock {
-		list = append(list, newObject(flavorKind, flavorName(stock.Kind), "", "ResourceFlavor", map[string]any{"spec": map[string]any{}}))
-		kinds = append(kinds, stock.Kind)
-		quota[stock.Kind] = stock.GPUs
+	for _, s := range stock {
+		list = append(list, newObject(flavorKind, flavorName(s.Kind), "", "ResourceFlavor", map[string]any{"spec": map[string]any{}}))
+		kinds = append(kinds, s.Kind)
+		quota[s.Kind] = s.GPUs
 	}
 	if len(kinds) == 0 {
 		return list // Kueue keeps no line without GPUs; what was there stays
@@ -273,12 +273,13 @@ type workload struct {
 	gpus                         int
 	priority                     int32
 	turn                         int
+	made                         time.Time
 	reserved, admitted, finished bool
 	flavor                       string // while reserved
 }
 
 func readWorkload(u *unstructured.Unstructured) workload {
-	w := workload{uid: u.GetUID(), namespace: u.GetNamespace(), name: u.GetName(), launch: launchOf(u.GetName())}
+	w := workload{uid: u.GetUID(), namespace: u.GetNamespace(), name: u.GetName(), launch: launchOf(u.GetName()), made: u.GetCreationTimestamp().Time}
 	w.turn, _ = strconv.Atoi(u.GetLabels()[turnLabel])
 	w.line, _, _ = unstructured.NestedString(u.Object, "spec", "queueName")
 	priority, _, _ := unstructured.NestedInt64(u.Object, "spec", "priority")

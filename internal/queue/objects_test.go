@@ -36,7 +36,7 @@ func TestLineOf(t *testing.T) {
 func TestWantedObjects(t *testing.T) {
 	s := State{Stock: mixed, Claims: []Claim{{Launch: 1, GPUs: 1}, {Launch: 2, GPUs: 1, Kinds: []string{"Tesla-T4"}}}}
 	found := map[string]string{}
-	for _, o := range wanted(s, linesOf(s)) {
+	for _, o := range wanted(s.Stock, linesOf(s)) {
 		data, err := json.Marshal(o.content)
 		if err != nil {
 			t.Fatal(err)

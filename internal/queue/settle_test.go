@@ -2,6 +2,7 @@ package queue
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,6 +86,23 @@ func TestAsideKeepsItsPlace(t *testing.T) {
 	c.Aside = true
 	if l.keepClaim(c, asideLine, let, true) == nil {
 		t.Error("it holds what others could use")
+	}
+}
+
+// What there is more of is lent after everybody has been moved to where they could get it, what there is less of before.
+func TestMoreIsLentLast(t *testing.T) {
+	l := &Line{}
+	now := []Stock{{"A100", 2}, {"T4", 4}}
+	if got := l.atMost(now); !slices.Equal(got, now) {
+		t.Errorf("at first there are %v to lend", got)
+	}
+	l.lent = []Stock{{"T4", 6}}
+	if got, want := l.atMost(now), []Stock{{"A100", 0}, {"T4", 4}}; !slices.Equal(got, want) {
+		t.Errorf("before anybody is moved there are %v to lend, want %v", got, want)
+	}
+	l.lent = []Stock{} // no machine had any
+	if got, want := l.atMost(now), []Stock{{"A100", 0}, {"T4", 0}}; !slices.Equal(got, want) {
+		t.Errorf("before anybody is moved there are %v to lend, want %v", got, want)
 	}
 }
 
