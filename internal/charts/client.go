@@ -21,9 +21,10 @@ import (
 )
 
 const (
-	// requestTimeout ends a request to an API server that has stopped
-	// answering; the longest honest answer, discovery, takes a second.
-	requestTimeout = 30 * time.Second
+	// requestTimeout ends a request to an API server that has stopped answering. It
+	// gives up by itself after a minute; a slow machine under load can need most of
+	// that to compare a large definition.
+	requestTimeout = time.Minute
 
 	// managedLabel marks namespaces that gpulab made for its own parts.
 	managedLabel = "app.kubernetes.io/managed-by"

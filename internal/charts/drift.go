@@ -42,7 +42,9 @@ func (j *job) drift(ctx context.Context, client *kubeClient, manifest string) (s
 }
 
 // objectDrift lets the API server apply the object without keeping the result:
-// so defaults and notations (0.1 and 100m) are its business, not ours.
+// so defaults and notations (0.1 and 100m) are its business, not ours. It is not
+// asked where the live object has everything word for word; to apply a large
+// definition is much work.
 func objectDrift(object *resource.Info) (string, error) {
 	helper := resource.NewHelper(object.Client, object.Mapping).DryRun(true).WithFieldManager("gpulab-drift")
 	live, err := helper.Get(object.Namespace, object.Name)
@@ -52,16 +54,23 @@ func objectDrift(object *resource.Info) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	before, err := stated(live)
+	if err != nil {
+		return "", err
+	}
+	manifest, err := stated(object.Object)
+	if err != nil {
+		return "", err
+	}
+	if saysAll(before, manifest) {
+		return "", nil
+	}
 	wanted, err := runtime.Encode(unstructured.UnstructuredJSONScheme, object.Object)
 	if err != nil {
 		return "", err
 	}
 	force := true
 	applied, err := helper.Patch(object.Namespace, object.Name, types.ApplyPatchType, wanted, &metav1.PatchOptions{Force: &force})
-	if err != nil {
-		return "", err
-	}
-	before, err := stated(live)
 	if err != nil {
 		return "", err
 	}
@@ -83,14 +92,42 @@ func stated(object runtime.Object) (map[string]any, error) {
 	}
 	part := maps.Clone(content)
 	delete(part, "status")
-	part["metadata"] = map[string]any{}
-	if metadata, ok := content["metadata"].(map[string]any); ok {
-		part["metadata"] = map[string]any{
-			"labels":      metadata["labels"],
-			"annotations": metadata["annotations"],
+	stated := map[string]any{}
+	metadata, _ := content["metadata"].(map[string]any)
+	for _, key := range []string{"labels", "annotations"} {
+		if value := metadata[key]; value != nil {
+			stated[key] = value
 		}
 	}
+	part["metadata"] = stated
 	return part, nil
+}
+
+// saysAll reports whether live has all that wanted says, in the same words: then to
+// apply that changes nothing.
+func saysAll(live, wanted any) bool {
+	switch wanted := wanted.(type) {
+	case map[string]any:
+		live, ok := live.(map[string]any)
+		for key, value := range wanted {
+			if has, there := live[key]; !there || !saysAll(has, value) {
+				return false
+			}
+		}
+		return ok
+	case []any:
+		live, ok := live.([]any)
+		if !ok || len(live) != len(wanted) {
+			return false
+		}
+		for i := range wanted {
+			if !saysAll(live[i], wanted[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(live, wanted)
 }
 
 // firstDifference names the first place where two values differ, "" if none
