@@ -92,14 +92,14 @@ func stated(object runtime.Object) (map[string]any, error) {
 	}
 	part := maps.Clone(content)
 	delete(part, "status")
-	stated := map[string]any{}
+	names := map[string]any{}
 	metadata, _ := content["metadata"].(map[string]any)
 	for _, key := range []string{"labels", "annotations"} {
 		if value := metadata[key]; value != nil {
-			stated[key] = value
+			names[key] = value
 		}
 	}
-	part["metadata"] = stated
+	part["metadata"] = names
 	return part, nil
 }
 

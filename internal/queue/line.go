@@ -376,7 +376,8 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 	if err := l.watch(ctx); err != nil {
 		return false, err
 	}
-	if err := l.lend(ctx, s, l.atMost(s.Stock)); err != nil {
+	before := l.atMost(s.Stock)
+	if err := l.lend(ctx, s, before); err != nil {
 		return false, err
 	}
 	have := l.known()
@@ -409,6 +410,7 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 	for _, c := range claims {
 		line := lineOf(c, s.Stock)
 		w, there := have[c.Launch]
+		delete(have, c.Launch)
 		switch do := l.keepClaim(c, line, w, there); {
 		case do == nil:
 		case c.Held, there && w.line == line:
@@ -416,9 +418,6 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 		default:
 			inTurn = append(inTurn, do)
 		}
-	}
-	for _, c := range claims {
-		delete(have, c.Launch)
 	}
 	for _, w := range have {
 		if w.reserved && !l.mayFree() {
@@ -453,8 +452,8 @@ func (l *Line) keep(ctx context.Context, s State) (more bool, err error) {
 			return more, err
 		}
 	}
-	if more {
-		return true, ofOne
+	if more || slices.Equal(before, s.Stock) {
+		return more, ofOne
 	}
 	// What there is more of is lent once everybody is where they could get it.
 	if err := l.lend(ctx, s, s.Stock); err != nil {

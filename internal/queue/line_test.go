@@ -16,6 +16,20 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
+// fakeKueue is an API server that has these objects, and takes patches without keeping them.
+func fakeKueue(objects ...runtime.Object) *fake.FakeDynamicClient {
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{workloadKind: "WorkloadList", podKind: "PodList"}, objects...)
+	client.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &unstructured.Unstructured{}, nil
+	})
+	return client
+}
+
+func lineOn(client *fake.FakeDynamicClient) *Line {
+	return &Line{cfg: Config{Log: slog.New(slog.DiscardHandler)}, client: client,
+		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{}}
+}
+
 // When Kueue ends between two of gpulab's calls, the line goes on: what was
 // admitted stays so, places are not known, and it is said why.
 func TestKueueEndsInTheMiddle(t *testing.T) {
@@ -31,10 +45,7 @@ func TestKueueEndsInTheMiddle(t *testing.T) {
 		}
 		objects = append(objects, w)
 	}
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{workloadKind: "WorkloadList", podKind: "PodList"}, objects...)
-	client.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &unstructured.Unstructured{}, nil
-	})
+	client := fakeKueue(objects...)
 	var gone atomic.Bool
 	client.PrependReactor("get", orderKind.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 		if gone.Load() {
@@ -44,8 +55,7 @@ func TestKueueEndsInTheMiddle(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l := &Line{cfg: Config{Log: slog.New(slog.DiscardHandler)}, client: client,
-		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{}}
+	l := lineOn(client)
 	l.Keep(State{Stock: []Stock{{"T4", 1}}, Claims: claims})
 	l.pass(ctx)
 	if got := l.Standing(2); got.Position != 1 || l.Trouble() != "" {
@@ -71,22 +81,18 @@ func TestKueueEndsInTheMiddle(t *testing.T) {
 // Who comes back from aside still reads as standing there for a moment: Kueue knows no line of that name, and says so.
 func TestComesBackFromAside(t *testing.T) {
 	made := newWorkload(Claim{Launch: 2, Namespace: "user-ben", GPUs: 1}, asideLine)
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{workloadKind: "WorkloadList", podKind: "PodList"}, made)
-	client.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &unstructured.Unstructured{}, nil // the watch does not tell yet
-	})
+	client := fakeKueue(made)
 	var moved string
 	client.PrependReactor("patch", workloadKind.Resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
 		moved = string(action.(clienttesting.PatchAction).GetPatch())
-		return true, &unstructured.Unstructured{}, nil
+		return true, &unstructured.Unstructured{}, nil // the watch does not tell yet
 	})
 	client.PrependReactor("get", orderKind.Resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewNotFound(orderKind.GroupResource(), action.(clienttesting.GetAction).GetName())
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l := &Line{cfg: Config{Log: slog.New(slog.DiscardHandler)}, client: client,
-		changes: make(chan struct{}, 1), wake: make(chan struct{}, 1), standings: map[int64]Standing{}, orders: map[string]order{}, written: map[string]writing{}}
+	l := lineOn(client)
 	l.Keep(State{Stock: []Stock{{"T4", 1}}, Claims: []Claim{{Launch: 2, Namespace: "user-ben", GPUs: 1}}})
 	l.pass(ctx)
 	if !strings.Contains(moved, `"queueName":"any"`) || l.Trouble() != "" {

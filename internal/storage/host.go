@@ -94,14 +94,23 @@ func mountedIn(mounts []*mountinfo.Info, folder string) bool {
 	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint != folder && within(m.Mountpoint, folder) })
 }
 
-// takesOwnUserIDs reports whether a container with user IDs of its own can have all of a folder as it is now.
-func takesOwnUserIDs(mounts []*mountinfo.Info, folder string) (bool, error) {
-	folder, err := filepath.EvalSymlinks(folder)
+// takeOwnUserIDs reports whether a container with user IDs of its own can have all of these folders as they are now.
+func takeOwnUserIDs(folders []string) (bool, error) {
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return false, err
 	}
-	itself := slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == folder })
-	return !mountedIn(mounts, folder) && (!itself || CanMapIDs(folder)), nil
+	for _, folder := range folders {
+		folder, err := filepath.EvalSymlinks(folder)
+		if err != nil {
+			return false, err
+		}
+		itself := slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == folder })
+		if mountedIn(mounts, folder) || itself && !CanMapIDs(folder) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 func canMapFolder(namespace *os.File, path string) bool {

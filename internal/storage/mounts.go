@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/moby/sys/mountinfo"
-
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -87,16 +85,12 @@ func (s *Service) Open(ctx context.Context, launch int64, u users.User) (Opened,
 		opened.HostUsers = opened.HostUsers || sh.folder.HostUsers
 		paths = append(paths, s.path(sh))
 	}
-	mounts, err := mountinfo.GetMounts(nil)
-	for _, path := range paths {
-		var own bool
-		if err == nil {
-			own, err = takesOwnUserIDs(mounts, path)
+	if !opened.HostUsers {
+		own, err := takeOwnUserIDs(paths)
+		if err != nil {
+			return Opened{}, fmt.Errorf("look what is mounted in the folders of a notebook: %w", err)
 		}
-		opened.HostUsers = opened.HostUsers || !own
-	}
-	if err != nil {
-		return Opened{}, fmt.Errorf("look what is mounted in the folders of a notebook: %w", err)
+		opened.HostUsers = !own
 	}
 	return opened, nil
 }
