@@ -19,6 +19,12 @@ const (
 
 	// keptRevisions is how many records of a release stay in the cluster.
 	keptRevisions = 5
+
+	// tries is how often a release is begun while the API server does not answer,
+	// tryAgainAfter the time between. A small machine that unpacks images beside
+	// can need minutes for Kueue's definitions.
+	tries         = 5
+	tryAgainAfter = 2 * time.Second
 )
 
 // job is the work on one release within one Apply.
@@ -39,8 +45,27 @@ func (j *job) event(phase Phase, detail string, err error) {
 	})
 }
 
-// run brings the release to its wanted state and says which end it came to.
+// run brings the release to its wanted state and says which end it came to. An
+// API server that did not answer says nothing about the release: once more,
+// from what is written by now.
 func (j *job) run(ctx context.Context) (Phase, string, error) {
+	for try := 1; ; try++ {
+		phase, why, err := j.once(ctx)
+		if err == nil || try == tries || !unanswered(err) {
+			return phase, why, err
+		}
+		j.log.Info("Kubernetes did not answer; trying again", "release", j.release.Name, "try", try, "err", err)
+		j.event(Waiting, "Kubernetes is too busy to answer; trying again", nil)
+		select {
+		case <-ctx.Done():
+			return "", "", err
+		case <-time.After(tryAgainAfter):
+		}
+	}
+}
+
+// once is one try of run.
+func (j *job) once(ctx context.Context) (Phase, string, error) {
 	limit := j.release.Timeout
 	if limit == 0 {
 		limit = defaultTimeout
@@ -130,7 +155,8 @@ func (j *job) recover(cfg *action.Configuration, last *helmrelease.Release) erro
 }
 
 // install makes the release for the first time. If it does not become ready it
-// is removed again, so that nothing half-done stays.
+// is removed again, so that nothing half-done stays; if the API server did not
+// answer, the next try goes on from what there is.
 func (j *job) install(ctx context.Context, cfg *action.Configuration, digest string) (Phase, string, error) {
 	chart, err := loadChart(j.release.Chart)
 	if err != nil {
@@ -151,7 +177,7 @@ func (j *job) install(ctx context.Context, cfg *action.Configuration, digest str
 	if err == nil {
 		return Installed, "", nil
 	}
-	if ctx.Err() != nil || j.neverRecorded(cfg) {
+	if ctx.Err() != nil || unanswered(err) || j.neverRecorded(cfg) {
 		return "", "", err
 	}
 	j.event(RollingBack, "removing it again", nil)
@@ -201,7 +227,7 @@ func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest str
 	if err == nil {
 		return done, why, nil
 	}
-	if ctx.Err() != nil || good == nil || good.Labels[digestLabel] == digest {
+	if ctx.Err() != nil || unanswered(err) || good == nil || good.Labels[digestLabel] == digest {
 		// Without another good revision there is nothing to go back to.
 		return "", "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"helm.sh/helm/v3/pkg/action"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/kubernetes"
@@ -97,6 +99,26 @@ type kubeClient struct {
 // Wait implements [kube.Interface]; the time limit is part of wait's context.
 func (k *kubeClient) Wait(resources kube.ResourceList, _ time.Duration) error {
 	return k.wait(resources)
+}
+
+// Create implements [kube.Interface], one object after the other: fifteen large
+// definitions at once keep a small machine's API server busy past its own limit.
+func (k *kubeClient) Create(resources kube.ResourceList) (*kube.Result, error) {
+	for _, r := range resources {
+		if _, err := k.Client.Create(kube.ResourceList{r}); err != nil {
+			return nil, err
+		}
+	}
+	return &kube.Result{Created: resources}, nil
+}
+
+// unanswered reports whether the API server did not come to an answer: it was
+// too busy, or away.
+func unanswered(err error) bool {
+	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) ||
+		utilnet.IsTimeout(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) ||
+		// Of an upgrade's errors Helm keeps only the text.
+		err != nil && strings.Contains(err.Error(), "request did not complete within requested timeout")
 }
 
 // ensureNamespaces makes the namespaces of releases that are to exist.
