@@ -41,8 +41,8 @@ GPUs did. "-" writes to standard output. gpulab restore brings it back.
 The file holds secrets, private keys among them: only root may read it, and it should
 be encrypted before it leaves the machine, as in the third example.
 
-Not in it: container images from "gpulab images", folders of the machine that the lab
-only shows, and what is in the memory of running notebooks.`,
+Not in it: environments, container images from "gpulab images", folders of the machine
+that the lab only shows, and what is in the memory of running notebooks.`,
 		Example: `  sudo gpulab backup /mnt/nas/lab.tar.zst
   sudo gpulab backup --homes --force /mnt/nas/lab.tar.zst
   sudo gpulab backup --homes - | age -r age1… > lab.tar.zst.age

@@ -139,6 +139,9 @@ func (l *appliance) diskParts(homes, folders uint64) []diskspace.Part {
 		{Name: "logs of gpulab and Kubernetes", Path: in("log")},
 		{Name: "logs of notebooks and JupyterHub", Path: podLogs},
 		{Name: "gpulab's own programs", Path: in("bin")},
+		{Name: "versions kept for a rollback", Path: in("versions")},
+		{Name: "databases kept for a rollback", Path: in("copies")},
+		{Name: "set aside by a restore", Path: in("before-restore-*")},
 		{Name: "held back for the databases", Path: in("reserve")},
 	}
 }

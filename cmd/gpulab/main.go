@@ -117,7 +117,7 @@ What the exit codes mean: gpulab exit-codes.`,
 		newInit(a), newDriver(a), newServe(a), newStatus(a), newBackup(a), newRestore(a), newDoctor(a), newReset(a), newRollback(a),
 		newInviteNode(a), newJoin(a), newNodes(a), newLeave(a), newAgentCommand(a), newEndPods(a), newAdminLink(a), newAudit(a), newUser(a), newGroup(a), newFolder(a), newInvitation(a),
 		newRequest(a), newQuota(a), newSignIn(a), newTailnet(a), newMail(a), newCharts(a), newGPUs(a), newReport(a), newImages(a), newEnv(a), newMetrics(a), newDisk(a),
-		newLogs(a), newKubectl(a), newCA(a), newConfig(a), newVersion(a), newManPages(), newExitCodes(),
+		newLogs(a), newKubectl(a), newCA(a), newConfig(a), newVersion(a), newManPages(), client.NewExitCodes(),
 	)
 	addStudents(root)
 	wrapArgs(root)

@@ -56,10 +56,11 @@ Prometheus needs the lab's token to read them, or an address in the key
 
 // jobTemplate is a whole configuration, so that promtool can check it. The
 // token itself stays in its file.
-var jobTemplate = template.Must(template.New("job").Parse(`# gpulab's job for prometheus.yml. Both files lie on the lab's head, and the token
+var jobTemplate = template.Must(template.New("job").Parse(`# gpulab's job for prometheus.yml. Its files lie on the lab's head, and the token
 # is for root alone. Where Prometheus runs, they are put in place like this, with
 # the paths below corrected:
-#   install -m 644 ca.crt /etc/prometheus/gpulab-ca.crt
+{{- if .CA}}
+#   install -m 644 ca.crt /etc/prometheus/gpulab-ca.crt{{end}}
 #   install -m 640 -g prometheus metrics-token /etc/prometheus/gpulab-token
 scrape_configs:
   - job_name: gpulab
@@ -67,8 +68,10 @@ scrape_configs:
     scrape_interval: 15s
     authorization:
       credentials_file: {{printf "%q" .Token}}
+{{- if .CA}}
     tls_config:
       ca_file: {{printf "%q" .CA}}
+{{- end}}
     static_configs:
       - targets: [{{printf "%q" .Target}}]
 `))
@@ -93,9 +96,11 @@ func printJob(c *cobra.Command, a *app) error {
 	if at.Port() == "" {
 		target += ":443"
 	}
-	return jobTemplate.Execute(c.OutOrStdout(), map[string]string{
-		"Token": metricsTokenPath(cfg.DataDir), "CA": filepath.Join(tlsDir(cfg), "ca.crt"), "Target": target,
-	})
+	ca := filepath.Join(tlsDir(cfg), "ca.crt")
+	if own, _ := cfg.TLS.open(); own.For(at.Hostname()) != nil {
+		ca = "" // what is shown for this name is of an authority that is known without
+	}
+	return jobTemplate.Execute(c.OutOrStdout(), map[string]string{"Token": metricsTokenPath(cfg.DataDir), "CA": ca, "Target": target})
 }
 
 // Metrics implements ctl.Daemon.

@@ -194,6 +194,18 @@ func TestScrapeConfig(t *testing.T) {
 	}
 	prometheus.Wait(t, "node_memory_MemAvailable_bytes")
 
+	// Who has a certificate of another authority for the name needs none of the lab's.
+	written, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := filepath.Join(tlsDir(lab.cfg), "web.pem")
+	ownCert := writeConfig(t, fmt.Sprintf("%s\ntls: {certificate: %s, key: %[2]s}\n", written, web))
+	code, job, stderr = gpulab(t, "metrics", "--scrape-config", "--config", ownCert, "--socket", socket)
+	if code != exitOK || strings.Contains(job, "ca.crt") || strings.Contains(job, "tls_config") || !strings.Contains(job, "credentials_file") {
+		t.Errorf("with a certificate of its own: exit code %d: %s\n%s", code, stderr, job)
+	}
+
 	code, text, stderr := gpulab(t, "metrics", "--socket", socket)
 	if code != exitOK || stderr != "" || !strings.Contains(text, `DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a"`) || !strings.Contains(text, "\nnode_load1 ") {
 		t.Errorf("gpulab metrics: exit code %d\n%s%s", code, stderr, text)

@@ -53,7 +53,7 @@ Sign in once with the address of the lab; the browser asks you to confirm it.`,
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
 	root.AddCommand(a.Commands()...)
-	root.AddCommand(a.Quota(), a.Env(), a.Logs())
+	root.AddCommand(a.Quota(), a.Env(), a.Logs(), NewExitCodes())
 	for _, c := range append(root.Commands(), root) {
 		if check := c.Args; check != nil {
 			c.Args = func(c *cobra.Command, args []string) error {

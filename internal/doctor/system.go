@@ -9,8 +9,8 @@ import (
 
 const goarch = runtime.GOARCH
 
-// tested lists the systems gpulab is tested on, as ID and VERSION_ID of os-release.
-var tested = []string{"debian 12", "debian 13", "ubuntu 24.04"}
+// madeFor lists the systems gpulab is made for, as ID and VERSION_ID of os-release.
+var madeFor = []string{"debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04"}
 
 // probeSystem looks at processor and distribution.
 func probeSystem(h host, _ Options) []Finding {
@@ -20,18 +20,18 @@ func probeSystem(h host, _ Options) []Finding {
 		name = "an unknown Linux"
 	}
 	switch {
-	case h.arch != "amd64" && h.arch != "arm64":
+	case h.arch != "amd64":
 		return []Finding{{
 			Probe: "system", State: Fail,
 			Seen:  fmt.Sprintf("This is %s on %s.", name, h.arch),
-			Means: "gpulab's parts exist for 64-bit Intel, AMD and Arm processors only.",
+			Means: "gpulab's parts exist for 64-bit Intel and AMD processors only.",
 			Mend:  "Use another machine as head of the pool.",
 		}}
-	case !slices.Contains(tested, release["ID"]+" "+release["VERSION_ID"]):
+	case !slices.Contains(madeFor, release["ID"]+" "+release["VERSION_ID"]):
 		return []Finding{{
 			Probe: "system", State: Warn,
 			Seen:  fmt.Sprintf("This is %s.", name),
-			Means: "gpulab is tested on Debian 12, Debian 13 and Ubuntu 24.04; it may work here too.",
+			Means: "gpulab is made for Debian 12 and 13 and Ubuntu 22.04 and 24.04; it may work here too.",
 		}}
 	}
 	return []Finding{{Probe: "system", State: OK, Seen: fmt.Sprintf("This is %s on %s.", name, h.arch)}}

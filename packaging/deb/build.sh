@@ -35,6 +35,9 @@ doc() {
 
 doc gpulab
 root=$STAGE/gpulab
+# What messages and the configuration call docs/….
+cp -r README.md docs "$root/usr/share/doc/gpulab/"
+chmod -R u=rwX,go=rX "$root/usr/share/doc/gpulab"
 mkdir -p "$root/usr/share/lintian/overrides"
 install -m 644 packaging/deb/gpulab/lintian-overrides "$root/usr/share/lintian/overrides/gpulab"
 # The units, as init would write them for the package's program.
