@@ -229,6 +229,9 @@ func (s *Server) describeWaiting(view *launchView, v visitor, l *notebooks.Launc
 	if l.GPUs == 0 || !view.Own {
 		return
 	}
+	if roomIn(s.machines(s.cfg.Fleet.Snapshots(), v, false), notebooks.GPUKind{}).closed {
+		return // one without a GPU would wait as well
+	}
 	for _, p := range s.cfg.Notebooks.Profiles() {
 		if p.GPUs == 0 {
 			view.Instead = &p

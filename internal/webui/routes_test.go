@@ -522,6 +522,13 @@ func TestWaitingNotebookCanBecomeAnother(t *testing.T) {
 	if body := c.get("/launches/1").body; strings.Count(body, "GPUs are in use") != 1 {
 		t.Errorf("the reason is said more than once:\n%s", visible(body))
 	}
+	cordoned := snapshotAt(time.Now(), 2)
+	cordoned.Cordoned = "gpu-box takes no new work: new memory."
+	l.fleet.publish(cordoned)
+	if body := c.get("/launches/1").body; strings.Contains(body, "Start a CPU notebook instead") {
+		t.Errorf("no machine takes new work, and one without a GPU is offered:\n%s", visible(body))
+	}
+	l.fleet.publish(snapshotAt(time.Now(), 2))
 	got := c.post("/launches/1", "/launch", url.Values{"profile": {"cpu"}, "title": {"Mine"}, "instead": {"1"}})
 	got.want(t, http.StatusSeeOther)
 	c.get("/launches/1").want(t, http.StatusOK, "Cancelled")
