@@ -240,7 +240,7 @@ func testLife(t *testing.T, server *httptest.Server) {
 		"/usr/lib/systemd/system/gpulab.service", "/usr/lib/systemd/system/gpulab-pods.service",
 		"/usr/share/man/man1/gpulab.1.gz", "/usr/share/man/man1/gpulab-init.1.gz",
 		"/usr/share/bash-completion/completions/gpulab", "/usr/share/zsh/vendor-completions/_gpulab", "/usr/share/fish/vendor_completions.d/gpulab.fish",
-		"/usr/share/doc/gpulab/copyright", "/usr/share/doc/gpulab/changelog.gz",
+		"/usr/share/doc/gpulab/copyright", "/usr/share/doc/gpulab/changelog.gz", "/usr/share/doc/gpulab/docs/signin.md",
 	} {
 		if _, err := os.Stat(filepath.Join(r.dir, file)); err != nil {
 			t.Error(err)
