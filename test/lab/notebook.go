@@ -91,7 +91,21 @@ func newKernel(b *Browser, body string) *Kernel {
 
 const execute = `async (kernel, code) => {
 	const base = ` + NotebookBase + `;
-	const socket = new WebSocket("wss://" + location.host + base + "api/kernels/" + kernel + "/channels");
+	// JupyterLab, too, connects again when it could not.
+	const connect = () => new Promise((resolve, reject) => {
+		const socket = new WebSocket("wss://" + location.host + base + "api/kernels/" + kernel + "/channels");
+		socket.onopen = () => resolve(socket);
+		socket.onerror = () => reject(new Error("the WebSocket failed"));
+	});
+	let socket;
+	for (let wait = 1000; !socket; wait *= 2) {
+		try {
+			socket = await connect();
+		} catch (e) {
+			if (wait > 16000) throw e;
+			await new Promise(resolve => setTimeout(resolve, wait));
+		}
+	}
 	const id = crypto.randomUUID();
 	try {
 		return await new Promise((resolve, reject) => {
@@ -99,11 +113,6 @@ const execute = `async (kernel, code) => {
 			setTimeout(() => reject(new Error("no answer from the kernel; so far: " + answer.Output)), 100000);
 			socket.onerror = () => reject(new Error("the WebSocket failed"));
 			socket.onclose = e => reject(new Error("the WebSocket was closed: " + e.code + " " + e.reason));
-			socket.onopen = () => socket.send(JSON.stringify({
-				header: {msg_id: id, msg_type: "execute_request", username: "", session: id, version: "5.3", date: new Date().toISOString()},
-				parent_header: {}, metadata: {}, channel: "shell", buffers: [],
-				content: {code, silent: false, store_history: false, user_expressions: {}, allow_stdin: false, stop_on_error: true},
-			}));
 			socket.onmessage = e => {
 				const m = JSON.parse(e.data);
 				if (m.parent_header.msg_id !== id) return;
@@ -112,6 +121,11 @@ const execute = `async (kernel, code) => {
 				if (m.msg_type === "error") answer.Error = m.content.ename + ": " + m.content.evalue;
 				if (m.msg_type === "status" && m.content.execution_state === "idle") resolve(answer);
 			};
+			socket.send(JSON.stringify({
+				header: {msg_id: id, msg_type: "execute_request", username: "", session: id, version: "5.3", date: new Date().toISOString()},
+				parent_header: {}, metadata: {}, channel: "shell", buffers: [],
+				content: {code, silent: false, store_history: false, user_expressions: {}, allow_stdin: false, stop_on_error: true},
+			}));
 		});
 	} finally {
 		socket.onclose = null;
