@@ -277,10 +277,12 @@ func (l *life) awake(do func()) {
 
 func (l *life) restarted() {
 	processes := l.run(notebooks)
+	began := time.Now()
 	l.answered(func() {
 		l.awake(func() {
 			l.run("systemctl restart gpulab")
 			l.ready(time.Minute)
+			l.t.Logf("a lab again after %s", time.Since(began).Round(time.Second))
 		})
 	})
 	l.longestPause("a restart")
