@@ -98,12 +98,12 @@ const execute = `async (kernel, code) => {
 		socket.onerror = () => reject(new Error("the WebSocket failed"));
 	});
 	let socket;
-	for (let wait = 1000; !socket; wait *= 2) {
+	for (let tries = 1; !socket; tries++) {
 		try {
 			socket = await connect();
 		} catch (e) {
-			if (wait > 16000) throw e;
-			await new Promise(resolve => setTimeout(resolve, wait));
+			if (tries === 15) throw e;
+			await new Promise(resolve => setTimeout(resolve, 2000));
 		}
 	}
 	const id = crypto.randomUUID();
