@@ -228,7 +228,8 @@ func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest str
 		return done, why, nil
 	}
 	if ctx.Err() != nil || unanswered(err) || good == nil || good.Labels[digestLabel] == digest {
-		// Without another good revision there is nothing to go back to.
+		// Without an answer nothing is known of the release, and without another
+		// good revision there is nothing to go back to.
 		return "", "", err
 	}
 	last, lerr := lastRevision(cfg, j.release.Name)
