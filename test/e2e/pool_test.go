@@ -537,7 +537,7 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	if len(p.pods) != 2 || p.pods[nodeName].UID == "" {
 		t.Fatalf("the notebooks are on %v", p.pods)
 	}
-	if got := p.kernels[nodeName].run(t, gpuCell); !strings.HasPrefix(got, "1 ") || !strings.HasSuffix(got, p.gpuOf(t, a, nodeName)) {
+	if got := p.kernels[nodeName].run(t, gpuCell); !strings.HasPrefix(got, "1 ") || !slices.ContainsFunc(p.gpusOf(t, a, nodeName), func(uuid string) bool { return strings.HasSuffix(got, " "+uuid) }) {
 		t.Errorf("the notebook on %s sees %q", nodeName, got)
 	}
 	p.kernels[p.head].run(t, `open("from-head.txt", "w").write("one home"); precious = 6 * 7`)
@@ -560,9 +560,11 @@ func (p *pool) notebooks(t *testing.T, a *appliance) {
 	a.eventually(t, "the head says who holds which GPU, on both machines", func() bool {
 		holders := 0
 		for _, s := range p.gpus(t, a) {
-			for _, h := range s.GPUs[0].Holders {
-				if h.User == adminHandle && h.Notebook != "" {
-					holders++
+			for _, g := range s.GPUs {
+				for _, h := range g.Holders {
+					if h.User == adminHandle && h.Notebook != "" {
+						holders++
+					}
 				}
 			}
 		}
@@ -948,14 +950,22 @@ func (p *pool) withoutGPUs(t *testing.T, a *appliance) {
 	a.within(t, 90*time.Second, "gpulab is off the machine", func() bool { return quiet.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code != 0 })
 }
 
-func (p *pool) gpuOf(t *testing.T, a *appliance, node string) string {
+// gpusOf are the UUIDs of a machine's GPUs. Which one a notebook gets is the
+// kubelet's choice, which differs each time.
+func (p *pool) gpusOf(t *testing.T, a *appliance, node string) []string {
 	t.Helper()
+	var uuids []string
 	for _, s := range p.gpus(t, a) {
 		if s.Node == node {
-			return s.GPUs[0].UUID
+			for _, g := range s.GPUs {
+				uuids = append(uuids, g.UUID)
+			}
 		}
 	}
-	return ""
+	if len(uuids) == 0 {
+		t.Fatalf("%s has no GPU", node)
+	}
+	return uuids
 }
 
 // thief speaks to the head with the node's key and certificate.
@@ -1003,7 +1013,7 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 	for _, lie := range []struct{ node, gpu, refused string }{
 		{p.head, "GPU-lie", fmt.Sprintf(`spoke for \"%s\"`, p.head)},
 		{"gpu-nine", "GPU-lie", `spoke for \"gpu-nine\"`},
-		{nodeName, p.gpuOf(t, a, p.head), ", which is " + p.head + "'s"},
+		{nodeName, p.gpusOf(t, a, p.head)[0], ", which is " + p.head + "'s"},
 	} {
 		// The machine itself comes back at any time, and ends this stream early.
 		a.eventually(t, "it is told that a lie was refused: "+lie.refused, func() bool {
@@ -1025,7 +1035,7 @@ func (p *pool) stolen(t *testing.T, a *appliance) {
 	}
 	for _, s := range p.gpus(t, a) {
 		for _, g := range s.GPUs {
-			if g.UUID == "GPU-lie" || s.Node == "gpu-nine" || s.Node == nodeName && g.UUID == p.gpuOf(t, a, p.head) {
+			if g.UUID == "GPU-lie" || s.Node == "gpu-nine" || s.Node == nodeName && g.UUID == p.gpusOf(t, a, p.head)[0] {
 				t.Errorf("the head believed a lie: %+v", s)
 			}
 		}
