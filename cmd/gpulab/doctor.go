@@ -258,6 +258,7 @@ func machineOptions(cfg Config) doctor.Options {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}
 	opts.ImagesDir, opts.ImagesError = cfg.imagesDir()
+	opts.ServicePorts, _ = cfg.servicePorts() // loadConfig has told of an error
 	return opts
 }
 

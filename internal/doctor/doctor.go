@@ -54,6 +54,9 @@ type Options struct {
 	Proxies   []string // URLs of proxies that the configuration names
 	Version   string   // of this gpulab
 	Socket    string   // the control socket
+	// ServicePorts are the head's for services of notebooks, in order; none without
+	// services.
+	ServicePorts []int
 	// ImagesError is why there is no ImagesDir; nil where none is needed.
 	ImagesError error
 	// ConfigError is why the configuration cannot be read, nil when it can.

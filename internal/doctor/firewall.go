@@ -34,14 +34,26 @@ func probeFirewall(h host, opts Options) []Finding {
 	}
 	var findings []Finding
 	if opts.Joined != nil {
-		opts.Ports = nil // people and pods ask the head
+		opts.Ports, opts.ServicePorts = nil, nil // people and pods ask the head
 	}
 	if blocked, where := w.blockedPeople(h.outward(), opts); len(blocked) > 0 {
 		findings = append(findings, Finding{
 			Probe: "firewall", State: Fail,
 			Seen:  fmt.Sprintf("%s drops connections from other computers to %s.", w.name(), portList(blocked)),
 			Means: "People cannot reach the lab's pages, notebooks or files.",
-			Mend:  w.openPorts(blocked, where),
+			Mend:  w.openPorts(where, texts(blocked)...),
+		})
+	}
+	if at, blocked := w.blockedServices(h.outward(), opts); blocked {
+		called, open := "port "+strconv.Itoa(opts.ServicePorts[0]), strconv.Itoa(opts.ServicePorts[0])
+		if last := opts.ServicePorts[len(opts.ServicePorts)-1]; last != opts.ServicePorts[0] {
+			called, open = fmt.Sprintf("ports %s to %d", open, last), fmt.Sprintf("%s:%d", open, last)
+		}
+		findings = append(findings, Finding{
+			Probe: "firewall", State: Warn,
+			Seen:  fmt.Sprintf("%s drops connections from other computers to the services of notebooks (%s).", w.name(), called),
+			Means: "A service that somebody publishes opens on this machine alone.",
+			Mend:  w.openPorts(at, open) + " `servicePorts: off` in the configuration is for a lab without services.",
 		})
 	}
 	if dir, where := w.blockedPods(h.outward(), opts); dir != "" {
@@ -110,13 +122,32 @@ func (w walls) blockedPeople(outward string, opts Options) (ports []int, where b
 		if slices.Contains(machinePorts, port) {
 			continue
 		}
-		p := packet{hook: "input", in: outward, protocol: "tcp", port: port}
-		p.to, _ = netip.ParseAddr(opts.Address)
-		if at, blocked := w.blocking(p); blocked {
+		if at, blocked := w.blocking(fromPeople(outward, opts, port)); blocked {
 			ports, where = append(ports, port), at
 		}
 	}
 	return ports, where
+}
+
+// blockedServices says whether nobody outside reaches the first or the last of the
+// services' ports; what is between them is taken to be as they are.
+func (w walls) blockedServices(outward string, opts Options) (block, bool) {
+	for i, port := range opts.ServicePorts {
+		if i > 0 && i < len(opts.ServicePorts)-1 {
+			continue
+		}
+		if at, blocked := w.blocking(fromPeople(outward, opts, port)); blocked {
+			return at, true
+		}
+	}
+	return block{}, false
+}
+
+// fromPeople is what another computer sends to a port of the lab.
+func fromPeople(outward string, opts Options, port int) packet {
+	p := packet{hook: "input", in: outward, protocol: "tcp", port: port}
+	p.to, _ = netip.ParseAddr(opts.Address)
+	return p
 }
 
 // blockedPods returns which way of notebooks is closed, "" for none.
@@ -156,7 +187,7 @@ func (w walls) betweenMachines(outward string, encrypted bool, ports ...int) []F
 				Probe: "firewall", State: Fail,
 				Seen:  fmt.Sprintf("%s drops what other machines of the pool send to port %d (%s).", w.name(), p.port, p.protocol),
 				Means: "Notebooks on one machine do not start, or reach nothing on the others.",
-				Mend:  w.openPorts(ports, at) + fmt.Sprintf(" The same for port %d of UDP.", tunnel),
+				Mend:  w.openPorts(at, texts(ports)...) + fmt.Sprintf(" The same for port %d of UDP.", tunnel),
 			}}
 		}
 	}
@@ -187,18 +218,19 @@ func (w walls) name() string {
 	return "A rule of the firewall"
 }
 
-// openPorts is how people get in.
-func (w walls) openPorts(ports []int, where block) string {
+// openPorts is how people get in, to ports such as 443 and 8500:8699.
+func (w walls) openPorts(where block, ports ...string) string {
+	dashed := strings.Split(strings.ReplaceAll(strings.Join(ports, " "), ":", "-"), " ")
 	switch {
 	case w.ufw():
-		return "Run `" + each(ports, "ufw allow %d/tcp", " && ") + "`."
+		return "Run `" + each(ports, "ufw allow %s/tcp", " && ") + "`."
 	case w.firewalld():
-		return "Run `firewall-cmd --permanent " + each(ports, "--add-port=%d/tcp", " ") + " && firewall-cmd --reload`."
+		return "Run `firewall-cmd --permanent " + each(dashed, "--add-port=%s/tcp", " ") + " && firewall-cmd --reload`."
 	case where.nft != nil:
 		return fmt.Sprintf("Run `nft insert rule %s tcp dport '{ %s }' accept`, and write the same into /etc/nftables.conf if it is to last.",
-			where.nft.place(), each(ports, "%d", ", "))
+			where.nft.place(), strings.Join(dashed, ", "))
 	}
-	return fmt.Sprintf("Run `iptables -I INPUT -p tcp -m multiport --dports %s -j ACCEPT`, and the same where the other rules come from if it is to last.", each(ports, "%d", ","))
+	return fmt.Sprintf("Run `iptables -I INPUT -p tcp -m multiport --dports %s -j ACCEPT`, and the same where the other rules come from if it is to last.", strings.Join(ports, ","))
 }
 
 // openPods is how notebooks get out.
@@ -222,12 +254,20 @@ func (w walls) openPods(where block) string {
 func (c *nftChain) place() string { return c.family + " " + c.table + " " + c.name }
 
 // each writes each port in the form, with something between.
-func each(ports []int, form, between string) string {
+func each(ports []string, form, between string) string {
 	var parts []string
 	for _, port := range ports {
 		parts = append(parts, fmt.Sprintf(form, port))
 	}
 	return strings.Join(parts, between)
+}
+
+func texts(ports []int) []string {
+	var texts []string
+	for _, port := range ports {
+		texts = append(texts, strconv.Itoa(port))
+	}
+	return texts
 }
 
 // portList writes ports as people do: port 443, ports 443 and 8443.
@@ -236,5 +276,5 @@ func portList(ports []int) string {
 		return "port " + strconv.Itoa(ports[0])
 	}
 	last := len(ports) - 1
-	return "ports " + each(ports[:last], "%d", ", ") + " and " + strconv.Itoa(ports[last])
+	return "ports " + strings.Join(texts(ports[:last]), ", ") + " and " + strconv.Itoa(ports[last])
 }

@@ -15,7 +15,10 @@ import (
 // route out over eth0, as /proc/net/route shows it.
 const outOverEth0 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\neth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
 
-var labPorts = []int{443, 8443, 6443, 10250, 2022}
+var (
+	labPorts    = []int{443, 8443, 6443, 10250, 2022}
+	labServices = []int{8500, 8501, 8699}
+)
 
 // walled is a machine with the rules of recorded files.
 func walled(t *testing.T, save, nft string) host {
@@ -39,23 +42,25 @@ func walled(t *testing.T, save, nft string) host {
 // TestFirewallRecorded: what Debian's ufw and firewalld set when they are
 // switched on, and after the commands that the doctor names.
 func TestFirewallRecorded(t *testing.T) {
-	opts := Options{Ports: labPorts}
-	for _, test := range []struct{ name, save, nft, ports, pods string }{
-		{"ufw", "ufw.save", "", "`ufw allow 443/tcp && ufw allow 8443/tcp && ufw allow 2022/tcp`", "`ufw allow in on cni0 && ufw route allow in on cni0 && ufw route allow out on cni0`"},
-		{"firewalld", "", "firewalld.json", "--add-port=443/tcp --add-port=8443/tcp --add-port=2022/tcp && firewall-cmd --reload`", "--zone=trusted --add-interface=cni0"},
+	opts := Options{Ports: labPorts, ServicePorts: labServices}
+	for _, test := range []struct{ name, save, nft, ports, services, pods string }{
+		{"ufw", "ufw.save", "", "`ufw allow 443/tcp && ufw allow 8443/tcp && ufw allow 2022/tcp`", "`ufw allow 8500:8699/tcp`", "`ufw allow in on cni0 && ufw route allow in on cni0 && ufw route allow out on cni0`"},
+		{"firewalld", "", "firewalld.json", "--add-port=443/tcp --add-port=8443/tcp --add-port=2022/tcp && firewall-cmd --reload`", "--add-port=8500-8699/tcp && firewall-cmd --reload`", "--zone=trusted --add-interface=cni0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			found := look(t, walled(t, test.save, test.nft), "firewall", opts)
-			if len(found) != 2 || found[0].State != Fail || found[1].State != Fail {
+			if len(found) != 3 || found[0].State != Fail || found[1].State != Warn || found[2].State != Fail {
 				t.Fatalf("got %v", found)
 			}
-			for i, want := range []string{test.ports, test.pods} {
+			for i, want := range []string{test.ports, test.services, test.pods} {
 				if !strings.Contains(found[i].Mend, want) || !strings.HasPrefix(found[i].Seen, "The firewall "+test.name+" drops") {
 					t.Errorf("got %s\nwant %s", found[i], want)
 				}
 			}
 			open := walled(t, strings.Replace(test.save, ".", "-open.", 1), strings.Replace(test.nft, ".", "-open.", 1))
 			finds(t, open, "firewall", opts, OK)
+			opts.ServicePorts = []int{8700}
+			finds(t, open, "firewall", opts, Warn, "(port 8700)", "`servicePorts: off`")
 		})
 	}
 }
@@ -91,7 +96,7 @@ table inet filter {
   }
   chain forward { type filter hook forward priority 0; policy drop; }
 }
-E`, []string{"ports 443, 8443 and 2022", "to this machine", "to one another"}},
+E`, []string{"ports 443, 8443 and 2022", "services of notebooks", "to this machine", "to one another"}},
 		{"open as documented", `nft -f - <<'E'
 table inet filter {
   chain input {
@@ -113,10 +118,11 @@ table inet a {
 }
 E`, []string{"ports 8443 and 2022", "to this machine"}},
 		{"iptables, by hand", "iptables -P INPUT DROP; iptables -A INPUT -i lo -j ACCEPT; iptables -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables -A INPUT -p tcp -m multiport --dports 22,443 -j ACCEPT; iptables -A INPUT -i cni+ -j ACCEPT",
-			[]string{"ports 8443 and 2022"}},
+			[]string{"ports 8443 and 2022", "services of notebooks"}},
 		{"Docker", "iptables -P FORWARD DROP; iptables -N DOCKER-USER; iptables -A FORWARD -j DOCKER-USER; iptables -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables -A FORWARD -i docker0 ! -o docker0 -j ACCEPT",
 			[]string{"to one another"}},
 		{"Docker beside flannel", "iptables -P FORWARD DROP; iptables -N FLANNEL-FWD; iptables -A FORWARD -j FLANNEL-FWD; iptables -A FLANNEL-FWD -s 10.42.0.0/16 -j ACCEPT; iptables -A FLANNEL-FWD -d 10.42.0.0/16 -j ACCEPT", nil},
+		{"some services", "nft add table ip mine; nft 'add chain ip mine in { type filter hook input priority 5; }'; nft add rule ip mine in tcp dport 8600-8999 drop", []string{"services of notebooks (ports 8500 to 8699)"}},
 		{"a comment with -j DROP in it", `iptables -A INPUT -p tcp --dport 9 -m comment --comment "so -j DROP \"it\"" -j DROP`, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -133,11 +139,11 @@ E`, []string{"ports 8443 and 2022", "to this machine"}},
 			var said []string
 			var found []Finding
 			for range 6 {
-				found = probeFirewall(h, Options{Ports: labPorts})
+				found = probeFirewall(h, Options{Ports: labPorts, ServicePorts: labServices})
 				for _, f := range found {
 					checkFinding(t, "firewall", f)
 					said = append(said, f.Seen)
-					if f.State == Fail {
+					if f.State == Fail || f.State == Warn {
 						sh(t, command(t, f))
 					}
 				}
