@@ -70,13 +70,10 @@ func (j *job) once(ctx context.Context) (Phase, string, error) {
 	if limit == 0 {
 		limit = defaultTimeout
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not ready after %s", limit))
-	defer cancel()
+	wait := func(objects kube.ResourceList) error { return j.waitReady(ctx, limit, objects) }
 
 	j.event(Checking, "", nil)
-	cfg, client, err := j.helm(j.release.Namespace, func(objects kube.ResourceList) error {
-		return j.waitReady(limited, objects)
-	})
+	cfg, client, err := j.helm(j.release.Namespace, wait)
 	if err != nil {
 		return "", "", err
 	}
@@ -119,7 +116,7 @@ func (j *job) once(ctx context.Context) (Phase, string, error) {
 	}
 	// The same objects may still be starting: after a reboot, or after an
 	// Apply that was interrupted while it waited.
-	if err := j.waitReady(limited, objects); err != nil {
+	if err := wait(objects); err != nil {
 		return "", "", err
 	}
 	return Unchanged, "", nil
@@ -258,10 +255,8 @@ func lastGood(cfg *action.Configuration, name string) (*helmrelease.Release, err
 // rollback returns to a revision. It has a time limit of its own, because the
 // one of the release is used up when it is needed.
 func (j *job) rollback(ctx context.Context, version int) error {
-	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
-	defer cancel()
 	cfg, _, err := j.helm(j.release.Namespace, func(objects kube.ResourceList) error {
-		return j.waitReady(ctx, objects)
+		return j.waitReady(ctx, defaultTimeout, objects)
 	})
 	if err != nil {
 		return err
@@ -278,10 +273,10 @@ func (j *job) rollback(ctx context.Context, version int) error {
 // remove takes the release out of the cluster.
 func (j *job) remove(cfg *action.Configuration) (Phase, string, error) {
 	uninstall := action.NewUninstall(cfg)
-	uninstall.IgnoreNotFound = true
 	uninstall.DisableHooks = true
 	uninstall.DeletionPropagation = "background"
-	if _, err := uninstall.Run(j.release.Name); err != nil {
+	// Helm's own IgnoreNotFound would take any error for a release that is not there.
+	if _, err := uninstall.Run(j.release.Name); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
 		return "", "", fmt.Errorf("removing: %w", err)
 	}
 	return Removed, "", nil

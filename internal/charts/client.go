@@ -2,8 +2,10 @@ package charts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,10 +117,24 @@ func (k *kubeClient) Create(resources kube.ResourceList) (*kube.Result, error) {
 // unanswered reports whether the API server did not come to an answer: it was
 // too busy, or away.
 func unanswered(err error) bool {
-	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) ||
-		utilnet.IsTimeout(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) ||
-		// Of an upgrade's errors Helm keeps only the text.
-		err != nil && strings.Contains(err.Error(), "request did not complete within requested timeout")
+	if _, notReady := errors.AsType[notReadyError](err); err == nil || notReady {
+		return false // it quotes what pods say, and that may be anything
+	}
+	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
+		utilnet.IsTimeout(err) || utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) ||
+		slices.ContainsFunc(noAnswers, func(text string) bool { return strings.Contains(err.Error(), text) })
+}
+
+// noAnswers are errors of the API server and of its client in words: of those of
+// an upgrade Helm keeps no more.
+var noAnswers = []string{
+	"request did not complete within",
+	"unable to return a response in the time allotted",
+	"currently unable to handle the request",
+	"Client.Timeout exceeded",
+	"connection refused",
+	"connection reset by peer",
+	"http2: client connection lost",
 }
 
 // ensureNamespaces makes the namespaces of releases that are to exist.

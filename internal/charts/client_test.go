@@ -3,6 +3,7 @@ package charts
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -22,11 +23,16 @@ func TestUnanswered(t *testing.T) {
 	for err, want := range map[error]bool{
 		timeout:                             true,
 		fmt.Errorf("creating: %w", timeout): true,
-		errors.New("cannot patch: " + timeout.Error() + " && another"): true, // as Helm keeps it
-		apierrors.NewServiceUnavailable("starting"):                    true,
-		apierrors.NewForbidden(schema.GroupResource{}, "hub", nil):     false,
-		errors.New("not ready after 3m0s: hub: pod 0/1 ready"):         false,
-		errors.New("ErrImagePull: dial tcp: connection refused"):       false,
+		errors.New("cannot patch: " + timeout.Error() + " && another"):                                true, // as Helm keeps it
+		apierrors.NewServiceUnavailable("starting"):                                                   true,
+		apierrors.NewForbidden(schema.GroupResource{}, "hub", nil):                                    false,
+		errors.New(`cannot patch: Patch "https://127.0.0.1:6443/api": http2: client connection lost`): true,
+		apierrors.NewTooManyRequests("later", 1):                                                      true,
+		io.ErrUnexpectedEOF:                                                                           true,
+		notReadyError("not ready after 3m0s: hub: pod 0/1 ready"):                                     false,
+		// What a pod says of its own connections is no word on the API server.
+		fmt.Errorf("release hub failed: %w", notReadyError("hub ends again and again: connection refused")): false,
+		errors.Join(notReadyError("not ready"), timeout):                                                    false,
 	} {
 		if got := unanswered(err); got != want {
 			t.Errorf("%v: %t", err, got)

@@ -104,30 +104,20 @@ func stated(object runtime.Object) (map[string]any, error) {
 }
 
 // saysAll reports whether live has all that wanted says, in the same words: then to
-// apply that changes nothing.
+// apply that changes nothing. A list has to be the same whole: most are replaced as
+// one, and what somebody added to an element of a policy's or role's would go.
 func saysAll(live, wanted any) bool {
-	switch wanted := wanted.(type) {
-	case map[string]any:
-		live, ok := live.(map[string]any)
-		for key, value := range wanted {
-			if has, there := live[key]; !there || !saysAll(has, value) {
-				return false
-			}
-		}
-		return ok
-	case []any:
-		live, ok := live.([]any)
-		if !ok || len(live) != len(wanted) {
+	want, isMap := wanted.(map[string]any)
+	if !isMap {
+		return reflect.DeepEqual(live, wanted)
+	}
+	has, ok := live.(map[string]any)
+	for key, value := range want {
+		if v, there := has[key]; !there || !saysAll(v, value) {
 			return false
 		}
-		for i := range wanted {
-			if !saysAll(live[i], wanted[i]) {
-				return false
-			}
-		}
-		return true
 	}
-	return reflect.DeepEqual(live, wanted)
+	return ok
 }
 
 // firstDifference names the first place where two values differ, "" if none

@@ -31,10 +31,18 @@ const (
 	hopelessAfter = 20 * time.Second
 )
 
+// notReadyError is what a release waited for in vain.
+type notReadyError string
+
+func (e notReadyError) Error() string { return string(e) }
+
 // waitReady returns when every workload among the objects runs as many up to
-// date, available pods as it wants, and reports what it waits for meanwhile.
-// An API server that goes away for a moment is waited for like a pod.
-func (j *job) waitReady(ctx context.Context, objects kube.ResourceList) error {
+// date, available pods as it wants, and reports what it waits for meanwhile;
+// after limit with a [notReadyError]. An API server that goes away for a moment
+// is waited for like a pod.
+func (j *job) waitReady(ctx context.Context, limit time.Duration, objects kube.ResourceList) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not ready after %s", limit))
+	defer cancel()
 	waitFor := workloads(objects)
 	said, saidAt := "", time.Time{}
 	lastWithHope := time.Now()
@@ -46,7 +54,7 @@ func (j *job) waitReady(ctx context.Context, objects kube.ResourceList) error {
 		if !hopeless {
 			lastWithHope = time.Now()
 		} else if time.Since(lastWithHope) > hopelessAfter {
-			return errors.New(waiting)
+			return notReadyError(waiting)
 		}
 		if waiting != said || time.Since(saidAt) >= repeatInterval {
 			said, saidAt = waiting, time.Now()
@@ -57,7 +65,7 @@ func (j *job) waitReady(ctx context.Context, objects kube.ResourceList) error {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("%w: %s", context.Cause(ctx), said)
+			return notReadyError(fmt.Sprintf("%v: %s", context.Cause(ctx), said))
 		case <-time.After(pollInterval):
 		}
 	}

@@ -59,8 +59,7 @@ func TestFirewallRecorded(t *testing.T) {
 			}
 			open := walled(t, strings.Replace(test.save, ".", "-open.", 1), strings.Replace(test.nft, ".", "-open.", 1))
 			finds(t, open, "firewall", opts, OK)
-			opts.ServicePorts = []int{8700}
-			finds(t, open, "firewall", opts, Warn, "(port 8700)", "`servicePorts: off`")
+			finds(t, open, "firewall", Options{Ports: labPorts, ServicePorts: []int{8700}}, Warn, "(port 8700)", "`servicePorts: off`")
 		})
 	}
 }

@@ -25,6 +25,7 @@ func testDrift(t *testing.T, a *appliance) {
 	kubectl("-n", "kube-system", "scale", "deployment", "coredns", "--replicas=0")
 	kubectl("delete", "runtimeclass", "nvidia")
 	kubectl("-n", "gpulab-system", "delete", "endpointslice", "gpulab")
+	kubectl("-n", "gpulab-system", "patch", "networkpolicy", "hub", "--type=json", `--patch=[{"op": "add", "path": "/spec/ingress/0/ports/0/endPort", "value": 32767}]`)
 	kubectl("-n", "user-"+guestHandle, "delete", "networkpolicies", "--all")
 	kubectl("-n", "user-"+guestHandle, "delete", "resourcequotas,limitranges", "--all")
 	kubectl("label", "namespace", "user-"+guestHandle, "pod-security.kubernetes.io/enforce=privileged", "--overwrite")
@@ -44,6 +45,7 @@ func testDrift(t *testing.T, a *appliance) {
 			{"1", []string{"-n", "kube-system", "get", "deployment", "coredns", "-o", "jsonpath={.spec.replicas}"}},
 			{"nvidia", []string{"get", "runtimeclass", "nvidia", "-o", "jsonpath={.metadata.name}"}},
 			{lab.Address, []string{"-n", "gpulab-system", "get", "endpointslice", "gpulab", "-o", "jsonpath={.endpoints[*].addresses[*]}"}},
+			{"", []string{"-n", "gpulab-system", "get", "networkpolicy", "hub", "-o", "jsonpath={.spec.ingress[*].ports[*].endPort}"}},
 			{"default-deny notebook service", []string{"-n", "user-" + guestHandle, "get", "networkpolicies", "-o", "jsonpath={.items[*].metadata.name}"}},
 			{"gpulab gpulab", []string{"-n", "user-" + guestHandle, "get", "resourcequotas,limitranges", "-o", "jsonpath={.items[*].metadata.name}"}},
 			{"restricted", []string{"get", "namespace", "user-" + guestHandle, "-o", `jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}`}},
