@@ -163,10 +163,15 @@ func (a *appliance) brokenFirewall(t *testing.T) {
 	if state != "fail" || !strings.Contains(seen, "ports 443, 8443 and 2022") {
 		t.Errorf("%s: %s", state, seen)
 	}
-	a.mend(t, "firewall", command)
+	a.MustRun(a.ctx, "sh", "-ec", command)
 	if !reaches() {
 		t.Error("after the doctor's command the pages are not reached")
 	}
+	state, seen, command = a.doctor(t, "firewall").of(t, "firewall")
+	if state != "warn" || !strings.Contains(seen, "services of notebooks (ports 8500 to 8699)") {
+		t.Errorf("with the pages alone open: %s: %s", state, seen)
+	}
+	a.mend(t, "firewall", command)
 }
 
 // brokenCertificate: somebody has put their own authority into the lab's place.
