@@ -252,8 +252,8 @@ func lastGood(cfg *action.Configuration, name string) (*helmrelease.Release, err
 	return good, nil
 }
 
-// rollback returns to a revision. It has a time limit of its own, because the
-// one of the release is used up when it is needed.
+// rollback returns to a revision, which has the usual time to become ready: the
+// release's own is how long the new one may take.
 func (j *job) rollback(ctx context.Context, version int) error {
 	cfg, _, err := j.helm(j.release.Namespace, func(objects kube.ResourceList) error {
 		return j.waitReady(ctx, defaultTimeout, objects)

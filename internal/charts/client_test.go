@@ -29,6 +29,8 @@ func TestUnanswered(t *testing.T) {
 		errors.New(`cannot patch: Patch "https://127.0.0.1:6443/api": http2: client connection lost`): true,
 		apierrors.NewTooManyRequests("later", 1):                                                      true,
 		io.ErrUnexpectedEOF:                                                                           true,
+		errors.New("not ready after 3m0s: hub: pod 0/1 ready"):                                        false,
+		notReadyError("ErrImagePull: dial tcp: connection refused"):                                   false,
 		notReadyError("not ready after 3m0s: hub: pod 0/1 ready"):                                     false,
 		// What a pod says of its own connections is no word on the API server.
 		fmt.Errorf("release hub failed: %w", notReadyError("hub ends again and again: connection refused")): false,

@@ -132,10 +132,10 @@ func (w walls) blockedPeople(outward string, opts Options) (ports []int, where b
 // blockedServices says whether nobody outside reaches the first or the last of the
 // services' ports; what is between them is taken to be as they are.
 func (w walls) blockedServices(outward string, opts Options) (block, bool) {
-	for i, port := range opts.ServicePorts {
-		if i > 0 && i < len(opts.ServicePorts)-1 {
-			continue
-		}
+	if len(opts.ServicePorts) == 0 {
+		return block{}, false
+	}
+	for _, port := range []int{opts.ServicePorts[0], opts.ServicePorts[len(opts.ServicePorts)-1]} {
 		if at, blocked := w.blocking(fromPeople(outward, opts, port)); blocked {
 			return at, true
 		}
