@@ -143,7 +143,8 @@ type appliance struct {
 
 	proxies []netip.Prefix // trusted, in front of both ports
 	pages   *switchHandler // port 443
-	labs    *switchHandler // port 8443
+	labs    *switchHandler // port 8443, and those of people's notebooks
+	origins *notebooks.Origins
 }
 
 // attached are the parts that need the cluster.
@@ -248,6 +249,13 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	}
 	l.people = users.New(l.store.DB())
 	if err := l.noteVersion(ctx); err != nil {
+		return err
+	}
+	ports, err := l.cfg.notebookPorts()
+	if err != nil {
+		return err
+	}
+	if l.origins, err = notebooks.NewOrigins(ctx, l.store.DB(), ports, portFree); err != nil {
 		return err
 	}
 	l.findBefore(ctx)
@@ -719,7 +727,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	})
 	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
-		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort,
+		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Origins: l.origins,
 		Notices: l.notices, Keep: l.keepIdle, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
 	})
 	if err != nil {
@@ -758,7 +766,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		return err
 	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
-		Doors: doors, DoorFree: portFree,
+		Doors: doors, DoorFree: portFree, Origins: l.origins,
 		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Shares: shares, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
 		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
@@ -936,14 +944,14 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
 		SignIn: l.signin, Network: l.networkWay(), Tailnet: tailnets{l}, Backup: l.backupWords, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.scratchBytes())),
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
-		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, NotebookPort: l.origins.Port, Log: slog.Default(),
 	})
 	if err != nil {
 		return err
 	}
 	provider, err := oidc.New(oidc.Config{
 		ClientID: l.hub.OIDCClientID, ClientSecret: l.hub.OIDCClientSecret,
-		KeyFile: filepath.Join(l.cfg.DataDir, "oidc-key.pem"), HubPort: l.cfg.HubPort,
+		KeyFile: filepath.Join(l.cfg.DataDir, "oidc-key.pem"), Owner: l.origins.Owner,
 		Session: l.sessionUser, User: l.people.ByID, LoginURL: "/login", AllowedHost: l.allowedHost, Log: slog.Default(),
 	})
 	if err != nil {
@@ -952,7 +960,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, Log: slog.Default(),
+		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, NotebookPort: l.origins.Port, Log: slog.Default(),
 	})
 	if err != nil {
 		return err
@@ -964,7 +972,9 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	if err := l.metricsRoutes(mux); err != nil {
 		return err
 	}
-	mux.Handle("/service/", parts.proxy.ReturnHandler())
+	for _, path := range []string{"/user/", "/service/"} {
+		mux.Handle(path, parts.proxy)
+	}
 	mux.Handle("/", l.byName(pages))
 	l.pages.set(mux)
 	g.Go(func() error { return pages.Run(ctx) })

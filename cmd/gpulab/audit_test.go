@@ -154,7 +154,7 @@ func TestAccessTokensOpenNoNotebook(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := func(header, cookie string) *http.Request {
-		r := httptest.NewRequest(http.MethodGet, "https://lab:8443/user/ben/gpu/", nil)
+		r := httptest.NewRequest(http.MethodGet, "https://lab:21000/user/ben/gpu/", nil)
 		if header != "" {
 			r.Header.Set("Authorization", "Bearer "+header)
 		}

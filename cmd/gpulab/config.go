@@ -59,14 +59,16 @@ type Config struct {
 	TLS TLSConfig `json:"tls,omitzero"`
 	// TrustedProxies are the reverse proxies before this lab: "10.1.2.3", or a network.
 	TrustedProxies []string `json:"trustedProxies,omitempty"`
-	// HTTPSPort serves pages, HubPort notebooks, HTTPPort redirects to HTTPS
-	// (0 turns it off).
+	// HTTPSPort serves pages, HubPort leads to notebooks and services by their
+	// lasting addresses, HTTPPort redirects to HTTPS (0 turns it off).
 	HTTPSPort int  `json:"httpsPort,omitempty"`
 	HubPort   int  `json:"hubPort,omitempty"`
 	HTTPPort  *int `json:"httpPort,omitempty"`
 	// ServicePorts are the head's ports through which services are to be had, each
 	// an origin of its own: 8500-8699, or off.
 	ServicePorts ServicePorts `json:"servicePorts,omitempty"`
+	// NotebookPorts are the head's ports for notebooks, one for each person: 21000-21999.
+	NotebookPorts NotebookPorts `json:"notebookPorts,omitempty"`
 	// NodesPort is where further machines join and report, once there are any.
 	NodesPort int `json:"nodesPort,omitempty"`
 	// NodesHidden keeps this head from being announced on the local network while
@@ -239,6 +241,9 @@ func (c *Config) setDefaults() {
 	if c.ServicePorts == "" {
 		c.ServicePorts = "8500-8699"
 	}
+	if c.NotebookPorts == "" {
+		c.NotebookPorts = c.usualNotebookPorts()
+	}
 	if c.Metrics.Enabled == nil {
 		on := true
 		c.Metrics.Enabled = &on
@@ -310,6 +315,9 @@ func (c *Config) check() error {
 		return fmt.Errorf("httpsPort and hubPort are both %d, but pages and notebooks need a port each", c.HubPort)
 	}
 	if _, err := c.servicePorts(); err != nil {
+		return err
+	}
+	if _, err := c.notebookPorts(); err != nil {
 		return err
 	}
 	switch c.GPUs {

@@ -43,7 +43,8 @@ trustedProxies: [{{range $i, $n := .TrustedProxies}}{{if $i}}, {{end}}{{printf "
 # Of two labs that want one name, the later gets gpulab-2.local. off: none.
 localName: {{printf "%q" .LocalName}}
 
-# Pages, notebooks, and the port that only redirects to pages (0: off).
+# Pages, the lasting addresses of notebooks and services, and the port that only
+# redirects to pages (0: off).
 httpsPort: {{.HTTPSPort}}
 hubPort: {{.HubPort}}
 httpPort: {{.HTTPPort}}
@@ -53,6 +54,12 @@ httpPort: {{.HTTPPort}}
 # services. Open them where a firewall stands before this machine. off: the lab
 # has no services.
 servicePorts: {{.ServicePorts}}
+
+# Ports for notebooks. Each person has one, from their first visit on, and it never
+# becomes another person's: in a browser, a port is what keeps one person's notebooks
+# from another's. Open them where a firewall stands before this machine. A longer
+# range makes room for more people.
+notebookPorts: {{.NotebookPorts}}
 
 # Where further machines join and report; open once there are any, or an invitation.
 nodesPort: {{.NodesPort}}

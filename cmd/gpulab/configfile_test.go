@@ -58,7 +58,7 @@ func TestConfigIsWrittenWhole(t *testing.T) {
 	n := 0
 	fill(t, reflect.ValueOf(&c).Elem(), "Config", &n)
 	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act, c.LocalName = gpusNone, "off", signUpOff, "never", "vision" // words without quotation marks
-	c.ServicePorts, c.Tailnet.SignIn = "8500-8699", "off"
+	c.ServicePorts, c.NotebookPorts, c.Tailnet.SignIn = "8500-8699", "21000-21999", "off"
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if _, err := saveConfig(path, c); err != nil {
 		t.Fatal(err)

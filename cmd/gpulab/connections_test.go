@@ -27,6 +27,21 @@ func (p onePod) PodFor(handle, server string) (notebooks.PodInfo, bool) {
 func (p onePod) PodAddress(string) (string, bool) { return string(p), true }
 func (p onePod) HubAddress() (string, bool)       { return "", false }
 
+// portsByID are ports of notebooks that follow from the person's number.
+type portsByID struct{}
+
+func (portsByID) Port(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
+
+func (portsByID) Owner(port int) (int64, bool) { return int64(port - 21000), port > 21000 }
+
+// atOwnPort takes each visitor to be at the port of their own notebooks.
+func atOwnPort(l *appliance, proxy *notebooks.Proxy) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, _ := l.sessionUser(r)
+		notebooks.AtPort(21000+int(u.ID), proxy).ServeHTTP(w, r)
+	})
+}
+
 // liveConnections are what one person has open: a kernel's WebSocket through
 // the notebooks' proxy, and the stream of a page.
 type liveConnections struct {
@@ -53,7 +68,7 @@ func connectionsLab(t *testing.T, p *people, who ...users.User) (open map[string
 		}
 	}))
 	t.Cleanup(kernel.Close)
-	proxy, err := notebooks.NewProxy(notebooks.ProxyConfig{Sessions: l, Pods: onePod(kernel.Listener.Addr().String()), AuthToken: "hub"})
+	proxy, err := notebooks.NewProxy(notebooks.ProxyConfig{Sessions: l, Pods: onePod(kernel.Listener.Addr().String()), AuthToken: "hub", Origins: portsByID{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +79,7 @@ func connectionsLab(t *testing.T, p *people, who ...users.User) (open map[string
 	if err != nil {
 		t.Fatal(err)
 	}
-	labs, site := httptest.NewTLSServer(proxy), httptest.NewTLSServer(pages)
+	labs, site := httptest.NewTLSServer(atOwnPort(l, proxy)), httptest.NewTLSServer(pages)
 	t.Cleanup(labs.Close)
 	t.Cleanup(site.Close)
 	client := &http.Client{

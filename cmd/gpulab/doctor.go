@@ -258,7 +258,9 @@ func machineOptions(cfg Config) doctor.Options {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}
 	opts.ImagesDir, opts.ImagesError = cfg.imagesDir()
-	opts.ServicePorts, _ = cfg.servicePorts() // loadConfig has told of an error
+	// loadConfig has told of an error in either.
+	opts.ServicePorts, _ = cfg.servicePorts()
+	opts.NotebookPorts, _ = cfg.notebookPorts()
 	return opts
 }
 

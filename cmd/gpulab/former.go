@@ -127,8 +127,8 @@ func (l *appliance) goesTo(r *http.Request) string {
 		return ""
 	}
 	to := l.url()
-	if port == strconv.Itoa(l.cfg.HubPort) {
-		to = addressOf(l.cfg.hostOf(l.where.Load().address), l.cfg.HubPort)
+	if n, err := strconv.Atoi(port); err == nil && l.servesNotebooks(n) {
+		to = addressOf(l.cfg.hostOf(l.where.Load().address), n)
 	}
 	return to + r.URL.RequestURI()
 }

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webca"
 )
 
@@ -26,6 +28,10 @@ func atPlace(t *testing.T, dir, address string) *appliance {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.store.Close() })
+	l.people = users.New(l.store.DB())
+	if l.origins, err = notebooks.NewOrigins(t.Context(), l.store.DB(), []int{21000, 21999}, func(int) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
 	here := &place{iface: "eth0"}
 	if address != "" {
 		here.address = netip.MustParseAddr(address)
@@ -84,7 +90,16 @@ func TestFormerAddresses(t *testing.T) {
 			t.Errorf("other ways in: %v", others)
 		}
 	}
+	ada, err := l.people.Create(t.Context(), users.NewUser{Handle: "ada"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.origins.Port(t.Context(), ada.ID); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ method, url, want string }{
+		{"GET", "https://192.168.1.20:21000/user/ada/work/lab", "https://10.0.0.7:21000/user/ada/work/lab"},
+		{"GET", "https://192.168.1.20:21001/user/ada/work/lab", "https://10.0.0.7/user/ada/work/lab"},
 		{"GET", "https://192.168.1.20/setup?token=abc", "https://10.0.0.7/setup?token=abc"},
 		{"HEAD", "https://192.168.1.20/", "https://10.0.0.7/"},
 		{"GET", "https://192.168.1.20:8443/user/ada/work/lab", "https://10.0.0.7:8443/user/ada/work/lab"},

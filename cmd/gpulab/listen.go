@@ -69,15 +69,18 @@ type door struct {
 	tls     bool
 	handler http.Handler
 	proxies []netip.Prefix // that are believed
+	// forwards says that notebooks answer there: uploads may take their time, and
+	// WebSockets need HTTP/1.1.
+	forwards bool
 }
 
 func (l *appliance) doors() []door {
 	doors := []door{
-		{"pages", l.cfg.HTTPSPort, true, l.starting(l.pages), l.proxies},
-		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs), l.proxies},
+		{"pages", l.cfg.HTTPSPort, true, l.starting(l.pages), l.proxies, false},
+		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs), l.proxies, true},
 	}
 	if *l.cfg.HTTPPort != 0 {
-		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect), l.proxies})
+		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect), l.proxies, false})
 	}
 	return doors
 }
@@ -88,15 +91,13 @@ func (d door) server(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, e
 		Handler: forwarded{d.proxies, d.handler}, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
 	}
-	if d.what != "notebooks" {
-		// Forms are small. Uploads to notebooks may take their time, and
-		// the pages' live streams take this deadline off.
+	if !d.forwards {
+		// Forms are small. The pages' live streams take this deadline off.
 		srv.ReadTimeout = formTimeout
 	}
 	if d.tls {
-		// HTTP/1.1 only on the notebooks' door: WebSockets need it.
 		srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate}
-		if d.what == "notebooks" {
+		if d.forwards {
 			srv.TLSConfig.NextProtos = []string{"http/1.1"}
 			srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 		}
@@ -145,6 +146,7 @@ func (l *appliance) listen(ctx context.Context, g *errgroup.Group) error {
 		}
 		g.Go(func() error { return d.serve(ctx, d.server(l.certs.GetCertificate), ln) })
 	}
+	l.openNotebookPorts(ctx, g)
 	return nil
 }
 

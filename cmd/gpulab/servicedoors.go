@@ -20,27 +20,44 @@ const maxServicePorts = 2000
 // servicePorts are the ports of the head that services can have: "8500-8699",
 // or off for none.
 func (c *Config) servicePorts() ([]int, error) {
-	text := strings.TrimSpace(string(c.ServicePorts))
-	if text == servicePortsOff {
+	if strings.TrimSpace(string(c.ServicePorts)) == servicePortsOff {
 		return nil, nil
 	}
-	from, to, isRange := strings.Cut(text, "-")
+	ports, err := portRange("servicePorts", string(c.ServicePorts), maxServicePorts, c.fixedPorts())
+	if err != nil {
+		return nil, err
+	}
+	return ports, nil
+}
+
+// fixedPorts are the ports of the head that have one use, with the key that sets each.
+func (c *Config) fixedPorts() map[int]string {
+	return map[int]string{c.HTTPSPort: "httpsPort", c.HubPort: "hubPort", c.NodesPort: "nodesPort", *c.HTTPPort: "httpPort",
+		6443: "Kubernetes", 10250: "Kubernetes"}
+}
+
+// portRange reads two ports such as 8500-8699. Errors name the key.
+func portRange(key, text string, most int, others map[int]string) ([]int, error) {
+	from, to, isRange := strings.Cut(strings.TrimSpace(text), "-")
 	if !isRange {
 		to = from
 	}
 	low, err := strconv.Atoi(strings.TrimSpace(from))
 	high, err2 := strconv.Atoi(strings.TrimSpace(to))
 	if err != nil || err2 != nil || low < 1024 || high > 32767 || low > high {
-		return nil, fmt.Errorf("servicePorts is %q; it may be two ports from 1024 to 32767 such as 8500-8699, or off", text)
+		example := "8500-8699, or off"
+		if key == notebookPortsKey {
+			example = defaultNotebookPorts[0]
+		}
+		return nil, fmt.Errorf("%s is %q; it may be two ports from 1024 to 32767 such as %s", key, text, example)
 	}
-	if high-low >= maxServicePorts {
-		return nil, fmt.Errorf("servicePorts is %q, but %d ports are the most", text, maxServicePorts)
+	if high-low >= most {
+		return nil, fmt.Errorf("%s is %q, but %d ports are the most", key, text, most)
 	}
-	others := map[int]string{c.HTTPSPort: "httpsPort", c.HubPort: "hubPort", c.NodesPort: "nodesPort", *c.HTTPPort: "httpPort", 6443: "Kubernetes", 10250: "Kubernetes"}
 	var ports []int
 	for p := low; p <= high; p++ {
 		if other := others[p]; other != "" {
-			return nil, fmt.Errorf("servicePorts is %q, but port %d in it is that of %s", text, p, other)
+			return nil, fmt.Errorf("%s is %q, but port %d in it is that of %s", key, text, p, other)
 		}
 		ports = append(ports, p)
 	}

@@ -34,13 +34,7 @@ func (l *appliance) newTailnet() (err error) {
 	}
 	var doors []tailnet.Door
 	for _, d := range l.doors() {
-		public := l.publicDoor(d)
-		d.handler, d.proxies = l.admitVisitors(d.handler, d.what == "pages"), nil // who is there, the tailnet says
-		doors = append(doors, tailnet.Door{Port: d.port, Public: public, Serve: func(ctx context.Context, ln net.Listener) error {
-			srv := d.server(l.tailnet.GetCertificate)
-			srv.ConnContext = visiting
-			return d.serve(ctx, srv, ln)
-		}})
+		doors = append(doors, l.tailnetDoor(d))
 	}
 	l.tailnet = tailnet.New(tailnet.Config{
 		Dir: tailnetDir(l.cfg), Doors: doors, Log: slog.Default(),
@@ -52,6 +46,17 @@ func (l *appliance) newTailnet() (err error) {
 		},
 	})
 	return nil
+}
+
+// tailnetDoor is the same door on the tailnet.
+func (l *appliance) tailnetDoor(d door) tailnet.Door {
+	public := l.publicDoor(d)
+	d.handler, d.proxies = l.admitVisitors(d.handler, d.what == "pages"), nil // who is there, the tailnet says
+	return tailnet.Door{Port: d.port, Public: public, Serve: func(ctx context.Context, ln net.Listener) error {
+		srv := d.server(l.tailnet.GetCertificate)
+		srv.ConnContext = visiting
+		return d.serve(ctx, srv, ln)
+	}}
 }
 
 // serviceOnTailnet serves a service's port there, until close is called.
@@ -72,7 +77,9 @@ func visiting(ctx context.Context, _ net.Conn) context.Context {
 // publicDoor is a door for the public internet, where nobody vouches for anybody; nil where signing in by the tailnet is
 // required, and for what is not encrypted.
 func (l *appliance) publicDoor(d door) func(context.Context, net.Listener) error {
-	if l.cfg.Tailnet.SignIn == tailnetRequire || !d.tls {
+	// Funnel passes on 443, 8443 and 10000 alone, so no notebook has an origin of its
+	// own there.
+	if l.cfg.Tailnet.SignIn == tailnetRequire || !d.tls || d.forwards {
 		return nil
 	}
 	d.tls, d.proxies = false, nil // the tailnet's library has ended TLS

@@ -601,7 +601,7 @@ func TestNotebooks(t *testing.T) {
 		l.Notebooks.Move(1, func(n *notebooks.Launch) { n.State, n.Ready = notebooks.Running, time.Now() })
 	}()
 	now := read[notebook](t, ask(t, l, ben, "GET", "/notebooks/1?wait=20&seen="+url.QueryEscape(n.Version), "").want(t, http.StatusOK))
-	if took := time.Since(began); now.State != "running" || now.URL != "https://lab.example:8443/user/ben/gpu/lab" || took < 100*time.Millisecond || took > 5*time.Second {
+	if took := time.Since(began); now.State != "running" || now.URL != "https://lab.example:21002/user/ben/gpu/lab" || took < 100*time.Millisecond || took > 5*time.Second {
 		t.Errorf("%+v after %s", now, took)
 	}
 	if at := read[notebook](t, ask(t, l, ada, "GET", "/notebooks/1", "")); at.URL != "" || at.Title != "secret-plan" {

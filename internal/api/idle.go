@@ -101,7 +101,7 @@ func (s *Server) keepNotebook(ctx context.Context, c *call, in *IDInput) (*body[
 		return nil, err
 	}
 	s.audit(ctx, c, "idle.extend", l.Handle, l.Audited())
-	return answerWith(s.notebook(c, &l))
+	return answerWith(s.notebook(ctx, c, &l))
 }
 
 func (s *Server) freeNotebook(ctx context.Context, c *call, in *IDInput) (*body[Notebook], error) {
@@ -119,7 +119,7 @@ func (s *Server) freeNotebook(ctx context.Context, c *call, in *IDInput) (*body[
 	if l, err = s.cfg.Notebooks.Get(ctx, l.ID); err != nil {
 		return nil, err
 	}
-	return answerWith(s.notebook(c, &l))
+	return answerWith(s.notebook(ctx, c, &l))
 }
 
 func (s *Server) listReclaims(ctx context.Context, c *call, in *reclaimsInput) (*body[ReclaimList], error) {

@@ -224,13 +224,13 @@ func (s *Server) listNotebooks(ctx context.Context, c *call, in *notebooksInput)
 		if launches[i].Job != nil {
 			continue
 		}
-		list.Notebooks = append(list.Notebooks, s.notebook(c, &launches[i]))
+		list.Notebooks = append(list.Notebooks, s.notebook(ctx, c, &launches[i]))
 	}
 	return answerWith(list)
 }
 
 // notebook is a launch as whoever asks may see it: what others call theirs, and what is in their way, is theirs.
-func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
+func (s *Server) notebook(ctx context.Context, c *call, l *notebooks.Launch) Notebook {
 	n := Notebook{ID: l.ID, User: l.Handle, Profile: l.Profile, State: string(l.State), GPUs: l.GPUs, Simulated: l.Simulated,
 		Requested: l.Requested, Started: given(l.Started), Ready: given(l.Ready), Ended: given(l.Ended), Page: c.page("/launches/" + strconv.FormatInt(l.ID, 10))}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
@@ -245,7 +245,7 @@ func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
 		}
 	}
 	if l.State == notebooks.Running && c.user.ID == l.UserID {
-		n.URL = s.notebookURL(c, l)
+		n.URL = s.notebookURL(ctx, c, l)
 	}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		activity := s.activity(l)
@@ -258,13 +258,19 @@ func (s *Server) notebook(c *call, l *notebooks.Launch) Notebook {
 	return n
 }
 
-// notebookURL is where JupyterLab of a launch is, on the notebooks' origin.
-func (s *Server) notebookURL(c *call, l *notebooks.Launch) string {
-	return s.labsURL(c, l.URL+"lab")
+// notebookURL is where JupyterLab of a launch is, at its owner's port, "" where
+// that is not known.
+func (s *Server) notebookURL(ctx context.Context, c *call, l *notebooks.Launch) string {
+	port, err := s.cfg.NotebookPort(ctx, l.UserID)
+	if err != nil {
+		return ""
+	}
+	return atPort(c, port, l.URL+"lab")
 }
 
-// labsURL is a path on the notebooks' origin, "" where that is not known.
-func (s *Server) labsURL(c *call, path string) string {
+// atPort is a path at a port of the host that the caller uses, "" where that is not
+// known.
+func atPort(c *call, port int, path string) string {
 	host := c.host
 	if bare, _, err := net.SplitHostPort(host); err == nil {
 		host = bare
@@ -272,8 +278,8 @@ func (s *Server) labsURL(c *call, path string) string {
 	if host == "" {
 		return ""
 	}
-	if s.cfg.HubPort != 443 {
-		host = net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(s.cfg.HubPort))
+	if port != 443 {
+		host = net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(port))
 	}
 	return "https://" + host + path
 }
@@ -310,7 +316,7 @@ func (s *Server) launchNotebook(ctx context.Context, c *call, in *launchInput) (
 		detail += fmt.Sprintf(", instead of launch %d", request.Instead)
 	}
 	s.audit(ctx, c, "notebook.launch", l.Handle, detail)
-	return &launched{Prefix + "/notebooks/" + strconv.FormatInt(l.ID, 10), s.notebook(c, &l)}, nil
+	return &launched{Prefix + "/notebooks/" + strconv.FormatInt(l.ID, 10), s.notebook(ctx, c, &l)}, nil
 }
 
 func (s *Server) getNotebook(ctx context.Context, c *call, in *notebookInput) (*body[Notebook], error) {
@@ -319,7 +325,7 @@ func (s *Server) getNotebook(ctx context.Context, c *call, in *notebookInput) (*
 		if err != nil {
 			return Notebook{}, "", err
 		}
-		n := s.notebook(c, &l)
+		n := s.notebook(ctx, c, &l)
 		return n, n.Version, nil
 	})
 }
@@ -371,5 +377,5 @@ func (s *Server) stopNotebook(ctx context.Context, c *call, in *IDInput) (*body[
 			return nil, err
 		}
 	}
-	return answerWith(s.notebook(c, &l))
+	return answerWith(s.notebook(ctx, c, &l))
 }

@@ -57,6 +57,8 @@ type Options struct {
 	// ServicePorts are the head's for services of notebooks, in order; none without
 	// services.
 	ServicePorts []int
+	// NotebookPorts are the head's for people's notebooks, in order.
+	NotebookPorts []int
 	// ImagesError is why there is no ImagesDir; nil where none is needed.
 	ImagesError error
 	// ConfigError is why the configuration cannot be read, nil when it can.

@@ -34,7 +34,7 @@ func probeFirewall(h host, opts Options) []Finding {
 	}
 	var findings []Finding
 	if opts.Joined != nil {
-		opts.Ports, opts.ServicePorts = nil, nil // people and pods ask the head
+		opts.Ports, opts.ServicePorts, opts.NotebookPorts = nil, nil, nil // people and pods ask the head
 	}
 	if blocked, where := w.blockedPeople(h.outward(), opts); len(blocked) > 0 {
 		findings = append(findings, Finding{
@@ -44,11 +44,17 @@ func probeFirewall(h host, opts Options) []Finding {
 			Mend:  w.openPorts(where, texts(blocked)...),
 		})
 	}
-	if at, blocked := w.blockedServices(h.outward(), opts); blocked {
-		called, open := "port "+strconv.Itoa(opts.ServicePorts[0]), strconv.Itoa(opts.ServicePorts[0])
-		if last := opts.ServicePorts[len(opts.ServicePorts)-1]; last != opts.ServicePorts[0] {
-			called, open = fmt.Sprintf("ports %s to %d", open, last), fmt.Sprintf("%s:%d", open, last)
-		}
+	if at, blocked := w.blockedRange(h.outward(), opts, opts.NotebookPorts); blocked {
+		called, open := rangeWords(opts.NotebookPorts)
+		findings = append(findings, Finding{
+			Probe: "firewall", State: Fail,
+			Seen:  fmt.Sprintf("%s drops connections from other computers to notebooks (%s).", w.name(), called),
+			Means: "Notebooks open on this machine alone.",
+			Mend:  w.openPorts(at, open),
+		})
+	}
+	if at, blocked := w.blockedRange(h.outward(), opts, opts.ServicePorts); blocked {
+		called, open := rangeWords(opts.ServicePorts)
 		findings = append(findings, Finding{
 			Probe: "firewall", State: Warn,
 			Seen:  fmt.Sprintf("%s drops connections from other computers to the services of notebooks (%s).", w.name(), called),
@@ -129,18 +135,27 @@ func (w walls) blockedPeople(outward string, opts Options) (ports []int, where b
 	return ports, where
 }
 
-// blockedServices says whether nobody outside reaches the first or the last of the
-// services' ports; what is between them is taken to be as they are.
-func (w walls) blockedServices(outward string, opts Options) (block, bool) {
-	if len(opts.ServicePorts) == 0 {
+// blockedRange reports whether other computers do not reach the first or the last port
+// of a range. It takes the ports between to be like these.
+func (w walls) blockedRange(outward string, opts Options, ports []int) (block, bool) {
+	if len(ports) == 0 {
 		return block{}, false
 	}
-	for _, port := range []int{opts.ServicePorts[0], opts.ServicePorts[len(opts.ServicePorts)-1]} {
+	for _, port := range []int{ports[0], ports[len(ports)-1]} {
 		if at, blocked := w.blocking(fromPeople(outward, opts, port)); blocked {
 			return at, true
 		}
 	}
 	return block{}, false
+}
+
+// rangeWords writes a range of ports for people, and as firewalls take it.
+func rangeWords(ports []int) (called, open string) {
+	first, last := ports[0], ports[len(ports)-1]
+	if first == last {
+		return "port " + strconv.Itoa(first), strconv.Itoa(first)
+	}
+	return fmt.Sprintf("ports %d to %d", first, last), fmt.Sprintf("%d:%d", first, last)
 }
 
 // fromPeople is what another computer sends to a port of the lab.

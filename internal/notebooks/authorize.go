@@ -140,25 +140,34 @@ func headerHas(h http.Header, name, token string) bool {
 	return false
 }
 
-// fromElsewhere reports whether another origin's page makes a browser send this
-// request. A WebSocket must name its origin, because browsers let every page
-// open one; a request that changes something must not come from elsewhere. A
-// program that is no browser sends neither header and needs the cookie anyway.
-func fromElsewhere(r *http.Request) bool {
+// crossOrigin reports whether another origin's page makes a browser send this
+// request, unless it opens it as a page of its own window: a link to a notebook or
+// service may be followed, and nothing else may reach one from there.
+//
+// A WebSocket must name its origin, because browsers let every page open one.
+// Browsers without Sec-Fetch headers (Safari before 16.4) say where a request
+// comes from by Origin or Referer. A program that is no browser sends none of the
+// three, and needs the session's cookie anyway.
+func crossOrigin(r *http.Request) bool {
+	origins, sites := r.Header.Values("Origin"), r.Header.Values("Sec-Fetch-Site")
+	if len(origins) > 1 || len(sites) > 1 {
+		return true
+	}
 	origin := r.Header.Get("Origin")
 	if isWebSocket(r) {
 		return !sameOrigin(origin, r.Host)
 	}
-	site := r.Header.Get("Sec-Fetch-Site")
-	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions:
-		// Neither as a script nor in a frame of another page's, such as a service's.
-		return site != "" && site != "same-origin" && site != "none" && !isTopLevel(r)
+	if len(sites) == 1 {
+		return sites[0] != "same-origin" && sites[0] != "none" && !isTopLevel(r)
 	}
-	if site != "" {
-		return site != "same-origin" && site != "none"
+	if len(origins) == 1 {
+		return !sameOrigin(origin, r.Host)
 	}
-	return origin != "" && !sameOrigin(origin, r.Host)
+	if referer := r.Header.Get("Referer"); referer != "" && !sameOrigin(referer, r.Host) {
+		// A frame asks for a page, too; it does not show it (frame-ancestors).
+		return !isPage(r)
+	}
+	return false
 }
 
 func sameOrigin(origin, host string) bool {

@@ -75,7 +75,7 @@ func (p *Proxy) serveService(w http.ResponseWriter, r *http.Request, port int) {
 	case !may:
 		p.refuse(w, r, http.StatusForbidden, "This service is not shared with you.")
 		return
-	case fromOtherOrigin(r):
+	case crossOrigin(r):
 		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
 		return
 	case r.Header.Get("Service-Worker") != "" || r.Header.Get("Sec-Fetch-Dest") == "serviceworker":
@@ -134,24 +134,7 @@ func (p *Proxy) serveServiceAddress(w http.ResponseWriter, r *http.Request, wher
 	if r.URL.RawQuery != "" {
 		target += "?" + r.URL.RawQuery
 	}
-	own(w)
-	// No redirect: the way here may have begun with the form of the sign-in, and a
-	// form of gpulab's leads to no other port than this one.
-	w.Header().Set("Refresh", "0; url="+pageURL(r, l.Service.Door, target))
-	w.WriteHeader(http.StatusOK)
-}
-
-// fromOtherOrigin reports whether a page of another origin has made the browser
-// send this request, be it of the same host: all but following a link there.
-func fromOtherOrigin(r *http.Request) bool {
-	origin := r.Header.Get("Origin")
-	if isWebSocket(r) {
-		return !sameOrigin(origin, r.Host)
-	}
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
-		return site != "same-origin" && site != "none" && !isTopLevel(r)
-	}
-	return origin != "" && !sameOrigin(origin, r.Host)
+	p.moved(w, r, pageURL(r, l.Service.Door, target))
 }
 
 // isTopLevel reports whether the answer becomes a page in a window of its own.
@@ -211,9 +194,7 @@ func addPrefix(h http.Header, prefix string) {
 // page that it was opened from. At a visitor's first look what a former service
 // of this port has left in the browser is cleared.
 func serviceHeaders(h http.Header, stale bool) {
-	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cross-Origin-Opener-Policy", "same-origin-allow-popups")
-	h.Add("Content-Security-Policy", "frame-ancestors 'self'")
+	originHeadersOf(h)
 	if stale {
 		h.Set("Clear-Site-Data", `"storage", "cache"`)
 	}

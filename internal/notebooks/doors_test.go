@@ -105,11 +105,11 @@ func TestWhoMaySeeAService(t *testing.T) {
 		t.Errorf("a stranger is sent to %q", got.Header.Get("Location"))
 	}
 	s.change(func() { s.guests = nil })
-	if got, _ := labs.get("/service/alice/board/x?y=1", cookie("alice-1"), asDocument); got.StatusCode != http.StatusOK || !strings.HasSuffix(got.Header.Get("Refresh"), ":8500/x?y=1") {
+	if got, _ := labs.atHubPort("/service/alice/board/x?y=1", cookie("alice-1"), asDocument); got.StatusCode != http.StatusOK || !strings.HasSuffix(got.Header.Get("Refresh"), ":8500/x?y=1") {
 		t.Errorf("its address leads its owner to %d %q", got.StatusCode, got.Header.Get("Refresh"))
 	}
 	for path, who := range map[string]string{"/service/alice/board/": "bob-1", "/service/alice/other/": "alice-1", "/service/alice/../board/": "alice-1"} {
-		if got, _ := labs.get(path, cookie(who), asDocument); got.StatusCode != http.StatusNotFound || got.Header.Get("Refresh") != "" {
+		if got, _ := labs.atHubPort(path, cookie(who), asDocument); got.StatusCode != http.StatusNotFound || got.Header.Get("Refresh") != "" {
 			t.Errorf("%s leads %s to %d %q", path, who, got.StatusCode, got.Header.Get("Refresh"))
 		}
 	}

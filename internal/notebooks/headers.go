@@ -125,6 +125,17 @@ func cleanResponse(h http.Header, prefix string) {
 	h["Set-Cookie"] = kept
 }
 
+// originHeadersOf keep the pages of other origins off an answer: none may show it
+// in a frame, load it as a part of itself, or hold on to its window.
+func originHeadersOf(h http.Header) {
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin-allow-popups")
+	h.Add("Content-Security-Policy", "frame-ancestors 'self'")
+	if !strings.EqualFold(h.Get("X-Frame-Options"), "deny") {
+		h.Set("X-Frame-Options", "SAMEORIGIN") // browsers without frame-ancestors
+	}
+}
+
 func delOriginHeaders(h http.Header) {
 	for _, name := range originHeaders {
 		delete(h, name)

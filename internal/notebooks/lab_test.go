@@ -671,7 +671,7 @@ func newHouse(t *testing.T, gpus ...int) *house {
 	t.Cleanup(func() { _ = s.Close() })
 	h := &house{t: t, db: s.DB(), people: users.New(s.DB()), lab: newSmallLab(gpus...), line: newSmallLine(), tenants: &tenants{}, homes: t.TempDir(), doors: []int{8500, 8501, 8502}}
 	h.alice, h.bob = h.person("alice"), h.person("bob")
-	h.proxy, err = NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken})
+	h.proxy, err = NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken, Origins: portsByID{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -703,7 +703,7 @@ func (h *house) open(tune func(*patience)) {
 	service, err := New(Config{
 		DB: h.db, People: h.people, Tenancy: h.tenants, Servers: client, Cluster: h.lab, Routes: h.proxy, Line: h.line, Profiles: testProfiles, Preemption: h.preempt, MinimumRun: h.minimum, Shares: h.shares,
 		Devices: func(uid string) []string { return []string{"GPU-of-" + uid} }, Simulated: h.simulated,
-		Head: "node1", Booted: h.booted, Doors: h.doors,
+		Head: "node1", Booted: h.booted, Doors: h.doors, Origins: portsByID{},
 		Home: func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },
 		JobEnv:      map[string]string{"https_proxy": "http://proxy.example:3128"},
 		MemoryKills: func(PodInfo) (int, bool) { return int(h.kills.Load()), true },

@@ -11,8 +11,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// serveOwn answers gpulab's own few paths on the notebooks' origin.
-func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
+// serveOwn answers gpulab's own few paths on the origin of a person's notebooks.
+func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string, port int) {
 	switch where {
 	case "/gpulab/authorize":
 		// The hub sends browsers here to sign in, because it knows neither the
@@ -29,9 +29,9 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string) {
 	case "/gpulab/ws-check":
 		p.checkWebSocket(w, r)
 	case "/gpulab/notices":
-		p.serveNotices(w, r)
+		p.serveNotices(w, r, port)
 	case "/gpulab/keep":
-		p.keepNotebook(w, r)
+		p.keepNotebook(w, r, port)
 	default:
 		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
 	}
@@ -51,8 +51,8 @@ type Notice struct {
 }
 
 // serveNotices answers the extension of JupyterLab that shows them.
-func (p *Proxy) serveNotices(w http.ResponseWriter, r *http.Request) {
-	_, visit, ok := p.enter(w, r)
+func (p *Proxy) serveNotices(w http.ResponseWriter, r *http.Request, port int) {
+	_, visit, ok := p.enterOrigin(w, r, port)
 	if !ok {
 		return
 	}
@@ -67,8 +67,8 @@ func (p *Proxy) serveNotices(w http.ResponseWriter, r *http.Request) {
 }
 
 // keepNotebook answers the button of such a notice: its owner still needs a notebook.
-func (p *Proxy) keepNotebook(w http.ResponseWriter, r *http.Request) {
-	r, visit, ok := p.enter(w, r)
+func (p *Proxy) keepNotebook(w http.ResponseWriter, r *http.Request, port int) {
+	r, visit, ok := p.enterOrigin(w, r, port)
 	if !ok {
 		return
 	}
@@ -77,9 +77,6 @@ func (p *Proxy) keepNotebook(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodPost || p.cfg.Keep == nil:
 		p.refuse(w, r, http.StatusMethodNotAllowed, "There is nothing here.")
-		return
-	case fromElsewhere(r):
-		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
 		return
 	case err != nil:
 		p.refuse(w, r, http.StatusBadRequest, "Which notebook it is about is missing.")
@@ -160,7 +157,6 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, messa
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 	w.WriteHeader(status)
 	_ = refusal.Execute(w, struct {
 		Message string
@@ -169,9 +165,11 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, messa
 	}{message, p.gpulabURL(r, "/"), status == http.StatusServiceUnavailable})
 }
 
-// own marks an answer as gpulab's, not to be kept.
+// own marks an answer as gpulab's, not to be kept, nor to be shown in a frame.
 func own(w http.ResponseWriter) {
 	h := w.Header()
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin")

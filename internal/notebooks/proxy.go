@@ -38,14 +38,22 @@ type Pods interface {
 	HubAddress() (hostPort string, ok bool)
 }
 
-// ProxyConfig wires a Proxy. Sessions, Pods and AuthToken are required.
+// OriginPorts assigns people the ports of their notebooks; [Origins] implements it.
+type OriginPorts interface {
+	Port(ctx context.Context, user int64) (int, error)
+	Owner(port int) (user int64, ok bool)
+}
+
+// ProxyConfig wires a Proxy. Sessions, Pods, Origins and AuthToken are required.
 type ProxyConfig struct {
 	Sessions  Sessions
 	Pods      Pods
 	AuthToken string // of the hub towards the REST API
-	// HTTPSPort is where gpulab's own pages are, 0 = 443. HubPort is the port
-	// of this origin as browsers see it, 0 = 8443.
+	// HTTPSPort is where gpulab's own pages are, 0 = 443. HubPort leads to
+	// notebooks and services by their lasting addresses, 0 = 8443.
 	HTTPSPort, HubPort int
+	// Origins says at which port whose notebooks are.
+	Origins OriginPorts
 	// AllowedHost decides which host names (without port) are answered, nil = all.
 	AllowedHost func(host string) bool
 	// Notices is what a person, by handle, is told within JupyterLab; nil = nothing.
@@ -60,7 +68,8 @@ type ProxyConfig struct {
 	Log        *slog.Logger
 }
 
-// Proxy serves the notebooks' origin and the REST API by which the hub runs it.
+// Proxy serves the origins of notebooks and services, and the REST API by which
+// the hub runs it.
 type Proxy struct {
 	cfg     ProxyConfig
 	log     *slog.Logger
@@ -75,8 +84,8 @@ type Proxy struct {
 
 // NewProxy returns a proxy that has taken up the routes of an earlier run.
 func NewProxy(cfg ProxyConfig) (*Proxy, error) {
-	if cfg.AuthToken == "" {
-		return nil, errors.New("the hub's proxy needs a token")
+	if cfg.AuthToken == "" || cfg.Origins == nil {
+		return nil, errors.New("the hub's proxy needs a token and the ports of notebooks")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443
@@ -163,17 +172,6 @@ func (p *Proxy) RoutesAPI() http.Handler {
 	}
 }
 
-// ReturnHandler belongs on gpulab's own origin under /user/, /service/ and /hub/: it sends
-// a browser to the same path on the notebooks' origin, after a sign-in or when
-// somebody left out the port.
-func (p *Proxy) ReturnHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		own(w)
-		w.Header().Set("Location", pageURL(r, p.cfg.HubPort, r.URL.RequestURI()))
-		w.WriteHeader(http.StatusFound)
-	})
-}
-
 // HasServer implements [Routes].
 func (p *Proxy) HasServer(handle, name string) bool {
 	_, ok := p.table.server(handle, name)
@@ -202,26 +200,6 @@ func (p *Proxy) Traffic(handle, name string) (t Traffic, ok bool) {
 	return Traffic{In: r.in.Load(), Out: r.out.Load(), Last: r.lastActivity()}, true
 }
 
-// ServeHTTP serves the notebooks' origin.
-func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !p.allowed(w, r) {
-		return
-	}
-	where := r.URL.EscapedPath()
-	switch {
-	case strings.HasPrefix(where, "/user/"):
-		p.serveNotebook(w, r, where)
-	case where == "/hub" || strings.HasPrefix(where, "/hub/"):
-		p.serveHub(w, r, where)
-	case strings.HasPrefix(where, "/service/"):
-		p.serveServiceAddress(w, r, where)
-	case strings.HasPrefix(where, "/gpulab/"):
-		p.serveOwn(w, r, where)
-	default:
-		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
-	}
-}
-
 // allowed reports whether the request names the lab, or refuses it.
 func (p *Proxy) allowed(w http.ResponseWriter, r *http.Request) bool {
 	if p.cfg.AllowedHost == nil || p.cfg.AllowedHost(hostname(r)) {
@@ -234,23 +212,20 @@ func (p *Proxy) allowed(w http.ResponseWriter, r *http.Request) bool {
 
 // serveNotebook forwards a request to the pod of the server it names, if the
 // visitor may use it.
-func (p *Proxy) serveNotebook(w http.ResponseWriter, r *http.Request, where string) {
+func (p *Proxy) serveNotebook(w http.ResponseWriter, r *http.Request, where string, port int) {
 	handle, name, _ := strings.Cut(where[len("/user/"):], "/")
 	name, _, _ = strings.Cut(name, "/")
-	r, visit, ok := p.enter(w, r)
+	r, visit, ok := p.enterOrigin(w, r, port)
 	if !ok {
 		return
 	}
 	defer p.gate.leave(visit)
 	switch {
 	case !mayUse(visit.session.User, handle):
-		p.refuse(w, r, http.StatusForbidden, "This notebook belongs to somebody else.")
+		p.refuse(w, r, http.StatusForbidden, notYourNotebook)
 		return
 	case !validName(name):
 		p.elsewhere(w, r, http.StatusNotFound, "There is no such notebook.", "/")
-		return
-	case fromElsewhere(r):
-		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
 		return
 	}
 	route, ok := p.table.server(handle, name)
@@ -265,7 +240,7 @@ func (p *Proxy) serveNotebook(w http.ResponseWriter, r *http.Request, where stri
 	}
 	p.pass(w, r, &trip{
 		traffic: route.traffic, target: pod.UID + podSuffix, prefix: launchURL(handle, name),
-		keepCookie: notebookCookie, address: visitorAddress,
+		keepCookie: notebookCookie, address: visitorAddress, port: port, after: originHeadersOf,
 	})
 }
 
@@ -288,16 +263,16 @@ func hubFile(where string) bool {
 	return strings.HasPrefix(where, "/hub/static/") && !strings.ContainsAny(where, "%\\") && path.Clean(where) == where
 }
 
-func (p *Proxy) serveHub(w http.ResponseWriter, r *http.Request, where string) {
+func (p *Proxy) serveHub(w http.ResponseWriter, r *http.Request, where string, port int) {
 	takesForm, known := hubPages[where]
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case isWebSocket(r):
 		p.refuse(w, r, http.StatusForbidden, "The hub has no WebSockets.")
 	case hubFile(where) && read:
-		p.passHub(w, r, noCookie, nil)
+		p.passHub(w, r, port, noCookie, nil)
 	case known && (read || takesForm && r.Method == http.MethodPost):
-		p.serveHubPage(w, r)
+		p.serveHubPage(w, r, port)
 	default:
 		p.elsewhere(w, r, http.StatusForbidden, "JupyterHub's own pages and API are not open here; use gpulab's.", "/")
 	}
@@ -305,35 +280,36 @@ func (p *Proxy) serveHub(w http.ResponseWriter, r *http.Request, where string) {
 
 // serveHubPage passes a step of the sign-in. Only the visitor's own hub cookies
 // go along.
-func (p *Proxy) serveHubPage(w http.ResponseWriter, r *http.Request) {
-	r, visit, ok := p.enter(w, r)
+func (p *Proxy) serveHubPage(w http.ResponseWriter, r *http.Request, port int) {
+	r, visit, ok := p.enterOrigin(w, r, port)
 	if !ok {
 		return
 	}
 	defer p.gate.leave(visit)
-	if fromElsewhere(r) {
-		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
-		return
-	}
 	user := visit.session.User.ID
 	keep := noCookie
 	if hubCookiesOf(r, user) {
 		keep = hubCookie
 	}
-	p.passHub(w, r, keep, func(h http.Header) {
+	p.passHub(w, r, port, keep, func(h http.Header) {
 		if len(h["Set-Cookie"]) > 0 {
 			h.Add("Set-Cookie", ownerCookie(user))
 		}
 	})
 }
 
-func (p *Proxy) passHub(w http.ResponseWriter, r *http.Request, keep func(string) bool, after func(http.Header)) {
+func (p *Proxy) passHub(w http.ResponseWriter, r *http.Request, port int, keep func(string) bool, after func(http.Header)) {
 	address, ok := p.cfg.Pods.HubAddress()
 	if !ok {
 		p.starting(w, r)
 		return
 	}
-	t := &trip{target: address, prefix: "/hub/", keepCookie: keep, address: remoteIP(r), hub: true, after: after}
+	t := &trip{target: address, prefix: "/hub/", keepCookie: keep, address: remoteIP(r), hub: true, port: port, after: func(h http.Header) {
+		originHeadersOf(h)
+		if after != nil {
+			after(h)
+		}
+	}}
 	if hub, ok := p.table.get("/"); ok {
 		t.traffic = hub.traffic
 	}
@@ -346,8 +322,8 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request) (*http.Request, *v
 	if ok {
 		return in, visit, true
 	}
-	// The sign-in page leads back to a path of gpulab's own origin only, where
-	// ReturnHandler sends it on to this one.
+	// The sign-in page leads back to a path of gpulab's own origin only, which sends
+	// it on to the visitor's notebooks.
 	p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.",
 		p.cfg.LoginPath+"?next="+url.QueryEscape(r.URL.RequestURI()))
 	return r, nil, false
@@ -360,7 +336,7 @@ type trip struct {
 	prefix     string   // the path the answer may set cookies for
 	keepCookie func(name string) bool
 	cookies    string // what the names of cookies begin with in browsers, "" for nothing
-	port       int    // of the origin, 0 for that of notebooks
+	port       int    // of the origin
 	address    string // what the other side sees as the visitor's
 	hub        bool
 	after      func(http.Header) // last change to the answer's header, may be nil
@@ -385,14 +361,11 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	// The query goes on as it came; nothing here was decided by it.
 	out.URL.RawQuery = pr.In.URL.RawQuery
 	out.Host = pr.In.Host
-	keep, port := t.keepCookie, p.cfg.HubPort
+	keep := t.keepCookie
 	if t.cookies != "" {
 		keep = func(name string) bool { return strings.HasPrefix(name, t.cookies) }
 	}
-	if t.port != 0 {
-		port = t.port
-	}
-	cleanRequest(out.Header, keep, pr.In.Host, strconv.Itoa(port), t.address)
+	cleanRequest(out.Header, keep, pr.In.Host, strconv.Itoa(t.port), t.address)
 	if t.cookies != "" {
 		unprefix(out.Header, t.cookies)
 	}

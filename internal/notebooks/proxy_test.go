@@ -106,16 +106,38 @@ func newOrigin(t *testing.T) *origin {
 		}},
 		pods: &podsByHand{pods: map[podKey]PodInfo{}, addresses: map[string]string{}},
 	}
-	proxy, err := NewProxy(ProxyConfig{Sessions: o.sessions, Pods: o.pods, AuthToken: testToken, HTTPSPort: 4443, HubPort: 8443})
+	proxy, err := NewProxy(ProxyConfig{Sessions: o.sessions, Pods: o.pods, AuthToken: testToken, HTTPSPort: 4443, HubPort: 8443, Origins: portsByID{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.proxy = proxy
 	o.server = httptest.NewUnstartedServer(nil)
 	o.server.Config = proxy.Server()
+	o.server.Config.Handler = o.ownPort()
 	o.server.StartTLS()
 	t.Cleanup(o.server.Close)
 	return o
+}
+
+// portsByID are ports that follow from the person's number.
+type portsByID struct{}
+
+func (portsByID) Port(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
+
+func (portsByID) Owner(port int) (int64, bool) {
+	return int64(port - 21000), port > 21000 && port < 21100
+}
+
+// ownPort takes each visitor to be at the port of their own notebooks, strangers
+// to be at Alice's.
+func (o *origin) ownPort() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		owner := int64(1)
+		if s, ok := o.sessions.FromRequest(r); ok {
+			owner = s.User.ID
+		}
+		AtPort(21000+int(owner), o.proxy).ServeHTTP(w, r)
+	})
 }
 
 // notebook runs handler as the pod of a user's server and announces it as the hub would.
@@ -172,6 +194,17 @@ type answer struct {
 	StatusCode int
 	Status     string
 	Header     http.Header
+}
+
+// atHubPort is get at the port of lasting addresses.
+func (o *origin) atHubPort(path string, changes ...change) (answer, string) {
+	o.t.Helper()
+	at := *o
+	at.server = httptest.NewUnstartedServer(nil)
+	at.server.Config = o.proxy.Server()
+	at.server.StartTLS()
+	defer at.server.Close()
+	return at.get(path, changes...)
 }
 
 // get sends path exactly as written and returns the answer with its body.
@@ -266,7 +299,7 @@ func TestOwnerReachesNotebook(t *testing.T) {
 		{"host", r.Host, host.Host},
 		{"X-Forwarded-Proto", r.Header.Get("X-Forwarded-Proto"), "https"},
 		{"X-Forwarded-Host", r.Header.Get("X-Forwarded-Host"), host.Host},
-		{"X-Forwarded-Port", r.Header.Get("X-Forwarded-Port"), "8443"},
+		{"X-Forwarded-Port", r.Header.Get("X-Forwarded-Port"), "21001"},
 		{"X-Forwarded-For", r.Header.Get("X-Forwarded-For"), visitorAddress},
 		{"Sec-Fetch-Mode", r.Header.Get("Sec-Fetch-Mode"), "cors"},
 		{"Authorization", r.Header.Get("Authorization"), "token abc"},
@@ -734,22 +767,6 @@ func TestGpulabsOwnPaths(t *testing.T) {
 	_ = conn.CloseNow()
 	if _, status, err := o.dial(t.Context(), "/gpulab/ws-check", header("Origin", "https://evil.example")); err == nil || status != http.StatusForbidden {
 		t.Errorf("ws-check for another site: %v", err)
-	}
-}
-
-func TestReturnHandler(t *testing.T) {
-	o := newOrigin(t)
-	r := httptest.NewRequest(http.MethodGet, "https://lab.example/user/alice/gpu/lab?x=%20y", nil)
-	rec := httptest.NewRecorder()
-	o.proxy.ReturnHandler().ServeHTTP(rec, r)
-	if got := rec.Header().Get("Location"); got != "https://lab.example:8443/user/alice/gpu/lab?x=%20y" {
-		t.Errorf("got %q", got)
-	}
-	r.Host = "[fd00::1]:443"
-	rec = httptest.NewRecorder()
-	o.proxy.ReturnHandler().ServeHTTP(rec, r)
-	if got := rec.Header().Get("Location"); got != "https://[fd00::1]:8443/user/alice/gpu/lab?x=%20y" {
-		t.Errorf("got %q", got)
 	}
 }
 

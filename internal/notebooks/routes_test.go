@@ -24,7 +24,7 @@ func apiCall(h http.Handler, method, target, token, body string) *httptest.Respo
 
 func testAPI(t *testing.T, file string) (*Proxy, http.Handler) {
 	t.Helper()
-	p, err := NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken, RoutesFile: file})
+	p, err := NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: testToken, Origins: portsByID{}, RoutesFile: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestRouteSentAgainKeepsItsTraffic(t *testing.T) {
 }
 
 func TestProxyNeedsAToken(t *testing.T) {
-	if _, err := NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}}); err == nil {
+	if _, err := NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, Origins: portsByID{}}); err == nil {
 		t.Error("a proxy without a token would obey everybody")
 	}
 }

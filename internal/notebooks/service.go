@@ -139,6 +139,8 @@ type Config struct {
 	// cannot use. Nil: there are none.
 	Environment                             func(name string) (Environment, error)
 	LackingEnvironment, UnfitForEnvironment func(id string) []string
+	// Origins assigns the ports of people's notebooks.
+	Origins OriginPorts
 	// Doors are the head's ports that services can have, none for no services;
 	// DoorFree tells of one whether no other program listens there.
 	Doors    []int
@@ -258,6 +260,9 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	}
 	if !validTitle(r.Title) {
 		return Launch{}, ErrTitleInvalid
+	}
+	if _, err := s.cfg.Origins.Port(ctx, u.ID); err != nil {
+		return Launch{}, err
 	}
 	stem, title := slug(r.Title), r.Title
 	if stem == "" {

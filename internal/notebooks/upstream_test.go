@@ -52,7 +52,7 @@ func runAsProxy(args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	p, err := NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: os.Getenv("CONFIGPROXY_AUTH_TOKEN")})
+	p, err := NewProxy(ProxyConfig{Sessions: &sessionsByCookie{}, Pods: &podsByHand{}, AuthToken: os.Getenv("CONFIGPROXY_AUTH_TOKEN"), Origins: portsByID{}})
 	if err != nil {
 		return err
 	}

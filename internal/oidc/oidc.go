@@ -37,21 +37,22 @@ const Prefix = "/oidc"
 
 const (
 	defaultCallback = "/hub/oauth_callback"
-	defaultHubPort  = 8443
 
 	maxAddress   = 8 << 10  // bytes in an authorize address; the hub's have about 700
 	maxTokenForm = 16 << 10 // bytes in a token request
 )
 
-// Config is what the provider needs. Everything is required but CallbackPath, HubPort and Log.
+// Config is what the provider needs. Everything is required but CallbackPath and Log.
 type Config struct {
 	ClientID     string
 	ClientSecret string
 	// KeyFile holds the key that signs ID tokens. It is created, with mode 0600, when missing.
 	KeyFile string
-	// CallbackPath and HubPort are where the hub receives codes; zero means /hub/oauth_callback and 8443.
+	// CallbackPath is where the hub receives codes; "" means /hub/oauth_callback.
 	CallbackPath string
-	HubPort      int
+	// Owner says whose notebooks a port serves. A code goes to its person's own port and
+	// to no other.
+	Owner func(port int) (user int64, ok bool)
 	// Session says who is signed in to gpulab in the browser that sent the request.
 	Session func(r *http.Request) (users.User, bool)
 	// User reads an account anew: one suspended since the sign-in gets nothing.
@@ -66,14 +67,11 @@ type Config struct {
 
 func (c Config) check() (Config, error) {
 	if c.ClientID == "" || c.ClientSecret == "" || c.KeyFile == "" || c.Session == nil || c.User == nil ||
-		c.LoginURL == "" || c.AllowedHost == nil {
-		return c, errors.New("oidc: ClientID, ClientSecret, KeyFile, Session, User, LoginURL and AllowedHost are required")
+		c.LoginURL == "" || c.AllowedHost == nil || c.Owner == nil {
+		return c, errors.New("oidc: ClientID, ClientSecret, KeyFile, Session, User, LoginURL, AllowedHost and Owner are required")
 	}
 	if c.CallbackPath == "" {
 		c.CallbackPath = defaultCallback
-	}
-	if c.HubPort == 0 {
-		c.HubPort = defaultHubPort
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -151,20 +149,20 @@ func (p *provider) ownHost(hostport string) (string, bool) {
 	return u.Host, true
 }
 
-// ownCallback reports whether uri is the hub's callback on one of the lab's names, written in the one
-// way that browsers and this check read alike.
-func (p *provider) ownCallback(uri string) bool {
+// callbackOwner returns whose notebooks receive the codes that go to uri. It must be the hub's callback on
+// one of the lab's names, written in the one way that browsers and this check read alike.
+func (p *provider) callbackOwner(uri string) (user int64, ok bool) {
 	u, err := url.Parse(uri)
 	if err != nil {
-		return false
+		return 0, false
 	}
-	host, port := u.Hostname(), strconv.Itoa(p.cfg.HubPort)
-	if host != strings.ToLower(host) || !p.cfg.AllowedHost(host) {
-		return false
+	host := u.Hostname()
+	port, err := strconv.Atoi(u.Port())
+	if err != nil || host != strings.ToLower(host) || !p.cfg.AllowedHost(host) ||
+		uri != "https://"+net.JoinHostPort(host, strconv.Itoa(port))+p.cfg.CallbackPath {
+		return 0, false
 	}
-	return uri == "https://"+net.JoinHostPort(host, port)+p.cfg.CallbackPath ||
-		// Browsers leave out the usual port.
-		p.cfg.HubPort == 443 && uri == "https://"+strings.TrimSuffix(net.JoinHostPort(host, ""), ":")+p.cfg.CallbackPath
+	return p.cfg.Owner(port)
 }
 
 // authorize sends the browser back to the hub with a code, or to the sign-in page first.
@@ -184,6 +182,10 @@ func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		http.Redirect(w, r, p.cfg.LoginURL+"?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusFound)
+		return
+	}
+	if owner, _ := p.callbackOwner(req.RedirectURI); owner != u.ID {
+		p.refuse(w, r, http.StatusForbidden, "This address is for another person's notebooks. Open yours from the home page.")
 		return
 	}
 	if err := p.store.active(r.Context(), u.ID); err != nil {
@@ -213,7 +215,7 @@ func (p *provider) authorizeRequest(w http.ResponseWriter, r *http.Request) (*oi
 		p.refuse(w, r, http.StatusBadRequest, "This sign-in address cannot be read."+again)
 		return nil, false
 	}
-	if req.ClientID != p.cfg.ClientID || !p.ownCallback(req.RedirectURI) {
+	if _, ours := p.callbackOwner(req.RedirectURI); req.ClientID != p.cfg.ClientID || !ours {
 		p.refuse(w, r, http.StatusBadRequest, "This sign-in address leads to a place that is not this lab's."+again)
 		return nil, false
 	}

@@ -65,6 +65,9 @@ func (r *recorder) take() string {
 	return text
 }
 
+// portByID is a port that follows from the person's number.
+func portByID(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
+
 // open connects a person to a page's live parts.
 func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	t.Helper()
@@ -75,7 +78,7 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	}
 	quotas, files := newQuotas(t, s.users, s.notebooks)
 	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Machines: apitest.NewMachines(), Environments: s.environments, Fleet: s.fleet, Status: &fakeStatus{},
-		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }})
+		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }, NotebookPort: portByID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +279,7 @@ func TestStreamOfALaunch(t *testing.T) {
 		s.notebooks.change(func(list *[]notebooks.Launch) { (*list)[0].State, (*list)[0].Ready = notebooks.Running, time.Now() })
 		time.Sleep(200 * time.Millisecond)
 		text := s.out.take()
-		if !strings.Contains(text, `data-open-when-ready="1"`) || !strings.Contains(text, "https://lab.example:8443/user/ben/cpu/lab") {
+		if !strings.Contains(text, `data-open-when-ready="1"`) || !strings.Contains(text, "https://lab.example:21002/user/ben/cpu/lab") {
 			t.Errorf("when ready: %s", text)
 		}
 	})

@@ -1,11 +1,14 @@
 package webui
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"regexp"
 	"strconv"
+
+	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
 // hostPattern is what may stand in a header or link of ours as a host: a name,
@@ -25,32 +28,24 @@ func host(r *http.Request) (string, bool) {
 	return name, hostPattern.MatchString(name)
 }
 
-// origin is this host at another port, such as https://lab.example:8443.
-func (s *Server) hubAuthority(r *http.Request) (string, bool) {
+// authority is this host at another port, such as lab.example:8443.
+func authority(r *http.Request, port int) (string, bool) {
 	name, ok := host(r)
 	if !ok {
 		return "", false
 	}
-	if s.cfg.HubPort == 443 {
+	if port == 443 {
 		return name, true
 	}
-	return name + ":" + strconv.Itoa(s.cfg.HubPort), true
+	return name + ":" + strconv.Itoa(port), true
 }
 
 // headers sets what every answer carries. There is no HSTS: it would lock
 // people out whose browser does not know the lab's own certificate authority.
 func (s *Server) headers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		connect, form := "'self'", "'self'"
-		if hub, ok := s.hubAuthority(r); ok {
-			// The notebooks' origin: asked whether WebSockets reach it, and
-			// where a sign-in on the way to a notebook ends.
-			connect += fmt.Sprintf(" https://%s wss://%s", hub, hub)
-			form += " https://" + hub
-		}
 		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
-			"connect-src "+connect+"; form-action "+form+"; base-uri 'none'; frame-ancestors 'none'")
+		h.Set("Content-Security-Policy", contentPolicy(""))
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
 		// Not no-referrer: with it, browsers send "Origin: null" with forms.
@@ -61,4 +56,25 @@ func (s *Server) headers(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})
+}
+
+// contentPolicy is what a page may load and do. hub is the origin of its visitor's own
+// notebooks, such as lab.example:21000, which a script asks whether WebSockets reach
+// it; "" for none.
+func contentPolicy(hub string) string {
+	connect := "'self'"
+	if hub != "" {
+		connect += fmt.Sprintf(" https://%s wss://%s", hub, hub)
+	}
+	return "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src " + connect +
+		"; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+}
+
+// notebookPort is the port of a person's notebooks, 0 where there is none.
+func (s *Server) notebookPort(r *http.Request, user int64) int {
+	port, err := s.cfg.NotebookPort(r.Context(), user)
+	if err != nil && !errors.Is(err, notebooks.ErrNoOrigin) && r.Context().Err() == nil {
+		s.cfg.Log.Error("the port of a person's notebooks is not known", "error", err)
+	}
+	return port
 }

@@ -365,8 +365,9 @@ func (s *Server) profileTitle(slug string) string {
 
 // notebookURL is where JupyterLab of a launch is, on the notebooks' origin.
 func (s *Server) notebookURL(r *http.Request, l *notebooks.Launch) string {
-	hub, ok := s.hubAuthority(r)
-	if !ok {
+	port := s.notebookPort(r, l.UserID)
+	hub, ok := authority(r, port)
+	if !ok || port == 0 {
 		return ""
 	}
 	return "https://" + hub + l.URL + "lab"

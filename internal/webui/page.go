@@ -26,8 +26,8 @@ type page struct {
 	Others []string
 	// Live is the address of the stream of this page's live parts, or empty.
 	Live string
-	// HubPort is where a script tries whether WebSockets work; 0 for pages of
-	// people who are not signed in.
+	// HubPort is the port of the visitor's notebooks, where a script tries whether
+	// WebSockets work; 0 for pages of people who are not signed in.
 	HubPort int
 	// Charts says that the page draws curves.
 	Charts bool
@@ -72,7 +72,10 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 	p.SignUp = s.cfg.SignUp
 	if v.signedIn {
 		p.Waiting = s.waiting(r, v)
-		p.HubPort = s.cfg.HubPort
+		p.HubPort = s.notebookPort(r, v.session.User.ID)
+		if hub, ok := authority(r, p.HubPort); ok && p.HubPort != 0 {
+			w.Header().Set("Content-Security-Policy", contentPolicy(hub))
+		}
 		p.Nav = navFor(v)
 	}
 	return p

@@ -196,9 +196,12 @@ type Config struct {
 	LabName string
 	// Version is shown in the foot of every page.
 	Version string
-	// HTTPSPort and HubPort are the ports browsers use for the pages and for
-	// the notebooks; 0 means 443 and 8443.
+	// HTTPSPort and HubPort are the ports browsers use for the pages and for the
+	// lasting addresses of services; 0 means 443 and 8443.
 	HTTPSPort, HubPort int
+	// NotebookPort is the port of a person's notebooks. The error is
+	// notebooks.ErrNoOrigin where none is left.
+	NotebookPort func(ctx context.Context, user int64) (int, error)
 	// Log receives errors that a person is not shown; nil discards them.
 	Log *slog.Logger
 }
@@ -221,8 +224,8 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, CheckGPU and LendGPU are required")
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebookPort == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, CheckGPU, LendGPU and NotebookPort are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443

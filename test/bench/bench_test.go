@@ -35,10 +35,9 @@ const (
 	password = "a quiet green lamp"
 )
 
-// pages is where the lab's pages are, notebooksAt where its notebooks are.
+// pages is where the lab's pages are.
 const (
-	pages       = "https://" + lab.Address
-	notebooksAt = "https://" + lab.Address + ":8443"
+	pages = "https://" + lab.Address
 )
 
 // TestBench prints the figures of one lab after the other, each a machine that

@@ -92,7 +92,7 @@ func launch(ctx context.Context, v *visitor, profile string) launched {
 	if status != http.StatusOK || !strings.Contains(page, "jupyter-config-data") {
 		v.t.Fatalf("%s is not JupyterLab: status %d\n%.600s", notebook, status, page)
 	}
-	api := notebooksAt + notebookPath.FindString(notebook[len(notebooksAt):]) + "api/status"
+	api := notebook[:strings.Index(notebook, "/user/")] + notebookPath.FindString(notebook[strings.Index(notebook, "/user/"):]) + "api/status"
 	status, answer, _ = v.send(ctx, http.MethodGet, api, nil)
 	if status != http.StatusOK || !strings.Contains(answer, "kernels") {
 		v.t.Fatalf("%s: status %d\n%.600s", api, status, answer)
@@ -263,6 +263,6 @@ func launchInChromium(b *lab.Browser) time.Duration {
 		form.querySelector("button").click();
 		return true;
 	})()`)
-	b.WaitFor("JupyterLab", fmt.Sprintf(`location.href.startsWith(%q) && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`, notebooksAt+"/user/"+handle+"/"))
+	b.WaitJupyterLab(pages, handle)
 	return time.Since(clicked)
 }

@@ -22,7 +22,8 @@ const (
 	address        = "10.98.0.1"
 	visitorAddress = "10.98.0.254"
 	pages          = "https://" + address
-	notebooksAt    = "https://" + address + ":8443"
+	notebooksAt    = "https://" + address + ":8443"  // leads on to each person's own port
+	firstNotebooks = "https://" + address + ":21000" // of the first account
 )
 
 // machine is a Debian that has been booted with systemd.

@@ -213,7 +213,7 @@ func (l *life) answered(do func()) {
 	l.t.Helper()
 	said := l.meanwhile(do, func(ctx context.Context) *exec.Cmd {
 		return exec.CommandContext(ctx, l.onVisitor()[0], append(l.onVisitor()[1:], "sh", "-c",
-			`while sleep 0.1; do curl -sk -m `+fmt.Sprint(60*l.slow)+` -o /dev/null -w '%{http_code} %{errormsg}\n' `+notebooksAt+`/user/ada/story/api; done`)...)
+			`while sleep 0.1; do curl -sk -m `+fmt.Sprint(60*l.slow)+` -o /dev/null -w '%{http_code} %{errormsg}\n' `+firstNotebooks+`/user/ada/story/api; done`)...)
 	})
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	broken := 0

@@ -51,7 +51,7 @@ type appliance struct {
 // pages is where the lab's pages are, hub where its notebooks are.
 const (
 	pages = "https://" + lab.Address
-	hub   = "https://" + lab.Address + ":8443"
+	hub   = "https://" + lab.Address + ":8443" // leads on to each person's own port
 )
 
 // chapter is one part of a lab's life. When it fails and is vital, because

@@ -188,7 +188,7 @@ func testStolenCookies(t *testing.T, a *appliance) {
 	owner := signIn(t, a, adminHandle, adminPassword)
 	visit := *owner
 	visit.CheckRedirect = nil
-	path := hub + notebookPath(a.browser.For(t))
+	path := a.notebooksOf(t, adminHandle) + notebookPath(a.browser.For(t))
 	if status, _, _ := request(t, &visit, "GET", path+"lab", nil); status != http.StatusOK {
 		t.Fatalf("the owner gets status %d", status)
 	}
@@ -307,7 +307,7 @@ func heartbeat(t *testing.T, a *appliance, stop <-chan struct{}) (took []time.Du
 	t.Helper()
 	client := signIn(t, a, adminHandle, adminPassword)
 	for {
-		for _, address := range []string{hub + notebookPath(a.browser.For(t)) + "api", pages + "/"} {
+		for _, address := range []string{a.notebooksOf(t, adminHandle) + notebookPath(a.browser.For(t)) + "api", pages + "/"} {
 			began := time.Now()
 			if status, body, _ := request(t, client, "GET", address, nil); status != http.StatusOK {
 				t.Errorf("%s: status %d\n%.300s", address, status, body)

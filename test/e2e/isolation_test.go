@@ -320,14 +320,17 @@ if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/doomed/"):
 	launch(b, "cpu", "Trap")
 	b.WaitFor("the student's own page", `document.title === "mine"`)
 	where := "/user/" + guestHandle + "/trap/"
-	if !strings.HasPrefix(b.Location(), hub+where) {
+	notebooks := a.notebooksOf(t, guestHandle)
+	if !strings.HasPrefix(b.Location(), notebooks+where) {
 		t.Fatalf("the page is at %s", b.Location())
 	}
 
 	t.Run("an administrator visits", func(t *testing.T) {
 		visitor := a.browser.For(t).Tab()
-		visitor.Open(hub + where + "lab?from=admin")
-		visitor.WaitText("body", "belongs to somebody else")
+		for _, at := range []string{hub, notebooks, a.notebooksOf(t, adminHandle)} {
+			visitor.Open(at + where + "lab?from=admin")
+			visitor.WaitText("body", "belongs to somebody else")
+		}
 	})
 	t.Run("its script reads no session", func(t *testing.T) {
 		if got := lab.Evaluate[string](b.For(t), `async () => document.cookie`); strings.Contains(got, "gpulab") || strings.Contains(got, "jupyterhub") {
@@ -373,9 +376,9 @@ if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/doomed/"):
 		for _, c := range []*http.Cookie{
 			{Name: "jupyterhub-hub-login", Value: "secret", Path: "/"}, {Name: "jupyterhub-session-id", Value: "secret", Path: "/"},
 		} {
-			client.Jar.SetCookies(mustURL(t, hub), []*http.Cookie{c})
+			client.Jar.SetCookies(mustURL(t, notebooks), []*http.Cookie{c})
 		}
-		if status, _, _ := request(t, client, "GET", hub+where+"direct", nil); status != http.StatusOK {
+		if status, _, _ := request(t, client, "GET", notebooks+where+"direct", nil); status != http.StatusOK {
 			t.Errorf("status %d", status)
 		}
 		visits := k.run(t, `print(open(os.path.expanduser("~/visits.txt")).read())`)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -196,6 +197,17 @@ func (a *appliance) homeOf(t *testing.T, handle string) string {
 	}
 	t.Fatalf("no home of %s among\n%s", handle, path)
 	return ""
+}
+
+// notebooksOf is the origin of a person's notebooks. Its port follows from the number
+// that names their home's folder, too.
+func (a *appliance) notebooksOf(t *testing.T, handle string) string {
+	t.Helper()
+	id, err := strconv.Atoi(filepath.Base(a.homeOf(t, handle)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s:%d", pages, 21000+id-1)
 }
 
 // ends: how a job ended is said in words and by the exit code; what it runs

@@ -180,13 +180,14 @@ func headerOf(t *testing.T, answer, name string) (string, bool) {
 func testPaths(t *testing.T, a *appliance) {
 	client := signIn(t, a, guestHandle, guestPassword)
 	var targets []string
+	notebooks := a.notebooksOf(t, guestHandle)
 	for _, up := range []string{"../", "..%2f", "%2e%2e/", "%2e%2e%2f", `..\`, "..%5c", "..%c0%af", "....//", "..;/", ".%00./"} {
 		for _, start := range []string{"/", "/assets/", "/users/", "/launches/1/"} {
 			targets = append(targets, pages+start+strings.Repeat(up, 8)+"etc/passwd", pages+start+strings.Repeat(up, 8)+"var/lib/gpulab/gpulab.db")
 		}
-		targets = append(targets, hub+"/user/"+guestHandle+"/play/"+strings.Repeat(up, 2)+adminHandle+"/work/api/contents",
-			hub+"/user/"+guestHandle+"/"+up+adminHandle+"/work/api/contents", hub+"/hub/"+up+"user/"+adminHandle+"/work/api/contents",
-			hub+"/user/"+guestHandle+"/play/files/"+strings.Repeat(up, 8)+"etc/passwd")
+		targets = append(targets, notebooks+"/user/"+guestHandle+"/play/"+strings.Repeat(up, 2)+adminHandle+"/work/api/contents",
+			notebooks+"/user/"+guestHandle+"/"+up+adminHandle+"/work/api/contents", notebooks+"/hub/"+up+"user/"+adminHandle+"/work/api/contents",
+			notebooks+"/user/"+guestHandle+"/play/files/"+strings.Repeat(up, 8)+"etc/passwd")
 	}
 	for _, target := range targets {
 		address, err := url.Parse(target)

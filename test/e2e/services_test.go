@@ -26,7 +26,7 @@ ws.onclose = () => document.querySelector("#ws").textContent = "closed"
 
 HOSTILE = """<!doctype html><pre id="seen">trying</pre><script>
 const visitor = new URLSearchParams(location.search).get("visitor"), other = new URLSearchParams(location.search).get("other")
-const notebook = "https://" + location.hostname + ":8443/user/" + visitor
+const notebook = new URLSearchParams(location.search).get("notebooks") + "/user/" + visitor
 const seen = {}
 async function attempt(name, f) { try { seen[name] = await f() } catch (e) { seen[name] = "refused" } }
 const element = (kind, fields) => new Promise(done => {
@@ -117,7 +117,7 @@ func (j *jobs) services(t *testing.T, a *appliance) {
 	ada.WaitText("#ws", "you say hi")
 	ada.Open(hub + "/user/" + adminHandle + "/first/api/status")
 	ada.WaitText("body", "started")
-	ada.Open(hub + "/service/cleo/hostile/hostile?visitor=" + adminHandle + "/first&other=" + boardAt)
+	ada.Open(hub + "/service/cleo/hostile/hostile?visitor=" + adminHandle + "/first&other=" + boardAt + "&notebooks=" + a.notebooksOf(t, adminHandle))
 	ada.WaitText("#seen", "cookie")
 	var seen map[string]string
 	if err := json.Unmarshal([]byte(ada.Text("#seen")), &seen); err != nil {

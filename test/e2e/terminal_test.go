@@ -88,7 +88,7 @@ func testStudentTerminal(t *testing.T, a *appliance) {
 	began := time.Now()
 	url := strings.TrimSpace(a.terminalSays(t, []string{"launch", "cpu", "--title", "From a terminal", "--wait"}))
 	t.Logf("launch --wait took %s", time.Since(began).Round(100*time.Millisecond))
-	if !strings.HasPrefix(url, hub+"/user/"+guestHandle+"/") {
+	if !strings.HasPrefix(url, a.notebooksOf(t, guestHandle)+"/user/"+guestHandle+"/") {
 		t.Errorf("launch --wait ends with %q", url)
 	}
 	a.terminalSays(t, []string{"ps"}, "From a terminal", "running")

@@ -186,7 +186,7 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 	signInBrowser(b, "https://"+otherAddress, guestHandle, guestPassword)
 	b.WaitText("#mine", "Play")
 	b.Open("https://" + otherAddress + ":8443/user/" + guestHandle + "/play/lab")
-	b.WaitFor("JupyterLab", `document.querySelector(".jp-Launcher, .jp-NotebookPanel")`)
+	b.WaitJupyterLab("https://"+otherAddress, guestHandle)
 	moved := &kernel{a.second.Through(b), b}
 	if got := moved.run(t, "print(precious)"); got != "42" {
 		t.Errorf("at the new address, the kernel's variable is %q", got)

@@ -43,10 +43,12 @@ func (b *Browser) Launch(lab, profile, title string) {
 }
 
 // WaitJupyterLab waits until the progress page has led on to the person's
-// JupyterLab on the notebooks' origin.
-func (b *Browser) WaitJupyterLab(notebooks, handle string) {
+// JupyterLab, at a port of their own of the lab's host.
+func (b *Browser) WaitJupyterLab(lab, handle string) {
 	b.t.Helper()
-	b.WaitFor("JupyterLab", fmt.Sprintf(`location.href.startsWith(%q) && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`, notebooks+"/user/"+handle+"/"))
+	b.WaitFor("JupyterLab", fmt.Sprintf(`location.hostname === new URL(%q).hostname && location.pathname.startsWith(%q) && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`,
+		lab, "/user/"+handle+"/"))
+	b.WaitFor("an origin of the person's own", `Number(location.port) >= 21000 && Number(location.port) < 22000`)
 }
 
 // Kernel is a Python kernel of the notebook that a browser shows, spoken to as

@@ -186,6 +186,7 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		Files:        &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc", Open: l.connections, Close: l.closeConnections},
 		Providers:    []api.Provider{{Name: "university", Title: "Example University"}, {Name: "directory", Title: "Department account", Directory: true}},
 		LabName:      "Vision lab", HubPort: 8443, Limits: limits,
+		NotebookPort: func(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,11 @@ func serve(ctx context.Context, file string) error {
 	}
 	defer func() { _ = databases.Close() }()
 	people := users.New(databases.DB())
-	service, err := notebooks.New(notebooks.Config{DB: databases.DB(), Cluster: noCluster{}, Log: slog.New(slog.DiscardHandler)})
+	ports, err := notebooks.NewOrigins(ctx, databases.DB(), []int{21000, 21999}, func(int) bool { return true })
+	if err != nil {
+		return err
+	}
+	service, err := notebooks.New(notebooks.Config{DB: databases.DB(), Cluster: noCluster{}, Origins: ports, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -166,6 +170,7 @@ func serve(ctx context.Context, file string) error {
 		Environments: noEnvironments{},
 		CheckGPU:     func(context.Context) (string, error) { return "", nil },
 		LendGPU:      func(context.Context, string, bool) error { return nil },
+		NotebookPort: ports.Port,
 		Log:          slog.Default(),
 	})
 	if err != nil {

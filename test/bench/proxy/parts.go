@@ -124,6 +124,12 @@ func (p allPods) PodFor(handle, server string) (notebooks.PodInfo, bool) {
 func (p allPods) PodAddress(uid string) (string, bool) { a, ok := p[uid]; return a, ok }
 func (p allPods) HubAddress() (string, bool)           { return "", false }
 
+// portsByID are ports of notebooks that follow from the person's number.
+type portsByID struct{}
+
+func (portsByID) Port(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
+func (portsByID) Owner(port int) (int64, bool)                    { return int64(port - 21000), true }
+
 // realSessions are gpulab's own, out of its database.
 type realSessions struct{ people *users.Service }
 
@@ -148,13 +154,14 @@ func serveGpulab(ctx context.Context, file string) error {
 	}
 	defer func() { _ = s.Close() }()
 	people := users.New(s.DB())
-	r, pods := ready{}, allPods{}
+	r, pods, ports := ready{}, allPods{}, map[string]int{}
 	for i := range routeCount {
 		pods[handle(i)] = podAddress(cfg.Backend, i)
 		u, err := people.Create(ctx, users.NewUser{Handle: handle(i), Name: handle(i), Role: "member"})
 		if err != nil {
 			return err
 		}
+		ports[handle(i)], _ = portsByID{}.Port(ctx, u.ID)
 		token, err := people.StartSession(ctx, u.ID, users.SessionMeta{})
 		if err != nil {
 			return err
@@ -164,7 +171,7 @@ func serveGpulab(ctx context.Context, file string) error {
 	debug.FreeOSMemory() // making 200 accounts is not the proxy's doing
 	r.WithoutProxy = resident(os.Getpid())
 	proxy, err := notebooks.NewProxy(notebooks.ProxyConfig{
-		Sessions: realSessions{people}, Pods: pods, AuthToken: proxyToken,
+		Sessions: realSessions{people}, Pods: pods, Origins: portsByID{}, AuthToken: proxyToken,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
@@ -181,6 +188,11 @@ func serveGpulab(ctx context.Context, file string) error {
 		return err
 	}
 	server := proxy.Server()
+	// One listener stands for the ports of all.
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/user/"), "/")
+		notebooks.AtPort(ports[who], proxy).ServeHTTP(w, r)
+	})
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	_ = server.Serve(l)
 	return nil
