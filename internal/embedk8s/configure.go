@@ -88,6 +88,10 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 		// It asks the head what it is to do, and that only when it starts.
 		config = append([]byte("# Traffic between machines is encrypted.\n"), config...)
 	}
+	spec, err := containerSpec(hardLimit)
+	if err != nil {
+		return false, err
+	}
 	type file struct {
 		path string
 		data []byte
@@ -96,7 +100,8 @@ func (c *Cluster) Prepare() (changed bool, err error) {
 	files := []file{
 		{c.configFile(), config, 0o600},
 		{c.templateFile(), containerdTemplate(c.extraFile()), 0o600},
-		{c.extraFile(), containerdExtra(hasCapability(capSysResource)), 0o600},
+		{c.extraFile(), containerdExtra(c.containerSpecFile(), hasCapability(capSysResource)), 0o600},
+		{c.containerSpecFile(), spec, 0o600},
 		{c.kubeletFile(), []byte(kubeletConfig), 0o600},
 	}
 	if c.cfg.Join == nil {
@@ -188,23 +193,27 @@ func containerdTemplate(extra string) []byte {
 }
 
 // containerdExtra holds what this machine needs beyond k3s's configuration.
-func containerdExtra(canRaisePriority bool) []byte {
-	const common = `version = 3
+func containerdExtra(containerSpec string, canRaisePriority bool) []byte {
+	text := fmt.Appendf(nil, `version = 3
+
+# Limits that hold for every container, see containerspec.go.
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  base_runtime_spec = %q
 
 # Nothing here uses containerd's plug-in socket, which other containerds of the
 # machine would have at the same place.
 [plugins.'io.containerd.nri.v1.nri']
   disable = true
-`
+`, containerSpec)
 	if canRaisePriority {
-		return []byte(common)
+		return text
 	}
-	return []byte(common + `
+	return append(text, `
 # Without CAP_SYS_RESOURCE nobody may lower an OOM score, and every sandbox
 # would fail to start.
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
-`)
+`...)
 }
 
 // capSysResource is CAP_SYS_RESOURCE's number in linux/capability.h.

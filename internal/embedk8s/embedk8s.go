@@ -198,7 +198,7 @@ func (c *Cluster) newChild() (*supervise.Child, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	configFile := c.configFile()
-	digest, err := fileDigest(configFile, c.templateFile(), c.extraFile(), c.kubeletFile())
+	digest, err := fileDigest(configFile, c.templateFile(), c.extraFile(), c.containerSpecFile(), c.kubeletFile())
 	if err != nil {
 		return nil, fmt.Errorf("k3s has no configuration yet: %w", err)
 	}
