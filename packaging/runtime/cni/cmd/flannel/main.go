@@ -2,7 +2,8 @@
 // has set up on this node. It makes no interface itself: it reads the subnet
 // that flannel leased for the node and has the bridge plugin, with host-local
 // addresses, do the work. Notebooks it guards from their first moment, see
-// guard.go.
+// guard.go. It limits what a pod's user namespace takes from the kernel, see
+// userlimits.go.
 //
 // It exists because flannel's own plugin lives in a module that cannot be
 // fetched at any version. It understands the same configuration (subnetFile,
@@ -46,6 +47,9 @@ func add(args *skel.CmdArgs) error {
 		return err
 	}
 	if err := conf.record(args).save(delegate); err != nil {
+		return err
+	}
+	if err := limitUsers(args.Netns, userLimits); err != nil {
 		return err
 	}
 	if !lease.hasIPv6() {
