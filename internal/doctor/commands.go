@@ -11,6 +11,7 @@ var commands = []struct{ name, pkg string }{
 	{"ipset", "ipset"},
 	{"mount", "mount"},
 	{"umount", "mount"},
+	{"nsenter", "util-linux"}, // our CNI plugin's, see userlimits.go there
 }
 
 // probeCommands matters most for ipset: without it the rules between students'

@@ -78,6 +78,8 @@ func all() []Probe {
 			Looks: "how much memory the machine has"},
 		{Name: "inotify", Group: machineGroup, Init: Stops, look: probeInotify,
 			Looks: "whether root may watch enough files"},
+		{Name: "room", Group: machineGroup, look: probeRoom,
+			Looks: "whether the kernel's settings have room for all notebooks at once, and for the machine"},
 
 		{Name: "address", Group: networkGroup, Init: Stops, look: probeAddress, where: headOnly,
 			Looks: "the address people use"},

@@ -28,6 +28,9 @@ type Reserved struct {
 	MemoryMiB int64
 }
 
+// reservedPIDs is how many processes and threads pods cannot have.
+const reservedPIDs = 8192
+
 // ReservedFor is a sensible reservation for a machine with that many cores and
 // that much memory: enough for k3s, gpulab, the hub and the page to stay
 // responsive while notebooks take everything else.
@@ -132,7 +135,8 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 	kubelet := []string{
 		// Kubernetes 1.35 refuses hosts with version 1 control groups unless told.
 		"fail-cgroupv1=false",
-		fmt.Sprintf("system-reserved=cpu=%dm,memory=%dMi", r.MilliCPU, r.MemoryMiB),
+		// All pods together leave the machine these processes, whatever each may have.
+		fmt.Sprintf("system-reserved=cpu=%dm,memory=%dMi,pid=%d", r.MilliCPU, r.MemoryMiB, reservedPIDs),
 		// Not for a full disk: homes fill it, which no eviction frees, and it
 		// would end everybody's notebooks and let nobody in to tidy up. gpulab
 		// itself takes no launch there.

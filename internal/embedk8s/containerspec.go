@@ -14,15 +14,14 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/internal/room"
 )
 
 // Limits of one container on what the kernel counts for the whole machine. A pod
 // in a user namespace is charged to root too, so without them one job takes these
 // from every other notebook and from the machine itself.
 const (
-	// containerTerminals is how many pseudo-terminals a container may open. All
-	// containers together have kernel.pty.max, less what the kernel reserves.
-	containerTerminals = 64
 	// containerQueueBytes holds one POSIX message queue of the default size
 	// (83 kB). Root's own programs have 800 KiB together with all pods.
 	containerQueueBytes = 100 << 10
@@ -67,7 +66,7 @@ func containerSpec(limit func(resource int) (hard uint64, err error)) ([]byte, e
 		return nil, fmt.Errorf("containerd's default for containers has no terminals: %v", spec.Mounts)
 	}
 	options := slices.DeleteFunc(slices.Clone(spec.Mounts[terminals].Options), func(o string) bool { return strings.HasPrefix(o, "max=") })
-	spec.Mounts[terminals].Options = append(options, fmt.Sprintf("max=%d", containerTerminals))
+	spec.Mounts[terminals].Options = append(options, fmt.Sprintf("max=%d", room.Terminals))
 	text, err := json.MarshalIndent(spec, "", "  ")
 	return append(text, '\n'), err
 }

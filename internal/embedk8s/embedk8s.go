@@ -15,6 +15,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/room"
 	"github.com/gpulab/gpulab/internal/supervise"
 	"github.com/gpulab/gpulab/internal/wireguard"
 )
@@ -94,6 +96,10 @@ const containerdSocket = "/run/k3s/containerd/containerd.sock"
 func (c *Cluster) Run(ctx context.Context) error {
 	if err := shareNetns(); err != nil {
 		return err
+	}
+	if err := room.Raise("/"); err != nil {
+		// Within a container, for example. Notebooks run; the doctor says what is scarce.
+		slog.Warn("the kernel's settings leave no room for all notebooks", "err", err)
 	}
 	for {
 		child, err := c.newChild()
