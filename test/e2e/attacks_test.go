@@ -26,6 +26,7 @@ var attacks = []chapter{
 	{"what a notebook reaches", testNotebookReaches, false},
 	{"a notebook's first moment", testFirstMoment, false},
 	{"what a notebook may do", testNoPrivileges, false},
+	{"what the kernel shares", testKernelShares, false},
 	{"past the rules by IPv6", testLinkLocal, false},
 	{"stolen cookies", testStolenCookies, false},
 	{"more than a namespace holds", testNamespaceHolds, false},
