@@ -621,6 +621,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 	gpus := l.poolGPUs()
 	return charts.Plan(charts.Inputs{
 		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(), UpstreamDNS: upstreamDNS(),
+		Networks:  []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
 		HTTPSPort: l.cfg.HTTPSPort,
 		HasGPU:    gpus != gpusNone, Simulated: gpus == gpusSimulated, Sharing: l.cfg.GPUSharing,
 		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),

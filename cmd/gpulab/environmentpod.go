@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpulab/gpulab/internal/environments"
+	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/tenancy"
 )
 
@@ -211,7 +212,7 @@ func (b environmentPod) pod(job environments.Job) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: buildName, Labels: map[string]string{"app.kubernetes.io/name": buildName, tenancy.ManagedLabel: "gpulab"}},
 		Spec: corev1.PodSpec{
-			NodeName: b.node, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
+			NodeName: b.node, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, DNSConfig: notebooks.PodNames(),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpulab/gpulab/assets"
+	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
 const gpuResource corev1.ResourceName = "nvidia.com/gpu"
@@ -61,6 +62,7 @@ func checkGPU(ctx context.Context, client kubernetes.Interface, image, node stri
 		Spec: corev1.PodSpec{
 			RestartPolicy:                corev1.RestartPolicyNever,
 			AutomountServiceAccountToken: &no,
+			DNSConfig:                    notebooks.PodNames(),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},

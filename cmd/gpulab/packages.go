@@ -102,7 +102,6 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 		Dir: dirs["packages"], Keep: keep, Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
 		Models: charts.Models{Dir: dirs["models"], Keep: keepModels, Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co")},
 		Env:    l.cfg.Network.proxyEnv(l.id),
-		Never:  []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
 
 		Authorities: fmt.Sprintf("%x", sha256.Sum256(trusted))[:16],
 	}, nil
@@ -132,5 +131,5 @@ func (l *appliance) modelCache(on string) string {
 	if keep, err := cacheBytes("models.cache", l.cfg.Models.Cache); err != nil || keep == 0 || !encrypted {
 		return ""
 	}
-	return "http://models.gpulab-system.svc"
+	return "http://models." + systemNamespace + ".svc.cluster.local"
 }

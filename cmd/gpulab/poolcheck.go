@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
+	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/wireguard"
 )
 
@@ -187,7 +188,7 @@ func poolPod(name, on, image, program string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/name": "pool-check", "app.kubernetes.io/managed-by": "gpulab"}},
 		Spec: corev1.PodSpec{
-			NodeName: on, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
+			NodeName: on, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, DNSConfig: notebooks.PodNames(),
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},

@@ -164,6 +164,7 @@ func (j *job) install(ctx context.Context, cfg *action.Configuration, digest str
 	install.ReleaseName = j.release.Name
 	install.Namespace = j.release.Namespace
 	install.Labels = map[string]string{digestLabel: digest}
+	install.PostRenderer = askAsWritten{}
 	install.SkipCRDs = true
 	install.DisableHooks = true
 	install.DisableOpenAPIValidation = true // tests hold the charts against the schema
@@ -208,6 +209,7 @@ func (j *job) upgrade(ctx context.Context, cfg *action.Configuration, digest str
 	upgrade := action.NewUpgrade(cfg)
 	upgrade.Namespace = j.release.Namespace
 	upgrade.Labels = map[string]string{digestLabel: digest}
+	upgrade.PostRenderer = askAsWritten{}
 	upgrade.SkipCRDs = true
 	upgrade.DisableHooks = true
 	upgrade.DisableOpenAPIValidation = true

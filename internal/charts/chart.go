@@ -51,7 +51,7 @@ func chartFiles(name string) ([]*loader.BufferedFile, error) {
 	return files, nil
 }
 
-// digest names the content of a release: chart files and values. It is kept as
+// digest names the content of a release: chart files, values and podNames. It is kept as
 // a label on Helm's record, so that an unchanged release is known without
 // rendering it. Values hold secrets; these are random and long, so a shortened
 // SHA-256 over all of them gives nothing away.
@@ -70,6 +70,11 @@ func (r Release) digest() (string, error) {
 		return "", fmt.Errorf("values of %s: %w", r.Name, err)
 	}
 	h.Write(values)
+	names, err := json.Marshal(podNames)
+	if err != nil {
+		return "", err
+	}
+	h.Write(names)
 	return hex.EncodeToString(h.Sum(nil))[:32], nil
 }
 
@@ -89,6 +94,7 @@ func render(r Release) (string, error) {
 	install.Namespace = r.Namespace
 	install.DryRun = true
 	install.ClientOnly = true
+	install.PostRenderer = askAsWritten{}
 	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.35.0", Major: "1", Minor: "35"}
 	rendered, err := install.Run(chart, r.Values)
 	if err != nil {

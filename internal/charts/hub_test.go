@@ -135,6 +135,27 @@ func TestNotebookPod(t *testing.T) {
 		t.Errorf("/dev/shm lies on %v", got)
 	}
 	holds(t, "tolerations", at(t, s.Pod, "spec", "tolerations"), "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "NoExecute")
+	if got := fmt.Sprint(at(t, s.Pod, "spec", "dnsConfig")); got != fmt.Sprint(podNames) {
+		t.Errorf("names are looked up with %s, want %v", got, podNames)
+	}
+	if got := named(t, at(t, container, "env"), "JUPYTERHUB_API_URL")["value"]; got != "http://hub.gpulab-system.svc.cluster.local:8081/hub/api" {
+		t.Errorf("the hub is at %v", got)
+	}
+}
+
+// A lab's own settings for names are kept beside gpulab's, and win over them.
+func TestNotebookPodKeepsTheLabsNameServer(t *testing.T) {
+	t.Parallel()
+	in := sampleInputs()
+	in.HubValues = parse(t, `singleuser: {extraPodConfig: {dnsConfig: {searches: [uni.example], options: [{name: timeout, value: "2"}]}}}`)
+	s := spawn(t, release(t, in, "jupyterhub"), "ada", "n", map[string]any{"uid": 20001, "profile": "cpu"})[0]
+	if s.Error != "" {
+		t.Fatal(s.Error)
+	}
+	want := "map[options:[map[name:ndots value:1] map[name:timeout value:2]] searches:[uni.example]]"
+	if got := fmt.Sprint(at(t, s.Pod, "spec", "dnsConfig")); got != want {
+		t.Errorf("names are looked up with %s, want %s", got, want)
+	}
 }
 
 // /dev/shm is half of the notebook's memory, unless the chart is told otherwise.
@@ -461,12 +482,12 @@ func TestNotebookModels(t *testing.T) {
 	options := func(models any) map[string]any {
 		return map[string]any{"uid": 20001, "profile": "cpu", "models": models}
 	}
-	pods := spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", options("http://models.gpulab-system.svc"), options(nil), options("https://elsewhere.example/x"), options(true))
+	pods := spawn(t, release(t, sampleInputs(), "jupyterhub"), "ada", "n", options("http://models.gpulab-system.svc.cluster.local"), options(nil), options("https://elsewhere.example/x"), options(true))
 	if pods[0].Error != "" || pods[1].Error != "" {
 		t.Fatal(pods[0].Error, pods[1].Error)
 	}
 	env := at(t, pods[0].Pod, "spec", "containers", 0, "env")
-	for name, want := range map[string]string{"HF_ENDPOINT": "http://models.gpulab-system.svc", "HF_HUB_DISABLE_XET": "1"} {
+	for name, want := range map[string]string{"HF_ENDPOINT": "http://models.gpulab-system.svc.cluster.local", "HF_HUB_DISABLE_XET": "1"} {
 		if got := named(t, env, name)["value"]; got != want {
 			t.Errorf("%s is %v", name, got)
 		}

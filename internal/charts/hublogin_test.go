@@ -107,7 +107,7 @@ func startHub(t *testing.T, g *gpulabStandIn) string {
 	dir := t.TempDir()
 	r := release(t, sampleInputs(), "jupyterhub")
 	hub := maps.Clone(r.Values["hub"].(map[string]any))
-	// Only places differ from the pod: no name gpulab.gpulab-system.svc here, no
+	// Only places differ from the pod: no name of the cluster here, no
 	// folder /srv/jupyterhub, a port of the machine.
 	hub["extraConfig"] = map[string]any{"places": fmt.Sprintf(`
 c.JupyterHub.hub_bind_url = %q
@@ -115,7 +115,7 @@ c.JupyterHub.hub_connect_url = %q
 c.JupyterHub.db_url = "sqlite:///%s/hub.sqlite"
 for name in ("ConfigurableHTTPProxy.api_url", "GenericOAuthenticator.token_url", "GenericOAuthenticator.userdata_url"):
     section, trait = name.split(".")
-    c[section][trait] = c[section][trait].replace("https://gpulab.gpulab-system.svc", %q)
+    c[section][trait] = c[section][trait].replace("https://gpulab.gpulab-system.svc.cluster.local", %q)
 `, address, address, dir, g.URL)}
 	r.Values["hub"] = hub
 

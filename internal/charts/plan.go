@@ -16,6 +16,7 @@ type Inputs struct {
 	Images      map[string]string // short name (coredns, hub, notebook …) to full reference
 	ClusterDNS  string            // address of the Service kube-dns
 	UpstreamDNS []string          // resolvers for names outside; none: there are no such names
+	Networks    []string          // of pods and services
 	HTTPSPort   int               // of gpulab's pages on the head; zero means 443
 	APIPort     int               // of the Kubernetes API on the head; zero means 6443
 
@@ -43,7 +44,6 @@ type Packages struct {
 	Index  string // address of the index that it asks
 	Models Models
 	Env    map[string]string // such as the proxy on the way there
-	Never  []string          // networks that it does not ask, such as the cluster's
 	// Authorities tells the head's list of whom it trusts from an earlier one.
 	Authorities string
 }
@@ -116,6 +116,7 @@ func coredns(in Inputs) Release {
 			"image":     in.Images["coredns"],
 			"clusterIP": in.ClusterDNS,
 			"upstream":  list(in.UpstreamDNS),
+			"networks":  list(in.Networks),
 		},
 	}
 }
@@ -284,7 +285,7 @@ func packages(in Inputs) Release {
 				"hub":  in.Packages.Models.Hub,
 			},
 			"env":   env,
-			"never": list(in.Packages.Never),
+			"never": list(in.Networks),
 
 			"authorities": in.Packages.Authorities,
 		},

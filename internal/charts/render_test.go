@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ func sampleInputs() Inputs {
 			"notebook":             "gpulab.local/notebook:0123456789ab",
 		},
 		ClusterDNS:  "10.43.0.10",
+		Networks:    []string{"10.42.0.0/16", "10.43.0.0/16"},
 		HasGPU:      true,
 		Simulated:   true,
 		DriverRoot:  "/var/lib/gpulab/simdriver/root",
@@ -31,7 +33,7 @@ func sampleInputs() Inputs {
 		FeaturesDir: "/var/lib/gpulab/features",
 		Packages: Packages{Dir: "/var/lib/gpulab/packages", Keep: 20 << 30, Index: "https://pypi.org/simple",
 			Models: Models{Dir: "/var/lib/gpulab/models", Keep: 50 << 30, Hub: "https://huggingface.co"},
-			Env:    map[string]string{"HTTPS_PROXY": "http://proxy.example.org:3128"}, Never: []string{"10.42.0.0/16", "10.43.0.0/16"}},
+			Env:    map[string]string{"HTTPS_PROXY": "http://proxy.example.org:3128"}},
 		Hub: HubSecrets{
 			CookieSecret:     strings.Repeat("c0ffee00", 8),
 			ProxyToken:       "proxy-token-0123456789abcdef",
@@ -263,6 +265,32 @@ func TestCordonedMachinesRunTheLab(t *testing.T) {
 		}
 	}
 	if pods < 5 {
+		t.Errorf("only %d of them", pods)
+	}
+}
+
+// Every pod of a chart asks for names as they are written, but for the cluster's own
+// name server.
+func TestPodsAskForNamesAsWritten(t *testing.T) {
+	pods := 0
+	for _, r := range Plan(sampleInputs()) {
+		for name, object := range mustRender(t, r) {
+			spec, _ := object["spec"].(map[string]any)
+			template, ok := spec["template"].(map[string]any)
+			if !ok {
+				continue
+			}
+			pods++
+			want := fmt.Sprint(podNames)
+			if name == "Deployment coredns" {
+				want = "<nil>"
+			}
+			if got := fmt.Sprint(at(t, template, "spec", "dnsConfig")); got != want {
+				t.Errorf("%s looks names up with %s, want %s", name, got, want)
+			}
+		}
+	}
+	if pods < 6 {
 		t.Errorf("only %d of them", pods)
 	}
 }

@@ -26,6 +26,9 @@ func probeComponents(h host, opts Options) []Finding {
 		if opts.Joined != nil && p.Name == headPart {
 			continue // the probe stream tells of it
 		}
+		if p.Name == NamesPart {
+			continue // and the probe resolver of this
+		}
 		switch p.State {
 		case Fail:
 			finding.State = Fail

@@ -52,6 +52,7 @@ type Options struct {
 	NodesPort int      // where machines join; 0 means 8444
 	GPUMode   string   // "real", "simulated", or "" for whatever is there
 	Proxies   []string // URLs of proxies that the configuration names
+	Outside   string   // a name outside the lab that pods look up; pypi.org when empty
 	Version   string   // of this gpulab
 	Socket    string   // the control socket
 	// ServicePorts are the head's for services of notebooks, in order; none without

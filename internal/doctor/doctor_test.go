@@ -64,7 +64,7 @@ func machine(t *testing.T, spoil map[string]string) host {
 		now:    time.Now,
 		statfs: func(string) (unix.Statfs_t, error) { return healthyDisk, nil },
 		synced: func() (synced, known bool) { return true, true },
-		dial:   (&net.Dialer{}).DialContext,
+		dial:   dialer(nameServer(t, answerWell)),
 		ask:    func() (Lab, error) { return Lab{}, ErrNoDaemon },
 		output: func(_ context.Context, name string, args ...string) (string, error) {
 			return map[string]string{"iptables-save": "", "nft": `{"nftables": []}`}[name], nil

@@ -13,6 +13,8 @@ type Joined struct {
 	Head string // its name
 	// Doors are where the head is spoken to, Kubernetes where its API is.
 	Doors, Kubernetes []netip.AddrPort
+	// NameServer is the cluster's, which pods ask; not valid where it is not known.
+	NameServer netip.Addr
 	// Shared is the folder with everybody's homes that every machine mounts, ""
 	// where they lie on the head's own disk; Mark is in its file markFile.
 	Shared, Mark string

@@ -92,7 +92,7 @@ func all() []Probe {
 		{Name: "firewall", Group: networkGroup, Init: Warns, look: probeFirewall,
 			Looks: "whether ufw, firewalld or other rules drop what people or notebooks send"},
 		{Name: "resolver", Group: networkGroup, Init: Warns, look: probeResolver,
-			Looks: "name servers that notebooks can use"},
+			Looks: "whether the name servers and search domains that notebooks get work"},
 		{Name: "proxy", Group: networkGroup, Init: Warns, look: probeProxy,
 			Looks: "the proxy of the environment and the configuration"},
 

@@ -203,6 +203,9 @@ func TestJobPod(t *testing.T) {
 	if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "https_proxy" }) {
 		t.Errorf("its environment is %v", c.Env)
 	}
+	if d := p.Spec.DNSConfig; d == nil || len(d.Options) != 1 || d.Options[0].Name != "ndots" || *d.Options[0].Value != "1" {
+		t.Errorf("it looks names up with %+v", d)
+	}
 }
 
 func TestJobRefused(t *testing.T) {

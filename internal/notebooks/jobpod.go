@@ -88,6 +88,12 @@ func readOptions(options map[string]any) (podOptions, error) {
 	return o, err
 }
 
+// PodNames makes a pod ask for names as they are written, before any search domain of
+// the cluster or the network has a say. The charts and jupyterhub_config.py say the same.
+func PodNames() *corev1.PodDNSConfig {
+	return &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}}
+}
+
 // jobPod is the pod of a job: as the hub makes those of notebooks, but for what
 // runs in it. jupyterhub_config.py is the other side of this.
 func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, error) {
@@ -131,7 +137,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, PriorityClassName: "gpulab-notebook",
 			ActiveDeadlineSeconds: new(int64(l.Job.Limit / time.Second)), TerminationGracePeriodSeconds: new(int64(jobGrace / time.Second)),
-			AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
+			AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false), DNSConfig: PodNames(),
 			HostUsers:       new(o.HostUsers || l.GPUs > 0), // as with notebooks, see jupyterhub_config.py
 			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		},

@@ -62,12 +62,12 @@ def as_list(value):
 
 
 namespace = os.environ["POD_NAMESPACE"]
-gpulab = f"https://gpulab.{namespace}.svc"
+gpulab = f"https://gpulab.{namespace}.svc.cluster.local"
 
 # --- The hub and the way to it -------------------------------------------------
 
 c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
-# Notebooks live in other namespaces: the short name would not resolve there.
+# The full name: what is shorter may be looked up outside the cluster first.
 c.JupyterHub.hub_connect_url = f"http://hub.{namespace}.svc.cluster.local:8081"
 c.JupyterHub.db_url = "sqlite:////srv/jupyterhub/jupyterhub.sqlite"
 c.JupyterHub.upgrade_db = True
@@ -514,8 +514,13 @@ c.KubeSpawner.container_security_context = {
     "runAsNonRoot": True,
 }
 c.KubeSpawner.pod_security_context = {"seccompProfile": {"type": "RuntimeDefault"}}
+pod_config = get_config("singleuser.extraPodConfig", {})
+pod_dns = pod_config.get("dnsConfig") or {}
 c.KubeSpawner.extra_pod_config = {
-    **get_config("singleuser.extraPodConfig", {}),
+    **pod_config,
+    # Names are asked for as written before any search domain, of the cluster or the
+    # network, has a say. What the lab sets comes later and so wins.
+    "dnsConfig": {**pod_dns, "options": [{"name": "ndots", "value": "1"}, *(pod_dns.get("options") or [])]},
     "enableServiceLinks": False,
     "hostUsers": values["gpulab"]["hostUsers"],
     # One that died is ended with its reason, rather than back without its state.
