@@ -56,6 +56,7 @@ type agent struct {
 	pass         passport
 	certificate  atomic.Pointer[tls.Certificate]
 	client       *nodeapi.Client
+	names        nameWatch
 	fleet        *fleet.Fleet      // of this machine alone
 	images       embedk8s.ImageSet // of the package gpulab-images, where that is here; the head hands over what is not
 	keeper       atomic.Pointer[imageKeeper]
@@ -127,6 +128,7 @@ func (g *agent) run(ctx context.Context) error {
 	group.Go(func() error { return ctl.ServeMachine(ctx, g.app.socket, g) })
 	group.Go(func() error { return g.report(ctx) })
 	group.Go(func() error { return g.busy.run(ctx) })
+	group.Go(func() error { return g.names.run(ctx, lookAtNames(g.app)) })
 	group.Go(func() error { return g.renew(ctx) })
 	group.Go(func() error { return g.environments.watch(ctx) })
 	group.Go(func() error { return g.keepPlace(ctx) })

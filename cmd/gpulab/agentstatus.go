@@ -95,6 +95,7 @@ func (g *agent) liveComponents() []ctl.Component {
 	if cluster := g.cluster.Load(); cluster != nil {
 		out = append(out, k3sComponent(cluster.Process()))
 	}
+	out = append(out, g.names.component()...)
 	paths := []string{g.cfg.Storage.Shared}
 	if g.cfg.Storage.Export != "" {
 		paths = nil

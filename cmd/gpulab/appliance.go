@@ -96,6 +96,7 @@ type appliance struct {
 	signin  *signin.Service // outside identity providers
 	mail    *mail.Service   // sends nothing without a server
 	proxy   *proxyName      // the way to the internet, where the lab has one
+	names   nameWatch       // whether notebooks can look up names outside
 	tailnet *tailnet.Service
 	visits  signin.Way    // what the rules make of who comes over the tailnet
 	files   *sftpd.Server // nil where no files are taken
@@ -205,6 +206,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.people.Run(ctx) })
 	g.Go(func() error { return l.certs.Run(ctx) })
 	g.Go(func() error { return l.proxy.run(ctx) })
+	g.Go(func() error { return l.names.run(ctx, lookAtNames(l.app)) })
 	g.Go(func() error { return l.tailnet.Run(ctx) })
 	g.Go(func() error { return l.power.Run(ctx) })
 	g.Go(func() error { return l.mail.Run(ctx) })

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"syscall"
@@ -256,6 +258,9 @@ func machineOptions(cfg Config) doctor.Options {
 	opts := doctor.Options{ServeNFS: cfg.Storage.Export == exportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.Names, GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
+	}
+	if u, err := url.Parse(cfg.Packages.Index); err == nil && net.ParseIP(u.Hostname()) == nil {
+		opts.Outside = u.Hostname()
 	}
 	opts.ImagesDir, opts.ImagesError = cfg.imagesDir()
 	// loadConfig has told of an error in either.

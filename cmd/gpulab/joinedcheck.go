@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/gpulab/gpulab/internal/doctor"
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/version"
 )
@@ -37,6 +38,9 @@ func joinedOptions(a *app) doctor.Options {
 		joined.Doors, joined.Shared, joined.Mark = file.Head, s.Shared, s.Mark
 		for _, door := range file.Head {
 			joined.Kubernetes = append(joined.Kubernetes, netip.AddrPortFrom(door.Addr(), uint16(s.APIPort)))
+		}
+		if services, err := netip.ParsePrefix(s.ServiceCIDR); err == nil {
+			joined.NameServer = embedk8s.Identity{ServiceCIDR: services}.ClusterDNS()
 		}
 		joined.Greet = greeter(file)
 		if s.Export != "" {

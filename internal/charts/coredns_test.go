@@ -12,7 +12,7 @@ func TestCoreDNS(t *testing.T) {
 	for _, c := range []struct {
 		upstream []string
 		want     string
-	}{{[]string{"10.1.1.1", "10.1.1.2"}, "forward . 10.1.1.1 10.1.1.2 {\n            read_timeout 4500ms\n            max_connect_attempts 2\n"}, {nil, ""}} {
+	}{{[]string{"10.1.1.1", "10.1.1.2"}, "forward . 10.1.1.1 10.1.1.2 {\n        read_timeout 4500ms\n        max_connect_attempts 2\n"}, {nil, ""}} {
 		in := sampleInputs()
 		in.UpstreamDNS = c.upstream
 		file, _ := at(t, mustRender(t, release(t, in, "coredns"))["ConfigMap coredns"], "data", "Corefile").(string)
