@@ -129,6 +129,7 @@ func (g *agent) run(ctx context.Context) error {
 	group.Go(func() error { return g.report(ctx) })
 	group.Go(func() error { return g.busy.run(ctx) })
 	group.Go(func() error { return g.names.run(ctx, lookAtNames(g.app)) })
+	group.Go(func() error { return (&embedk8s.PodBounds{}).Run(ctx) })
 	group.Go(func() error { return g.renew(ctx) })
 	group.Go(func() error { return g.environments.watch(ctx) })
 	group.Go(func() error { return g.keepPlace(ctx) })

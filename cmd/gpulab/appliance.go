@@ -215,6 +215,9 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error { return l.signin.Watch(ctx) })
 	g.Go(func() error { return l.pool.run(ctx, g) })
 	g.Go(func() error { return l.busy.run(ctx) })
+	g.Go(func() error {
+		return (&embedk8s.PodBounds{CgroupRoot: embedk8s.CgroupRoot(l.cfg.K3s.KubeletArgs)}).Run(ctx)
+	})
 	g.Go(func() error { return l.cordons.run(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {

@@ -11,14 +11,12 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/diskspace"
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/storage"
 )
 
-// Where Kubernetes writes beside the data folder.
-const (
-	kubeletDir = "/var/lib/kubelet"
-	podLogs    = "/var/log/pods"
-)
+// kubeletDir is where Kubernetes writes beside the data folder and embedk8s.PodLogs.
+const kubeletDir = "/var/lib/kubelet"
 
 // newDiskWatch watches every disk that the lab writes to.
 func (l *appliance) newDiskWatch() *diskspace.Watch {
@@ -29,7 +27,7 @@ func (l *appliance) newDiskWatch() *diskspace.Watch {
 			{Name: "shared folders", Path: l.foldersDir()},
 			{Name: "images", Path: filepath.Join(l.cfg.DataDir, "k3s", "agent", "containerd")},
 			{Name: "notebooks' scratch space", Path: kubeletDir},
-			{Name: "logs", Path: podLogs},
+			{Name: "logs", Path: embedk8s.PodLogs},
 		},
 		Changed: func() {
 			if parts := l.attached.Load(); parts != nil {
@@ -137,7 +135,7 @@ func (l *appliance) diskParts(homes, folders uint64) []diskspace.Part {
 		{Name: "state of JupyterHub", Path: in("hub")},
 		{Name: "identity in the tailnet", Path: in("tailnet")},
 		{Name: "logs of gpulab and Kubernetes", Path: in("log")},
-		{Name: "logs of notebooks and JupyterHub", Path: podLogs},
+		{Name: "logs of notebooks and JupyterHub", Path: embedk8s.PodLogs},
 		{Name: "gpulab's own programs", Path: in("bin")},
 		{Name: "versions kept for a rollback", Path: in("versions")},
 		{Name: "databases kept for a rollback", Path: in("copies")},

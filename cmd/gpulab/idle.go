@@ -261,10 +261,12 @@ func (l *appliance) idleQueue(ctx context.Context) (idle.Queue, error) {
 	return q, err
 }
 
-// idleUsage is what notebooks have used of processors and network; what went to browsers is not theirs.
+// idleUsage is what notebooks have used of processors and network; what went to browsers is not theirs. The same
+// measurement tells how many files they have, which is looked at here.
 func (l *appliance) idleUsage(ctx context.Context) (map[string]idle.Usage, error) {
 	parts := l.attached.Load()
 	found, err := parts.kube.Measure(ctx)
+	err = errors.Join(err, parts.notebooks.BoundFiles(ctx, found))
 	out := map[string]idle.Usage{}
 	for _, p := range parts.kube.Notebooks() {
 		u, ok := found[p.UID]
@@ -274,7 +276,7 @@ func (l *appliance) idleUsage(ctx context.Context) (map[string]idle.Usage, error
 		if t, ok := parts.proxy.Traffic(p.Handle, p.Server); ok {
 			u.Bytes -= t.In + t.Out
 		}
-		out[p.UID] = idle.Usage(u)
+		out[p.UID] = idle.Usage{At: u.At, CPU: u.CPU, Bytes: u.Bytes}
 	}
 	return out, err
 }

@@ -144,8 +144,11 @@ func (c *Cluster) k3sConfig(resolvConf string) map[string]any {
 		// Images that nobody uses go from 85 % to 80 % of the disk. gpulab's own
 		// and those that were brought in are pinned: they stay.
 		"image-gc-high-threshold=85", "image-gc-low-threshold=80",
-		// What a container prints is kept for as long as it lasts in 3 files.
+		// What a container prints is kept for as long as it lasts in 3 files. The kubelet looks every 10 s;
+		// PodBounds bounds those that print faster.
 		"container-log-max-size=10Mi", "container-log-max-files=3",
+		// Every 30 to 60 s it counts what pods have on the disk; its own choice is every 1 to 2 minutes.
+		"volume-stats-agg-period=30s",
 		fmt.Sprintf("pod-max-pids=%d", c.cfg.PodMaxPIDs),
 		// How soon a GPU that came, fell ill or got well is seen by the scheduler.
 		"node-status-update-frequency=2s",

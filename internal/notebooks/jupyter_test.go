@@ -141,11 +141,12 @@ func TestServerToken(t *testing.T) {
 func TestReadSummary(t *testing.T) {
 	got, err := readSummary([]byte(`{"node": {"nodeName": "head"}, "pods": [
 		{"podRef": {"name": "jupyter-ada", "uid": "one"}, "cpu": {"time": "2026-11-02T09:00:00Z", "usageNanoCores": 5, "usageCoreNanoSeconds": 1500000000}, "network": {"rxBytes": 100, "txBytes": 23, "interfaces": []}},
-		{"podRef": {"uid": "two"}, "containers": [{"name": "notebook", "cpu": {"time": "2026-11-02T09:00:00Z", "usageCoreNanoSeconds": 7}}]},
+		{"podRef": {"uid": "two"}, "containers": [{"name": "notebook", "cpu": {"time": "2026-11-02T09:00:00Z", "usageCoreNanoSeconds": 7}}],
+			"ephemeral-storage": {"usedBytes": 4096, "inodesUsed": 140000}},
 		{"podRef": {"uid": "three"}, "cpu": {"time": "2026-11-02T09:00:00Z"}},
 		{"podRef": {"uid": "four"}}]}`))
 	at := time.Date(2026, 11, 2, 9, 0, 0, 0, time.UTC)
-	if err != nil || len(got) != 2 || got["one"] != (PodUsage{at, 1500 * time.Millisecond, 123}) || got["two"] != (PodUsage{at, 7, 0}) {
+	if err != nil || len(got) != 2 || got["one"] != (PodUsage{at, 1500 * time.Millisecond, 123, 0}) || got["two"] != (PodUsage{at, 7, 0, 140000}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := readSummary([]byte("forbidden")); err == nil {

@@ -15,6 +15,7 @@ type PodUsage struct {
 	At    time.Time     // when it was measured
 	CPU   time.Duration // of processors
 	Bytes int64         // of its network, both ways
+	Files int64         // and folders that it has now on its machine's own disk, 0 while that is not known
 }
 
 // measureTime is how long a machine has to answer.
@@ -70,6 +71,9 @@ type summary struct {
 			Received *uint64 `json:"rxBytes"`
 			Sent     *uint64 `json:"txBytes"`
 		} `json:"network"`
+		Disk *struct {
+			Files *uint64 `json:"inodesUsed"`
+		} `json:"ephemeral-storage"`
 	} `json:"pods"`
 }
 
@@ -109,6 +113,9 @@ func readSummary(body []byte) (map[string]PodUsage, error) {
 		u := PodUsage{At: p.CPU.Time, CPU: time.Duration(*p.CPU.Total)}
 		if n := p.Network; n != nil && n.Received != nil && n.Sent != nil {
 			u.Bytes = int64(*n.Received + *n.Sent)
+		}
+		if d := p.Disk; d != nil && d.Files != nil {
+			u.Files = int64(*d.Files)
 		}
 		out[p.PodRef.UID] = u
 	}

@@ -401,6 +401,32 @@ func (s *Service) StopForMachine(ctx context.Context, id int64, reason string) e
 	return s.end(ctx, id, EndInterrupted, reason)
 }
 
+// Files beside the home: one for so many bytes that a launch may write there, as on a usual file system, and never
+// fewer than some programs need.
+const (
+	bytesPerFile = 32 << 10
+	leastFiles   = 100_000
+)
+
+// mostFiles is how many files and folders a launch may have beside its home. Kubernetes bounds their size only.
+func mostFiles(scratch int64) int64 { return max(scratch/bytesPerFile, leastFiles) }
+
+// BoundFiles ends launches that have more files beside their homes than they may, as Measure has counted them.
+func (s *Service) BoundFiles(ctx context.Context, usage map[string]PodUsage) error {
+	most := mostFiles(s.cfg.ScratchSize.Value())
+	var errs []error
+	for _, p := range s.cfg.Cluster.Notebooks() {
+		u := usage[p.UID]
+		if u.Files <= most || p.LaunchID == 0 || p.Terminating || p.Finished {
+			continue
+		}
+		errs = append(errs, s.end(ctx, p.LaunchID, EndEvicted, fmt.Sprintf(
+			"It had %d files and folders outside of its home, such as in /scratch and /tmp; %d are allowed. "+
+				"So it was ended. What is in the home is still there.", u.Files, most)))
+	}
+	return errors.Join(errs...)
+}
+
 // Cancel ends a launch that does not run yet. It is Stop with other words.
 func (s *Service) Cancel(ctx context.Context, id int64) error {
 	return s.end(ctx, id, EndCancelled, cancelled)

@@ -440,6 +440,26 @@ func TestEndsWithTheReason(t *testing.T) {
 	}
 }
 
+func TestTooManyFilesEndALaunch(t *testing.T) {
+	h := newHouse(t, 2)
+	greedy, modest := h.running(h.alice, "gpu", ""), h.running(h.bob, "gpu", "")
+	most := mostFiles(20 << 30)
+	if most != 655_360 || mostFiles(1<<30) != 100_000 {
+		t.Errorf("%d files in 20 GiB, %d in 1 GiB", most, mostFiles(1<<30))
+	}
+	usage := map[string]PodUsage{h.podOf(greedy): {Files: most + 1}, h.podOf(modest): {Files: most}, "somebody's": {Files: 1 << 40}}
+	for range 2 { // the second time it is ending already
+		if err := h.service.BoundFiles(t.Context(), usage); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := h.is(greedy.ID, Ended)
+	if l.EndCode != EndEvicted || !strings.Contains(l.Reason, "655361 files and folders outside of its home") {
+		t.Errorf("%s: %s", l.EndCode, l.Reason)
+	}
+	h.is(modest.ID, Running)
+}
+
 func TestPodThatComesBackIsKept(t *testing.T) {
 	h := newHouse(t, 1)
 	h.reopen(func(p *patience) { p.missing = 2 * time.Second })
