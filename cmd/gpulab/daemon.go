@@ -121,6 +121,9 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	out = append(out, l.sharesWithoutGroup(ctx)...)
 	out = append(out, hub, l.podsComponent(ctx), l.sleepComponent(), diskComponent(l.disk.Filesystems()), l.historyComponent(), l.homesComponent(ctx), l.filesComponent(), l.backupComponent(ctx), networkComponent(l.network(ctx)))
 	out = append(out, l.names.component()...)
+	if c, ok := l.quotasComponent(ctx); ok {
+		out = append(out, c)
+	}
 	out = append(out, l.localNameComponent(), l.certificatesComponent())
 	out = append(out, signInComponent(l.signin.Health())...)
 	out = append(out, l.tailnetComponent()...)

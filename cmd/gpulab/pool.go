@@ -653,6 +653,18 @@ func (p *pool) labelsOf(n nodes.Node) (features map[string]*string, key string) 
 	return features, key
 }
 
+// hosts is how large and how busy the joined machines are that have told.
+func (p *pool) hosts() (list []nodeapi.Host) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.heard {
+		if m.host != nil {
+			list = append(list, *m.host)
+		}
+	}
+	return list
+}
+
 // recentKills are the memory kills of this machine's pods, looked at once for all who
 // ask in the same second.
 type recentKills struct {

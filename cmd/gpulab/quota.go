@@ -26,7 +26,7 @@ func newQuota(a *app) *cobra.Command {
 		Example: "  sudo gpulab quota set role:guest gpus 1\n  sudo gpulab quota set group:seminar gpu-hours-week 20\n" +
 			"  sudo gpulab quota show ada\n  sudo gpulab quota grant ada gpu-hours-week 40 --for 3d --note 'paper deadline'",
 	}
-	c.AddCommand(newQuotaList(a), newQuotaShow(a), newQuotaSet(a), newQuotaUnset(a), newQuotaGrant(a), newQuotaEndGrant(a))
+	c.AddCommand(newQuotaList(a), newQuotaShow(a), newQuotaSet(a), newQuotaUnset(a), newQuotaRecommended(a), newQuotaGrant(a), newQuotaEndGrant(a))
 	ownQuota(c)
 	return c
 }
@@ -170,6 +170,47 @@ func newQuotaUnset(a *app) *cobra.Command {
 			return err
 		},
 	}
+}
+
+func newQuotaRecommended(a *app) *cobra.Command {
+	var set, decline, asJSON bool
+	c := &cobra.Command{
+		Use: "recommended", Short: "Show the quotas that new labs begin with, and set them in this lab",
+		Long: `Show the quotas for everybody that a new lab begins with, for the launch cards of
+this lab and its largest machine. --set sets them here, in place of the quotas of
+the same kinds for everybody. --decline ends the notice that this lab has none.`,
+		Example: "  sudo gpulab quota recommended\n  sudo gpulab quota recommended --set",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := requireRoot(c); err != nil {
+				return err
+			}
+			act, after := "", "`gpulab quota recommended --set` sets them. What runs goes on."
+			switch {
+			case set:
+				act, after = ctl.SettleSet, "They hold now. What runs goes on."
+			case decline:
+				act, after = ctl.SettleDecline, "None of them was set, and admins hear no more of them."
+			}
+			rec, err := a.client().RecommendedQuotas(c.Context(), act)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), rec)
+			}
+			if err := printQuotas(c.OutOrStdout(), ctl.QuotaList{Rules: rec.Rules}); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), "\n"+after)
+			return err
+		},
+	}
+	c.Flags().BoolVar(&set, "set", false, "set them for everybody")
+	c.Flags().BoolVar(&decline, "decline", false, "end the notice about them")
+	c.MarkFlagsMutuallyExclusive("set", "decline")
+	jsonFlag(c, &asJSON)
+	return c
 }
 
 func parseQuota(args []string) (q ctl.SetQuota, err error) {

@@ -135,6 +135,9 @@ func (d *daemon) SetQuota(_ context.Context, q SetQuota) error {
 	}
 	return nil
 }
+func (d *daemon) RecommendedQuotas(_ context.Context, act string) (RecommendedQuotas, error) {
+	return RecommendedQuotas{Rules: []quota.Rule{{Kind: quota.Notebooks, Value: 10}}, Advised: act == ""}, nil
+}
 func (d *daemon) GrantQuota(_ context.Context, g quota.Grant) (quota.Grant, error) { return g, nil }
 func (d *daemon) EndQuotaGrant(_ context.Context, id int64) (quota.Grant, error) {
 	return quota.Grant{ID: id}, nil
@@ -320,6 +323,12 @@ func TestQuotasOverTheSocket(t *testing.T) {
 	ctx := t.Context()
 	if q, err := c.Quotas(ctx); err != nil || len(q.Rules) != 1 || q.Rules[0].Subject.Role != users.RoleGuest {
 		t.Errorf("%+v, %v", q, err)
+	}
+	if r, err := c.RecommendedQuotas(ctx, ""); err != nil || len(r.Rules) != 1 || !r.Advised {
+		t.Errorf("%+v %v", r, err)
+	}
+	if r, err := c.RecommendedQuotas(ctx, SettleSet); err != nil || r.Advised {
+		t.Errorf("%+v %v", r, err)
 	}
 	if l, err := c.QuotaOf(ctx, "ada"); err != nil || len(l) != 1 || l[0].From.User != "ada" {
 		t.Errorf("%+v, %v", l, err)

@@ -16,6 +16,9 @@ type Quotas interface {
 	// QuotaOf is what holds for one person, and how much of it is used.
 	QuotaOf(ctx context.Context, handle string) ([]quota.Limit, error)
 	SetQuota(ctx context.Context, q SetQuota) error
+	// RecommendedQuotas returns the quotas that new labs begin with, after it has done what act says: "" nothing,
+	// SettleSet sets them for everybody, SettleDecline ends the notice about them.
+	RecommendedQuotas(ctx context.Context, act string) (RecommendedQuotas, error)
 	GrantQuota(ctx context.Context, g quota.Grant) (quota.Grant, error)
 	EndQuotaGrant(ctx context.Context, id int64) (quota.Grant, error)
 }
@@ -34,6 +37,19 @@ type SetQuota struct {
 	Value   *float64      `json:"value"`
 }
 
+// What can be done with recommended quotas.
+const (
+	SettleSet     = "set"
+	SettleDecline = "decline"
+)
+
+// RecommendedQuotas are the quotas that new labs begin with.
+type RecommendedQuotas struct {
+	Rules []quota.Rule `json:"rules"`
+	// Advised says that admins are told of them, because the lab has no such quotas.
+	Advised bool `json:"advised"`
+}
+
 func handleQuotas(mux *http.ServeMux, d Quotas) {
 	mux.HandleFunc("GET /v1/quotas", answer(func(r *http.Request) (any, error) { return d.Quotas(r.Context()) }))
 	mux.HandleFunc("GET /v1/quotas/{handle}", answer(func(r *http.Request) (any, error) {
@@ -41,6 +57,9 @@ func handleQuotas(mux *http.ServeMux, d Quotas) {
 	}))
 	mux.HandleFunc("POST /v1/quotas", answer(withBody(smallBody, func(r *http.Request, q SetQuota) (any, error) {
 		return struct{}{}, d.SetQuota(r.Context(), q)
+	})))
+	mux.HandleFunc("POST /v1/quota-recommendation", answer(withBody(smallBody, func(r *http.Request, act string) (any, error) {
+		return d.RecommendedQuotas(r.Context(), act)
 	})))
 	mux.HandleFunc("POST /v1/quota-grants", answer(withBody(smallBody, func(r *http.Request, g quota.Grant) (any, error) {
 		return d.GrantQuota(r.Context(), g)
@@ -64,6 +83,11 @@ func (c *Client) QuotaOf(ctx context.Context, handle string) ([]quota.Limit, err
 func (c *Client) SetQuota(ctx context.Context, q SetQuota) error {
 	_, err := call[struct{}](ctx, c, http.MethodPost, "/v1/quotas", q)
 	return err
+}
+
+// RecommendedQuotas implements Daemon.
+func (c *Client) RecommendedQuotas(ctx context.Context, act string) (RecommendedQuotas, error) {
+	return call[RecommendedQuotas](ctx, c, http.MethodPost, "/v1/quota-recommendation", act)
 }
 
 // GrantQuota implements Daemon.

@@ -47,6 +47,8 @@ type homeView struct {
 	// Backup and BackupNext are for whoever looks after the lab: when it was saved
 	// last, and what to do about it.
 	Backup, BackupNext string
+	// Advice is for them, too: which quotas to set, and how.
+	Advice, AdviceNext string
 }
 
 // fewGPUs is how many GPUs may stand above the launch cards. With more, people
@@ -110,6 +112,9 @@ func (s *Server) homePage(w http.ResponseWriter, r *http.Request, v visitor) err
 			s.cfg.Log.Error("the last backup is not known", "err", err)
 			view.Backup, view.BackupNext = "", ""
 		}
+	}
+	if v.may(users.ActionManageLab) {
+		view.Advice, view.AdviceNext = s.quotaAdvice(r.Context())
 	}
 	s.render(w, r, http.StatusOK, homePage(s.page(w, r, v, "Home", "view=home"), view))
 	return nil

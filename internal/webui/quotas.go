@@ -80,7 +80,22 @@ func (s *Server) quotaNotice(ctx context.Context, u users.User) string {
 	return text
 }
 
+// quotaAdvice is what whoever looks after the lab should know of quotas that it does not have.
+func (s *Server) quotaAdvice(ctx context.Context) (text, next string) {
+	if s.cfg.QuotaAdvice == nil {
+		return "", ""
+	}
+	text, next, err := s.cfg.QuotaAdvice(ctx)
+	if err != nil {
+		s.cfg.Log.Error("recommended quotas not known", "error", err)
+		return "", ""
+	}
+	return text, next
+}
+
 type quotasView struct {
+	Advice, AdviceNext string
+
 	Rules  []ruleView
 	Grants []grantView
 	Set    quotaForm
@@ -115,6 +130,7 @@ func (s *Server) showQuotas(w http.ResponseWriter, r *http.Request, v visitor, s
 		view.Grants = append(view.Grants, grantView{ID: strconv.FormatInt(g.ID, 10), User: g.User, Extra: "+" + g.Kind.Format(g.Extra),
 			What: quota.Limit{Kind: g.Kind, Model: g.Model}.What(), Until: g.Ends.Local().Format("2 Jan 2006, 15:04"), By: g.By, Note: g.Note})
 	}
+	view.Advice, view.AdviceNext = s.quotaAdvice(r.Context())
 	for _, k := range quota.Kinds() {
 		view.Kinds = append(view.Kinds, roleView{string(k), strings.ToUpper(k.Words()[:1]) + k.Words()[1:]})
 	}

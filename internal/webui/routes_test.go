@@ -1,6 +1,7 @@
 package webui_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -507,6 +508,24 @@ func TestDiskNotice(t *testing.T) {
 	}
 	notice = ""
 	if strings.Contains(l.client(t, "ada").get("/").body, "% full") {
+		t.Error("it is still there")
+	}
+}
+
+// Administrators read on their home page and on Quotas which quotas to set.
+func TestQuotaAdvice(t *testing.T) {
+	text := "No quota bounds what one person may run"
+	l := newLabWith(t, func(c *webui.Config) {
+		c.QuotaAdvice = func(context.Context) (string, string, error) { return text, "`gpulab quota recommended --set` sets them", nil }
+	})
+	for _, path := range []string{"/", "/quotas"} {
+		l.client(t, "ada").get(path).want(t, http.StatusOK, text, "<code>gpulab quota recommended --set</code>")
+	}
+	if strings.Contains(l.client(t, "ben").get("/").body, text) {
+		t.Error("a member reads it too")
+	}
+	text = ""
+	if strings.Contains(l.client(t, "ada").get("/").body, "quota-advice") {
 		t.Error("it is still there")
 	}
 }

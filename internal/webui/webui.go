@@ -155,6 +155,8 @@ type Config struct {
 	// Backup says in two sentences without a full stop when the lab was saved last,
 	// and what to do about it, "" for nothing; nil shows neither.
 	Backup func(ctx context.Context) (text, next string, err error)
+	// QuotaAdvice says in the same way which quotas the lab should have, and which command sets them.
+	QuotaAdvice func(ctx context.Context) (text, next string, err error)
 	// CA returns the lab's web certificate authority in PEM, for download.
 	CA func() []byte
 	// Machine returns what everybody should know of the machine, a sentence each:
