@@ -55,7 +55,7 @@ func (l *appliance) newQuotas() (*quota.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours, GPUMemory: l.gpuMemory, GPUMemoryEnforced: l.gpuMemoryEnforced, HomeSize: l.homeSize,
+	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours, GPUMemory: l.gpuMemory, GPUMemoryEnforced: l.gpuMemoryEnforced, HomeSize: l.homeSize, HomeFiles: l.homeFiles,
 		Term: func() time.Time { return term }, Grace: grace, Asleep: machineAsleep}), nil
 }
 

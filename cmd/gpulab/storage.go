@@ -81,7 +81,7 @@ func (l *appliance) newStorage() (*storage.Service, error) {
 	}
 	return storage.New(storage.Config{
 		DB: l.store.DB(), People: l.people, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(), DataDir: l.cfg.DataDir,
-		HomeLimit: l.homeLimit, Active: l.launchesWithFolders, End: l.endForStorage,
+		HomeLimit: l.homeLimit, HomeFiles: l.homeFileLimit, Active: l.launchesWithFolders, End: l.endForStorage,
 		MeasureEvery: every, Grace: grace, Log: slog.Default(),
 	}), nil
 }
@@ -93,6 +93,24 @@ func (l *appliance) homeLimit(ctx context.Context, u users.User) (*storage.HomeL
 		return nil, err
 	}
 	return &storage.HomeLimit{Bytes: int64(limit.Value), Why: limit.From.Words()}, nil
+}
+
+// homeFileLimit is how many files may be in somebody's home.
+func (l *appliance) homeFileLimit(ctx context.Context, u users.User) (*storage.FileLimit, error) {
+	limit, err := l.quotas.LimitOf(ctx, u, quota.HomeFiles)
+	if err != nil || limit == nil {
+		return nil, err
+	}
+	return &storage.FileLimit{Files: int64(limit.Value), Why: limit.From.Words()}, nil
+}
+
+// homeFiles is how many there are, for quotas.
+func (l *appliance) homeFiles(ctx context.Context, u users.User) (*int64, time.Time, error) {
+	size, _, err := l.storage.HomeUse(ctx, u)
+	if err != nil || size == nil {
+		return nil, time.Time{}, err
+	}
+	return &size.Files, size.At, nil
 }
 
 // homeSize is how much of it is used, for quotas.
@@ -211,7 +229,7 @@ func (l *appliance) homesComponent(ctx context.Context) ctl.Component {
 		return c
 	}
 	for _, r := range rules {
-		if r.Kind == quota.HomeSize {
+		if r.Kind == quota.HomeSize || r.Kind == quota.HomeFiles {
 			return c
 		}
 	}

@@ -34,16 +34,17 @@ const (
 	CPUs         Kind = "cpus"           // cores, of all notebooks at once
 	Memory       Kind = "memory"         // bytes, of all notebooks at once
 	HomeSize     Kind = "home-size"      // bytes that the home takes on disk
+	HomeFiles    Kind = "home-files"     // files and folders in the home
 )
 
 // Kinds lists every kind, in the order in which people see them.
 func Kinds() []Kind {
-	return []Kind{Notebooks, GPUs, GPUHoursWeek, GPUHoursTerm, GPUMemory, CPUs, Memory, HomeSize}
+	return []Kind{Notebooks, GPUs, GPUHoursWeek, GPUHoursTerm, GPUMemory, CPUs, Memory, HomeSize, HomeFiles}
 }
 
 var kindWords = map[Kind]string{
 	Notebooks: "notebooks at once", GPUs: "GPUs at once", GPUHoursWeek: "GPU hours in 7 days", GPUHoursTerm: "GPU hours this term",
-	GPUMemory: "GPU memory at once", CPUs: "CPU cores at once", Memory: "memory at once", HomeSize: "home size",
+	GPUMemory: "GPU memory at once", CPUs: "CPU cores at once", Memory: "memory at once", HomeSize: "home size", HomeFiles: "files in the home",
 }
 
 // Words names the kind for people, with the unit it is counted in.
@@ -83,7 +84,7 @@ func (k Kind) Parse(text string) (float64, error) {
 		return q.AsApproximateFloat64(), nil
 	}
 	v, err := strconv.ParseFloat(text, 64)
-	whole := k == Notebooks || k == GPUs
+	whole := k == Notebooks || k == GPUs || k == HomeFiles
 	if err != nil || math.IsNaN(v) || v < 0 || v > 1e9 || whole && v != math.Trunc(v) {
 		if whole {
 			return 0, refused(ErrValue, "%q is no number of %s. Write a whole number, 0 for none at all.", clip(text), k.Words())
@@ -335,7 +336,7 @@ func Check(limits []Limit, ask Ask) error {
 				return refused(ErrUsedUp, "%s A notebook without GPU starts at any time.", l.gpuMemoryUsedUp())
 			}
 			continue
-		case HomeSize:
+		case HomeSize, HomeFiles:
 			continue // a full home can still be read: package storage keeps it
 		case CPUs, Memory:
 			if l.Kind == CPUs && ask.CPUs == 0 || l.Kind == Memory && ask.Memory == 0 {

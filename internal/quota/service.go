@@ -36,7 +36,7 @@ type HourUse struct {
 	Held time.Duration // of GPUs: two for a whole hour are two hours
 }
 
-// Config wires a Service. All but GPUMemory, GPUMemoryEnforced, HomeSize, Term and Grace are required.
+// Config wires a Service. All but GPUMemory, GPUMemoryEnforced, HomeSize, HomeFiles, Term and Grace are required.
 type Config struct {
 	DB     *sql.DB
 	People People
@@ -52,6 +52,8 @@ type Config struct {
 	// HomeSize is how many bytes somebody's home takes, and when that was
 	// measured; nil while it is not known. Nil knows of none.
 	HomeSize func(ctx context.Context, u users.User) (bytes *int64, at time.Time, err error)
+	// HomeFiles is the same for the number of files and folders in it.
+	HomeFiles func(ctx context.Context, u users.User) (files *int64, at time.Time, err error)
 	// Term is when the current term began; zero, or nil, for none: hours per term
 	// are then not limited.
 	Term func() time.Time
@@ -352,14 +354,18 @@ func (s *Service) LimitOf(ctx context.Context, u users.User, kind Kind) (*Limit,
 
 func (s *Service) measureHome(ctx context.Context, u users.User, l *Limit) error {
 	l.Unknown = true
-	if s.cfg.HomeSize == nil {
+	look := s.cfg.HomeSize
+	if l.Kind == HomeFiles {
+		look = s.cfg.HomeFiles
+	}
+	if look == nil {
 		return nil
 	}
-	bytes, at, err := s.cfg.HomeSize(ctx, u)
-	if err != nil || bytes == nil {
+	used, at, err := look(ctx, u)
+	if err != nil || used == nil {
 		return err
 	}
-	l.Used, l.Unknown, l.Measured = float64(*bytes), false, at
+	l.Used, l.Unknown, l.Measured = float64(*used), false, at
 	return nil
 }
 
@@ -370,7 +376,7 @@ func (s *Service) measure(ctx context.Context, u users.User, l *Limit, held []As
 		from = s.now().Add(-week)
 	case GPUHoursTerm:
 		from = s.cfg.Term()
-	case HomeSize:
+	case HomeSize, HomeFiles:
 		return s.measureHome(ctx, u, l)
 	case GPUMemory:
 		if s.cfg.GPUMemory != nil {

@@ -15,10 +15,11 @@ import (
 type HomeState struct {
 	Size  *Size      `json:"size,omitempty"`  // nil while it is not known
 	Limit *HomeLimit `json:"limit,omitempty"` // nil for none
-	// Kept says that the file system itself refuses more than the limit.
+	Files *FileLimit `json:"files,omitempty"` // nil for none
+	// Kept says that the file system itself refuses more than the limits.
 	// Otherwise it is only measured.
 	Kept bool `json:"kept"`
-	Over bool `json:"over"` // at the limit or beyond it
+	Over bool `json:"over"` // at one of the limits or beyond it
 }
 
 // Parts of a limit at which people are warned.
@@ -34,23 +35,39 @@ func (s *Service) HomeState(ctx context.Context, u users.User) (HomeState, error
 	if state.Limit, err = s.cfg.HomeLimit(ctx, u); err != nil {
 		return state, err
 	}
+	if state.Files, err = s.cfg.HomeFiles(ctx, u); err != nil {
+		return state, err
+	}
 	if state.Size, state.Kept, err = s.HomeUse(ctx, u); err != nil {
 		return state, err
 	}
-	state.Over = state.Limit != nil && state.Size != nil && state.Size.Bytes >= state.Limit.Bytes
+	state.Over = state.Size != nil &&
+		(state.Limit != nil && state.Size.Bytes >= state.Limit.Bytes || state.Files != nil && state.Size.Files >= state.Files.Files)
 	return state, nil
 }
 
-// part is how much of the limit is used, 0 where that is not known.
-func (h HomeState) part() float64 {
+// part is how much of a limit is used, of the one that is nearer; 0 where that is not known.
+func (h HomeState) part() float64 { return max(h.sizePart(), h.filesPart()) }
+
+func (h HomeState) sizePart() float64 {
 	if h.Limit == nil || h.Size == nil {
 		return 0
 	}
 	return float64(h.Size.Bytes) / float64(max(h.Limit.Bytes, 1))
 }
 
-// used says how much of the limit is; both are known.
+func (h HomeState) filesPart() float64 {
+	if h.Files == nil || h.Size == nil {
+		return 0
+	}
+	return float64(h.Size.Files) / float64(max(h.Files.Files, 1))
+}
+
+// used says how much of the nearer limit is; one is known.
 func (h HomeState) used() string {
+	if h.filesPart() > h.sizePart() {
+		return fmt.Sprintf("%d of %d files and folders (%s)", h.Size.Files, h.Files.Files, h.Files.Why)
+	}
 	return units.Bytes(uint64(h.Size.Bytes)) + " of " + units.Bytes(uint64(h.Limit.Bytes)) + " (" + h.Limit.Why + ")"
 }
 

@@ -100,6 +100,40 @@ func TestFullHome(t *testing.T) {
 	}
 }
 
+// Where the file system does not keep it, the number of files is measured like the size.
+func TestHomeWithTooManyFiles(t *testing.T) {
+	l := newTestLab(t)
+	l.files["ben"] = 4 // and the home itself is one
+	home, _ := l.place(t, "ben", "")
+	l.can(t, "ben", 0, "cd "+home.Path+" && : >one && : >two")
+	look := func() (HomeState, string) {
+		t.Helper()
+		if err := l.measure(t.Context(), target{ofHome, l.of["ben"].ID}); err != nil {
+			t.Fatal(err)
+		}
+		state, err := l.HomeState(t.Context(), l.of["ben"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := l.notice(t, l.of["ben"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state, text
+	}
+	if state, text := look(); state.Over || text != "" {
+		t.Errorf("%+v %+v %q", state, state.Size, text)
+	}
+	l.can(t, "ben", 0, "cd "+home.Path+" && mkdir more && : >more/three")
+	state, text := look()
+	if !state.Over || state.Kept || !strings.Contains(text, "of 4 files and folders (for everybody)") {
+		t.Errorf("%+v %+v %q", state, state.Size, text)
+	}
+	if _, opened := l.launch(t, "ben"); !opened.HomeReadOnly {
+		t.Error("a new notebook writes in a full home")
+	}
+}
+
 // A limit below what there is gives a while, too; a home that nobody has measured is not full.
 func TestHomeOfUnknownSize(t *testing.T) {
 	l := newTestLab(t)

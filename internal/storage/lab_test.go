@@ -28,6 +28,7 @@ type testLab struct {
 	ended map[int64]string // launches, and why
 	why   map[int64]Cause
 	limit map[string]int64 // of homes, in bytes
+	files map[string]int64 // how many may be in homes
 }
 
 // notice is what somebody is told of their home now.
@@ -50,7 +51,7 @@ func newTestLab(t *testing.T) *testLab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	l := &testLab{people: users.New(st.DB()), store: st, of: map[string]users.User{}, ended: map[int64]string{}, why: map[int64]Cause{}, limit: map[string]int64{}}
+	l := &testLab{people: users.New(st.DB()), store: st, of: map[string]users.User{}, ended: map[int64]string{}, why: map[int64]Cause{}, limit: map[string]int64{}, files: map[string]int64{}}
 	for _, p := range []users.NewUser{{Handle: "ada", Role: users.RoleAdmin}, {Handle: "lea", Role: users.RoleLead}, {Handle: "ben"},
 		{Handle: "cleo"}, {Handle: "gus", Role: users.RoleGuest}, {Handle: "dan"}} {
 		u, err := l.people.Create(t.Context(), p)
@@ -72,6 +73,12 @@ func newTestLab(t *testing.T) *testLab {
 		HomeLimit: func(_ context.Context, u users.User) (*HomeLimit, error) {
 			if n, ok := l.limit[u.Handle]; ok {
 				return &HomeLimit{Bytes: n, Why: "for everybody"}, nil
+			}
+			return nil, nil
+		},
+		HomeFiles: func(_ context.Context, u users.User) (*FileLimit, error) {
+			if n, ok := l.files[u.Handle]; ok {
+				return &FileLimit{Files: n, Why: "for everybody"}, nil
 			}
 			return nil, nil
 		},

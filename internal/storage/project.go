@@ -29,7 +29,7 @@ const (
 	projectsLimit = 1 << 5 // FS_QUOTA_PDQ_ENFD
 
 	quotaBlock  = 1024 // bytes of the unit of limits
-	limitsValid = 1    // QIF_BLIMITS
+	limitsValid = 5    // QIF_LIMITS: those of blocks and of files
 
 	getFileAttributes = 0x801c581f // FS_IOC_FSGETXATTR
 	setFileAttributes = 0x401c5820 // FS_IOC_FSSETXATTR
@@ -91,22 +91,30 @@ func projectUse(dir string, project int) (bytes, files int64, err error) {
 	return int64(q.bytes), int64(q.files), err
 }
 
-// limitProject bounds a project's blocks, in bytes; 0 is no bound.
-func limitProject(dir string, project int, limit int64) error {
-	q := dqblk{hardBlocks: uint64((limit + quotaBlock - 1) / quotaBlock), valid: limitsValid}
-	if limit > 0 {
-		q.hardBlocks = max(q.hardBlocks, 1)
-	}
+// projectBound bounds a project; 0 is no bound.
+type projectBound struct {
+	bytes int64 // whole blocks
+	files int64
+}
+
+// boundOf is the bound of so many bytes, which are rounded up, and so many files.
+func boundOf(bytes, files int64) projectBound {
+	return projectBound{(bytes + quotaBlock - 1) / quotaBlock * quotaBlock, files}
+}
+
+// limitProject bounds a project.
+func limitProject(dir string, project int, limit projectBound) error {
+	q := dqblk{hardBlocks: uint64(limit.bytes / quotaBlock), hardFiles: uint64(limit.files), valid: limitsValid}
 	if err := quotactl(dir, quotaSet, project, unsafe.Pointer(&q)); err != nil {
 		return fmt.Errorf("limit project %d: %w", project, err)
 	}
 	return nil
 }
 
-// projectLimit reads the bound, in bytes; 0 is none.
-func projectLimit(dir string, project int) (int64, error) {
+// projectLimit reads the bound.
+func projectLimit(dir string, project int) (projectBound, error) {
 	q, err := readProject(dir, project)
-	return int64(q.hardBlocks) * quotaBlock, err
+	return projectBound{int64(q.hardBlocks) * quotaBlock, int64(q.hardFiles)}, err
 }
 
 // setProject gives an open file or folder its project; what is made in the folder gets it too.
@@ -148,8 +156,11 @@ func adopt(ctx context.Context, path string, project int) error {
 	return err
 }
 
-// roomForRoot is how many bytes more than its limit a full home takes of gpulab's own.
-const roomForRoot = 1 << 20
+// How many bytes and files more than its limit a full home takes of gpulab's own.
+const (
+	roomForRoot  = 1 << 20
+	filesForRoot = 1 << 10
+)
 
 // withRoom does something as root in a home that may be full. XFS, unlike ext4, refuses root then, too.
 func (s *Service) withRoom(u users.User, do func() error) error {
@@ -158,11 +169,18 @@ func (s *Service) withRoom(u users.User, do func() error) error {
 		return err
 	}
 	limit, limitErr := projectLimit(s.cfg.HomesDir, u.UID)
-	used, _, useErr := projectUse(s.cfg.HomesDir, u.UID)
-	if limitErr != nil || useErr != nil || limit == 0 {
+	used, files, useErr := projectUse(s.cfg.HomesDir, u.UID)
+	if limitErr != nil || useErr != nil || limit == (projectBound{}) {
 		return err // the disk itself is full
 	}
-	if err := limitProject(s.cfg.HomesDir, u.UID, max(limit, used)+roomForRoot); err != nil {
+	more := limit
+	if limit.bytes > 0 {
+		more.bytes = boundOf(max(limit.bytes, used)+roomForRoot, 0).bytes
+	}
+	if limit.files > 0 {
+		more.files = max(limit.files, files) + filesForRoot
+	}
+	if err := limitProject(s.cfg.HomesDir, u.UID, more); err != nil {
 		return err
 	}
 	return errors.Join(do(), limitProject(s.cfg.HomesDir, u.UID, limit))
@@ -218,15 +236,22 @@ func (s *Service) keepProject(ctx context.Context, u users.User) error {
 	if err != nil {
 		return err
 	}
-	want := int64(0)
+	files, err := s.cfg.HomeFiles(ctx, u)
+	if err != nil {
+		return err
+	}
+	var want projectBound // where 0 would be no limit at all
 	if limit != nil {
-		want = max(limit.Bytes, quotaBlock) // 0 would be no limit at all
+		want.bytes = boundOf(max(limit.Bytes, 1), 0).bytes
+	}
+	if files != nil {
+		want.files = max(files.Files, 1)
 	}
 	have, err := projectLimit(s.cfg.HomesDir, u.UID)
 	if err != nil {
 		return err
 	}
-	if (want+quotaBlock-1)/quotaBlock*quotaBlock == have {
+	if want == have {
 		return nil
 	}
 	return limitProject(s.cfg.HomesDir, u.UID, want)

@@ -111,6 +111,26 @@ func testProjects(t *testing.T, disk string) {
 		t.Error("a file is in two people's counts")
 	}
 	l.can(t, "ben", 0, "cd "+home.Path+" && rm a/b/more a/b/much && head -c 9000000 /dev/zero >a/b/again")
+	// So many files, and no more; who is at that limit can still make room, and gpulab has some for itself.
+	l.files["ben"] = 100
+	if err := l.keepProjects(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.cannot(t, "ben", 0, "cd "+home.Path+" && mkdir many && for i in $(seq 200); do : >many/$i || exit 1; done")
+	if state, err = l.HomeState(t.Context(), l.of["ben"]); err != nil || !state.Over || state.Size.Files != 100 {
+		t.Errorf("%+v %+v, %v", state, state.Size, err)
+	}
+	if text, err := l.notice(t, l.of["ben"]); err != nil || !strings.Contains(text, "100 of 100 files and folders") {
+		t.Errorf("%q, %v", text, err)
+	}
+	l.create(t, NewFolder{Name: "vision-more", Kind: Group, Groups: []string{"vision"}})
+	l.launch(t, "ben")
+	l.can(t, "ben", 0, "cd "+home.Path+" && rm -r many && : >one")
+	delete(l.files, "ben")
+	if err := l.keepProjects(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.can(t, "ben", 0, "cd "+home.Path+" && mkdir many && for i in $(seq 200); do : >many/$i || exit 1; done && rm -r many")
 	// A larger limit, and none.
 	l.limit["ben"] = 60 << 20
 	if err := l.keepProjects(t.Context()); err != nil {

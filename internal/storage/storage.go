@@ -54,6 +54,12 @@ type HomeLimit struct {
 	Why   string // whom it is set for: "for the role member"
 }
 
+// FileLimit is how many files and folders may be in somebody's home.
+type FileLimit struct {
+	Files int64
+	Why   string // as of a HomeLimit
+}
+
 // Config wires a Service. DB, People, HomesDir and FoldersDir are required.
 type Config struct {
 	DB     *sql.DB
@@ -68,6 +74,8 @@ type Config struct {
 	// HomeLimit is how large somebody's home may be, nil for any size. Nil
 	// limits nothing.
 	HomeLimit func(ctx context.Context, u users.User) (*HomeLimit, error)
+	// HomeFiles is how many files may be in it, in the same way.
+	HomeFiles func(ctx context.Context, u users.User) (*FileLimit, error)
 	// Active are the launches that have not ended, and whose they are. Nil for none.
 	Active func(ctx context.Context) ([]Running, error)
 	// End ends a launch, for the reason given to its owner.
@@ -122,6 +130,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.HomeLimit == nil {
 		cfg.HomeLimit = func(context.Context, users.User) (*HomeLimit, error) { return nil, nil }
+	}
+	if cfg.HomeFiles == nil {
+		cfg.HomeFiles = func(context.Context, users.User) (*FileLimit, error) { return nil, nil }
 	}
 	if cfg.Active == nil {
 		cfg.Active = func(context.Context) ([]Running, error) { return nil, nil }
