@@ -157,6 +157,11 @@ func roomComponent(path string) (ctl.Component, bool) {
 		return ctl.Component{}, false
 	}
 	c := ctl.Component{Name: "disk", State: ctl.OK, Detail: fmt.Sprintf("%s of %s are free", units.Bytes(free), units.Bytes(all))}
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); err == nil && stat.Files > 0 && stat.Ffree < stat.Files/20 {
+		c.Detail += fmt.Sprintf(", with room for %d more files of %d", stat.Ffree, stat.Files)
+		c.State, c.NextStep = ctl.Warning, "delete files: notebooks here cannot make files in their scratch space soon, whatever their size"
+	}
 	if free < all/20 {
 		c.State, c.NextStep = ctl.Warning, "make room: notebooks here cannot write to their scratch space soon, and images do not fit"
 	}

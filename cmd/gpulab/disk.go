@@ -140,6 +140,6 @@ func (l *appliance) diskParts(homes, folders uint64) []diskspace.Part {
 		{Name: "versions kept for a rollback", Path: in("versions")},
 		{Name: "databases kept for a rollback", Path: in("copies")},
 		{Name: "set aside by a restore", Path: in("before-restore-*")},
-		{Name: "held back for the databases", Path: in("reserve")},
+		{Name: "held back for the databases", Path: in("reserve*")},
 	}
 }

@@ -174,6 +174,7 @@ type Watch struct {
 	look    func(path string) (space, error)
 	now     func() time.Time
 	reserve *reserve
+	files   reserveFiles
 
 	mu   sync.Mutex
 	seen []seen // as Places
@@ -194,7 +195,8 @@ func newWatch(cfg Config, look func(string) (space, error)) *Watch {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	w := &Watch{cfg: cfg, look: look, now: time.Now, seen: make([]seen, len(cfg.Places)), reserve: &reserve{path: filepath.Join(cfg.Places[0].Path, reserveFile)}}
+	w := &Watch{cfg: cfg, look: look, now: time.Now, seen: make([]seen, len(cfg.Places)), reserve: &reserve{path: filepath.Join(cfg.Places[0].Path, reserveFile)},
+		files: reserveFiles{filepath.Join(cfg.Places[0].Path, reserveFolder)}}
 	w.lookOnce(0)
 	var rest sync.WaitGroup
 	for i := range cfg.Places[1:] {
@@ -247,7 +249,7 @@ func (w *Watch) Run(ctx context.Context) error {
 func (w *Watch) lookOnce(i int) Level {
 	s, err := w.look(w.cfg.Places[i].Path)
 	if err == nil && i == 0 && !s.readOnly {
-		s = w.keepReserve(s)
+		s = w.keepReserveFiles(w.keepReserve(s))
 	}
 	w.mu.Lock()
 	before := w.seen[i]

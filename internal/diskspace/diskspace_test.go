@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -154,14 +155,14 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// smallDisk mounts a file system of that many MiB.
-func smallDisk(t *testing.T, mib string) string {
+// smallDisk mounts a file system of that many MiB, with these options of tmpfs.
+func smallDisk(t *testing.T, mib string, options ...string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount a small file system")
 	}
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+mib+"m"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, strings.Join(append(options, "size="+mib+"m"), ",")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -237,6 +238,55 @@ func TestReserve(t *testing.T) {
 	}
 	if level := w.lookOnce(0); level != Fine || held() != want {
 		t.Errorf("emptied, it is %s with %d bytes held back", level, held())
+	}
+}
+
+// Where no more files can be made, some come to the databases in steps, as bytes do.
+func TestReserveOfFiles(t *testing.T) {
+	dir := smallDisk(t, "200", "nr_inodes=20000")
+	w := New(Config{Log: quiet(), Places: []Place{{"databases", dir}}})
+	held := func() uint64 {
+		n, err := w.files.count()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const want = 200
+	if f := w.Worst(); f.Level != Fine || held() != want || f.FilesFree < 19000 {
+		t.Fatalf("%+v, %d files are held back", f, held())
+	}
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.Mkdir(ballast, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for step := 3; step >= 0; step-- {
+		for ; ; n++ {
+			if err := os.WriteFile(filepath.Join(ballast, strconv.Itoa(n)), nil, 0o600); errors.Is(err, unix.ENOSPC) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if level := w.lookOnce(0); level != Full {
+			t.Errorf("full, it is %s", level)
+		}
+		if held() != uint64(step)*want/4 {
+			t.Errorf("after step %d, %d files are held back", 4-step, held())
+		}
+		if err := os.WriteFile(filepath.Join(dir, "db-"+strconv.Itoa(step)), nil, 0o600); err != nil {
+			t.Errorf("the database: %v", err)
+		}
+		if f := w.Worst(); f.FilesFree != 0 || !strings.Contains(f.Words(), "has room for 0 more files") {
+			t.Errorf("it says %+v: %s", f, f.Words())
+		}
+	}
+	if err := os.RemoveAll(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if level := w.lookOnce(0); level != Fine || held() != want {
+		t.Errorf("emptied, it is %s with %d files held back", level, held())
 	}
 }
 
