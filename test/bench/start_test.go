@@ -89,6 +89,9 @@ func initialise(ctx context.Context, t *testing.T, l *lab.Lab) (start, string) {
 	if err := <-ended; err != nil {
 		t.Fatalf("init: %v\n%s", err, printed)
 	}
+	for _, kind := range []string{"notebooks", "cpus", "memory"} { // one person launches more than most labs allow
+		l.MustGpulab(ctx, "quota", "unset", "everybody", kind)
+	}
 	return s, printed
 }
 

@@ -41,6 +41,7 @@ type appliance struct {
 	second  *kernel      // of the guest's
 	waiting string       // the progress page of a launch that waits for a GPU
 	hoard   string       // the progress page of a notebook that fills its disk
+	crowd   string       // the same of one with too many files
 	kept    bool         // the logs of a failure
 
 	adminClient *http.Client // see admin

@@ -341,6 +341,18 @@ func answering(t *testing.T, what string, took []time.Duration) {
 const podGroup = `for f in $(find /sys/fs/cgroup -path "*pod*" -name "$1"); do
 	d=$(basename "$(dirname "$f")"); case "$(echo "$d" | tr _ -)" in *pod"$0"|*pod"$0".slice) cat "$f"; exit;; esac; done; exit 1`
 
+// podUIDs are the UIDs of somebody's notebooks, by name.
+func (a *appliance) podUIDs(t *testing.T, handle string) map[string]string {
+	t.Helper()
+	uids := map[string]string{}
+	for _, pod := range strings.Fields(a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+handle, "get", "pods", "-l", "app.kubernetes.io/component=notebook",
+		"-o", `jsonpath={range .items[*]}{.metadata.labels.gpulab\.dev/notebook}={.metadata.uid} {end}`)) {
+		name, uid, _ := strings.Cut(pod, "=")
+		uids[name] = uid
+	}
+	return uids
+}
+
 // testForkBomb: a notebook has as many processes as a pod may have, and its
 // neighbours do not notice.
 func testForkBomb(t *testing.T, a *appliance) {
@@ -348,13 +360,7 @@ func testForkBomb(t *testing.T, a *appliance) {
 	launch(b, "cpu", "Bomb")
 	waitJupyterLab(b, guestHandle)
 	k := newKernel(b)
-	uid := ""
-	for _, pod := range strings.Fields(a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+guestHandle, "get", "pods", "-l", "app.kubernetes.io/component=notebook",
-		"-o", `jsonpath={range .items[*]}{.metadata.labels.gpulab\.dev/notebook}={.metadata.uid} {end}`)) {
-		if name, id, _ := strings.Cut(pod, "="); name == "bomb" {
-			uid = id
-		}
-	}
+	uid := a.podUIDs(t, guestHandle)["bomb"]
 	count := func(file string) int {
 		n, err := strconv.Atoi(strings.TrimSpace(a.Run(a.ctx, "sh", "-c", podGroup, uid, file).Stdout))
 		if err != nil {
@@ -401,6 +407,18 @@ func testHoard(t *testing.T, a *appliance) {
 	newKernel(b).run(t, `import os
 with open("/tmp/hoard", "wb") as f:
     os.posix_fallocate(f.fileno(), 0, 21 << 30)`)
+	b = a.guest.For(t).Tab()
+	launch(b, "cpu", "Crowd")
+	a.crowd = b.Location()
+	waitJupyterLab(b, guestHandle)
+	newKernel(b).run(t, `import subprocess, sys
+crowd = subprocess.Popen([sys.executable, "-c", """
+import os
+for d in range(700):
+    os.mkdir(f"/scratch/{d}")
+    for n in range(1000):
+        os.mknod(f"/scratch/{d}/{n}")
+"""])`)
 }
 
 // testHoardEnds: that ends their own notebook, and they are told why.
@@ -408,6 +426,8 @@ func testHoardEnds(t *testing.T, a *appliance) {
 	home := a.guest.For(t).Tab()
 	home.Open(a.hoard)
 	home.WaitText("main", "20 GiB")
+	home.Open(a.crowd)
+	home.WaitText("main", "files and folders outside of its home")
 	a.eventually(t, "only the first notebooks are left", func() bool { return strings.Count(a.notebookPods(t), "\n") == 2 })
 	a.checkKept(t, a.notebookPods(t))
 }

@@ -50,6 +50,56 @@ func testGreedyNotebook(t *testing.T, a *appliance) {
 	launch(b, "cpu", "Greedy")
 	waitJupyterLab(b, guestHandle)
 	k := newKernel(b)
+	t.Run("two notebooks weigh as much as one of somebody else", func(t *testing.T) {
+		weight := func(uid string) int {
+			out := a.Run(a.ctx, "sh", "-c", podGroup, uid, "cpu.shares")
+			if out.Code != 0 {
+				out = a.Run(a.ctx, "sh", "-c", podGroup, uid, "cpu.weight")
+			}
+			n, err := strconv.Atoi(strings.TrimSpace(out.Stdout))
+			if err != nil {
+				t.Fatalf("the weight of the pod %s: %v", uid, err)
+			}
+			return n
+		}
+		theirs, others := a.podUIDs(t, guestHandle), a.podUIDs(t, adminHandle)
+		if len(theirs) != 2 || len(others) != 1 {
+			t.Fatalf("there are %v and %v", theirs, others)
+		}
+		a.eventually(t, "each has half of the weight", func() bool {
+			whole := 0
+			for _, uid := range others {
+				whole = weight(uid)
+			}
+			for _, uid := range theirs {
+				if half := weight(uid); 2*half < whole-2 || 2*half > whole+2 {
+					return false
+				}
+			}
+			return true
+		})
+	})
+	t.Run("what it prints stays small", func(t *testing.T) {
+		size := func() (n int) {
+			out := a.MustRun(a.ctx, "sh", "-c", "du -s --apparent-size -B1 /var/log/pods/user-"+guestHandle+"_*"+a.podUIDs(t, guestHandle)["greedy"])
+			n, err := strconv.Atoi(strings.Fields(out)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		printed := k.run(t, `import time
+printed, end = 0, time.time() + 5
+with open("/proc/1/fd/1", "wb", buffering=0) as out:
+    while time.time() < end:
+        printed += out.write(b"x" * 4000 + b"\n")
+print(printed)`)
+		t.Logf("it printed %s bytes; %d are kept", printed, size())
+		if n, err := strconv.Atoi(strings.TrimSpace(printed)); err != nil || n < 50<<20 {
+			t.Errorf("it printed too little to tell: %s", printed)
+		}
+		a.within(t, 3*time.Second, "no more than 40 MiB are kept", func() bool { return size() <= 41<<20 })
+	})
 	k.run(t, `import subprocess, sys
 burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]`)
 	burning := time.Now()

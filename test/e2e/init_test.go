@@ -101,6 +101,19 @@ func checkSummary(t *testing.T, a *appliance, result lab.Result) {
 	if !a.status(t).Ready {
 		t.Error("init said that the lab is ready, status does not")
 	}
+	a.dropQuotas(t)
+}
+
+// dropQuotas takes away the quotas that a new lab begins with: on a test host they are small, and lives launch much.
+func (a *appliance) dropQuotas(t *testing.T) {
+	t.Helper()
+	list := a.MustGpulab(a.ctx, "quota", "list")
+	for _, kind := range []string{"notebooks", "cpus", "memory"} {
+		if !strings.Contains(list, kind) {
+			t.Errorf("a new lab has no quota for %s:\n%s", kind, list)
+		}
+		a.MustGpulab(a.ctx, "quota", "unset", "everybody", kind)
+	}
 }
 
 // testInitAgain: a second init changes nothing, says so, and is quick.
