@@ -105,7 +105,7 @@ func refuseMachine(format string, args ...any) error {
 
 // Invite makes a code for one machine.
 func (m machines) Invite(ctx context.Context) (ctl.NodeInvitation, error) {
-	code, expires, addresses, err := m.lab.pool.invite(ctx)
+	code, expires, addresses, err := m.lab.pool.invite(ctx, nil)
 	if err != nil {
 		return ctl.NodeInvitation{}, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -47,8 +48,8 @@ func (p *pool) answer(ctx context.Context, number string, accept bool) (nodes.Re
 	if !accept {
 		return p.requests.Refuse(number)
 	}
-	return p.requests.Accept(number, func() (nodes.Code, error) {
-		code, _, _, err := p.invite(ctx)
+	return p.requests.Accept(number, func(key [sha256.Size]byte) (nodes.Code, error) {
+		code, _, _, err := p.invite(ctx, &key)
 		return code, err
 	})
 }

@@ -2,17 +2,16 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +34,8 @@ import (
 
 // pool is the head's side of the machines that have joined: the door they come
 // in by, what they tell, and what Kubernetes is told of them. A lab of one
-// machine has none of it: the door opens with the first join code.
+// machine has none of it: the door opens with a join code, and closes when
+// nobody can come any more.
 type pool struct {
 	lab       *appliance
 	registry  *nodes.Registry
@@ -51,7 +51,7 @@ type pool struct {
 	unreadable   atomic.Pointer[string]           // why none of those are handed over; nil where they are
 
 	mu      sync.Mutex
-	open    func() error        // set by run; opens the door where it is not
+	door    *poolDoor           // set by run
 	heard   map[string]*machine // by name
 	members []nodes.Node        // as last read
 	// exportTrouble is why homes are not exported as they should be.
@@ -98,29 +98,14 @@ func newPool(ctx context.Context, l *appliance) (*pool, error) {
 // run keeps the door open for as long as somebody may come, and watches who is
 // there, until ctx ends.
 func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
-	var once sync.Mutex
-	opened := false
-	open := func() error {
-		once.Lock()
-		defer once.Unlock()
-		if opened {
-			return nil
-		}
-		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.lab.cfg.NodesPort)))
-		if err != nil {
-			return explainListen("machines that join (nodesPort in the configuration)", p.lab.cfg.NodesPort, err)
-		}
-		opened = true
-		g.Go(func() error { return p.serve(ctx, ln) })
-		return nil
-	}
+	door := &poolDoor{begin: func() (func(), error) { return p.openDoor(ctx, g) }}
 	p.mu.Lock()
-	p.open = open
+	p.door = door
 	p.mu.Unlock()
 	defer p.announcer.stop()
 	failing := ""
 	for {
-		if err := p.look(ctx, open); err != nil && ctx.Err() == nil {
+		if err := p.look(ctx, door); err != nil && ctx.Err() == nil {
 			if err.Error() != failing {
 				failing = err.Error()
 				slog.Warn("the other machines are not looked after; trying again", "err", err)
@@ -134,30 +119,24 @@ func (p *pool) run(ctx context.Context, g *errgroup.Group) error {
 	}
 }
 
-func (p *pool) serve(ctx context.Context, ln net.Listener) error {
-	srv := nodeapi.NewServer(nodeapi.Config{Head: p, Registry: p.registry, Authority: p.authority, Requests: p.requests, Log: slog.Default()})
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
-	slog.Info("machines may join", "port", p.lab.cfg.NodesPort)
-	if err := srv.ServeTLS(limitPerAddress(ln, connectionsPerMachine, nil), "", ""); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving the pool's machines: %w", err)
-	}
-	return nil
-}
-
 // look reads who belongs to the pool, and shows machines that are silent.
-func (p *pool) look(ctx context.Context, open func() error) error {
-	wanted, err := p.registry.Open(ctx)
+func (p *pool) look(ctx context.Context, door *poolDoor) error {
+	wanted, err := p.expects(ctx)
 	if err != nil {
 		return err
 	}
 	p.announcer.set(wanted && !p.lab.cfg.NodesHidden, p.announcement)
+	if !wanted {
+		if err := door.shutUnless(func() (bool, error) { return p.expects(ctx) }); err != nil {
+			return err
+		}
+	}
 	if !wanted && p.settled() {
 		return p.exportHomes(ctx) // to nobody
 	}
 	var errs []error
 	if wanted {
-		errs = append(errs, open())
+		errs = append(errs, door.open())
 	}
 	if err := p.reread(ctx); err != nil {
 		return errors.Join(append(errs, err)...)
@@ -442,7 +421,7 @@ func nameOwners(s *gpu.Snapshot, o owners) {
 func (p *pool) Left(ctx context.Context, n nodes.Node) error {
 	p.lab.auditSystem(ctx, "node.leave", n.Name, "")
 	_, err := p.remove(ctx, n.Name)
-	return err
+	return errors.Join(err, p.registry.Told(context.WithoutCancel(ctx), n.ID))
 }
 
 // remove takes a machine out of the list, and out of Kubernetes.
@@ -460,23 +439,28 @@ func (p *pool) remove(ctx context.Context, name string) (nodes.Node, error) {
 	return n, p.forgetNode(ctx, name, time.Now().Add(time.Hour))
 }
 
-// invite makes a code that names this machine's addresses.
-func (p *pool) invite(ctx context.Context) (nodes.Code, time.Time, []string, error) {
+// invite makes a code that names this machine's addresses; with a key, it is for
+// the machine that has it.
+func (p *pool) invite(ctx context.Context, key *[sha256.Size]byte) (code nodes.Code, expires time.Time, at []string, err error) {
 	p.mu.Lock()
-	open := p.open
+	door := p.door
 	p.mu.Unlock()
-	if open == nil || p.lab.attached.Load() == nil {
+	if door == nil || p.lab.attached.Load() == nil {
 		return nodes.Code{}, time.Time{}, nil, errStarting
-	}
-	if err := open(); err != nil {
-		return nodes.Code{}, time.Time{}, nil, err
 	}
 	addresses := p.places().Addresses
 	var words []string
 	for _, at := range addresses {
 		words = append(words, at.String())
 	}
-	code, expires, err := p.registry.Invite(ctx, p.authority.Fingerprint(), addresses)
+	err = door.openFor(func() (err error) {
+		if key != nil {
+			code, expires, err = p.registry.InviteKey(ctx, p.authority.Fingerprint(), addresses, *key)
+		} else {
+			code, expires, err = p.registry.Invite(ctx, p.authority.Fingerprint(), addresses)
+		}
+		return err
+	})
 	return code, expires, words[:min(len(words), len(code.Addresses))], err
 }
 

@@ -100,15 +100,21 @@ func newLab(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{head: &head{}, db: s.DB(), registry: nodes.New(s.DB()), authority: authority, requests: nodes.NewRequests(authority.Fingerprint())}
+	l.serve(t, l.requests)
+	return l
+}
+
+// serve opens a door, which is the lab's from then on.
+func (l *lab) serve(t testing.TB, requests *nodes.Requests) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.door = netip.MustParseAddrPort(ln.Addr().String())
-	server := NewServer(Config{Head: l, Registry: l.registry, Authority: authority, Requests: l.requests, Log: slog.New(slog.DiscardHandler)})
+	server := NewServer(Config{Head: l, Registry: l.registry, Authority: l.authority, Requests: requests, Log: slog.New(slog.DiscardHandler)})
 	go func() { _ = server.ServeTLS(ln, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
-	return l
 }
 
 func (l *lab) invite(t testing.TB) nodes.Code {

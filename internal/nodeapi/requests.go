@@ -93,6 +93,12 @@ func (h *handler) ask(r *http.Request) (out Asked, err error) {
 	if len(a.Key) != sha256.Size || len(a.Commitment) != sha256.Size || len(a.Version) > 64 {
 		return out, errors.New("the request is not whole")
 	}
+	// Requests keep the port open, so they must not follow each other for ever.
+	if open, err := h.Registry.Open(r.Context()); err != nil {
+		return out, err
+	} else if !open {
+		return out, nodes.ErrNotInviting
+	}
 	id, nonce, expires, err := h.Requests.Ask(nodes.Request{Name: a.Name, Address: addressOf(r), Version: a.Version}, [sha256.Size]byte(a.Key), [sha256.Size]byte(a.Commitment))
 	return Asked{ID: id, Nonce: nonce[:], Expires: expires}, err
 }

@@ -26,6 +26,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 // code it gets, which is for its key alone.
 func TestAsk(t *testing.T) {
 	l := newLab(t)
+	l.invite(t) // the port is open
 	c, authority, hello, err := Unknown(t.Context(), l.door)
 	if err != nil || hello.Lab != "Test lab" || authority != l.authority.Fingerprint() {
 		t.Fatal(hello, err)
@@ -42,7 +43,10 @@ func TestAsk(t *testing.T) {
 	if a, err := p.Answer(t.Context()); err != nil || a.State != nodes.RequestWaiting || a.Code != "" {
 		t.Error(a, err)
 	}
-	if _, err := l.requests.Accept(p.Number, func() (nodes.Code, error) { return l.invite(t), nil }); err != nil {
+	if _, err := l.requests.Accept(p.Number, func(key [sha256.Size]byte) (nodes.Code, error) {
+		code, _, err := l.registry.InviteKey(t.Context(), l.authority.Fingerprint(), []netip.AddrPort{l.door}, key)
+		return code, err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	a, err := p.Answer(t.Context())
@@ -64,6 +68,12 @@ func TestAsk(t *testing.T) {
 	if err := join(newKey(t)); err == nil || !strings.Contains(err.Error(), "for another machine") {
 		t.Errorf("the code with another key: %v", err)
 	}
+	// The binding is the code's own: a head that was restarted knows of no request any more.
+	l.serve(t, nodes.NewRequests(l.authority.Fingerprint()))
+	code.Addresses = []netip.AddrPort{l.door}
+	if err := join(newKey(t)); err == nil || !strings.Contains(err.Error(), "for another machine") {
+		t.Errorf("the code with another key after a restart: %v", err)
+	}
 	if err := join(key); err != nil {
 		t.Error(err)
 	}
@@ -81,7 +91,9 @@ func TestAsk(t *testing.T) {
 // what it hears or not.
 func TestInTheMiddle(t *testing.T) {
 	l := newLab(t)
+	l.invite(t)
 	middle := newLab(t) // what the machine takes for the head
+	middle.invite(t)
 	for range 5 {
 		c, authority, _, err := Unknown(t.Context(), middle.door)
 		if err != nil {
@@ -153,6 +165,7 @@ func TestAnotherHead(t *testing.T) {
 
 func TestTooManyAsk(t *testing.T) {
 	l := newLab(t)
+	l.invite(t)
 	c, authority, _, err := Unknown(t.Context(), l.door)
 	if err != nil {
 		t.Fatal(err)
@@ -178,5 +191,20 @@ func TestTooManyAsk(t *testing.T) {
 		if _, err := call[Asked](t.Context(), c, http.MethodPost, "/v1/requests", a); err == nil {
 			t.Errorf("%s is taken", name)
 		}
+	}
+}
+
+// A machine asks only while the lab expects one: its requests would keep the port open for ever otherwise.
+func TestAskWhileNobodyIsExpected(t *testing.T) {
+	l := newLab(t)
+	c, authority, _, err := Unknown(t.Context(), l.door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Ask(t.Context(), authority, newKey(t), "b", "1"); err == nil || !strings.Contains(err.Error(), "expects no machine") {
+		t.Errorf("asked: %v", err)
+	}
+	if l.requests.Pending() {
+		t.Error("the request is kept")
 	}
 }

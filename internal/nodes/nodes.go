@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,9 +28,13 @@ import (
 // CodeLife is how long a code can be used.
 const CodeLife = time.Hour
 
+// toldLife is how long a machine that was told of its removal may ask again, in
+// case it was interrupted before it took gpulab off itself.
+const toldLife = time.Hour
+
 // Why a machine is not let in.
 var (
-	ErrCodeUnknown = errors.New("this lab has not made that join code, or has forgotten it; run `gpulab invite-node` on the head for a new one")
+	ErrCodeUnknown = errors.New("this lab has not made that join code, has forgotten it, or made it for another machine; run `gpulab invite-node` on the head for a new one")
 	ErrCodeUsed    = errors.New("that join code has been used, and each is good for one machine; run `gpulab invite-node` on the head for a new one")
 	ErrCodeExpired = errors.New("that join code has expired, an hour after it was made; run `gpulab invite-node` on the head for a new one")
 	ErrRemoved     = errors.New("this machine was removed from the pool; run `gpulab leave` on it, and join it again with a new code")
@@ -75,14 +80,29 @@ type Registry struct {
 // New returns the list that a gpulab.db holds.
 func New(db *sql.DB) *Registry { return &Registry{db: db, now: time.Now} }
 
-// Invite makes a code for one machine; it works for CodeLife.
+// Invite makes a code for one machine, whichever it is; it works for CodeLife.
 func (r *Registry) Invite(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort) (Code, time.Time, error) {
+	return r.invite(ctx, authority, addresses, func(c Code) [sha256.Size]byte { return sha256.Sum256(c.Secret[:]) })
+}
+
+// InviteKey makes a code that works for CodeLife, and only with that key.
+func (r *Registry) InviteKey(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort, key [sha256.Size]byte) (Code, time.Time, error) {
+	return r.invite(ctx, authority, addresses, func(c Code) [sha256.Size]byte { return boundHash(c.Secret, key) })
+}
+
+// boundHash is what the table keeps of the secret of a code that is for one key. The key is part of the hash, so the
+// binding lasts as long as the code does, whatever else is forgotten.
+func boundHash(secret [16]byte, key [sha256.Size]byte) [sha256.Size]byte {
+	return sha256.Sum256(slices.Concat([]byte("gpulab code for one key 1\x00"), secret[:], key[:]))
+}
+
+func (r *Registry) invite(ctx context.Context, authority [sha256.Size]byte, addresses []netip.AddrPort, kept func(Code) [sha256.Size]byte) (Code, time.Time, error) {
 	if len(addresses) == 0 {
 		return Code{}, time.Time{}, errors.New("this machine has no network address under which another could reach it; connect it to the lab's network and try again")
 	}
 	c, now := newCode(authority, addresses), r.now()
 	expires := now.Add(CodeLife)
-	hash := sha256.Sum256(c.Secret[:])
+	hash := kept(c)
 	// Codes of long ago are forgotten; what was used is known by its machine.
 	_, err := r.db.ExecContext(ctx, `DELETE FROM join_codes WHERE expires_at < ?`, now.Add(-24*time.Hour).UnixMilli())
 	if err == nil {
@@ -96,12 +116,15 @@ func (r *Registry) Invite(ctx context.Context, authority [sha256.Size]byte, addr
 }
 
 // Open tells whether somebody may still come: a machine of the pool, one with a
-// code that works, or one that was removed and has not heard of it.
+// code that works, or one that was removed. That one is expected until its
+// certificate ends, or for an hour after it was told (see Who).
 func (r *Registry) Open(ctx context.Context) (bool, error) {
 	var open bool
 	now := r.now()
-	err := r.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM nodes WHERE removed_at IS NULL OR removed_at > ?)
-		OR EXISTS (SELECT 1 FROM join_codes WHERE used_at IS NULL AND expires_at > ?)`, now.Add(-certificateLife).UnixMilli(), now.UnixMilli()).Scan(&open)
+	err := r.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM nodes WHERE removed_at IS NULL
+			OR removed_at > ? AND (seen_at <= removed_at OR seen_at > ?))
+		OR EXISTS (SELECT 1 FROM join_codes WHERE used_at IS NULL AND expires_at > ?)`,
+		now.Add(-certificateLife).UnixMilli(), now.Add(-toldLife).UnixMilli(), now.UnixMilli()).Scan(&open)
 	return open, err
 }
 
@@ -174,10 +197,10 @@ func (r *Registry) redeem(ctx context.Context, tx *sql.Tx, a Application, now ti
 		return 0, err
 	}
 	// Compared for a code that is not there, too: both take the same time.
-	given := sha256.Sum256(a.Secret[:])
-	right := subtle.ConstantTimeCompare(given[:], pad(hash)) == 1
+	given, bound := sha256.Sum256(a.Secret[:]), boundHash(a.Secret, a.KeyHash)
+	right := subtle.ConstantTimeCompare(given[:], pad(hash)) | subtle.ConstantTimeCompare(bound[:], pad(hash))
 	switch {
-	case err != nil || !right:
+	case err != nil || right != 1:
 		return 0, ErrCodeUnknown
 	case node.Valid:
 		return node.Int64, nil
@@ -257,9 +280,15 @@ func (r *Registry) Who(ctx context.Context, certificate *x509.Certificate) (Node
 	case n.Name != certificate.Subject.CommonName:
 		return Node{}, ErrUnknown
 	case !n.Removed.IsZero():
-		return Node{}, ErrRemoved
+		return Node{}, errors.Join(ErrRemoved, r.Told(ctx, n.ID))
 	}
 	return n, nil
+}
+
+// Told notes that a machine knows of its removal; one that leaves knows by itself.
+func (r *Registry) Told(ctx context.Context, id int64) error {
+	_, err := r.db.ExecContext(ctx, `UPDATE nodes SET seen_at = max(?, removed_at + 1) WHERE id = ? AND seen_at <= removed_at`, r.now().UnixMilli(), id)
+	return err
 }
 
 // List returns the machines of the pool, by name.
@@ -282,7 +311,7 @@ func (r *Registry) List(ctx context.Context) ([]Node, error) {
 
 // Saw notes where a machine is, which gpulab it runs, and that it was heard.
 func (r *Registry) Saw(ctx context.Context, id int64, address, version string) error {
-	_, err := r.db.ExecContext(ctx, `UPDATE nodes SET seen_at = ?, address = ?, version = ? WHERE id = ?`, r.now().UnixMilli(), address, version, id)
+	_, err := r.db.ExecContext(ctx, `UPDATE nodes SET seen_at = ?, address = ?, version = ? WHERE id = ? AND removed_at IS NULL`, r.now().UnixMilli(), address, version, id)
 	return err
 }
 

@@ -183,8 +183,91 @@ func TestJoin(t *testing.T) {
 	if _, err := r.Remove(ctx, "b"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("removed twice: %v", err)
 	}
+	// All machines were removed and told so. The door waits a while for them to ask again, and for no more than that.
+	for _, i := range must(r.Invitations(ctx)) {
+		if err := r.Withdraw(ctx, i.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if open, err := r.Open(ctx); !open || err != nil {
+		t.Errorf("right after they were told: %v, %v", open, err)
+	}
+	now = now.Add(toldLife + time.Second)
+	if open, err := r.Open(ctx); open || err != nil {
+		t.Errorf("an hour after all were told: %v, %v", open, err)
+	}
 	if list, err := r.List(ctx); err != nil || len(list) != 0 {
 		t.Error(list, err)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// A machine that was removed and has not heard of it is waited for.
+func TestOpenForARemovedMachine(t *testing.T) {
+	r, authority := newRegistry(t)
+	ctx := t.Context()
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	code, _, err := r.Invite(ctx, authority.Fingerprint(), door)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, _ := application(t, code, "b")
+	n, _, err := r.Join(ctx, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(24 * time.Hour)
+	if _, err := r.Remove(ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(30 * 24 * time.Hour)
+	if open, err := r.Open(ctx); !open || err != nil {
+		t.Errorf("it was not told yet: %v, %v", open, err)
+	}
+	if err := r.Told(ctx, n.ID); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(toldLife + time.Second)
+	if open, err := r.Open(ctx); open || err != nil {
+		t.Errorf("it was told: %v, %v", open, err)
+	}
+}
+
+// A code for one key is worth nothing with another, as long as it lasts and whoever asks: nothing but the code itself
+// has to be remembered for that.
+func TestCodeForOneKey(t *testing.T) {
+	r, authority := newRegistry(t)
+	ctx := t.Context()
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	_, other := application(t, Code{}, "thief")
+	key := must(KeyHash(other.PublicKey))
+	a, _ := application(t, Code{}, "b")
+	code, _, err := r.InviteKey(ctx, authority.Fingerprint(), door, a.KeyHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.CodeID, a.Secret = code.ID, code.Secret
+	thief := a
+	thief.KeyHash = key
+	for range 2 {
+		if _, _, err := r.Join(ctx, thief); !errors.Is(err, ErrCodeUnknown) {
+			t.Errorf("the code with another key: %v", err)
+		}
+		now = now.Add(RequestLife + time.Minute) // by now the request is forgotten
+	}
+	if _, _, err := r.Join(ctx, a); err != nil {
+		t.Errorf("the code with its key: %v", err)
+	}
+	if _, _, err := r.Join(ctx, thief); !errors.Is(err, ErrCodeUnknown) {
+		t.Errorf("a used code with another key: %v", err)
 	}
 }
 

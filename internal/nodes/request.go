@@ -26,6 +26,7 @@ const (
 // Why a request is not taken, or not found.
 var (
 	ErrFlooded        = errors.New("too many machines ask to be let in; try again in ten minutes, or use a code from `gpulab invite-node`")
+	ErrNotInviting    = errors.New("this lab expects no machine any more; run `gpulab invite-node` on the head, and try again")
 	ErrRequestGone    = errors.New("the head does not know this request any more: it ended after ten minutes, or the head was restarted; run `gpulab join` again")
 	ErrRequestUnknown = errors.New("no machine asks with that number; `gpulab nodes requests` shows those that do")
 	ErrRequestTwice   = errors.New("two machines ask with that number; refuse it, and let the machine ask again")
@@ -194,9 +195,9 @@ func (r *Requests) find(number string) (*request, error) {
 	return found, nil
 }
 
-// Accept lets the machine with a number have a code, which invite makes. A
-// request is accepted once.
-func (r *Requests) Accept(number string, invite func() (Code, error)) (Request, error) {
+// Accept lets the machine with a number have a code, which invite makes for its
+// key alone (Registry.InviteKey). A request is accepted once.
+func (r *Requests) Accept(number string, invite func(key [sha256.Size]byte) (Code, error)) (Request, error) {
 	r.mu.Lock()
 	q, err := r.find(number)
 	if err == nil {
@@ -206,7 +207,7 @@ func (r *Requests) Accept(number string, invite func() (Code, error)) (Request, 
 	if err != nil {
 		return Request{}, err
 	}
-	code, err := invite()
+	code, err := invite(q.key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
@@ -253,15 +254,11 @@ func (r *Requests) Answer(id string) (state, code string, err error) {
 	return q.state, q.code.String(), nil
 }
 
-// For tells whether a code may be used with a key: one that was made for a
-// request is for the key that its number covered.
-func (r *Requests) For(code, secret []byte, key [sha256.Size]byte) bool {
+// Pending tells whether some machine still needs the door: it waits for an
+// answer, or has not had time to fetch one.
+func (r *Requests) Pending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, q := range r.list {
-		if q.code != nil && string(q.code.ID[:]) == string(code) && subtle.ConstantTimeCompare(q.code.Secret[:], secret) == 1 {
-			return q.key == key
-		}
-	}
-	return true
+	r.forget()
+	return len(r.list) > 0
 }
