@@ -53,6 +53,7 @@ func cleanRequest(h http.Header, keepCookie func(name string) bool, host, port, 
 			delete(h, name)
 		}
 	}
+	dropTokens(h)
 	filterCookies(h, keepCookie)
 	h["X-Forwarded-For"] = []string{address}
 	h["X-Forwarded-Proto"] = []string{"https"}

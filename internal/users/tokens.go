@@ -320,3 +320,17 @@ func wellFormedToken(secret string) bool {
 	}
 	return tokenSum(body[:tokenRandom]) == body[tokenRandom:]
 }
+
+// HoldsToken reports whether an access token is somewhere in a text. The checksum keeps other texts out.
+func HoldsToken(text string) bool {
+	for {
+		i := strings.Index(text, tokenPrefix)
+		if i < 0 || len(text)-i < tokenLength {
+			return false
+		}
+		if wellFormedToken(text[i : i+tokenLength]) {
+			return true
+		}
+		text = text[i+len(tokenPrefix):]
+	}
+}

@@ -344,3 +344,15 @@ func TestNoTokenInTheDatabase(t *testing.T) {
 		t.Errorf("only %d bytes to look at", looked)
 	}
 }
+
+func TestHoldsToken(t *testing.T) {
+	secret := newTokenSecret()
+	for text, want := range map[string]bool{
+		secret: true, "x" + secret: true, "ada:" + secret + " ": true, "gpulab_gpulab_" + secret: true,
+		"": false, "gpulab_": false, secret[1:]: false, secret[:48]: false, "gpulab_of-the-program-itself-and-long-enough-to-be-one": false,
+	} {
+		if got := HoldsToken(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
