@@ -10,7 +10,7 @@ var auditActions = []AuditAction{
 	{"sign-in", "signed in"},
 	{"sign-in.failed", "saw a failed sign-in"},
 	{"sign-in.failed-often", "saw many failed sign-ins"},
-	{"sign-in.locked", "locked a sign-in after many wrong passwords"},
+	{"sign-in.locked", "slowed sign-ins down after many wrong passwords"},
 	{"sign-out", "signed out"},
 	{"session.end", "signed another browser out"},
 	{"session.end-others", "signed all other browsers out"},

@@ -171,7 +171,7 @@ func TestDeviceCodeLimits(t *testing.T) {
 			break
 		}
 	}
-	if tries > handlePolicy.free {
+	if tries > knownPolicy.free {
 		t.Errorf("%d codes may be guessed in a row", tries)
 	}
 	if _, err := l.DeviceRequest(t.Context(), ada, made.UserCode); !errors.As(err, &limited) {

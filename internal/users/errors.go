@@ -79,6 +79,7 @@ func Message(err error) (text string, ok bool) {
 type RateError struct {
 	RetryAfter time.Duration
 	busy       bool   // too many sign-ins at once, nobody's fault
+	known      bool   // in a known browser
 	why        string // the sentence, where it is not about passwords
 }
 
@@ -89,8 +90,13 @@ func (e *RateError) Error() string {
 	if e.why != "" {
 		return e.why + " Try again in " + inWords(e.RetryAfter) + "."
 	}
-	return "Too many wrong passwords. Try again in " + inWords(e.RetryAfter) +
-		", or ask an admin of the lab for a new password link."
+	if e.known {
+		return "Too many wrong passwords. Try again in " + inWords(e.RetryAfter) +
+			", or ask an admin of the lab for a new password link."
+	}
+	return "Too many wrong passwords were tried with this name or from your network. Try again in " + inWords(e.RetryAfter) +
+		". A browser that you signed in with before does not have to wait. If you cannot wait, ask an admin of the lab for a " +
+		"one-time link; who has root on the machine makes one with `gpulab user passwd NAME`."
 }
 
 // Is makes errors.Is(err, ErrTooManyTries) true.

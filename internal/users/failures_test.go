@@ -100,7 +100,7 @@ func TestGuessingOneAccount(t *testing.T) {
 	}
 	// The next minute begins anew.
 	_, err := s.Authenticate(t.Context(), "ada", "wrong", "192.0.2.1")
-	wantErr(t, err, ErrTooManyTries)
+	wantErr(t, err, ErrBadCredentials)
 	if list := failed(t, s); list[len(list)-1].Action != "sign-in.failed" {
 		t.Errorf("%+v", list[len(list)-1])
 	}

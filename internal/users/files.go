@@ -25,7 +25,7 @@ func (s *Service) SignInForFiles(ctx context.Context, handle, secret, remote str
 	if strings.HasPrefix(secret, tokenPrefix) && len(secret) == tokenLength {
 		return s.tokenForFiles(ctx, handle, secret, remote)
 	}
-	u, err := s.authenticate(ctx, handle, secret, remote, "for files, with the password")
+	u, err := s.authenticate(ctx, handle, secret, remote, "", "for files, with the password")
 	if err != nil {
 		return FilesAccess{}, err
 	}

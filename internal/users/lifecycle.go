@@ -25,6 +25,9 @@ func (s *Service) Suspend(ctx context.Context, id int64) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE users SET suspended_at = ? WHERE id = ?", s.now().UnixMilli(), id); err != nil {
 			return false, err
 		}
+		if err := forgetBrowsers(ctx, tx, id); err != nil {
+			return false, err
+		}
 		return true, endAccess(ctx, tx, id)
 	})
 }
@@ -49,6 +52,9 @@ func (s *Service) Remove(ctx context.Context, id int64) error {
 			return false, err
 		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM api_tokens WHERE user_id = ?", id); err != nil {
+			return false, err
+		}
+		if err := forgetBrowsers(ctx, tx, id); err != nil {
 			return false, err
 		}
 		return true, endAccess(ctx, tx, id)

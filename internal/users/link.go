@@ -180,7 +180,7 @@ func (s *Service) RedeemLink(ctx context.Context, token, handle, name, password 
 	if err != nil {
 		return User{}, err
 	}
-	s.limits.handles.clear(u.Handle)
+	s.limits.forgive(u.Handle)
 	s.sessionsEnded(u.ID, "")
 	return u, nil
 }

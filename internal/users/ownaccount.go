@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/gpulab/gpulab/internal/store"
@@ -64,7 +65,8 @@ func (s *Service) ConfirmPassword(ctx context.Context, id int64, password, remot
 }
 
 func (s *Service) tryOwnPassword(ctx context.Context, u User, password, remote string) error {
-	_, _, err := s.tryPassword(ctx, u.Handle, password, remote)
+	// Somebody is signed in already, so strangers must not make them wait.
+	_, _, err := s.tryPassword(ctx, u.Handle, password, remote, "own "+strconv.FormatInt(u.ID, 10))
 	if errors.Is(err, ErrBadCredentials) {
 		return sentence(ErrBadCredentials, "This is not your current password. If you forgot it, ask an admin of the lab for a new password link.")
 	}

@@ -20,20 +20,29 @@ func newService(db *sql.DB, params argon2id.Params, now func() time.Time) *Servi
 // Authenticate checks a handle and password from the given remote address. It takes the same time
 // whether or not the account exists.
 //
-// Tries are limited per account and per address, with a growing wait: the account's 20th wrong try in a
-// row locks it for 15 minutes, and until then the right password is refused too. Such a refusal is a
-// *RateError; otherwise the error is ErrBadCredentials, or once the password was right ErrSuspended, or ErrPending for
-// somebody who asked for an account and waits.
+// Tries are limited: per account and address together, per account, and per address. A refusal is a *RateError, whether
+// or not the password is right; otherwise the error is ErrBadCredentials, or once the password was right ErrSuspended, or
+// ErrPending for somebody who asked for an account and waits.
 //
 // What is no account's name and password here may be one of a directory (UseDirectories): errors are then also
 // ErrDirectoryAway, and those of SignInOutside.
 func (s *Service) Authenticate(ctx context.Context, handle, password, remote string) (User, error) {
-	return s.authenticate(ctx, handle, password, remote, "")
+	return s.authenticate(ctx, handle, password, remote, "", "")
 }
 
-// authenticate is Authenticate; what goes into the log as the detail of the sign-in.
-func (s *Service) authenticate(ctx context.Context, handle, password, remote, what string) (User, error) {
-	row, outside, err := s.tryPassword(ctx, handle, password, remote, s.directories...)
+// AuthenticateIn is Authenticate in a browser that keeps a value of KnownBrowser. Where that fits the name, the browser's
+// own tries are all that limits it.
+func (s *Service) AuthenticateIn(ctx context.Context, handle, password, remote, browser string) (User, error) {
+	return s.authenticate(ctx, handle, password, remote, browser, "")
+}
+
+// authenticate is AuthenticateIn; what goes into the log as the detail of the sign-in.
+func (s *Service) authenticate(ctx context.Context, handle, password, remote, browser, what string) (User, error) {
+	known, err := s.knownAs(ctx, signInName(handle), browser)
+	if err != nil {
+		return User{}, err
+	}
+	row, outside, err := s.tryPassword(ctx, handle, password, remote, known, s.directories...)
 	if err != nil {
 		return User{}, err
 	}
@@ -51,46 +60,51 @@ func (s *Service) authenticate(ctx context.Context, handle, password, remote, wh
 	return row.User, nil
 }
 
-// tryPassword is one limited try at a password, of an account here or else of an outside one in a directory.
-func (s *Service) tryPassword(ctx context.Context, name, password, remote string, directories ...Directory) (userRow, *Outside, error) {
-	handle := clip(fold(name), maxHandle+1)
-	refused, locked := s.limits.take(handle, remote, s.now())
+// signInName is by which name tries are counted.
+func signInName(typed string) string { return clip(fold(typed), maxHandle+1) }
+
+// tryPassword is one limited try at a password, of an account here or else of an outside one in a directory. known is the
+// counter of a known browser, empty for others.
+func (s *Service) tryPassword(ctx context.Context, name, password, remote, known string, directories ...Directory) (userRow, *Outside, error) {
+	handle := signInName(name)
+	a := attempt{handle: handle, remote: remote, known: known}
+	refused, locked := s.limits.take(&a, s.now())
 	if refused != nil || locked {
 		// Looked up in any case, so that the time tells nothing.
-		known, err := s.knownHandle(ctx, handle)
+		target, err := s.knownHandle(ctx, handle)
 		if err != nil {
 			return userRow{}, nil, err
 		}
-		if locked && known != "" {
-			s.note(ctx, Entry{Actor: "system", Action: "sign-in.locked", Target: known, Remote: remote})
+		if locked && target != "" {
+			s.note(ctx, Entry{Actor: "system", Action: "sign-in.locked", Target: target, Remote: remote})
 		}
 		if refused != nil && refused.busy {
 			return userRow{}, nil, refused
 		}
 		if refused != nil {
-			s.fail(ctx, failure{known, remote, "too many tries, so the password was not looked at"})
+			s.fail(ctx, failure{target, remote, "too many tries, so the password was not looked at"})
 			return userRow{}, nil, refused
 		}
 	}
 	row, ok, err := s.checkPassword(ctx, handle, password)
 	if err != nil {
-		s.limits.abandon(handle, remote, s.now())
+		s.limits.abandon(a, s.now())
 		return userRow{}, nil, err
 	}
 	if ok {
-		s.limits.succeed(handle, remote, s.now())
+		s.limits.succeed(a, s.now())
 		return row, nil, nil
 	}
 	outside, away := askDirectories(ctx, directories, name, password)
 	switch {
 	case outside != nil && row.ID == 0:
-		s.limits.succeed(handle, remote, s.now())
+		s.limits.succeed(a, s.now())
 	case outside != nil, away != "" && !row.HasPassword:
 		// Somebody there may be called what another is called here: their signing in must not give back the tries at
 		// that account. And a directory that does not answer brought no outcome.
-		s.limits.abandon(handle, remote, s.now())
+		s.limits.abandon(a, s.now())
 	default:
-		s.limits.fail(remote, s.now())
+		s.limits.fail(a, s.now())
 	}
 	if outside != nil {
 		return row, outside, nil
@@ -205,7 +219,7 @@ func (s *Service) SetPassword(ctx context.Context, id int64, password string) er
 	if err != nil {
 		return err
 	}
-	s.limits.handles.clear(u.Handle)
+	s.limits.forgive(u.Handle)
 	s.sessionsEnded(id, "")
 	return nil
 }
@@ -220,6 +234,9 @@ func setPassword(ctx context.Context, tx *sql.Tx, id int64, encoded string) erro
 		return err
 	} else if n == 0 {
 		return errNoUser()
+	}
+	if err := forgetBrowsers(ctx, tx, id); err != nil {
+		return err
 	}
 	return endAccess(ctx, tx, id)
 }

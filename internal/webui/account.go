@@ -234,6 +234,7 @@ func (s *Server) changePassword(w http.ResponseWriter, r *http.Request, v visito
 		if err := s.replaceSession(w, r, v, v.session.User); err != nil {
 			return err
 		}
+		s.rememberBrowser(w, r, v.session.User, v.session.User.Handle)
 		return seeOther("/account?done=password")
 	case tooMany:
 		form.OldError = message(err)

@@ -25,3 +25,6 @@ func (s *Server) SetSignIn(providers SignIn) { s.cfg.SignIn = providers }
 
 // Happened is what pages say of when something was.
 var Happened = happened
+
+// KnownBrowser is what a request says of its browser.
+var KnownBrowser = knownBrowser

@@ -105,6 +105,7 @@ func (s *Server) join(w http.ResponseWriter, r *http.Request, v visitor) error {
 		if err := s.replaceSession(w, r, v, user); err != nil {
 			return err
 		}
+		s.rememberBrowser(w, r, user, user.Handle)
 		return seeOther("/")
 	}
 	status, tooMany := limited(w, err)

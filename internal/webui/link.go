@@ -83,6 +83,7 @@ func (s *Server) redeemLink(w http.ResponseWriter, r *http.Request, v visitor) e
 		if err := s.replaceSession(w, r, v, user); err != nil {
 			return err
 		}
+		s.rememberBrowser(w, r, user, user.Handle)
 		return seeOther("/")
 	case view.refused(err):
 	default:

@@ -36,11 +36,12 @@ func (s *Server) showLogin(w http.ResponseWriter, r *http.Request, v visitor, st
 
 func (s *Server) login(w http.ResponseWriter, r *http.Request, v visitor) error {
 	view := loginView{Handle: clip(strings.TrimSpace(r.PostForm.Get("handle")), 100), Next: localPath(r.PostForm.Get("next"))}
-	user, err := s.cfg.Users.Authenticate(r.Context(), view.Handle, r.PostForm.Get("password"), remote(r))
+	user, err := s.cfg.Users.AuthenticateIn(r.Context(), view.Handle, r.PostForm.Get("password"), remote(r), knownBrowser(r))
 	if err == nil {
 		if err := s.replaceSession(w, r, v, user); err != nil {
 			return err
 		}
+		s.rememberBrowser(w, r, user, view.Handle)
 		return seeOther(view.Next)
 	}
 	status, tooMany := limited(w, err)

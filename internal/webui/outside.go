@@ -209,6 +209,7 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, v visitor, user u
 	if err := s.replaceSession(w, r, v, user); err != nil {
 		return err
 	}
+	s.rememberBrowser(w, r, user, user.Handle)
 	return seeOther(localPath(next))
 }
 

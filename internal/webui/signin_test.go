@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/users"
+	"github.com/gpulab/gpulab/internal/webui"
 )
 
 func TestSignIn(t *testing.T) {
@@ -164,4 +165,49 @@ func TestTrustPage(t *testing.T) {
 	}
 	l.ca = nil
 	c.get("/ca.crt").want(t, http.StatusNotFound, "no certificate authority of its own")
+}
+
+// Strangers who guess make nobody wait who comes back with their browser.
+func TestKnownBrowser(t *testing.T) {
+	l := newLab(t)
+	const name = "__Host-Http-gpulab-known"
+	right := url.Values{"handle": {"ben"}, "password": {"ben-password"}}
+	owner := l.client(t, "")
+	got := owner.post("/login", "/login", right)
+	got.want(t, http.StatusSeeOther)
+	var set string
+	for _, c := range got.header.Values("Set-Cookie") {
+		if strings.HasPrefix(c, name+"=") {
+			set = c
+		}
+	}
+	for _, part := range []string{"Secure", "HttpOnly", "Path=/", "Max-Age=34560000", "SameSite=Lax"} {
+		if !strings.Contains(set, part) {
+			t.Errorf("the cookie lacks %s: %q", part, set)
+		}
+	}
+	owner.post("/", "/logout", nil).want(t, http.StatusSeeOther)
+
+	stranger := l.client(t, "")
+	for range 40 {
+		stranger.post("/login", "/login", url.Values{"handle": {"ben"}, "password": {"wrong"}})
+	}
+	got = l.client(t, "").post("/login", "/login", right)
+	got.want(t, http.StatusTooManyRequests, "signed in with before", "one-time link", "gpulab user passwd")
+	if wait, err := strconv.Atoi(got.header.Get("Retry-After")); err != nil || wait < 1 || wait > 300 {
+		t.Errorf("Retry-After: %q", got.header.Get("Retry-After"))
+	}
+	var value string
+	for _, c := range owner.http.Jar.Cookies(nil) {
+		if c.Name == name {
+			value = c.Value
+		}
+	}
+	// It signs nobody in, and is none where a page on another port may have added one.
+	owner.get("/gpus").want(t, http.StatusSeeOther)
+	twice := &http.Request{Header: http.Header{"Cookie": {name + "=" + value + "; " + name + "=" + value}}}
+	if got := webui.KnownBrowser(twice); got != "" {
+		t.Errorf("of two cookies %q is taken", got)
+	}
+	owner.post("/login", "/login", right).want(t, http.StatusSeeOther)
 }

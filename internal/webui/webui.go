@@ -36,7 +36,9 @@ import (
 // Users are the people of the lab, their sessions and one-time links. Errors
 // are sentences for people around the sentinel errors of package users.
 type Users interface {
-	Authenticate(ctx context.Context, handle, password, remote string) (users.User, error)
+	// AuthenticateIn checks a password in a browser that keeps a value of KnownBrowser.
+	AuthenticateIn(ctx context.Context, handle, password, remote, browser string) (users.User, error)
+	KnownBrowser(ctx context.Context, userID int64, name, before string) (value string, err error)
 	StartSession(ctx context.Context, userID int64, meta users.SessionMeta) (token string, err error)
 	SessionUser(ctx context.Context, token string) (users.Session, error)
 	EndSession(ctx context.Context, token string) error
