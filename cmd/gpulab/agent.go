@@ -370,6 +370,9 @@ func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt e
 		if err := os.MkdirAll(g.featuresDir(), 0o755); err != nil {
 			return err
 		}
+		if err := cluster.Claim(); err != nil {
+			return err
+		}
 		if _, err := cluster.Prepare(); err != nil {
 			return err
 		}

@@ -468,6 +468,9 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 				if err := canEncrypt(l.cfg.Network.Encrypt); err != nil {
 					return err
 				}
+				if err := cluster.Claim(); err != nil {
+					return err
+				}
 				did, err := cluster.Prepare()
 				if err != nil {
 					return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,14 +25,17 @@ goes down. A gpulab that runs would start pods again.`,
 			if err := requireRoot(c); err != nil {
 				return err
 			}
-			cfg, err := loadConfig(a.configPath)
+			cfg, err := machineConfig(a)
 			if err != nil {
 				return err
 			}
-			_, ran := os.Stat(embedk8s.Current(cfg.DataDir))
-			_, joined := os.Stat(joinedPath(a))
-			if ran != nil && joined != nil { // pods there are somebody else's
-				_, err = fmt.Fprintln(c.OutOrStdout(), "No lab runs on this machine.")
+			if err := mayTakeOff(cfg); err != nil {
+				return err
+			}
+			if made, err := embedk8s.Made(cfg.DataDir); err != nil || !made { // pods there are somebody else's
+				if err == nil {
+					_, err = fmt.Fprintln(c.OutOrStdout(), "No lab runs on this machine.")
+				}
 				return err
 			}
 			asked, killed := embedk8s.EndPods(c.Context(), embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), podsGrace)

@@ -58,6 +58,10 @@ func leavePool(c *cobra.Command, a *app, yes bool) error {
 			return nil
 		}
 	}
+	cfg := file.config()
+	if err := a.mayEnd(cfg); err != nil {
+		return err
+	}
 	step := func(s string) { fmt.Fprintf(out, "· %s\n", s) }
 	began := time.Now()
 	if len(file.Head) > 0 {
@@ -69,7 +73,6 @@ func leavePool(c *cobra.Command, a *app, yes bool) error {
 			fmt.Fprintf(out, "  ! The head does not know: %s. Run `gpulab nodes remove %s` there.\n", err, file.Name)
 		}
 	}
-	cfg := file.config()
 	if err := endLab(ctx, a, cfg, false, step); err != nil {
 		return fmt.Errorf("%w; run `gpulab leave` again", err)
 	}
@@ -122,13 +125,16 @@ func removeJoined(a *app, file *joinedFile, cfg Config, step func(string)) error
 // leave does, and then it ends itself.
 func leaveFromWithin(ctx context.Context, a *app, file *joinedFile, step func(string)) error {
 	cfg := file.config()
+	if err := mayTakeOff(cfg); err != nil {
+		return fmt.Errorf("%w: `gpulab leave`", err)
+	}
 	own := haveSystemd() && os.Getenv("INVOCATION_ID") != ""
 	if own {
 		if err := systemctl(ctx, "--quiet", "disable", serviceUnit); err != nil {
 			return err
 		}
 	}
-	if err := embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), false, step); err != nil {
+	if err := takeOff(ctx, cfg, false, step); err != nil {
 		return fmt.Errorf("%w; run `gpulab leave` on this machine", err)
 	}
 	if err := removeJoined(a, file, cfg, step); err != nil {

@@ -72,6 +72,9 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 	if err != nil {
 		return err
 	}
+	if err := a.mayEnd(cfg); err != nil {
+		return err
+	}
 	if !yes {
 		if !isTerminal(c.InOrStdin()) {
 			return fail(exitUsage, "this ends every notebook and deletes %s on this machine; say --yes to do it", keep.deletes())
@@ -96,8 +99,10 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 	if err := untrustCA(out, cfg); err != nil && !errors.As(err, new(codedError)) {
 		return fmt.Errorf("%w; run `gpulab reset` again", err)
 	}
-	if err := releaseDriver(step); err != nil {
-		return fmt.Errorf("%w; run `gpulab reset` again", err)
+	if embedk8s.Other(cfg.DataDir) == "" { // the driver serves the other lab
+		if err := releaseDriver(step); err != nil {
+			return fmt.Errorf("%w; run `gpulab reset` again", err)
+		}
 	}
 	step("deleting state")
 	if err := removeState(cfg, keep); err != nil {
@@ -130,8 +135,11 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 // endLab ends gpulab and all that it runs, and changes the machine back. With
 // keepNode, the cluster can go on from its data.
 func endLab(ctx context.Context, a *app, cfg Config, keepNode bool, step func(string)) error {
+	if err := a.mayEnd(cfg); err != nil {
+		return err
+	}
 	step("ending gpulab")
-	if haveSystemd() {
+	if haveSystemd() && (systemd{"/"}).serves(a.configPath) {
 		if err := (systemd{"/"}).remove(ctx); err != nil {
 			return err
 		}
@@ -140,10 +148,10 @@ func endLab(ctx context.Context, a *app, cfg Config, keepNode bool, step func(st
 		return err
 	}
 	// Before what is exported goes.
-	if _, err := hostNFS().Export(ctx, nil); err != nil {
+	if err := endExport(ctx, cfg.DataDir); err != nil {
 		return err
 	}
-	return embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), keepNode, step)
+	return takeOff(ctx, cfg, keepNode, step)
 }
 
 // removeState deletes the data directory, on demand without the homes, or only

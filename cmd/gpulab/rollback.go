@@ -142,6 +142,11 @@ func checkPlan(ctx context.Context, a *app, p upgrade.Plan, f *rollbackFlags) er
 	if err := p.Check(ctx); err != nil {
 		return fail(exitPreflight, "%w; nothing was changed", err)
 	}
+	if cfg, err := loadConfig(a.configPath); err == nil {
+		if err := a.mayEnd(cfg); p.Minor && err != nil {
+			return err
+		}
+	}
 	// That version may not know a key that was written for this one.
 	said, err := exec.CommandContext(ctx, p.Program, "config", "check", "--config", a.configPath).CombinedOutput()
 	if err != nil {
@@ -210,7 +215,7 @@ func changeVersion(ctx context.Context, a *app, out io.Writer, o upgrade.Options
 
 // endKubernetes ends every pod and forgets the cluster. The node keeps its name and its networks.
 func endKubernetes(ctx context.Context, cfg Config, out io.Writer) error {
-	if err := embedk8s.Reset(ctx, cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs), true, func(s string) { fmt.Fprintf(out, "  %s\n", s) }); err != nil {
+	if err := takeOff(ctx, cfg, true, func(s string) { fmt.Fprintf(out, "  %s\n", s) }); err != nil {
 		return err
 	}
 	return embedk8s.ForgetCluster(cfg.DataDir)
@@ -218,7 +223,7 @@ func endKubernetes(ctx context.Context, cfg Config, out io.Writer) error {
 
 // stopService ends gpulab; pods keep running.
 func stopService(ctx context.Context, a *app) error {
-	if haveSystemd() && (systemd{"/"}).known() {
+	if haveSystemd() && (systemd{"/"}).serves(a.configPath) {
 		if err := systemctl(ctx, "stop", serviceUnit); err != nil {
 			return err
 		}
@@ -232,7 +237,7 @@ func startVersion(ctx context.Context, a *app, out io.Writer, o upgrade.Options,
 	if err != nil {
 		return err
 	}
-	if haveSystemd() && (systemd{"/"}).known() {
+	if haveSystemd() && (systemd{"/"}).serves(a.configPath) {
 		if err := systemctl(ctx, "start", serviceUnit); err != nil {
 			return err
 		}

@@ -105,7 +105,7 @@ func TestRollbackWithoutAVersionBefore(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dataDir, "versions/1")); err != nil {
 		t.Fatal(err)
 	}
-	code, _, stderr := gpulab(t, "rollback", "--dry-run", "--config", config)
+	code, _, stderr := gpulab(t, "rollback", "--dry-run", "--config", config, "--socket", filepath.Join(filepath.Dir(config), "none.sock"))
 	if code != exitPreflight || !strings.Contains(stderr, "gpulab 1 was before, but its program is not kept") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
@@ -122,11 +122,11 @@ func TestRollbackToAnotherKubernetes(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(about), thisVersion().Kubernetes, "1.1", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, _, stderr := gpulab(t, "rollback", "--yes", "--config", config)
+	code, _, stderr := gpulab(t, "rollback", "--yes", "--config", config, "--socket", filepath.Join(filepath.Dir(config), "none.sock"))
 	if code != exitPreflight || !strings.Contains(stderr, "--end-notebooks") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
-	code, out, stderr := gpulab(t, "rollback", "--dry-run", "--end-notebooks", "--config", config)
+	code, out, stderr := gpulab(t, "rollback", "--dry-run", "--end-notebooks", "--config", config, "--socket", filepath.Join(filepath.Dir(config), "none.sock"))
 	if code != exitOK || !strings.Contains(out, "all of them end") {
 		t.Errorf("exit code %d\n%s%s", code, out, stderr)
 	}
@@ -155,7 +155,7 @@ func TestVersionSaysWhatIsInUse(t *testing.T) {
 	if code != exitOK || !strings.HasPrefix(out, "gpulab 2\n") || !strings.Contains(out, "runs gpulab 1 since a rollback") {
 		t.Errorf("exit code %d\n%s%s", code, out, stderr)
 	}
-	code, out, stderr = gpulab(t, "rollback", "--dry-run", "--config", config)
+	code, out, stderr = gpulab(t, "rollback", "--dry-run", "--config", config, "--socket", filepath.Join(filepath.Dir(config), "none.sock"))
 	if code != exitOK || !strings.HasPrefix(out, "From gpulab 1 forth again to gpulab 2.\n") {
 		t.Errorf("exit code %d\n%s%s", code, out, stderr)
 	}

@@ -85,13 +85,26 @@ func (s systemd) remove(ctx context.Context) error {
 }
 
 // known tells whether systemd has a unit of gpulab's.
-func (s systemd) known() bool {
-	for _, dir := range []string{ownUnits, packagedUnits} {
-		if _, err := os.Stat(filepath.Join(s.root, dir, serviceUnit)); err == nil {
-			return true
+func (s systemd) known() bool { return s.unitText() != "" }
+
+// serves tells whether systemd's unit runs the lab of that configuration, and not another lab.
+func (s systemd) serves(config string) bool {
+	for line := range strings.Lines(s.unitText()) {
+		if command, ok := strings.CutPrefix(line, "ExecStart="); ok {
+			return samePath(configAmong(strings.Fields(command)), config)
 		}
 	}
 	return false
+}
+
+// unitText is the unit that counts, "" without one.
+func (s systemd) unitText() string {
+	for _, dir := range []string{ownUnits, packagedUnits} {
+		if text, err := os.ReadFile(filepath.Join(s.root, dir, serviceUnit)); err == nil {
+			return string(text)
+		}
+	}
+	return ""
 }
 
 // writeUnits writes the units that start gpulab that way. Those of the package

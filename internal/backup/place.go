@@ -66,7 +66,7 @@ const asideFolder = "before-restore-"
 func SetAside(name string) bool { return strings.HasPrefix(name, asideFolder) }
 
 // stays are the things in a data folder that are the machine's and not the lab's, and stay.
-var stays = []string{"bin", "homes", "folders", "identity.json", "log", "simdriver", "versions", "packages", "models", "lost+found", stageFolder, workFolder}
+var stays = []string{"bin", "homes", "folders", "identity.json", "machine.json", "log", "simdriver", "versions", "packages", "models", "lost+found", stageFolder, workFolder}
 
 // derived are those that gpulab makes anew from the rest: the old cluster goes, so that a new one is made.
 var derived = []string{"k3s", "hub", "hub-routes.json", "features", "kubeconfig", "kubectl-cache", "k3s.yaml", "k3s.pid", "probe.pid",

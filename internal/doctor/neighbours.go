@@ -2,12 +2,67 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 )
 
 // kubelets are programs with a kubelet inside: two on one machine take each
 // other's pods for orphans and end them.
 var kubelets = []string{"k3s", "k3s-server", "k3s-agent", "kubelet", "rke2", "k0s", "microk8s", "kubelite", "minikube"}
+
+// OtherKubernetes finds a Kubernetes that runs on this machine, or has left pods running, and does not belong to the
+// data folder; nil without one. Both use the same folders, interfaces and firewall rules.
+func OtherKubernetes(dataDir string) *Finding { return thisHost().otherKubernetes(dataDir) }
+
+func (h host) otherKubernetes(dataDir string) *Finding {
+	processes, err := h.processes(h.root)
+	if err != nil {
+		return nil
+	}
+	for _, p := range processes {
+		if f := h.anotherKubernetes(p, dataDir); f != nil && f.State == Fail {
+			return f
+		}
+	}
+	return nil
+}
+
+// anotherKubernetes tells of a program that is another Kubernetes, or one of its pods; nil for any other.
+func (h host) anotherKubernetes(p process, dataDir string) *Finding {
+	if p.ours(dataDir) || p.exe == "" && h.isRoot() { // without a program, to root: it is ending
+		return nil
+	}
+	const means = "Two on one machine end each other's containers."
+	name := p.kubelet()
+	switch {
+	case name != "" && p.exe == "" && !h.isRoot():
+		return &Finding{Probe: "neighbours", State: Unseen, Seen: fmt.Sprintf("A Kubernetes runs here, %s (process %d); only root can see whose.", name, p.pid)}
+	case name != "":
+		return &Finding{
+			Probe: "neighbours", State: Fail, Means: means,
+			Seen: fmt.Sprintf("Another Kubernetes runs here: %s (process %d).", name, p.pid),
+			Mend: stopKubernetes(name, h.unitOf(p.pid)) + " Or give gpulab a machine of its own.",
+		}
+	case h.podOf(p):
+		return &Finding{
+			Probe: "neighbours", State: Fail, Means: means,
+			Seen: fmt.Sprintf("Pods of another Kubernetes run here: %s (process %d).", p.exe, p.pid),
+			Mend: "End them with the uninstaller of that Kubernetes, such as `k3s-killall.sh`. Or give gpulab a machine of its own.",
+		}
+	}
+	return nil
+}
+
+// podOf tells whether a program is containerd's shim of a pod, which outlives its Kubernetes.
+func (h host) podOf(p process) bool {
+	if !strings.HasPrefix(p.name, "containerd-shim") {
+		return false
+	}
+	args := strings.Split(h.read("/proc/"+strconv.Itoa(p.pid)+"/cmdline"), "\x00")
+	at := slices.Index(args, "-namespace")
+	return at >= 0 && at+1 < len(args) && args[at+1] == "k8s.io"
+}
 
 // probeNeighbours looks for another Kubernetes, and for Docker, whose firewall
 // rules are known to get in the way.
@@ -17,23 +72,18 @@ func probeNeighbours(h host, opts Options) []Finding {
 		return nil
 	}
 	var findings []Finding
+	pods := false
 	for _, p := range processes {
-		if p.ours(opts.DataDir) || p.exe == "" && h.isRoot() { // without a program, to root: it is ending
-			continue
+		switch f := h.anotherKubernetes(p, opts.DataDir); {
+		case f == nil:
+		case f.State == Unseen:
+			return []Finding{*f}
+		case p.kubelet() == "" && pods: // one of many says enough
+		default:
+			pods = pods || p.kubelet() == ""
+			findings = append(findings, *f)
 		}
-		name := p.kubelet()
-		if name != "" && p.exe == "" && !h.isRoot() {
-			return []Finding{{Probe: "neighbours", State: Unseen, Seen: fmt.Sprintf("A Kubernetes runs here, %s (process %d); only root can see whose.", name, p.pid)}}
-		}
-		if name != "" {
-			findings = append(findings, Finding{
-				Probe: "neighbours", State: Fail,
-				Seen:  fmt.Sprintf("Another Kubernetes runs here: %s (process %d).", name, p.pid),
-				Means: "Two on one machine end each other's containers.",
-				Mend:  stopKubernetes(name, h.unitOf(p.pid)) + " Or give gpulab a machine of its own.",
-			})
-		}
-		if p.name == "dockerd" {
+		if p.name == "dockerd" && !p.ours(opts.DataDir) {
 			findings = append(findings, Finding{
 				Probe: "neighbours", State: Warn,
 				Seen:  fmt.Sprintf("Docker runs here (process %d).", p.pid),

@@ -22,14 +22,26 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// Reset takes k3s and everything it made off this machine: processes, pods,
-// mounts, interfaces, packet filter rules, sets and files. It may be run again
-// after an interruption. Our own data directory is the caller's to delete; with
-// keepNode, k3s goes on from it later as the node that it was, and what somebody
-// has mounted in it, such as a disk for homes, stays. Without, it is unmounted, so
-// that it is not deleted. step is called with what is being removed.
+// Reset takes the k3s of this data folder and everything it made off this machine:
+// processes, pods, mounts, interfaces, packet filter rules, sets and files. Where
+// that k3s has never run here, as with the data folder of a restore, nothing outside
+// the data folder is touched; where the machine has another lab's Kubernetes, Reset
+// refuses (see Made). The caller has made sure that no other Kubernetes runs.
+// It may be run again after an interruption. Our own data directory is the caller's
+// to delete; with keepNode, k3s goes on from it later as the node that it was, and
+// what somebody has mounted in it, such as a disk for homes, stays. Without, it is
+// unmounted, so that it is not deleted. step is called with what is being removed.
 func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool, step func(string)) error {
 	dataDir = resolved(dataDir) // as the kernel names what runs from it and is mounted in it
+	here := ground{"/"}
+	made, err := here.made(dataDir)
+	if err != nil {
+		return err
+	}
+	kept, err := before(dataDir)
+	if err != nil {
+		return err
+	}
 	step("ending k3s")
 	endProcesses(ctx, func(p proc) bool {
 		return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") && p.name() == "k3s"
@@ -37,27 +49,24 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	step("ending pods")
 	// Shims first: a shim would report and clean up what we are about to end.
 	endProcesses(ctx, func(p proc) bool { return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") }, 2*time.Second)
+	if !made {
+		return unmountAll(func(path string) bool { return !keepNode && strings.HasPrefix(path, dataDir+"/") })
+	}
 	killCgroups(ctx, cgroupRoot)
 	stopSlices(ctx)
 	step("removing mounts")
-	err := unmountAll(func(path string) bool { return goes(path, dataDir, keepNode) })
+	err = unmountAll(func(path string) bool { return goes(path, dataDir, keepNode) })
 	err = errors.Join(err, unmountKubelet())
 	step("removing network interfaces and rules")
 	removeNetwork(ctx)
 	step("removing files")
-	dirs := []string{"/run/k3s", "/run/flannel", "/var/lib/cni", "/var/lib/kubelet", "/etc/rancher", "/var/log/pods", "/var/log/containers"}
-	if keepNode {
-		dirs[slices.Index(dirs, "/etc/rancher")] = "/etc/rancher/k3s" // beside it is the node's password
-	}
-	for _, dir := range dirs {
-		err = errors.Join(err, removeContents(dir))
-	}
-	// The socket folder is shared with a containerd of the machine's own.
+	err = errors.Join(err, here.removeShared(kept, keepNode))
 	matches, _ := filepath.Glob("/run/netns/cni-*")
 	for _, m := range matches {
 		err = errors.Join(err, os.Remove(m))
 	}
 	err = errors.Join(err, unshareNetns())
+	// The socket folder is shared with a containerd of the machine's own.
 	if entries, rerr := os.ReadDir("/run/containerd/s"); rerr == nil && !foreignContainerd() {
 		for _, e := range entries {
 			err = errors.Join(err, os.RemoveAll(filepath.Join("/run/containerd/s", e.Name())))
@@ -72,7 +81,10 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 		_ = os.Remove(dir)
 	}
 	removeCgroups(cgroupRoot)
-	return err
+	if err != nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	return here.released(dataDir)
 }
 
 // goes tells whether a mount is to be removed.
@@ -376,15 +388,22 @@ func podLinks(ports string) []string {
 // ourChains are the prefixes of the chains k3s's parts make.
 var ourChains = []string{"KUBE-", "CNI-", "FLANNEL-", "CNI:"}
 
+// podNetwork is the name of the pods' network in the comments of the CNI plugins' rules.
+const podNetwork = `name: \"cbr0\"`
+
 // withoutOurRules drops k3s's chains and rules from the output of
 // iptables-save and says whether there were any.
 func withoutOurRules(saved string) (string, bool) {
 	var out strings.Builder
 	changed := false
+	theirs, ours := cniChains(saved)
 	for line := range strings.Lines(saved) {
 		mine := strings.Contains(line, "flanneld") || strings.Contains(line, "kube-router") || strings.Contains(line, "KUBE-ROUTER")
 		for _, c := range ourChains {
 			mine = mine || strings.Contains(line, " "+c) || strings.HasPrefix(line, ":"+c)
+		}
+		if mine && theirs && strings.Contains(line, "CNI-") {
+			mine = strings.Contains(line, podNetwork) || slices.ContainsFunc(strings.Fields(strings.TrimPrefix(line, ":")), func(word string) bool { return ours[word] })
 		}
 		if mine {
 			changed = true
@@ -393,6 +412,24 @@ func withoutOurRules(saved string) (string, bool) {
 		out.WriteString(line)
 	}
 	return out.String(), changed
+}
+
+// cniChains tells whether others than k3s, such as Podman, have rules of CNI plugins here, and which of the chains are
+// those of our pods.
+func cniChains(saved string) (theirs bool, ours map[string]bool) {
+	ours = map[string]bool{}
+	for line := range strings.Lines(saved) {
+		_, target, jumps := strings.Cut(strings.TrimSpace(line), " -j ")
+		if !jumps || !strings.Contains(line, `name: \"`) {
+			continue
+		}
+		if !strings.Contains(line, podNetwork) {
+			theirs = true
+		} else if strings.HasPrefix(target, "CNI-") {
+			ours[target] = true
+		}
+	}
+	return theirs, ours
 }
 
 // CgroupRoot returns the cgroup-root among kubelet arguments, "" for the top.
