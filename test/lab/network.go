@@ -53,6 +53,16 @@ func (l *Lab) Listen(network, address string) (net.Listener, error) {
 	return listener, err
 }
 
+// ListenPacket is [Lab.Listen] for datagrams.
+func (l *Lab) ListenPacket(network, address string) (net.PacketConn, error) {
+	var conn net.PacketConn
+	err := inNetwork(l.visitor, func() (err error) {
+		conn, err = net.ListenPacket(network, address)
+		return err
+	})
+	return conn, err
+}
+
 // inNetwork calls f with the network of the given process: a socket belongs
 // to the network of the thread that makes it.
 func inNetwork(pid int, f func() error) error {
