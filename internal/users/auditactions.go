@@ -65,6 +65,7 @@ var auditActions = []AuditAction{
 	{"notebook.cancel", "cancelled a waiting notebook"},
 	{"quota.set", "set a quota"},
 	{"quota.unset", "ended a quota"},
+	{"quota.decline", "declined the recommended quotas"},
 	{"quota.grant", "granted more for a while"},
 	{"quota.end-grant", "ended a grant"},
 	{"quota.stop", "stopped what runs beyond a quota"},
