@@ -233,3 +233,16 @@ func TestStrangersAndTheOwnPassword(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Twenty wrong passwords at once from one address keep nobody out elsewhere.
+func TestABurstLocksNobodyOut(t *testing.T) {
+	s, c := newTest(t)
+	create(t, s, "ada", RoleAdmin)
+	for range 25 {
+		_, _ = s.Authenticate(t.Context(), "ada", "a guess", "203.0.113.9")
+	}
+	c.add(time.Second)
+	if _, err := s.Authenticate(t.Context(), "ada", goodPassword, "192.0.2.1"); err != nil {
+		t.Error(err)
+	}
+}
