@@ -7,6 +7,43 @@
   const root = document.documentElement;
   const body = document.body;
 
+  // ---- whose session is this? Cookies know no ports, so a page at another port of this host can set the session's
+  // cookie in some browsers. It cannot read or write what this origin keeps: a key that goes along with every form,
+  // and that a session carries from the sign-in on.
+  const keyName = "gpulab-browser-key";
+  function browserKey() {
+    try {
+      let key = localStorage.getItem(keyName);
+      if (!/^[0-9a-f]{32}$/.test(key)) {
+        key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+        localStorage.setItem(keyName, key);
+      }
+      return key;
+    } catch {
+      return ""; // a browser that keeps nothing
+    }
+  }
+  const fillKey = (form) => {
+    for (const field of form.querySelectorAll('input[name="browser-key"]')) field.value = browserKey();
+  };
+  const foreign = () => {
+    const key = browserKey();
+    return key !== "" && "sessionKey" in body.dataset && body.dataset.sessionKey !== key;
+  };
+  if (foreign()) {
+    body.replaceChildren();
+    location.replace("/other-session");
+    return;
+  }
+  document.addEventListener("submit", (event) => fillKey(event.target), true);
+
+  // A page that only passes on what it was opened with.
+  const passing = document.querySelector("form[data-send]");
+  if (passing) {
+    fillKey(passing);
+    passing.requestSubmit();
+  }
+
   // ---- theme: as the system says, light or dark; the cookie lets the server
   // paint the first frame in the right colours.
   const themes = ["system", "light", "dark"];

@@ -954,7 +954,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
-		SignIn: l.signin, Network: l.networkWay(), Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.scratchBytes())),
+		SignIn: l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.scratchBytes())),
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, NotebookPort: l.origins.Port, Log: slog.Default(),
 	})

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -159,7 +160,7 @@ func TestAccessTokensOpenNoNotebook(t *testing.T) {
 			r.Header.Set("Authorization", "Bearer "+header)
 		}
 		if cookie != "" {
-			r.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: cookie})
+			r.AddCookie(&http.Cookie{Name: cookies.Session, Value: cookie})
 		}
 		return r
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -86,13 +87,13 @@ func connectionsLab(t *testing.T, p *people, who ...users.User) (open map[string
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // servers of this test
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	cookies := map[string]string{}
+	sent := map[string]string{}
 	request := func(handle, url string) *http.Request {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.NewReplacer("LABS", labs.URL, "SITE", site.URL).Replace(url), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Header.Set("Cookie", cookies[handle])
+		r.Header.Set("Cookie", sent[handle])
 		return r
 	}
 	open = map[string]liveConnections{}
@@ -101,7 +102,7 @@ func connectionsLab(t *testing.T, p *people, who ...users.User) (open map[string
 		if err != nil {
 			t.Fatal(err)
 		}
-		cookies[u.Handle] = "__Host-gpulab=" + token
+		sent[u.Handle] = cookies.Session + "=" + token
 		announce := httptest.NewRequest(http.MethodPost, "/api/routes/user/"+u.Handle+"/work",
 			strings.NewReader(`{"target":"http://10.0.0.1:8888","jupyterhub":true,"user":"`+u.Handle+`","server_name":"work"}`))
 		announce.Header.Set("Authorization", "token hub")
@@ -112,7 +113,7 @@ func connectionsLab(t *testing.T, p *people, who ...users.User) (open map[string
 		}
 		address := "wss" + strings.TrimPrefix(labs.URL, "https") + "/user/" + u.Handle + "/work/ws"
 		socket, _, err := websocket.Dial(t.Context(), address, //nolint:bodyclose // Dial leaves none open
-			&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Cookie": {cookies[u.Handle]}, "Origin": {labs.URL}}})
+			&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Cookie": {sent[u.Handle]}, "Origin": {labs.URL}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/supervise"
@@ -267,10 +268,10 @@ func (l *appliance) sessionUser(r *http.Request) (users.User, bool) {
 
 // FromRequest finds the session of a request's cookie.
 func (l *appliance) FromRequest(r *http.Request) (users.Session, bool) {
-	c, err := r.Cookie("__Host-gpulab")
-	if err != nil {
+	c, ok := cookies.FromRequest(r)
+	if !ok {
 		return users.Session{}, false
 	}
-	s, err := l.people.SessionUser(r.Context(), c.Value)
+	s, err := l.people.SessionUser(r.Context(), c.Token)
 	return s, err == nil
 }

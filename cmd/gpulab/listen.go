@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/gpulab/gpulab/internal/cookies"
 )
 
 // formTimeout is for a whole request to arrive: whoever sends one byte a minute
@@ -88,9 +90,10 @@ func (l *appliance) doors() []door {
 // server is for one listener at a door.
 func (d door) server(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
 	srv := &http.Server{
-		Handler: forwarded{d.proxies, d.handler}, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: forwarded{d.proxies, cookies.Limit(d.handler)}, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // mostly browsers that do not trust us yet
 	}
+	cookies.Server(srv)
 	if !d.forwards {
 		// Forms are small. The pages' live streams take this deadline off.
 		srv.ReadTimeout = formTimeout

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/fleet"
@@ -270,7 +271,7 @@ func TestMetricsDoor(t *testing.T) {
 				req.Header.Set("Authorization", c.authorization)
 			}
 			if c.role != "" {
-				req.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: session(t, lab.people, c.role)})
+				req.AddCookie(&http.Cookie{Name: cookies.Session, Value: session(t, lab.people, c.role)})
 			}
 			resp, err := client.Do(req)
 			if err != nil {

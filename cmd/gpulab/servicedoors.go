@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
@@ -159,7 +160,7 @@ func (d *serviceDoors) keep(ctx context.Context) error {
 
 func (d *serviceDoors) server(port int, certs func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *http.Server {
 	srv := d.proxy.Server()
-	srv.Handler = d.proxy.Door(port)
+	srv.Handler = cookies.Limit(d.proxy.Door(port))
 	// HTTP/1.1 only, as on the notebooks' port: WebSockets need it.
 	srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certs, NextProtos: []string{"http/1.1"}}
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/api"
 	"github.com/gpulab/gpulab/internal/api/apitest"
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
@@ -458,7 +459,7 @@ func TestRefusedTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	withCookie := func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: session}) }
+	withCookie := func(r *http.Request) { r.AddCookie(&http.Cookie{Name: cookies.Session, Value: session}) }
 	ask(t, l, "", "GET", "/me", "", withCookie).want(t, http.StatusUnauthorized)
 	ask(t, l, "", "POST", "/notebooks", `{"profile": "cpu"}`, withCookie).want(t, http.StatusUnauthorized)
 	ask(t, l, "gpulab_wrong", "GET", "/me", "", withCookie).want(t, http.StatusUnauthorized)

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -26,7 +27,6 @@ import (
 const (
 	headerTimeout = 15 * time.Second // for a client to send its header
 	idleTimeout   = 3 * time.Minute  // between requests on one connection
-	maxHeader     = 64 << 10         // bytes
 	dialTimeout   = 5 * time.Second
 	copyBuffer    = 32 << 10 // bytes
 )
@@ -153,13 +153,14 @@ func (p *Proxy) Run(ctx context.Context) error {
 // Server returns an http.Server for the notebooks' listener with its limits
 // set: large uploads may take as long as they need, a header may not.
 func (p *Proxy) Server() *http.Server {
-	return &http.Server{
-		Handler:           p,
+	srv := &http.Server{
+		Handler:           cookies.Limit(p),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
+	cookies.Server(srv)
+	return srv
 }
 
 // RoutesAPI is the REST API of configurable-http-proxy, for the hub only. It

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -27,13 +28,13 @@ type sessionsByCookie struct {
 }
 
 func (s *sessionsByCookie) FromRequest(r *http.Request) (users.Session, bool) {
-	c, err := r.Cookie("__Host-gpulab")
-	if err != nil {
+	c, ok := cookies.FromRequest(r)
+	if !ok {
 		return users.Session{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	session, ok := s.known[c.Value]
+	session, ok := s.known[c.Token]
 	return session, ok
 }
 
@@ -177,7 +178,7 @@ func (o *origin) client() *http.Client {
 type change func(*http.Request)
 
 func cookie(value string) change {
-	return func(r *http.Request) { r.Header.Add("Cookie", "__Host-gpulab="+value) }
+	return func(r *http.Request) { r.Header.Add("Cookie", cookies.Session+"="+value) }
 }
 
 func header(name, value string) change {

@@ -24,6 +24,7 @@ import (
 	jose "github.com/go-jose/go-jose/v4"
 	"golang.org/x/oauth2"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -32,7 +33,7 @@ const (
 	labHost     = "lab.example.org"
 	clusterHost = "gpulab.gpulab-system.svc"
 	callback    = "https://" + labHost + ":8443/hub/oauth_callback"
-	cookieName  = "__Host-gpulab"
+	cookieName  = cookies.Session
 )
 
 // lab is a provider behind TLS with real people behind it.

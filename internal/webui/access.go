@@ -11,16 +11,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/users"
 )
-
-// sessionCookie holds the session's token. It is sent to the notebooks' origin
-// too (cookies do not know ports); the proxy there takes it off.
-const sessionCookie = "__Host-gpulab"
-
-// formCookie ties a form to the browser it was shown in while there is no
-// session yet (sign-in, one-time links).
-const formCookie = "__Host-gpulab-form"
 
 // maxForm is the largest form accepted, in bytes.
 const maxForm = 64 << 10
@@ -29,7 +22,11 @@ const maxForm = 64 << 10
 type visitor struct {
 	session  users.Session
 	token    string // the session's token, to end it
+	key      string // of the browser that it was begun in, see [cookies.Credential]
 	signedIn bool
+	// planted says that the request has more than one session's cookie, so that it counts as none: a page at another
+	// port of this host has set one.
+	planted bool
 }
 
 // may reports whether the visitor may do the action to anybody at all, which
@@ -51,18 +48,18 @@ func (v visitor) mayOnOthers(action users.Action) bool {
 
 // visitor finds the session of a request. Every failure means "not signed in".
 func (s *Server) visitor(r *http.Request) visitor {
-	cookie, err := r.Cookie(sessionCookie)
-	if err != nil {
-		return visitor{}
+	cookie, ok := cookies.FromRequest(r)
+	if !ok {
+		return visitor{planted: cookies.Count(r, cookies.Session) > 1}
 	}
-	session, err := s.cfg.Users.SessionUser(r.Context(), cookie.Value)
+	session, err := s.cfg.Users.SessionUser(r.Context(), cookie.Token)
 	if err != nil {
 		if !errors.Is(err, users.ErrSignedOut) && r.Context().Err() == nil {
 			s.cfg.Log.Error("session not read", "error", err)
 		}
 		return visitor{}
 	}
-	return visitor{session: session, token: cookie.Value, signedIn: true}
+	return visitor{session: session, token: cookie.Token, key: cookie.Key, signedIn: true}
 }
 
 // guard lets a request through to the route's handler when the visitor may
@@ -101,7 +98,10 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visit
 		}
 		return errFormUnreadable
 	}
-	return checkFormToken(r, v)
+	if _, proven := sentFromHere(r); rt.leaves && proven && (v.planted || v.signedIn && begunElsewhere(r, v)) {
+		return nil
+	}
+	return checkForm(r, v)
 }
 
 // parseForm reads a form of at most limit bytes. Only a route with a limit of
@@ -118,21 +118,84 @@ func parseForm(w http.ResponseWriter, r *http.Request, limit int64) error {
 	return r.ParseForm()
 }
 
-// checkFormToken compares the token of a form with the one its page was given.
-func checkFormToken(r *http.Request, v visitor) error {
+// sentFromHere reports whether a request that changes something may have been sent by a page of this origin, and
+// whether that is proven. Another port of this host is another origin, whose page may have planted the cookie that a
+// form is compared with. Programs and very old browsers say nothing; they need the form's token.
+func sentFromHere(r *http.Request) (may, proven bool) {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin":
+		return true, true
+	case "none": // somebody typed the address
+		return true, false
+	case "":
+	default:
+		return false, false
+	}
+	from := r.Header.Get("Origin")
+	if from == "" {
+		from = r.Header.Get("Referer")
+	}
+	if from == "" {
+		return true, false
+	}
+	u, err := url.Parse(from)
+	here := err == nil && u.Scheme == "https" && authority(u.Host) == authority(r.Host)
+	return here, here
+}
+
+// authority is a host without the port that browsers leave out.
+func authority(host string) string { return strings.TrimSuffix(strings.ToLower(host), ":443") }
+
+// onlyFromHere refuses what another origin's page makes a browser send, the one of another port of this host included.
+func (s *Server) onlyFromHere(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead, http.MethodOptions:
+		default:
+			if may, _ := sentFromHere(r); !may {
+				s.fail(w, r, s.visitor(r), errOtherSite)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// checkForm compares the token of a form with the one its page was given, and the key of the browser with the one that
+// the session was begun with.
+func checkForm(r *http.Request, v visitor) error {
 	got := r.PostForm.Get("csrf")
 	if v.signedIn {
 		if !v.session.ValidCSRF(got) {
 			return errFormToken
 		}
+		if begunElsewhere(r, v) {
+			return errOtherSession
+		}
 		return nil
 	}
-	cookie, err := r.Cookie(formCookie)
-	if err != nil || cookie.Value == "" || subtle.ConstantTimeCompare([]byte(got), []byte(cookie.Value)) != 1 {
+	// Another port may have planted a second cookie, with which nobody could sign in any more. It does not matter
+	// where the browser itself says that the form is ours.
+	list := cookies.Values(r, cookies.Form)
+	if _, proven := sentFromHere(r); len(list) > 1 && !proven {
 		return errFormToken
 	}
-	return nil
+	for _, token := range list {
+		if token != "" && subtle.ConstantTimeCompare([]byte(got), []byte(token)) == 1 {
+			return nil
+		}
+	}
+	return errFormToken
 }
+
+// begunElsewhere reports whether a form comes from another browser than the one that the session was begun in.
+func begunElsewhere(r *http.Request, v visitor) bool {
+	key := postedKey(r)
+	return key != "" && key != v.key
+}
+
+// postedKey is the key of the browser that a form was sent by: the page's script adds it. It is empty without script.
+func postedKey(r *http.Request) string { return cookies.Key(r.PostForm.Get("browser-key")) }
 
 // formToken returns the token for the forms of a page, and sets the cookie it
 // will be compared with where there is no session.
@@ -144,18 +207,18 @@ func formToken(w http.ResponseWriter, r *http.Request, v visitor) string {
 		return token
 	}
 	token := rand.Text()
-	http.SetCookie(w, &http.Cookie{Name: formCookie, Value: token, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	cookies.Set(w, r, cookies.Form, token)
 	return token
 }
 
 // formCookieOf is the token that a browser without a session was given, "" for
 // none that can be ours.
 func formCookieOf(r *http.Request) string {
-	cookie, err := r.Cookie(formCookie)
-	if err != nil || len(cookie.Value) < 26 || len(cookie.Value) > 64 {
+	value, ok := cookies.One(r, cookies.Form)
+	if !ok || len(value) < 26 || len(value) > 64 {
 		return ""
 	}
-	return cookie.Value
+	return value
 }
 
 // replaceSession starts a session for user in this browser, in place of the one
@@ -170,13 +233,13 @@ func (s *Server) replaceSession(w http.ResponseWriter, r *http.Request, v visito
 	if err != nil {
 		return err
 	}
-	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Value: token, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
-	forgetCookie(w, formCookie)
+	key := postedKey(r)
+	if key == "" && v.signedIn {
+		key = v.key
+	}
+	cookies.Set(w, r, cookies.Session, cookies.Credential{Token: token, Key: key}.String())
+	cookies.Expire(w, r, cookies.Form)
 	return nil
-}
-
-func forgetCookie(w http.ResponseWriter, name string) {
-	http.SetCookie(w, &http.Cookie{Name: name, Path: "/", MaxAge: -1, Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
 }
 
 // localPath returns target when it is a path on this origin, otherwise "/". A

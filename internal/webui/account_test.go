@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -171,20 +172,20 @@ func TestSessionFixation(t *testing.T) {
 		victim := l.client(t, "")
 		page := "/login"
 		if value != "" {
-			victim.http.Jar.SetCookies(nil, []*http.Cookie{{Name: "__Host-gpulab", Value: value}})
+			victim.http.Jar.SetCookies(nil, []*http.Cookie{{Name: cookies.Session, Value: value}})
 		}
 		if value == planted {
 			page = "/" // is signed in as the attacker, and signs in from there
 		}
 		victim.post(page, "/login", url.Values{"handle": {"ben"}, "password": {"ben-password"}}).want(t, http.StatusSeeOther)
 		for _, c := range victim.http.Jar.Cookies(nil) {
-			if c.Name == "__Host-gpulab" && c.Value == value {
+			if c.Name == cookies.Session && c.Value == value {
 				t.Error("the planted session is used")
 			}
 		}
 		victim.get("/account").want(t, http.StatusOK, "Ben Okafor")
 		attacker := l.client(t, "")
-		attacker.http.Jar.SetCookies(nil, []*http.Cookie{{Name: "__Host-gpulab", Value: value}})
+		attacker.http.Jar.SetCookies(nil, []*http.Cookie{{Name: cookies.Session, Value: value}})
 		attacker.get("/account").want(t, http.StatusSeeOther)
 	}
 }

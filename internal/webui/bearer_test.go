@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webui"
@@ -53,7 +54,7 @@ func TestTokensAreNothingOnPages(t *testing.T) {
 		}
 		l.client(t, "ben").do("GET", "/users", nil, bearer(secret)).want(t, http.StatusForbidden)
 		c := l.client(t, "")
-		c.http.Jar.SetCookies(nil, []*http.Cookie{{Name: "__Host-gpulab", Value: secret}})
+		c.http.Jar.SetCookies(nil, []*http.Cookie{{Name: cookies.Session, Value: secret}})
 		c.get("/users").want(t, http.StatusSeeOther)
 	}
 }
@@ -76,7 +77,7 @@ func TestNoTokenInLogs(t *testing.T) {
 		for _, path := range []string{"/status", "/", "/nothing", "/launches/1", "/device?code=" + shown[:9]} {
 			l.client(t, "").do("GET", path, nil, bearer(shown))
 			c := l.client(t, "")
-			c.http.Jar.SetCookies(nil, []*http.Cookie{{Name: "__Host-gpulab", Value: shown}})
+			c.http.Jar.SetCookies(nil, []*http.Cookie{{Name: cookies.Session, Value: shown}})
 			c.get(path)
 		}
 	}

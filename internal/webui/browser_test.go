@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -59,8 +60,18 @@ func browser(t *testing.T) context.Context {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start Chromium (apt-get install chromium): %v", err)
 	}
+	const keep = `try { localStorage.setItem("gpulab-browser-key", "` + browserKey + `") } catch {}`
+	if err := chromedp.Do(ctx, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: keep})
+		return err
+	})); err != nil {
+		t.Fatal(err)
+	}
 	return ctx
 }
+
+// browserKey is what the pages keep in the browsers of these tests, as if somebody had signed in there before.
+const browserKey = "0123456789abcdef0123456789abcdef"
 
 // complaints collects what the browser reports as errors: broken scripts and
 // whatever the Content-Security-Policy refused.
@@ -105,7 +116,7 @@ func cookie(l *lab, token string) chromedp.Action[chromedp.Void] {
 		if _, err := cdp.Call(ctx, target, network.ClearBrowserCookies, cdp.Empty{}); err != nil || token == "" {
 			return err
 		}
-		_, err := cdp.Call(ctx, target, network.SetCookie, network.SetCookieParams{Name: "__Host-gpulab", Value: token,
+		_, err := cdp.Call(ctx, target, network.SetCookie, network.SetCookieParams{Name: cookies.Session, Value: token + "." + browserKey,
 			URL: l.server.URL, Path: "/", Secure: ptr(true), HTTPOnly: ptr(true)})
 		return err
 	})

@@ -2,12 +2,15 @@ package webui_test
 
 import (
 	"context"
+	"html"
 	"io"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/internal/cookies"
 )
 
 // A client is a browser without a screen: it keeps cookies, follows no
@@ -27,7 +30,7 @@ func (l *lab) client(t testing.TB, handle string) *client {
 	copied.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c.http = &copied
 	if handle != "" {
-		c.http.Jar.SetCookies(nil, []*http.Cookie{{Name: "__Host-gpulab", Value: l.session(t, handle)}})
+		c.http.Jar.SetCookies(nil, []*http.Cookie{{Name: cookies.Session, Value: l.session(t, handle)}})
 	}
 	return c
 }
@@ -130,9 +133,31 @@ func (a answer) want(t testing.TB, status int, texts ...string) {
 	}
 }
 
+// comeBack opens the address that a provider sends a browser to, and sends the page on that is there.
+func (c *client) comeBack(address string) answer {
+	c.t.Helper()
+	return c.comeBackAs(address, nil)
+}
+
+func (c *client) comeBackAs(address string, edit func(*http.Request)) answer {
+	c.t.Helper()
+	page := c.do(http.MethodGet, address, nil, edit)
+	if page.status != http.StatusOK {
+		return page
+	}
+	form := url.Values{}
+	for _, field := range returnField.FindAllStringSubmatch(page.body, -1) {
+		form.Add(html.UnescapeString(field[1]), html.UnescapeString(field[2]))
+	}
+	path, _, _ := strings.Cut(address, "?")
+	return c.do(http.MethodPost, path, form, edit)
+}
+
+var returnField = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)"`)
+
 var markup = regexp.MustCompile(`(?s)<head>.*?</head>|<[^>]*>`)
 
 // visible is a page's text, for messages.
-func visible(html string) string {
-	return strings.Join(strings.Fields(markup.ReplaceAllString(html, " ")), " ")
+func visible(page string) string {
+	return strings.Join(strings.Fields(markup.ReplaceAllString(page, " ")), " ")
 }

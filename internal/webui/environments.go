@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/units"
@@ -398,6 +399,13 @@ func (s *Server) importEnvironment(w http.ResponseWriter, r *http.Request, v vis
 		return errFormToken
 	}
 	file, err := parts.NextPart()
+	if err == nil && file.FormName() == "browser-key" {
+		said, unread := io.ReadAll(io.LimitReader(file, 1<<10))
+		if key := cookies.Key(string(said)); unread != nil || key != "" && key != v.key {
+			return errOtherSession
+		}
+		file, err = parts.NextPart()
+	}
 	if err != nil || file.FormName() != "file" || file.FileName() == "" {
 		return s.showEnvironments(w, r, v, http.StatusUnprocessableEntity, environmentsView{Import: "Choose a file first."})
 	}

@@ -46,6 +46,10 @@ type parts func(ctx context.Context, t *tick) ([]part, error)
 // events streams a page's live parts: every part at first, then each part
 // whose content changed, as a partial that htmx swaps in by element ID.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, v visitor) error {
+	// A page shows what belongs to its own session: the browser's may have become another since.
+	if of := r.URL.Query().Get("session"); of != "" && of != v.session.ID {
+		return errSignInFirst
+	}
 	view, err := s.liveView(r, v)
 	if err != nil {
 		return err

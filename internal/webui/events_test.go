@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/api/apitest"
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -100,7 +101,7 @@ func (s *stream) connect(t *testing.T, handle, query string) {
 		t.Fatal(err)
 	}
 	s.request = httptest.NewRequestWithContext(s.ctx, "GET", "https://lab.example/events?"+query, nil)
-	s.request.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: s.token})
+	s.request.AddCookie(&http.Cookie{Name: cookies.Session, Value: s.token})
 	go func() {
 		defer close(s.ended)
 		s.pages.ServeHTTP(s.out, s.request)
@@ -231,7 +232,7 @@ func TestStreamOutlivesTheReadTimeout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: token})
+		request.AddCookie(&http.Cookie{Name: cookies.Session, Value: token})
 		response, err := client.Do(request)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/notebooks"
 )
 
@@ -28,8 +29,8 @@ func host(r *http.Request) (string, bool) {
 	return name, hostPattern.MatchString(name)
 }
 
-// authority is this host at another port, such as lab.example:8443.
-func authority(r *http.Request, port int) (string, bool) {
+// authorityAt is this host at another port, such as lab.example:8443.
+func authorityAt(r *http.Request, port int) (string, bool) {
 	name, ok := host(r)
 	if !ok {
 		return "", false
@@ -54,6 +55,7 @@ func (s *Server) headers(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
 		h.Set("Cache-Control", "no-store")
+		cookies.ExpireFormer(w, r)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -371,7 +371,7 @@ func (s *Server) profileTitle(slug string) string {
 // notebookURL is where JupyterLab of a launch is, on the notebooks' origin.
 func (s *Server) notebookURL(r *http.Request, l *notebooks.Launch) string {
 	port := s.notebookPort(r, l.UserID)
-	hub, ok := authority(r, port)
+	hub, ok := authorityAt(r, port)
 	if !ok || port == 0 {
 		return ""
 	}

@@ -3,6 +3,7 @@ package webui
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,6 +44,7 @@ type outsideAccounts interface {
 type newcomer struct {
 	needed users.HandleNeeded
 	next   string
+	key    string // of the browser, as in its form
 }
 
 // newcomerTTL is how long somebody may think about their name.
@@ -147,7 +149,7 @@ func (s *Server) sendTo(w http.ResponseWriter, r *http.Request, v visitor, provi
 			text:     s.providerTitle(provider) + " sends nobody back to the name that you came by. Nothing was changed.",
 			linkText: "Go on at " + strings.TrimPrefix(home, "https://"), link: home + "/login"}
 	}
-	about.Browser, about.Remote, about.Home = browserKey(r, v), remote(r), home
+	about.Browser, about.Remote, about.Home = flowKey(r, v), remote(r), home
 	if about.Browser == "" {
 		return errFormToken
 	}
@@ -161,7 +163,42 @@ func (s *Server) sendTo(w http.ResponseWriter, r *http.Request, v visitor, provi
 	return nil
 }
 
-// finishSignIn is where a provider sends the browser back to.
+// flowKey ties a sign-in at a provider to one browser: by a cookie, and by the key that a page of another port cannot
+// have sent. It is for forms alone.
+func flowKey(r *http.Request, v visitor) string {
+	key := browserKey(r, v)
+	if key == "" {
+		return ""
+	}
+	return key + " " + postedKey(r)
+}
+
+// A returnView is what a provider's answer says, as the fields of a form.
+type returnView struct {
+	Action string
+	Fields [][2]string
+}
+
+// returnPage is where a provider sends the browser back to. Anybody can make a browser open this address, with an
+// answer that was meant for somebody else, and in some browsers another port can plant the cookie of the one that
+// began it. So nothing is done yet: the page sends itself on, with the key of the browser.
+func (s *Server) returnPage(w http.ResponseWriter, r *http.Request, v visitor) error {
+	if s.cfg.SignIn == nil {
+		return errNoPage
+	}
+	view := returnView{Action: r.URL.EscapedPath()}
+	for name, values := range r.URL.Query() {
+		for _, value := range values {
+			if name != "csrf" && name != "browser-key" {
+				view.Fields = append(view.Fields, [2]string{name, value})
+			}
+		}
+	}
+	s.render(w, r, http.StatusOK, returnPage(s.page(w, r, v, "Signing in", ""), view))
+	return nil
+}
+
+// finishSignIn takes what a provider has sent the browser back with.
 func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request, v visitor) error {
 	if s.cfg.SignIn == nil {
 		return errNoPage
@@ -171,7 +208,10 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request, v visitor)
 	if err != nil {
 		return outsideProblem(err)
 	}
-	flow, outside, err := s.cfg.SignIn.Finish(r.Context(), provider, browserKey(r, v), r.URL.Query())
+	answer := maps.Clone(r.PostForm)
+	delete(answer, "csrf")
+	delete(answer, "browser-key")
+	flow, outside, err := s.cfg.SignIn.Finish(r.Context(), provider, flowKey(r, v), answer)
 	done(errors.Is(err, signin.ErrExpired) || errors.Is(err, signin.ErrInvalid))
 	switch {
 	case errors.Is(err, signin.ErrExpired):
@@ -249,7 +289,7 @@ func outsideProblem(err error) error {
 
 // chooseFirst sends somebody new to the page on which they choose a sign-in name. Who they are stays here.
 func (s *Server) chooseFirst(r *http.Request, v visitor, needed *users.HandleNeeded, next string) error {
-	key := s.newcomers.Put(newcomer{*needed, next}, browserKey(r, v), remote(r))
+	key := s.newcomers.Put(newcomer{*needed, next, postedKey(r)}, browserKey(r, v), remote(r))
 	return seeOther("/handle/choose?key=" + url.QueryEscape(key))
 }
 
@@ -281,7 +321,7 @@ func (s *Server) showChoose(w http.ResponseWriter, r *http.Request, v visitor, s
 func (s *Server) choose(w http.ResponseWriter, r *http.Request, v visitor) error {
 	view := chooseView{Key: r.PostForm.Get("key"), Handle: strings.TrimSpace(r.PostForm.Get("handle"))}
 	who, ok := s.newcomers.Look(view.Key, browserKey(r, v))
-	if !ok {
+	if !ok || who.key != postedKey(r) {
 		return errNoNewcomer
 	}
 	user, err := s.cfg.Users.JoinOutside(r.Context(), who.needed.Outside, view.Handle, remote(r))

@@ -77,7 +77,7 @@ func TestSignInWithAProvider(t *testing.T) {
 	c.get("/login?next=/gpus").want(t, http.StatusOK, "Sign in with Example University", "Or with name and password")
 	planted := c.http.Jar.Cookies(nil)
 	back := l.uni.SignIn(t, c.begin(t, "/gpus"), "zoe", "zoe's")
-	got := c.get(callback(back))
+	got := c.comeBack(callback(back))
 	got.want(t, http.StatusSeeOther)
 	if to := got.header.Get("Location"); to != "/gpus" {
 		t.Errorf("goes on to %q", to)
@@ -90,10 +90,10 @@ func TestSignInWithAProvider(t *testing.T) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	// The same answer once more, here and in another browser, is worth nothing.
-	c.get(callback(back)).want(t, http.StatusForbidden, "This sign-in cannot go on")
+	c.comeBack(callback(back)).want(t, http.StatusForbidden, "This sign-in cannot go on")
 	other := l.client(t, "")
 	other.get("/login")
-	other.get(callback(back)).want(t, http.StatusForbidden, "begun in another browser")
+	other.comeBack(callback(back)).want(t, http.StatusForbidden, "begun in another browser")
 	other.get("/account").want(t, http.StatusSeeOther)
 	// What a browser had before it signed in is worth nothing either.
 	stale := l.client(t, "")
@@ -112,7 +112,7 @@ func TestSignInLeadsNowhereElse(t *testing.T) {
 	l := newCampus(t, nil)
 	for _, next := range []string{"https://evil.example/", "//evil.example", `/\evil.example`, "javascript:alert(1)", "/login"} {
 		c := l.client(t, "")
-		got := c.get(callback(l.uni.SignIn(t, c.begin(t, next), "zoe", "zoe's")))
+		got := c.comeBack(callback(l.uni.SignIn(t, c.begin(t, next), "zoe", "zoe's")))
 		if to := got.header.Get("Location"); got.status != http.StatusSeeOther || to != "/" {
 			t.Errorf("%q leads to %d %q", next, got.status, to)
 		}
@@ -126,18 +126,18 @@ func TestLuredIntoAnothersSignIn(t *testing.T) {
 	lure := callback(l.uni.SignIn(t, attacker.begin(t, "/"), "zoe", "zoe's"))
 	victim, stranger := l.client(t, "ben"), l.client(t, "")
 	stranger.get("/login")
-	victim.get(lure).want(t, http.StatusForbidden, "begun in another browser")
-	stranger.get(lure).want(t, http.StatusForbidden)
+	victim.comeBack(lure).want(t, http.StatusForbidden, "begun in another browser")
+	stranger.comeBack(lure).want(t, http.StatusForbidden)
 	victim.get("/account").want(t, http.StatusOK, "Ben Okafor", "not linked")
 	stranger.get("/account").want(t, http.StatusSeeOther)
 	// The attacker's own account, to be linked to the victim's.
 	zoe := l.client(t, "")
-	zoe.get(callback(l.uni.SignIn(t, zoe.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
+	zoe.comeBack(callback(l.uni.SignIn(t, zoe.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
 	l.users.exec(t, "DELETE FROM identities")
 	got := zoe.post("/account/identities/uni", "/account/identities/uni/link", nil)
 	got.want(t, http.StatusOK, "Going on")
 	lure = callback(l.uni.SignIn(t, strings.TrimPrefix(got.header.Get("Refresh"), "0; url="), "zoe", "zoe's"))
-	victim.get(lure).want(t, http.StatusForbidden, "begun in another browser")
+	victim.comeBack(lure).want(t, http.StatusForbidden, "begun in another browser")
 	if n := l.users.count(t, "identities"); n != 0 {
 		t.Errorf("%d accounts were linked", n)
 	}
@@ -158,7 +158,7 @@ func TestLinkAnOutsideAccount(t *testing.T) {
 	link := func(c *client, password, name string) answer {
 		got := c.post("/account/identities/uni", "/account/identities/uni/link", url.Values{"old": {password}})
 		got.want(t, http.StatusOK, "Going on")
-		return c.get(callback(l.uni.SignIn(t, strings.TrimPrefix(got.header.Get("Refresh"), "0; url="), name, name+"'s")))
+		return c.comeBack(callback(l.uni.SignIn(t, strings.TrimPrefix(got.header.Get("Refresh"), "0; url="), name, name+"'s")))
 	}
 	got := link(ben, "ben-password", "ada")
 	got.want(t, http.StatusSeeOther)
@@ -168,14 +168,14 @@ func TestLinkAnOutsideAccount(t *testing.T) {
 	link(lea, "lea-password", "eve").want(t, http.StatusForbidden, "is not in a group that may use this lab. Ask the service desk.")
 	// Ben's role was given by hand, so the rules of the linked account leave it.
 	c := l.client(t, "")
-	c.get(callback(l.uni.SignIn(t, c.begin(t, "/"), "ada", "ada's"))).want(t, http.StatusSeeOther)
+	c.comeBack(callback(l.uni.SignIn(t, c.begin(t, "/"), "ada", "ada's"))).want(t, http.StatusSeeOther)
 	c.get("/").want(t, http.StatusOK, "Ben Okafor")
 	c.get("/users").want(t, http.StatusForbidden)
 	admin := l.client(t, "ada")
 	admin.get("/users/ben").want(t, http.StatusOK, "The role was given by hand")
 	admin.post("/users/ben", "/users/ben/role-by-rules", nil).want(t, http.StatusSeeOther)
 	c = l.client(t, "")
-	c.get(callback(l.uni.SignIn(t, c.begin(t, "/"), "ada", "ada's"))).want(t, http.StatusSeeOther)
+	c.comeBack(callback(l.uni.SignIn(t, c.begin(t, "/"), "ada", "ada's"))).want(t, http.StatusSeeOther)
 	c.get("/users").want(t, http.StatusOK)
 	if u, err := l.users.ByHandle(t.Context(), "ben"); err != nil || u.Role != users.RoleAdmin {
 		t.Errorf("%+v, %v", u, err)
@@ -202,7 +202,7 @@ func TestLinkAnOutsideAccount(t *testing.T) {
 func TestLastWayIn(t *testing.T) {
 	l := newCampus(t, nil)
 	c := l.client(t, "")
-	c.get(callback(l.uni.SignIn(t, c.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
+	c.comeBack(callback(l.uni.SignIn(t, c.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
 	c.post("/account/identities/uni", "/account/identities/1/unlink", nil).want(t, http.StatusConflict, "only way to sign in")
 	l.users.exec(t, "UPDATE sessions SET created_at = ?", time.Now().Add(-time.Hour).UnixMilli())
 	l.users.exec(t, "UPDATE users SET name = name") // nothing; the next line drops what is kept of sessions
@@ -221,7 +221,7 @@ func TestLastWayIn(t *testing.T) {
 func TestChooseASignInName(t *testing.T) {
 	l := newCampus(t, nil)
 	c := l.client(t, "")
-	got := c.get(callback(l.uni.SignIn(t, c.begin(t, "/gpus"), "ada", "ada's")))
+	got := c.comeBack(callback(l.uni.SignIn(t, c.begin(t, "/gpus"), "ada", "ada's")))
 	got.want(t, http.StatusSeeOther)
 	page := got.header.Get("Location")
 	if !strings.HasPrefix(page, "/handle/choose?key=") {
@@ -246,7 +246,7 @@ func TestChooseASignInName(t *testing.T) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	again := l.client(t, "")
-	again.get(callback(l.uni.SignIn(t, again.begin(t, "/"), "ada", "ada's"))).want(t, http.StatusSeeOther)
+	again.comeBack(callback(l.uni.SignIn(t, again.begin(t, "/"), "ada", "ada's"))).want(t, http.StatusSeeOther)
 	if n := l.users.count(t, "users"); n != 5 {
 		t.Errorf("%d accounts", n)
 	}
@@ -255,16 +255,16 @@ func TestChooseASignInName(t *testing.T) {
 func TestNotAdmitted(t *testing.T) {
 	l := newCampus(t, func(c *signin.Config) { c.NoMatch = "suspend" })
 	c := l.client(t, "")
-	c.get(callback(l.uni.SignIn(t, c.begin(t, "/"), "eve", "eve's"))).want(t, http.StatusForbidden,
+	c.comeBack(callback(l.uni.SignIn(t, c.begin(t, "/"), "eve", "eve's"))).want(t, http.StatusForbidden,
 		"Your account at Example University is not in a group that may use this lab. Ask the service desk.")
 	c.get("/account").want(t, http.StatusSeeOther)
 	c = l.client(t, "")
-	c.get(callback(l.uni.SignIn(t, c.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
+	c.comeBack(callback(l.uni.SignIn(t, c.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
 	// The rules change: zoe is out at her next sign-in, and signed out where she was signed in.
 	l.cfg.Rules = l.cfg.Rules[1:]
 	l.use(t, l.cfg)
 	again := l.client(t, "")
-	again.get(callback(l.uni.SignIn(t, again.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusForbidden, "not in a group")
+	again.comeBack(callback(l.uni.SignIn(t, again.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusForbidden, "not in a group")
 	c.get("/account").want(t, http.StatusSeeOther)
 	if u, err := l.users.ByHandle(t.Context(), "zoe"); err != nil || !u.Suspended {
 		t.Errorf("%+v, %v", u, err)
@@ -275,24 +275,24 @@ func TestNotAdmitted(t *testing.T) {
 	l.cfg.Rules, l.cfg.NoMatch, l.cfg.Accounts = nil, "", "existing"
 	l.use(t, l.cfg)
 	again = l.client(t, "")
-	again.get(callback(l.uni.SignIn(t, again.begin(t, "/"), "eve", "eve's"))).want(t, http.StatusForbidden, "belongs to no account of this lab yet")
+	again.comeBack(callback(l.uni.SignIn(t, again.begin(t, "/"), "eve", "eve's"))).want(t, http.StatusForbidden, "belongs to no account of this lab yet")
 }
 
 // A role that the provider's groups give is the one at once, also where somebody is signed in already.
 func TestRoleChangesAtOnce(t *testing.T) {
 	l := newCampus(t, nil)
 	c := l.client(t, "")
-	c.get(callback(l.uni.SignIn(t, c.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
+	c.comeBack(callback(l.uni.SignIn(t, c.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
 	l.cfg.Rules[0].Role = users.RoleAdmin
 	l.use(t, l.cfg)
 	second := l.client(t, "")
-	second.get(callback(l.uni.SignIn(t, second.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
+	second.comeBack(callback(l.uni.SignIn(t, second.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
 	second.get("/users").want(t, http.StatusOK)
 	c.get("/users").want(t, http.StatusSeeOther)
 	l.cfg.Rules[0].Role = users.RoleGuest
 	l.use(t, l.cfg)
 	third := l.client(t, "")
-	third.get(callback(l.uni.SignIn(t, third.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
+	third.comeBack(callback(l.uni.SignIn(t, third.begin(t, "/"), "zoe", "zoe's"))).want(t, http.StatusSeeOther)
 	third.get("/users").want(t, http.StatusForbidden)
 	second.get("/users").want(t, http.StatusSeeOther)
 }
@@ -346,7 +346,7 @@ func TestAnotherNameThatAProviderKnows(t *testing.T) {
 	if got := "https://" + back.Host; got != l.elsewhere() {
 		t.Errorf("sent back to %s", got)
 	}
-	got := c.do("GET", callback(back), nil, here)
+	got := c.comeBackAs(callback(back), here)
 	if got.want(t, http.StatusSeeOther); got.header.Get("Location") != "/gpus" {
 		t.Errorf("goes on to %q", got.header.Get("Location"))
 	}

@@ -67,13 +67,16 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 	}
 	if live != "" {
 		p.Live = "/events?" + live
+		if v.signedIn {
+			p.Live += "&session=" + v.session.ID
+		}
 	}
 	p.Moved, p.Others = s.elsewhere(r)
 	p.SignUp = s.cfg.SignUp
 	if v.signedIn {
 		p.Waiting = s.waiting(r, v)
 		p.HubPort = s.notebookPort(r, v.session.User.ID)
-		if hub, ok := authority(r, p.HubPort); ok && p.HubPort != 0 {
+		if hub, ok := authorityAt(r, p.HubPort); ok && p.HubPort != 0 {
 			w.Header().Set("Content-Security-Policy", contentPolicy(hub))
 		}
 		p.Nav = navFor(v)

@@ -45,6 +45,8 @@ var (
 		text: "It was open for too long, or was not sent from a page of this lab. Nothing was changed; open the page again and send the form once more.", linkText: "Go to the home page", link: "/"}
 	errOtherSite = &problem{status: http.StatusForbidden, title: "This form came from another site",
 		text: "For your safety nothing was changed. Open the lab's own page and do it there.", linkText: "Go to the home page", link: "/"}
+	errOtherSession = &problem{status: http.StatusForbidden, title: "This session was not started in this browser",
+		text: "Another page in this browser has set this lab’s session cookie. Nothing was changed. Sign out, and sign in again.", linkText: "Go to the home page", link: "/"}
 	errFormTooLarge = &problem{status: http.StatusRequestEntityTooLarge, title: "This form is too large",
 		text: "Nothing was changed. Send it again with less text.", linkText: "Go to the home page", link: "/"}
 	errFormUnreadable = &problem{status: http.StatusBadRequest, title: "This form could not be read",

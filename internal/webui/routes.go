@@ -29,6 +29,9 @@ type route struct {
 	// maxForm is the largest form taken, in bytes; 0 means the usual maxForm.
 	// Such a form may carry a file.
 	maxForm int64
+	// leaves is true for signing out of a session that was planted in this browser. The cookie has become another one
+	// since the page was shown, so the form's token does not fit; the browser itself proves that the form is ours.
+	leaves bool
 	// streams is true where the handler reads the body itself as it comes,
 	// because no memory would hold it, and checks the form's token first of all.
 	streams bool
@@ -40,14 +43,16 @@ func (s *Server) table() []route {
 	return []route{
 		{method: "GET", path: "/login", need: public, handler: s.loginPage},
 		{method: "POST", path: "/login", need: public, handler: s.login},
-		{method: "POST", path: "/logout", need: public, handler: s.logout},
+		{method: "POST", path: "/logout", need: public, handler: s.logout, leaves: true},
+		{method: "GET", path: "/other-session", need: public, handler: s.otherSessionPage},
 		{method: "GET", path: "/setup", need: public, handler: s.linkPage},
 		{method: "POST", path: "/setup", need: public, handler: s.redeemLink},
 		{method: "GET", path: "/welcome", need: public, handler: s.linkPage},
 		{method: "POST", path: "/welcome", need: public, handler: s.redeemLink},
 		{method: "GET", path: "/handle/check", need: public, handler: s.checkHandle, script: true},
 		{method: "POST", path: "/signin/{provider}", need: public, handler: s.beginSignIn},
-		{method: "GET", path: "/signin/{provider}/callback", need: public, handler: s.finishSignIn},
+		{method: "GET", path: "/signin/{provider}/callback", need: public, handler: s.returnPage},
+		{method: "POST", path: "/signin/{provider}/callback", need: public, handler: s.finishSignIn},
 		{method: "GET", path: "/handle/choose", need: public, handler: s.choosePage},
 		{method: "POST", path: "/handle/choose", need: public, handler: s.choose},
 		{method: "GET", path: "/join", need: public, handler: s.joinPage},
@@ -214,11 +219,7 @@ func (s *Server) routes() http.Handler {
 		return errNoPage
 	}}))
 
-	sameOrigin := http.NewCrossOriginProtection()
-	sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, s.visitor(r), errOtherSite)
-	}))
-	return s.recover(s.headers(sameOrigin.Handler(mux)))
+	return s.recover(s.headers(s.onlyFromHere(mux)))
 }
 
 // wrongMethod answers a known path that was asked with another method.

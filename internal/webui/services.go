@@ -135,7 +135,7 @@ func shareWords(share notebooks.Share) string {
 func (s *Server) serviceRow(r *http.Request, v visitor, l *notebooks.Launch, machines []machineView) serviceRow {
 	row := serviceRow{ID: strconv.FormatInt(l.ID, 10), Title: l.Title, Owner: l.Handle, Reason: l.Reason, Share: shareWords(l.Service.Share), GPU: gpuNames(l, machines), Simulated: simulated(l, machines)}
 	row.State, row.Tone = serviceStateWords(l)
-	if hub, ok := authority(r, s.cfg.HubPort); ok && l.Active() {
+	if hub, ok := authorityAt(r, s.cfg.HubPort); ok && l.Active() {
 		row.Address = "https://" + hub + l.URL
 	}
 	if now := s.now(); l.Active() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/webui"
 )
@@ -26,8 +27,13 @@ func TestSignIn(t *testing.T) {
 	if to := got.header.Get("Location"); to != "/gpus?x=1" {
 		t.Errorf("sent to %q", to)
 	}
-	set := got.header.Get("Set-Cookie")
-	for _, part := range []string{"__Host-gpulab=", "Secure", "HttpOnly", "SameSite=Lax", "Path=/"} {
+	var set string
+	for _, line := range got.header["Set-Cookie"] {
+		if strings.HasPrefix(line, cookies.Session+"=") && !strings.Contains(line, "Max-Age=0") {
+			set = line
+		}
+	}
+	for _, part := range []string{cookies.Session + "=", "Secure", "HttpOnly", "SameSite=Lax", "Path=/"} {
 		if !strings.Contains(set, part) {
 			t.Errorf("cookie lacks %s: %s", part, set)
 		}

@@ -180,6 +180,8 @@ type Config struct {
 	Elsewhere func(host string) (moved string, others []string)
 	// SignIn is the outside identity providers; nil for none.
 	SignIn SignIn
+	// SeenBy are the services, by launch, that a session has looked at, to say which tabs to close; nil knows none.
+	SeenBy func(sessionID string) []int64
 	// Network lets people sign in as who they are in the network that they come over; nil for nobody.
 	Network *Network
 	// Tailnet brings the lab into a tailnet; nil has no page about it.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/test/bench/part"
 )
 
@@ -122,7 +123,7 @@ func (p *page) follow(ctx context.Context, client *http.Client, address string, 
 	if err != nil {
 		return err
 	}
-	request.AddCookie(&http.Cookie{Name: "__Host-gpulab", Value: p.cookie})
+	request.AddCookie(&http.Cookie{Name: cookies.Session, Value: p.cookie})
 	response, err := client.Do(request)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
@@ -134,11 +135,11 @@ func (portsByID) Owner(port int) (int64, bool)                    { return int64
 type realSessions struct{ people *users.Service }
 
 func (s realSessions) FromRequest(r *http.Request) (users.Session, bool) {
-	c, err := r.Cookie("__Host-gpulab")
-	if err != nil {
+	c, ok := cookies.FromRequest(r)
+	if !ok {
 		return users.Session{}, false
 	}
-	session, err := s.people.SessionUser(r.Context(), c.Value)
+	session, err := s.people.SessionUser(r.Context(), c.Token)
 	return session, err == nil
 }
 
@@ -290,7 +291,7 @@ func getOnce(conn net.Conn, in *bufio.Reader, cfg partConfig, route int) error {
 func request(cfg partConfig, route int, path, more string) []byte {
 	return fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36\r\n"+
 		"Accept-Language: en\r\nReferer: https://%s%s/lab\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Site: same-origin\r\n"+
-		"Cookie: __Host-gpulab=%s; _xsrf=2|abcdef01|0123456789abcdef; jupyterhub-user-student=2|1:0|10:1700000000|abcdef\r\n%s\r\n",
+		"Cookie: "+cookies.Session+"=%s; _xsrf=2|abcdef01|0123456789abcdef; jupyterhub-user-student=2|1:0|10:1700000000|abcdef\r\n%s\r\n",
 		routePath(route), path, cfg.Address, cfg.Address, routePath(route), cfg.Cookies[route], more)
 }
 
