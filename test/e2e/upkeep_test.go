@@ -164,7 +164,7 @@ func testAnotherAddress(t *testing.T, a *appliance) {
 	t.Logf("the node has it after %s", time.Since(began).Round(100*time.Millisecond))
 	a.waitReady(t)
 	a.eventually(t, "the cluster asks the new network's name server", func() bool {
-		return strings.Contains(a.Gpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}").Stdout, "forward . "+otherResolver+"\n")
+		return strings.Contains(a.Gpulab(a.ctx, "kubectl", "-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}").Stdout, "forward . "+otherResolver+" {\n")
 	})
 	if now := dns(); now != resolver {
 		t.Errorf("the cluster's name server was %s and is %s", resolver, now)
