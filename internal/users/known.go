@@ -64,11 +64,23 @@ func (s *Service) KnownBrowser(ctx context.Context, userID int64, name, before s
 	return strings.Join(entries[:min(len(entries), knownMost)], "~"), nil
 }
 
-// knownAs is the name of a browser's counter for a sign-in name; empty where nobody has signed in there with it.
+// knownAs is the name of a browser's counter for a sign-in name; empty where nobody has signed in there with it. Somebody
+// of a directory who signs in with a name that is another's handle here has none: it would count tries at that account.
 func (s *Service) knownAs(ctx context.Context, name, value string) (string, error) {
 	for _, e := range knownEntries(value) {
-		if _, counter, err := s.knownEntry(ctx, name, e); counter != "" || err != nil {
-			return counter, err
+		user, counter, err := s.knownEntry(ctx, name, e)
+		if err != nil {
+			return "", err
+		}
+		if counter == "" {
+			continue
+		}
+		row, err := s.oneRow(ctx, s.db, "handle = ?", name)
+		switch {
+		case errors.Is(err, ErrNotFound), err == nil && row.ID == user:
+			return counter, nil
+		case err != nil:
+			return "", err
 		}
 	}
 	return "", nil

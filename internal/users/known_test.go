@@ -246,3 +246,33 @@ func TestABurstLocksNobodyOut(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Somebody of a directory may be called what another is called here. Signing in with that name makes them no counters for
+// the other's password, of which they could have as many as they sign in with new browsers.
+func TestKnownBrowserOfANamesake(t *testing.T) {
+	s, c := newTest(t)
+	create(t, s, "ada", RoleAdmin)
+	s.UseDirectories(&book{people: map[string]string{"ada": "another ada's"}})
+	o := theirs("ada")
+	o.Provider, o.Realm = "directory", "ldap:ou=people"
+	namesake, err := s.JoinOutside(t.Context(), o, "ada-2", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	for range 60 {
+		if u, err := s.Authenticate(t.Context(), "ada", "another ada's", "203.0.113.9"); err == nil && u != namesake {
+			t.Fatalf("%+v", u)
+		}
+		browser := remember(t, s, namesake, "ada", "")
+		for range 4 {
+			if _, err := s.AuthenticateIn(t.Context(), "ada", "a guess", "203.0.113.9", browser); errors.Is(err, ErrBadCredentials) {
+				looked++
+			}
+		}
+		c.add(time.Second)
+	}
+	if looked > 20 {
+		t.Errorf("%d passwords of another account were looked at in a minute", looked)
+	}
+}

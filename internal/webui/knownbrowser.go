@@ -31,6 +31,13 @@ func (s *Server) rememberBrowser(w http.ResponseWriter, r *http.Request, user us
 		}
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: knownCookie, Value: value, Path: "/", MaxAge: int(knownFor / time.Second),
-		Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	cookie := http.Cookie{Name: knownCookie, Value: value, Path: "/", MaxAge: int(knownFor / time.Second),
+		Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode}
+	if len(r.CookiesNamed(knownCookie)) > 1 {
+		// A page at another port has set the twin, which browsers keep apart from ours. It would stay for ever.
+		twin := cookie
+		twin.Value, twin.MaxAge, twin.Partitioned = "", -1, true
+		http.SetCookie(w, &twin)
+	}
+	http.SetCookie(w, &cookie)
 }

@@ -216,4 +216,21 @@ func TestKnownBrowser(t *testing.T) {
 		t.Errorf("of two cookies %q is taken", got)
 	}
 	owner.post("/login", "/login", right).want(t, http.StatusSeeOther)
+	owner.post("/", "/logout", nil).want(t, http.StatusSeeOther)
+	// The next sign-in takes the twin away: it would make the browser a new one for ever.
+	token := owner.token("/login")
+	got = owner.do(http.MethodPost, "/login", url.Values{"handle": {"ada"}, "password": {"ada-password"}, "csrf": {token}}, func(r *http.Request) {
+		r.Header.Set("Cookie", name+"=planted")
+	})
+	got.want(t, http.StatusSeeOther)
+	var gone, anew bool
+	for _, c := range got.header.Values("Set-Cookie") {
+		if strings.HasPrefix(c, name+"=") {
+			twin := strings.Contains(c, "Partitioned")
+			gone, anew = gone || twin && strings.Contains(c, "Max-Age=0"), anew || !twin && strings.Contains(c, "Max-Age=34560000")
+		}
+	}
+	if !gone || !anew {
+		t.Errorf("after a twin: %q", got.header.Values("Set-Cookie"))
+	}
 }
