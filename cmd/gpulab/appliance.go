@@ -941,6 +941,18 @@ func (l *appliance) apiProviders() []api.Provider {
 	return list
 }
 
+// routes are all that answers on the port of the pages, under the lab's own names alone.
+func (l *appliance) routes(below map[string]http.Handler) (http.Handler, error) {
+	mux := http.NewServeMux()
+	for path, handler := range below {
+		mux.Handle(path, handler)
+	}
+	if err := l.metricsRoutes(mux); err != nil {
+		return nil, err
+	}
+	return l.byName(mux), nil
+}
+
 // openPages puts the real pages in the place of the "starting" page.
 func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *attached) error {
 	lend := func(ctx context.Context, uuid string, anyway bool) error {
@@ -977,18 +989,14 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	if err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	mux.Handle(api.Prefix+"/", l.byName(programs))
-	mux.Handle("/oidc/", provider)
-	mux.Handle("/hub-proxy/", parts.proxy.RoutesAPI())
-	if err := l.metricsRoutes(mux); err != nil {
+	all, err := l.routes(map[string]http.Handler{
+		api.Prefix + "/": programs, "/oidc/": provider, "/hub-proxy/": parts.proxy.RoutesAPI(),
+		"/user/": parts.proxy, "/service/": parts.proxy, "/": pages,
+	})
+	if err != nil {
 		return err
 	}
-	for _, path := range []string{"/user/", "/service/"} {
-		mux.Handle(path, parts.proxy)
-	}
-	mux.Handle("/", l.byName(pages))
-	l.pages.set(mux)
+	l.pages.set(all)
 	g.Go(func() error { return pages.Run(ctx) })
 	return nil
 }

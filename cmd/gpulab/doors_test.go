@@ -97,6 +97,38 @@ func TestUnencryptedOverTailnet(t *testing.T) {
 	}
 }
 
+// TestEveryRouteByName: nothing on the port of the pages answers under a name that is not the lab's, nor leads there.
+func TestEveryRouteByName(t *testing.T) {
+	l := namedLab(t, 443, "lab.example.org")
+	l.cfg.DataDir = t.TempDir()
+	leads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://"+r.Host+":8443/", http.StatusFound)
+	})
+	for _, metrics := range []bool{true, false} {
+		l.cfg.Metrics.Enabled = &metrics
+		door, err := l.routes(map[string]http.Handler{"/api/v1/": leads, "/oidc/": leads, "/hub-proxy/": leads, "/user/": leads, "/service/": leads, "/": leads})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{
+			"/", "/login", "/service/ada/board/", "/service/", "/service", "/user/ada/n/", "/user", "/hub/login", "/hub-proxy/api/routes", "/oidc/authorize",
+			"/oidc/token", "/api/v1/me", "/api/v1", "/metrics", "/metrics/dashboard.json", "/ca.crt", "//evil.example/", "/service/../login",
+		} {
+			for host, ours := range map[string]bool{
+				"lab.example.org": true, "10.0.0.9": true, "evil.example": false, "evil.example:443": false, "lab.example.org.evil.example": false, "": false,
+			} {
+				r := httptest.NewRequest(http.MethodGet, "https://x/", nil)
+				r.URL.Path, r.RequestURI, r.Host = path, path, host
+				w := httptest.NewRecorder()
+				door.ServeHTTP(w, r)
+				if refused := w.Code == http.StatusMisdirectedRequest; refused == ours || !ours && w.Header().Get("Location") != "" {
+					t.Errorf("%s under %q: %d, to %q", path, host, w.Code, w.Header().Get("Location"))
+				}
+			}
+		}
+	}
+}
+
 // TestByName: the lab answers under its own names and addresses alone, so that no site elsewhere can have a name of its own
 // lead here.
 func TestByName(t *testing.T) {

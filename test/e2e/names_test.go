@@ -67,7 +67,7 @@ func testNames(t *testing.T, a *appliance) {
 		t.Errorf("https://gpulab.local/login: status %d", status)
 	}
 	// Nobody's name leads here but the lab's.
-	for _, path := range []string{"/login", "/api/v1/me"} {
+	for _, path := range []string{"/login", "/api/v1/me", "/service/ada/board/", "/user/ada/x/", "/hub-proxy/api/routes", "/oidc/authorize", "/metrics"} {
 		r, err := http.NewRequestWithContext(a.ctx, http.MethodGet, pages+path, nil)
 		if err != nil {
 			t.Fatal(err)
