@@ -377,7 +377,10 @@ func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt e
 			return err
 		}
 		serving := ctx
-		g.once.kubernetes.Do(func() { group.Go(func() error { return cluster.Run(serving) }) })
+		g.once.kubernetes.Do(func() {
+			group.Go(func() error { return cluster.Run(serving) })
+			group.Go(func() error { cluster.Watch(serving, nil); return nil })
+		})
 		limited, cancel := context.WithTimeout(ctx, kubernetesPatience)
 		defer cancel()
 		err := cluster.WaitContainerd(limited, func(why string) { st.say("%s", why) })

@@ -93,7 +93,7 @@ func (g *agent) certificateComponent(now time.Time) ctl.Component {
 func (g *agent) liveComponents() []ctl.Component {
 	var out []ctl.Component
 	if cluster := g.cluster.Load(); cluster != nil {
-		out = append(out, k3sComponent(cluster.Process()))
+		out = append(out, k3sComponent(cluster))
 	}
 	out = append(out, g.names.component()...)
 	paths := []string{g.cfg.Storage.Shared}

@@ -478,7 +478,10 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 				if did {
 					st.changed()
 				}
-				l.once.kubernetes.Do(func() { g.Go(func() error { return cluster.Run(serving) }) })
+				l.once.kubernetes.Do(func() {
+					g.Go(func() error { return cluster.Run(serving) })
+					g.Go(func() error { cluster.Watch(serving, l.failing); return nil })
+				})
 				limited, cancel := context.WithTimeout(ctx, kubernetesPatience)
 				defer cancel()
 				if client, err = cluster.WaitAPI(limited, func(why string) { st.say("%s", why) }); err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/supervise"
 	"github.com/gpulab/gpulab/internal/units"
@@ -107,7 +108,7 @@ func (l *appliance) nodeReady(ctx context.Context) (bool, string) {
 
 // liveComponents looks at what may break after the start.
 func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
-	out := []ctl.Component{k3sComponent(l.cluster.Load().Process())}
+	out := []ctl.Component{k3sComponent(l.cluster.Load())}
 	hub := ctl.Component{Name: "hub", State: ctl.OK}
 	addr, there := l.attached.Load().kube.HubAddress()
 	switch {
@@ -139,7 +140,16 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 }
 
 // k3sComponent tells of the Kubernetes that runs on this machine.
-func k3sComponent(p supervise.State) ctl.Component {
+func k3sComponent(cluster *embedk8s.Cluster) ctl.Component {
+	c := k3sProcess(cluster.Process())
+	if lost := cluster.Lost(); lost != "" && c.State == ctl.OK {
+		c.State, c.Detail = ctl.Starting, lost
+		c.NextStep = "gpulab restarts k3s within a minute, at most three times per hour; if this lasts: `gpulab logs`"
+	}
+	return c
+}
+
+func k3sProcess(p supervise.State) ctl.Component {
 	k3s := ctl.Component{Name: "k3s", State: ctl.OK}
 	if !p.Running {
 		k3s.State, k3s.Detail, k3s.NextStep = ctl.Failed, "it ended: "+p.LastExit, "gpulab starts it again by itself; see `gpulab logs k3s`"

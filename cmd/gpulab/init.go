@@ -246,8 +246,11 @@ func followBoot(ctx context.Context, a *app, out io.Writer) (changed bool, err e
 // that is ready otherwise.
 const settlingTime = 2 * time.Minute
 
-// settle waits until `gpulab status` has nothing that is starting: so that what
-// init calls ready is ready for the next command as well.
+// failedTime is how long it waits for a part that has failed: some, such as k3s, are started again.
+var failedTime = 20 * time.Second // but in tests
+
+// settle waits until `gpulab status` calls the lab ready, and fails where that takes too long: so that what init calls
+// ready is ready for the next command as well.
 func settle(ctx context.Context, a *app, out io.Writer) error {
 	began, told := time.Now(), ""
 	for {
@@ -255,13 +258,12 @@ func settle(ctx context.Context, a *app, out io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("%w; see `gpulab logs` and run `gpulab init` again", err)
 		}
-		part, starting := unsettled(s)
-		if !starting {
+		if s.Ready {
 			return nil
 		}
-		if time.Since(began) > settlingTime {
-			fmt.Fprintf(out, "! %-12s %s; `gpulab status` shows how it goes on\n", part.Name, part.Detail)
-			return nil
+		part, limit := unsettled(s)
+		if time.Since(began) > limit {
+			return notSettled(part)
 		}
 		if line := part.Name + " " + part.Detail; line != told && time.Since(began) > patience {
 			told = line
@@ -269,19 +271,30 @@ func settle(ctx context.Context, a *app, out io.Writer) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fail(exitFailure, "interrupted; the lab is ready but for %s. `gpulab status` shows how it is", part.Name)
+			return fail(exitFailure, "interrupted; the lab runs, but %s is not ready. `gpulab status` shows how it is", part.Name)
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
 }
 
-// unsettled is the first part that is starting.
-func unsettled(s ctl.Status) (ctl.Component, bool) {
-	i := slices.IndexFunc(s.Components, func(c ctl.Component) bool { return c.State == ctl.Starting })
-	if i < 0 {
-		return ctl.Component{}, false
+// unsettled is the first part that keeps a lab from being ready, one that is starting first, and how long that may last.
+func unsettled(s ctl.Status) (ctl.Component, time.Duration) {
+	if i := slices.IndexFunc(s.Components, func(c ctl.Component) bool { return c.State == ctl.Starting }); i >= 0 {
+		return s.Components[i], settlingTime
 	}
-	return s.Components[i], true
+	if i := slices.IndexFunc(s.Components, func(c ctl.Component) bool { return c.State == ctl.Failed }); i >= 0 {
+		return s.Components[i], failedTime
+	}
+	return ctl.Component{Name: "the machine", Detail: "it is not ready in Kubernetes"}, settlingTime
+}
+
+// notSettled says what keeps the lab from being ready.
+func notSettled(part ctl.Component) error {
+	next := ""
+	if part.NextStep != "" {
+		next = " Next: " + part.NextStep + "."
+	}
+	return fail(exitNotReady, "the lab is not ready: %s: %s.%s `gpulab status` shows how it goes on", part.Name, strings.TrimSuffix(part.Detail, "."), next)
 }
 
 // farewell ends with what the person does next.

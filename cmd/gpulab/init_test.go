@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -128,5 +129,32 @@ func TestLockDaemon(t *testing.T) {
 	}
 	if _, err := lockFile(t.TempDir(), nil); err == nil {
 		t.Error("a folder was locked as a file")
+	}
+}
+
+// What init says of a lab is what `gpulab status` says.
+func TestInitOfALabThatIsNotReady(t *testing.T) {
+	was := failedTime
+	failedTime = 0
+	t.Cleanup(func() { failedTime = was })
+	failed := ctl.Component{Name: "k3s", State: ctl.Failed, Detail: "it ended: exit status 1", NextStep: "see `gpulab logs k3s`"}
+	a := &app{socket: serve(t, shared{status: ctl.Status{Components: []ctl.Component{{Name: "hub", State: ctl.OK}, failed}}})}
+	var out bytes.Buffer
+	err := settle(t.Context(), a, &out)
+	var coded codedError
+	if !errors.As(err, &coded) || coded.code != exitNotReady {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"the lab is not ready", "k3s: it ended: exit status 1.", "gpulab logs k3s"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %q", want, err)
+		}
+	}
+	if a.socket = serve(t, shared{status: ctl.Status{Ready: true}}); settle(t.Context(), a, &out) != nil {
+		t.Error("a lab that is ready is not")
+	}
+	starting := ctl.Component{Name: "hub", State: ctl.Starting}
+	if part, limit := unsettled(ctl.Status{Components: []ctl.Component{failed, starting}}); part.Name != "hub" || limit != settlingTime {
+		t.Errorf("waits %s for %s", limit, part.Name)
 	}
 }

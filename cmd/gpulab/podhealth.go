@@ -9,8 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpulab/gpulab/internal/ctl"
+	"github.com/gpulab/gpulab/internal/embedk8s"
 )
 
 // stuck are the reasons for which a container waits and does not come by itself.
@@ -25,18 +27,79 @@ const unscheduledFor = 2 * time.Minute
 // podsComponent tells of pods of the lab itself that do not run. Those of
 // people are their own matter, and stand on their pages.
 func (l *appliance) podsComponent(ctx context.Context) ctl.Component {
+	pods, err := ownPods(ctx, l.client.Load())
+	if err != nil {
+		return ctl.Component{Name: "pods", State: ctl.Starting, Detail: "the Kubernetes API does not answer", NextStep: "wait a minute; then `gpulab logs k3s`"}
+	}
+	return podsHealth(pods, time.Now())
+}
+
+// ownPods lists the pods of the lab itself.
+func ownPods(ctx context.Context, client kubernetes.Interface) (pods []corev1.Pod, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	var pods []corev1.Pod
 	for _, namespace := range []string{systemNamespace, metav1.NamespaceSystem} {
 		// From the API server's memory: this is asked for often.
-		list, err := l.client.Load().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
-			return ctl.Component{Name: "pods", State: ctl.Starting, Detail: "the Kubernetes API does not answer", NextStep: "wait a minute; then `gpulab logs k3s`"}
+			return nil, err
 		}
 		pods = append(pods, list.Items...)
 	}
-	return podsHealth(pods, time.Now())
+	return pods, nil
+}
+
+// failingFor is how long all pods of the lab may fail before k3s is restarted.
+const failingFor = 10 * time.Minute
+
+// failing tells of pods of the lab on this machine that all fail for the same reason.
+func (l *appliance) failing(ctx context.Context) embedk8s.Trouble {
+	client := l.client.Load()
+	if client == nil {
+		return embedk8s.Trouble{}
+	}
+	pods, err := ownPods(ctx, client)
+	if err != nil {
+		return embedk8s.Trouble{}
+	}
+	return embedk8s.Trouble{Why: sameFailure(pods, l.id.NodeName), Patience: failingFor}
+}
+
+// runtimeFailures are reasons for which a container waits that a broken runtime explains; one of a missing image is none.
+var runtimeFailures = []string{"CrashLoopBackOff", "ContainerCreating", "CreateContainerError", "RunContainerError"}
+
+// sameFailure says why all of the pods on a machine do not run, "" where one runs, where they fail for different reasons,
+// and where there are too few to tell.
+func sameFailure(pods []corev1.Pod, node string) string {
+	const enough = 3
+	reason, failing := "", 0
+	for i := range pods {
+		p := &pods[i]
+		if p.Spec.NodeName != node || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		why := ""
+		for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+			switch w := s.State.Waiting; {
+			case w != nil && slices.Contains(runtimeFailures, w.Reason):
+				why = w.Reason
+			case w == nil && !s.Ready && s.RestartCount > 0: // between two crashes
+				why = "CrashLoopBackOff"
+			}
+			if why != "" {
+				break
+			}
+		}
+		if why == "" || reason != "" && why != reason {
+			return ""
+		}
+		reason = why
+		failing++
+	}
+	if failing < enough {
+		return ""
+	}
+	return fmt.Sprintf("all %d pods of the lab on this machine wait with %s", failing, reason)
 }
 
 func podsHealth(pods []corev1.Pod, now time.Time) ctl.Component {

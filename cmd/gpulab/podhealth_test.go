@@ -39,3 +39,41 @@ func TestPodsHealth(t *testing.T) {
 		}
 	}
 }
+
+// k3s is restarted where everything fails alike, and not for a pod that is broken itself, nor while images are missing.
+func TestSameFailure(t *testing.T) {
+	pod := func(node, reason string) corev1.Pod {
+		p := corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
+		s := corev1.ContainerStatus{Ready: reason == ""}
+		switch reason {
+		case "":
+			s.State.Running = &corev1.ContainerStateRunning{}
+		case "between crashes":
+			s.State.Running, s.RestartCount = &corev1.ContainerStateRunning{}, 4
+		default:
+			s.State.Waiting = &corev1.ContainerStateWaiting{Reason: reason}
+		}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{s}
+		return p
+	}
+	for name, c := range map[string]struct {
+		reasons []string
+		want    string
+	}{
+		"all alike":      {[]string{"CrashLoopBackOff", "CrashLoopBackOff", "between crashes"}, "all 3 pods of the lab on this machine wait with CrashLoopBackOff"},
+		"none is made":   {[]string{"ContainerCreating", "ContainerCreating", "ContainerCreating"}, "all 3 pods of the lab on this machine wait with ContainerCreating"},
+		"one runs":       {[]string{"CrashLoopBackOff", "CrashLoopBackOff", "CrashLoopBackOff", ""}, ""},
+		"not alike":      {[]string{"CrashLoopBackOff", "CrashLoopBackOff", "ContainerCreating"}, ""},
+		"too few":        {[]string{"CrashLoopBackOff", "CrashLoopBackOff"}, ""},
+		"images missing": {[]string{"ErrImageNeverPull", "ErrImageNeverPull", "ErrImageNeverPull"}, ""},
+		"no pods at all": {nil, ""},
+	} {
+		pods := []corev1.Pod{pod("elsewhere", "")}
+		for _, r := range c.reasons {
+			pods = append(pods, pod("here", r))
+		}
+		if got := sameFailure(pods, "here"); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

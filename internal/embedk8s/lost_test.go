@@ -1,0 +1,64 @@
+package embedk8s
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Every folder that a running k3s needs is missed when it is gone.
+func TestGone(t *testing.T) {
+	root := t.TempDir()
+	c := New(Config{DataDir: filepath.Join(root, "data")})
+	paths := []string{
+		"run/flannel/subnet.env", "data/k3s/agent/etc/cni/net.d/10-flannel.conflist", "run/k3s/containerd/containerd.sock", "run/k3s",
+	}
+	for _, path := range paths[:3] {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
+		must(t, os.WriteFile(filepath.Join(root, path), nil, 0o600))
+	}
+	if why := c.gone(root); why != "" {
+		t.Errorf("all is there: %s", why)
+	}
+	for _, path := range paths {
+		aside := filepath.Join(root, "aside")
+		must(t, os.Rename(filepath.Join(root, path), aside))
+		if why := c.gone(root); !strings.Contains(why, filepath.Join(root, path)) {
+			t.Errorf("without %s: %q", path, why)
+		}
+		must(t, os.Rename(aside, filepath.Join(root, path)))
+	}
+	must(t, os.RemoveAll(root))
+	if why := c.lost(root, time.Now().Add(time.Hour)); why != "" {
+		t.Errorf("no k3s runs: %s", why)
+	}
+}
+
+func TestRestarts(t *testing.T) {
+	var r restarts
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	lost := Trouble{"it is gone", lostFor}
+	var at []time.Duration
+	for passed := time.Duration(0); passed < 3*time.Hour; passed += lookEvery {
+		trouble := lost
+		if passed == lookEvery { // a moment in which all is well
+			trouble = Trouble{}
+		}
+		if r.due(trouble, now.Add(passed)) {
+			at = append(at, passed)
+		}
+	}
+	if len(at) < 4 || len(at) > 3*perHour || at[0] != 2*lookEvery+lostFor || at[1]-at[0] < firstPause || at[2]-at[1] < 2*firstPause {
+		t.Errorf("restarted after %v", at)
+	}
+	for i := range at {
+		if i >= perHour && at[i]-at[i-perHour] <= time.Hour {
+			t.Errorf("more than %d restarts per hour: %v", perHour, at)
+		}
+	}
+	if r = (restarts{}); r.due(Trouble{"all fail", time.Minute}, now) || r.due(Trouble{"for another reason", time.Minute}, now.Add(time.Minute)) {
+		t.Error("restarted without patience")
+	}
+}
