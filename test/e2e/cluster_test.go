@@ -34,6 +34,7 @@ func TestCluster(t *testing.T) {
 		{"certificates that ran out", testCertificates, true},
 		{"another address", testAnotherAddress, true},
 		{"from simulated GPUs and back", testGPUModes, false},
+		{"the runtime's folders deleted", testRuntimeDeleted, false},
 	}))
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
 // stillThere checks that a kernel has lived through it all: its variable, its
@@ -85,4 +87,39 @@ func testKillKubernetes(t *testing.T, a *appliance) {
 	})
 	a.waitReady(t)
 	a.stillThere(t, pods)
+}
+
+// testRuntimeDeleted: with the runtime's folders gone under a running k3s, gpulab says so and restarts k3s, and a
+// notebook starts afterwards.
+func testRuntimeDeleted(t *testing.T, a *appliance) {
+	a.waitReady(t)
+	kubernetes := a.Processes(a.ctx, "k3s")
+	a.MustRun(a.ctx, "sh", "-c", `
+		for mount in $(awk '$5 ~ "^/run/k3s/" { print $5 }' /proc/self/mountinfo | sort -r); do umount -l "$mount"; done
+		rm -rf /run/k3s /run/flannel`)
+	named := ""
+	// A k3s that has just been started gets two minutes before anything is missed.
+	a.within(t, 4*lab.Patience, "k3s was restarted", func() bool {
+		if named == "" {
+			if out := a.Gpulab(a.ctx, "doctor", "components").Stdout; strings.Contains(out, "which containers need, is gone") {
+				named = out
+			}
+		}
+		now := a.Processes(a.ctx, "k3s")
+		return len(now) == 1 && fmt.Sprint(now) != fmt.Sprint(kubernetes)
+	})
+	if named == "" {
+		t.Error("the doctor never named the folder that was gone")
+	}
+	a.waitReady(t)
+	result := a.Gpulab(a.ctx, initArgs...)
+	if result.Code != 0 || strings.Contains(result.Stdout+result.Stderr, "not ready") {
+		t.Errorf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	b := a.browser.For(t)
+	launch(b, "cpu", "After the loss")
+	waitJupyterLab(b, adminHandle)
+	if got := newKernel(b).run(t, "print(6*7)"); got != "42" {
+		t.Errorf("the new notebook says %q", got)
+	}
 }
