@@ -62,3 +62,10 @@ func TestRestarts(t *testing.T) {
 		t.Error("restarted without patience")
 	}
 }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -516,7 +516,9 @@ func TestDiskNotice(t *testing.T) {
 func TestQuotaAdvice(t *testing.T) {
 	text := "No quota bounds what one person may run"
 	l := newLabWith(t, func(c *webui.Config) {
-		c.QuotaAdvice = func(context.Context) (string, string, error) { return text, "`gpulab quota recommended --set` sets them", nil }
+		c.QuotaAdvice = func(context.Context) (string, string, error) {
+			return text, "`gpulab quota recommended --set` sets them", nil
+		}
 	})
 	for _, path := range []string{"/", "/quotas"} {
 		l.client(t, "ada").get(path).want(t, http.StatusOK, text, "<code>gpulab quota recommended --set</code>")
