@@ -232,6 +232,7 @@ storage:
   export: {{printf "%q" .Storage.Export}}
   # What each notebook and job may write beside its home, on its machine's own disk:
   # in /scratch, and in /tmp. It is gone when that ends. One that goes beyond is ended.
+  # It may have one file for each 32 KiB of this.
   scratch: {{printf "%q" .Storage.Scratch}}
 
 # Environments ("gpulab env") are built from packages of PyPI, or of an index of your

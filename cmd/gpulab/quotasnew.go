@@ -66,16 +66,17 @@ func (l *appliance) settleQuotas(ctx context.Context, act, by string) (rec ctl.R
 	if rec.Rules, err = l.recommendedQuotas(); err != nil {
 		return rec, err
 	}
-	entry := users.Entry{Actor: by, Target: quota.Subject{}.String()}
+	var entry users.Entry
+	everybody := quota.Subject{}.String()
 	switch act {
 	case "":
 		rec.Advised, err = l.quotas.Advised(ctx)
 		return rec, err
 	case ctl.SettleSet:
-		entry.Action, entry.Detail = "quota.set", ruleWords(rec.Rules)
+		entry = users.Entry{Actor: by, Action: "quota.set", Target: everybody, Detail: ruleWords(rec.Rules)}
 		err = l.quotas.SetRecommended(ctx, rec.Rules)
 	case ctl.SettleDecline:
-		entry.Action = "quota.decline"
+		entry = users.Entry{Actor: by, Action: "quota.decline", Target: everybody}
 		err = l.quotas.DeclineRecommended(ctx)
 	default:
 		return rec, fmt.Errorf("%q is nothing that can be done with recommended quotas", act)

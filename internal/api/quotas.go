@@ -13,7 +13,7 @@ import (
 // QuotaRule is one limit that is set.
 type QuotaRule struct {
 	Subject string  `json:"subject" minLength:"1" maxLength:"80" doc:"everybody, role:guest, group:NAME or user:HANDLE"`
-	Kind    string  `json:"kind" enum:"notebooks,gpus,gpu-hours-week,gpu-hours-term,gpu-memory,cpus,memory,home-size"`
+	Kind    string  `json:"kind" enum:"notebooks,gpus,gpu-hours-week,gpu-hours-term,gpu-memory,cpus,memory,home-size,home-files"`
 	Model   string  `json:"model,omitempty" maxLength:"100" doc:"Of GPUs, such as NVIDIA-A100-SXM4-80GB; any if left out"`
 	Value   float64 `json:"value" minimum:"0" maximum:"1e18" doc:"At most; memory in bytes, time in hours; 0 for none at all"`
 }
@@ -43,14 +43,14 @@ type GrantList struct {
 
 type quotaKindInput struct {
 	Subject string `query:"subject" required:"true" minLength:"1" maxLength:"80"`
-	Kind    string `query:"kind" required:"true" enum:"notebooks,gpus,gpu-hours-week,gpu-hours-term,gpu-memory,cpus,memory,home-size"`
+	Kind    string `query:"kind" required:"true" enum:"notebooks,gpus,gpu-hours-week,gpu-hours-term,gpu-memory,cpus,memory,home-size,home-files"`
 	Model   string `query:"model" maxLength:"100"`
 }
 
 type grantInput struct {
 	Body struct {
 		User  string    `json:"user" minLength:"1" maxLength:"64"`
-		Kind  string    `json:"kind" enum:"notebooks,gpus,gpu-hours-week,gpu-hours-term,gpu-memory,cpus,memory,home-size"`
+		Kind  string    `json:"kind" enum:"notebooks,gpus,gpu-hours-week,gpu-hours-term,gpu-memory,cpus,memory,home-size,home-files"`
 		Model string    `json:"model,omitempty" maxLength:"100"`
 		Extra float64   `json:"extra" exclusiveMinimum:"0" maximum:"1e18"`
 		Ends  time.Time `json:"ends" doc:"A year from now at most"`
