@@ -67,7 +67,7 @@ func (s *Server) visitor(r *http.Request) visitor {
 func (s *Server) guard(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := s.visitor(r)
-		if err := s.admit(w, r, rt, v); err != nil {
+		if err := s.admit(w, r, rt, &v); err != nil {
 			s.fail(w, r, v, err)
 			return
 		}
@@ -77,7 +77,8 @@ func (s *Server) guard(rt route) http.Handler {
 	})
 }
 
-func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visitor) error {
+// admit checks what a request may do. Who signs in past a session that was planted in this browser is nobody before.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v *visitor) error {
 	if !v.may(rt.need) {
 		switch {
 		case v.signedIn:
@@ -98,10 +99,13 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v visit
 		}
 		return errFormUnreadable
 	}
-	if _, proven := sentFromHere(r); rt.leaves && proven && (v.planted || v.signedIn && begunElsewhere(r, v)) {
+	if _, proven := sentFromHere(r); rt.leaves && proven && (v.planted || v.signedIn && begunElsewhere(r, *v)) {
 		return nil
 	}
-	return checkForm(r, v)
+	if rt.need == public && v.signedIn && begunElsewhere(r, *v) {
+		*v = visitor{}
+	}
+	return checkForm(r, *v)
 }
 
 // parseForm reads a form of at most limit bytes. Only a route with a limit of

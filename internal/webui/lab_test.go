@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/api"
 	"github.com/gpulab/gpulab/internal/api/apitest"
+	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/quota"
@@ -99,7 +100,8 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 	l.quotas, l.storage = newQuotas(t, l.users, l.notebooks)
 
 	mux := http.NewServeMux()
-	l.server = httptest.NewUnstartedServer(mux)
+	l.server = httptest.NewUnstartedServer(cookies.Limit(mux))
+	cookies.Server(l.server.Config)
 	l.server.EnableHTTP2 = true
 	l.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	l.server.StartTLS()

@@ -60,6 +60,7 @@ func TestTwoSessionCookies(t *testing.T) {
 	l := plantingLab(t)
 	evil, lea := l.session(t, "ben"), l.session(t, "lea")
 	c := l.client(t, "")
+	c.http.Jar = nil // which would make one line of two
 	name := cookies.Session + "="
 	for what, lines := range map[string][]string{
 		"the planted one first":  {name + evil + "; " + name + lea},
@@ -109,9 +110,11 @@ func TestSignInPastPlantedCookies(t *testing.T) {
 	c := l.client(t, "")
 	token := c.token("/login")
 	form := cookies.Form + "=" + c.http.Jar.Cookies(nil)[0].Value
+	c.http.Jar = nil
 	fields := url.Values{"csrf": {token}, "handle": {"lea"}, "password": {"lea-password"}, "browser-key": {victimsKey}}
 	for what, lines := range map[string]string{
 		"a dead one": form + "; " + cookies.Session + "=dead", "two": form + "; " + evil + "; " + cookies.Session + "=dead",
+		"one alone":       form + "; " + evil,
 		"a second form's": form + "; " + cookies.Form + "=ABCDEFGHIJKLMNOPQRSTUVWXYZ",
 	} {
 		got := c.do("POST", "/login", fields, with(lines))
@@ -120,7 +123,7 @@ func TestSignInPastPlantedCookies(t *testing.T) {
 		}
 		set := ""
 		for _, line := range got.header["Set-Cookie"] {
-			if strings.HasPrefix(line, cookies.Session) {
+			if strings.HasPrefix(line, cookies.Session+"=") {
 				set = line // the last of them counts
 			}
 		}

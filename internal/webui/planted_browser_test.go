@@ -1,0 +1,288 @@
+package webui_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+
+	"github.com/gpulab/gpulab/internal/cookies"
+)
+
+// A visitorsBrowser is one that somebody uses. The scenarios below need no more of it, so each kind of browser can be
+// driven through them.
+type visitorsBrowser interface {
+	// open loads an address and waits for the page.
+	open(address string)
+	// eval returns a JavaScript expression's value as text.
+	eval(expression string) string
+	// plant sets the cookie of a session as a script at another port could in a browser that does not know the prefix.
+	plant(value string, partitioned bool)
+}
+
+// chromium is driven over its DevTools protocol. It knows the prefix, so its cookies are planted from outside.
+type chromium struct {
+	ctx context.Context
+	t   *testing.T
+	lab *lab
+}
+
+func (c chromium) open(address string) {
+	c.t.Helper()
+	// A page may lead on before it has loaded.
+	if err := chromedp.Do(c.ctx, chromedp.Navigate(address)); err != nil && !strings.Contains(err.Error(), "ERR_ABORTED") {
+		c.t.Fatalf("open %s: %v", address, err)
+	}
+}
+
+func (c chromium) eval(expression string) string {
+	text, err := chromedp.Run(c.ctx, chromedp.Evaluate[string]("String("+expression+")"))
+	if err != nil {
+		return "" // while a page is being left
+	}
+	return text
+}
+
+func (c chromium) plant(value string, partitioned bool) {
+	params := network.SetCookieParams{Name: cookies.Session, Value: value, URL: c.lab.server.URL, Path: "/", Secure: ptr(true), HTTPOnly: ptr(true)}
+	if partitioned {
+		params.SameSite = network.CookieSameSiteNone
+		params.PartitionKey = &network.CookiePartitionKey{TopLevelSite: "https://127.0.0.1"}
+	}
+	if err := chromedp.Do(c.ctx, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, network.SetCookie, params)
+		return err
+	})); err != nil && c.ctx.Err() == nil {
+		c.t.Error(err)
+	}
+}
+
+// A plantingStory is a lab, the page of another port of the same host, and lea's browser.
+type plantingStory struct {
+	*lab
+	browser   visitorsBrowser
+	neighbour string // address of the attacker's page
+	evil      string // value of the attacker's own cookie
+}
+
+// neighbour serves an empty page at another port.
+func neighbour(t *testing.T) string {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "<!doctype html><title>demo</title>demo")
+	}))
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func newPlantingStory(t *testing.T, browse func(*lab) visitorsBrowser) *plantingStory {
+	t.Helper()
+	l := plantingLab(t)
+	return &plantingStory{lab: l, browser: browse(l), neighbour: neighbour(t),
+		evil: cookies.Credential{Token: l.session(t, "ben"), Key: attackersKey}.String()}
+}
+
+// until waits for an expression to be true in the page.
+func (s *plantingStory) until(t *testing.T, what, expression string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); s.browser.eval("Boolean("+expression+")") != "true"; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not so; the page at %s says: %s", what, s.browser.eval("location.href"), s.browser.eval("document.body.innerText"))
+		}
+	}
+}
+
+// signIn uses the form, as lea.
+func (s *plantingStory) signIn(t *testing.T) {
+	t.Helper()
+	s.browser.open(s.server.URL + "/login")
+	s.fill(t)
+}
+
+func (s *plantingStory) fill(t *testing.T) {
+	t.Helper()
+	s.until(t, "the form", `document.readyState === "complete" && document.querySelector('form[action="/login"]')`)
+	s.browser.eval(`(f => { f.handle.value = "lea"; f.password.value = "lea-password"; f.requestSubmit(f.querySelector("button")) })(document.querySelector('form[action="/login"]'))`)
+}
+
+const leasHome = `location.pathname === "/" && document.querySelector(".who .name")?.innerText.includes("Lea")`
+
+// script runs what a service's page can: it sets cookies for the whole host.
+func (s *plantingStory) script(t *testing.T, code string) {
+	t.Helper()
+	for range 20 {
+		s.browser.open(s.neighbour)
+		if s.browser.eval(`(() => {`+code+`; return location.origin})()`) == s.neighbour {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatal("the script of the other port does not run")
+}
+
+// plantByScript tries the real thing: a service's script evicts the visitor's session and sets its owner's.
+func (s *plantingStory) plantByScript(t *testing.T) {
+	s.signIn(t)
+	s.until(t, "lea is signed in", leasHome)
+	plant := fmt.Sprintf(`for (const rest of ["", "; SameSite=None; Partitioned"]) document.cookie = %q + "; Secure; Path=/" + rest;`, cookies.Session+"="+s.evil)
+	s.script(t, plant)
+	s.browser.open(s.server.URL + "/account")
+	s.notBens(t)
+	// Some hundred cookies push out all that there is; Chromium needs them more than once.
+	for range 3 {
+		s.script(t, `for (let i = 0; i < 400; i++) document.cookie = "c" + i + "=1; Secure; Path=/";`+plant)
+	}
+	s.browser.open(s.server.URL + "/account")
+	s.until(t, "lea's session was pushed out, and no other is in its place", `location.pathname === "/login" && document.querySelector("#password")`)
+	s.notBens(t)
+	s.signIn(t)
+	s.until(t, "lea signs in again", leasHome)
+}
+
+// notBens makes sure that nobody sees a page in the attacker's session.
+func (s *plantingStory) notBens(t *testing.T) {
+	t.Helper()
+	s.until(t, "a page", `document.readyState === "complete" && document.querySelector("h1")`)
+	for range 10 { // what leads on does so at once
+		if s.browser.eval(`document.querySelector(".who .name")?.innerText ?? ""`) != "" && !strings.Contains(s.browser.eval(`document.querySelector(".who .name").innerText`), "Lea") {
+			t.Fatalf("this is the attacker's page: %s", s.browser.eval(`document.body.innerText`))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// evicted is the attack where the prefix is not known: the visitor's cookie is pushed out and the attacker's is alone.
+func (s *plantingStory) evicted(t *testing.T) {
+	s.signIn(t)
+	s.until(t, "lea is signed in", leasHome)
+	s.browser.plant(s.evil, false)
+	for _, path := range []string{"/account", "/", "/login"} {
+		s.browser.open(s.server.URL + path)
+		s.until(t, "whose session it is", `location.pathname === "/other-session" && document.body.innerText.includes("the session of Ben Okafor (ben)")`)
+		if text := s.browser.eval("document.body.innerText"); !strings.Contains(text, "Ben’s demo of ben, port 8507") {
+			t.Errorf("%s: which tabs to close is missing: %s", path, text)
+		}
+	}
+	s.browser.eval(`document.querySelector('form[action="/logout"] button').click()`)
+	s.until(t, "the sign-in form", `location.pathname === "/login" && document.querySelector("#password")`)
+	s.fill(t)
+	s.until(t, "lea is back", leasHome)
+	// A page that was open when it happened does not become one of the attacker's.
+	s.browser.plant(s.evil, false)
+	s.server.CloseClientConnections()
+	s.until(t, "the open page finds out", `location.pathname === "/other-session"`)
+	s.browser.eval(`document.querySelector('form[action="/logout"] button').click()`)
+	s.until(t, "the sign-in form", `location.pathname === "/login" && document.querySelector("#password")`)
+}
+
+// twins is the attack beside the visitor's own cookie, once and then every 100 ms.
+func (s *plantingStory) twins(t *testing.T) {
+	s.signIn(t)
+	s.until(t, "lea is signed in", leasHome)
+	for _, value := range []string{s.evil, "dead"} {
+		s.browser.plant(value, true)
+		s.browser.open(s.server.URL + "/account")
+		s.until(t, "what happened", `location.pathname === "/login" && document.body.innerText.includes("Another page in this browser set this lab’s session cookie")`)
+		if text := s.browser.eval("document.body.innerText"); !strings.Contains(text, "port 8507") {
+			t.Errorf("which tabs to close is missing: %s", text)
+		}
+		s.fill(t)
+		s.until(t, "lea is back", `document.querySelector(".who .name")?.innerText.includes("Lea")`)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; <-tick.C {
+			s.browser.plant(s.evil, true)
+		}
+	}()
+	s.browser.open(s.server.URL + "/account")
+	s.until(t, "what happened", `location.pathname === "/login" && document.body.innerText.includes("port 8507")`)
+	for range 3 {
+		s.browser.open(s.server.URL + "/login")
+		s.browser.eval(`window.before = true`)
+		if s.browser.eval(`location.pathname`) == "/login" {
+			s.fill(t)
+			s.until(t, "an answer", `!window.before`)
+		}
+		// Between two plantings the browser has either both cookies or the planted one alone.
+		s.until(t, "what happened, and where from", `["/login", "/other-session"].includes(location.pathname) && document.body.innerText.includes("nother page in this browser") && document.body.innerText.includes("port 8507")`)
+		s.browser.eval(`window.stays = true`)
+		time.Sleep(time.Second)
+		if s.browser.eval(`window.stays`) != "true" {
+			t.Error("the page goes round")
+		}
+	}
+	stop()
+	<-done
+	s.browser.open(s.server.URL + "/other-session")
+	s.browser.eval(`document.querySelector('form[action="/logout"] button').click()`)
+	s.until(t, "the sign-in form", `location.pathname === "/login"`)
+	s.fill(t)
+	s.until(t, "the tab is closed, and lea works", leasHome)
+}
+
+// flood is more cookies than a request may hold, over HTTP/2.
+func (s *plantingStory) flood(t *testing.T) {
+	s.signIn(t)
+	s.until(t, "lea is signed in", leasHome)
+	s.script(t, `for (let i = 0; i < 180; i++) document.cookie = "big" + i + "=" + "x".repeat(4000) + "; Secure; Path=/";`)
+	const tooMany = `document.body.innerText.includes("This browser sends too many cookies")`
+	for tries := 0; tries < 20 && s.browser.eval(tooMany) != "true"; tries++ {
+		s.browser.open(s.server.URL + "/account") // the browser may send them off a moment later
+	}
+	s.until(t, "what to do", tooMany)
+	// What the script had set but not sent off yet comes after that.
+	for s.browser.open(s.server.URL + "/login"); strings.Contains(s.browser.eval("document.body.innerText"), "too many cookies"); {
+		s.browser.open(s.server.URL + "/")
+	}
+	s.signIn(t)
+	s.until(t, "lea works again", leasHome)
+	if got := s.browser.eval(`performance.getEntriesByType("navigation")[0].nextHopProtocol`); got != "h2" {
+		t.Errorf("the pages come over %s", got)
+	}
+}
+
+// TestPlantedSessions goes through what a service's page can do to a visitor's session.
+func TestPlantedSessions(t *testing.T) {
+	ctx := browser(t)
+	version, err := strconv.Atoi(strings.SplitN(strings.TrimPrefix(chromiumVersion(ctx, t), "Chrome/"), ".", 2)[0])
+	if err != nil || version < 140 {
+		t.Errorf("Chromium %d does not know the prefix (%v)", version, err)
+	}
+	for name, scenario := range map[string]func(*plantingStory, *testing.T){
+		"by script": (*plantingStory).plantByScript, "evicted": (*plantingStory).evicted, "twins": (*plantingStory).twins, "flood": (*plantingStory).flood,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newPlantingStory(t, func(l *lab) visitorsBrowser { return chromium{ctx: ctx, t: t, lab: l} })
+			if err := chromedp.Do(ctx, cookie(s.lab, "")); err != nil {
+				t.Fatal(err)
+			}
+			scenario(s, t)
+		})
+	}
+}
+
+func chromiumVersion(ctx context.Context, t *testing.T) string {
+	t.Helper()
+	agent, err := chromedp.Run(ctx, chromedp.Evaluate[string]("navigator.userAgent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, version, _ := strings.Cut(agent, "Chrome/")
+	return version
+}
