@@ -62,7 +62,7 @@ func TestTooManyCookies(t *testing.T) {
 			return response, string(body)
 		}
 		for _, n := range []int{17, 100, 180, 185} {
-			response, body := get(many(n, 4096))
+			response, body := get(many(n, 4096)) //nolint:bodyclose // get closes it
 			if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge || !strings.Contains(body, "This browser sends too many cookies") {
 				t.Errorf("%d cookies over %s: %d %s", n, response.Proto, response.StatusCode, body)
 			}
@@ -80,6 +80,7 @@ func TestTooManyCookies(t *testing.T) {
 				t.Errorf("an address clears %q", got)
 			}
 		}
+		//nolint:bodyclose // get closes it
 		if response, body := get(many(15, 4096)); response.StatusCode != http.StatusOK || (response.ProtoMajor == 2) != http2 {
 			t.Errorf("%d over %s: %s", response.StatusCode, response.Proto, body)
 		}
