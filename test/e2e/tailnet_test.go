@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,11 @@ func TestTailnetBeside(t *testing.T) {
 		case "visit":
 			control.RequireAuthKey = ""
 			visitor := control.Visit(t, "laptop")
-			for _, port := range []string{"443", "8443", "8500"} { // pages, notebooks, and the first service
+			ports := []string{"443", "8443", "8500"} // pages, lasting addresses, and the first service
+			for port := 21000; port < 21020; port++ {
+				ports = append(ports, strconv.Itoa(port)) // the notebooks of the first people
+			}
+			for _, port := range ports {
 				at := net.JoinHostPort(tailnetAddress, port)
 				l, err := net.Listen("tcp", at)
 				if err != nil {
