@@ -202,6 +202,7 @@ func (s *plantingStory) twins(t *testing.T) {
 		s.fill(t)
 		s.until(t, "lea is back", `document.querySelector(".who .name")?.innerText.includes("Lea")`)
 	}
+	s.browser.plant(s.evil, true)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

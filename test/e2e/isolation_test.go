@@ -284,7 +284,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(page)))
         self.send_header("X-JupyterHub-Version", "6.1.1")
-        for cookie in ("__Host-gpulab=stolen; Path=/; Secure", "jupyterhub-hub-login=stolen; Path=/hub/",
+        for cookie in ("__Host-gpulab=stolen; Path=/; Secure", "__Host-Http-gpulab=stolen; Path=/; Secure; HttpOnly", "jupyterhub-hub-login=stolen; Path=/hub/",
                        "gpulab-hub=1; Path=/hub/", "mine=1; Path=/"):
             self.send_header("Set-Cookie", cookie)
         self.send_header("Service-Worker-Allowed", "/")

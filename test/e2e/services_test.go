@@ -48,7 +48,8 @@ const read = async (url, more) => (await fetch(url, {credentials: "include", ...
   await fetch(notebook + "/api/contents", {method: "POST", mode: "no-cors", credentials: "include", body: "{}"}).catch(() => 0)
   await attempt("worker", async () => { await navigator.serviceWorker.register("/sw.js"); return "registered" })
   document.cookie = "gpulab-service-planted=1; Path=/"
-  document.cookie = "__Host-gpulab=planted; Path=/; Secure"
+  for (const name of ["__Host-gpulab", "__Host-Http-gpulab"])
+    for (const rest of ["", "; SameSite=None; Partitioned"]) document.cookie = name + "=planted; Path=/; Secure" + rest
   await attempt("headers", () => read("/user/" + visitor + "/headers"))
   history.pushState(null, "", "/user/" + visitor + "/")
   seen.cookie = document.cookie
