@@ -168,8 +168,13 @@ func (a *appliance) brokenFirewall(t *testing.T) {
 		t.Error("after the doctor's command the pages are not reached")
 	}
 	state, seen, command = a.doctor(t, "firewall").of(t, "firewall")
-	if state != "warn" || !strings.Contains(seen, "services of notebooks (ports 8500 to 8699)") {
+	if state != "fail" || !strings.Contains(seen, "notebooks (ports 21000 to 21999)") {
 		t.Errorf("with the pages alone open: %s: %s", state, seen)
+	}
+	a.MustRun(a.ctx, "sh", "-ec", command)
+	state, seen, command = a.doctor(t, "firewall").of(t, "firewall")
+	if state != "warn" || !strings.Contains(seen, "services of notebooks (ports 8500 to 8699)") {
+		t.Errorf("with the pages and notebooks open: %s: %s", state, seen)
 	}
 	a.mend(t, "firewall", command)
 }
