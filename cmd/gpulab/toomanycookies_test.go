@@ -11,13 +11,13 @@ import (
 
 // TestTooManyCookies: each door, on the tailnet as well, answers a browser that sends too many cookies.
 func TestTooManyCookies(t *testing.T) {
-	proxy, err := notebooks.NewProxy(notebooks.ProxyConfig{Sessions: &appliance{}, Pods: onePod(""), AuthToken: "hub"})
+	proxy, err := notebooks.NewProxy(notebooks.ProxyConfig{Sessions: &appliance{}, Pods: onePod(""), AuthToken: "hub", Origins: portsByID{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	servers := map[string]*http.Server{"a service": (&serviceDoors{proxy: proxy}).server(8500, nil)}
 	for _, what := range []string{"pages", "notebooks"} {
-		servers[what] = door{what: what, tls: true, handler: http.NotFoundHandler()}.server(nil)
+		servers[what] = door{what: what, tls: true, handler: http.NotFoundHandler(), forwards: what == "notebooks"}.server(nil)
 	}
 	for what, srv := range servers {
 		server := httptest.NewUnstartedServer(nil)
