@@ -72,10 +72,11 @@ func testSpraying(t *testing.T, a *appliance) {
 			looked++
 		}
 	}
-	if looked > 60 {
+	// 100 are left to a class that mistypes behind one router.
+	if looked > 105 {
 		t.Errorf("%d of 152 passwords were looked at", looked)
 	}
-	if status, text := try(guestHandle, guestPassword); status != http.StatusTooManyRequests || !strings.Contains(text, "minutes") {
+	if status, text := try("student-200", guestPassword); status != http.StatusTooManyRequests || !strings.Contains(text, "Try again in") {
 		t.Errorf("the attacker goes on: status %d, %q", status, text)
 	}
 	if status, body := tryPassword(t, a.from(t, bystander), guestHandle, guestPassword); status != http.StatusSeeOther {
