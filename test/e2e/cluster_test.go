@@ -34,8 +34,7 @@ func TestCluster(t *testing.T) {
 		{"certificates that ran out", testCertificates, true},
 		{"another address", testAnotherAddress, true},
 		{"from simulated GPUs and back", testGPUModes, false},
-		{"the runtime's folders deleted", testRuntimeDeleted, false},
-	}))
+	}, byHand(t, chapter{"the runtime's folders deleted", testRuntimeDeleted, false})))
 }
 
 // beginning is held while a lab is made: that takes all the processors there are, and

@@ -116,7 +116,8 @@ func testRuntimeDeleted(t *testing.T, a *appliance) {
 	if result.Code != 0 || strings.Contains(result.Stdout+result.Stderr, "not ready") {
 		t.Errorf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
-	b := a.browser.For(t)
+	// The kubelet makes every pod of the lab anew; that takes two minutes.
+	b := a.browser.For(t).Patient(4 * lab.Patience)
 	launch(b, "cpu", "After the loss")
 	waitJupyterLab(b, adminHandle)
 	if got := newKernel(b).run(t, "print(6*7)"); got != "42" {
