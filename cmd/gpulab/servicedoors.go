@@ -24,17 +24,16 @@ func (c *Config) servicePorts() ([]int, error) {
 	if strings.TrimSpace(string(c.ServicePorts)) == servicePortsOff {
 		return nil, nil
 	}
-	ports, err := portRange("servicePorts", string(c.ServicePorts), maxServicePorts, c.fixedPorts())
-	if err != nil {
-		return nil, err
-	}
-	return ports, nil
+	return portRange("servicePorts", string(c.ServicePorts), maxServicePorts, c.fixedPorts())
 }
 
 // fixedPorts are the ports of the head that have one use, with the key that sets each.
 func (c *Config) fixedPorts() map[int]string {
-	return map[int]string{c.HTTPSPort: "httpsPort", c.HubPort: "hubPort", c.NodesPort: "nodesPort", *c.HTTPPort: "httpPort",
-		6443: "Kubernetes", 10250: "Kubernetes"}
+	ports := map[int]string{c.HTTPSPort: "httpsPort", c.HubPort: "hubPort", c.NodesPort: "nodesPort", 6443: "Kubernetes", 10250: "Kubernetes"}
+	if c.HTTPPort != nil { // nil before the defaults are set
+		ports[*c.HTTPPort] = "httpPort"
+	}
+	return ports
 }
 
 // portRange reads two ports such as 8500-8699. Errors name the key.
