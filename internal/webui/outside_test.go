@@ -312,7 +312,7 @@ func TestFailedCallbacksAreLimited(t *testing.T) {
 	l := newCampus(t, nil)
 	c := l.client(t, "")
 	c.get("/login")
-	for tries := 0; c.get("/signin/uni/callback?state=guess&code=guess").status != http.StatusTooManyRequests; tries++ {
+	for tries := 0; c.comeBack("/signin/uni/callback?state=guess&code=guess").status != http.StatusTooManyRequests; tries++ {
 		if tries == 60 {
 			t.Fatal("guessing is not limited")
 		}

@@ -46,6 +46,8 @@ func TestEveryRouteForEveryRole(t *testing.T) {
 		{"POST", "/welcome", everyone},
 		{"POST", "/signin/uni", everyone},
 		{"GET", "/signin/uni/callback", everyone},
+		{"POST", "/signin/uni/callback", everyone},
+		{"GET", "/other-session", everyone},
 		{"GET", "/handle/choose", everyone},
 		{"POST", "/handle/choose", everyone},
 		{"GET", "/join", everyone},
