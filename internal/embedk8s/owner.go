@@ -31,6 +31,8 @@ type owner struct {
 	Here bool `json:"here"`
 	// Before are the paths that were there before this k3s was first started. They are not ours to remove.
 	Before []string `json:"before,omitempty"`
+	// Node says that the node's password is this k3s's, although it was taken off: it goes on later as the same node.
+	Node bool `json:"node,omitempty"`
 }
 
 // Claim records that the k3s of this data folder is about to be started on this machine. It refuses a machine that has
@@ -95,9 +97,9 @@ func (m ground) claim(dataDir string) error {
 		own = &owner{ID: rand.Text()}
 	}
 	if !made {
-		own.Before = m.present(dataDir)
+		own.Before = m.present(dataDir, own.Node)
 	}
-	own.DataDir, own.Here = dataDir, true
+	own.DataDir, own.Here, own.Node = dataDir, true, false
 	// In this order: were the second one missing, the first one would do.
 	for _, path := range []string{filepath.Join(dataDir, hereFile), filepath.Join(m.root, ownerFile)} {
 		if err := own.write(path); err != nil {
@@ -107,8 +109,9 @@ func (m ground) claim(dataDir string) error {
 	return nil
 }
 
-// present lists what is in the shared folders now, before the k3s of this data folder is started.
-func (m ground) present(dataDir string) (paths []string) {
+// present lists what is in the shared folders now, before the k3s of this data folder is started. ownNode says that the
+// node's password is this lab's.
+func (m ground) present(dataDir string, ownNode bool) (paths []string) {
 	for _, s := range shared {
 		if strings.HasPrefix(s.dir, "/run/") {
 			continue // gone with the next boot
@@ -121,7 +124,7 @@ func (m ground) present(dataDir string) (paths []string) {
 		}
 	}
 	// A cluster that goes on here left its node's password, see Reset.
-	if _, err := os.Lstat(filepath.Join(dataDir, "k3s")); err == nil {
+	if _, err := os.Lstat(filepath.Join(dataDir, "k3s")); err == nil || ownNode {
 		node := filepath.Join("/etc/rancher", nodeFolder)
 		paths = slices.DeleteFunc(paths, func(p string) bool { return p == node || p == filepath.Dir(node) })
 	}
@@ -188,8 +191,8 @@ func elsewhere(other string) error {
 		"Take that lab off first, with `gpulab reset` and its --config, or delete the other data folder by hand", other)
 }
 
-// released records that nothing of k3s is left on the machine.
-func (m ground) released(dataDir string) error {
+// released records that nothing of k3s is left on the machine, with keepNode but the node's password.
+func (m ground) released(dataDir string, keepNode bool) error {
 	own, err := readOwner(filepath.Join(dataDir, hereFile))
 	if err != nil {
 		return err
@@ -207,7 +210,8 @@ func (m ground) released(dataDir string) error {
 		}
 		own = &owner{ID: rand.Text()}
 	}
-	own.DataDir, own.Here, own.Before = dataDir, false, nil
+	own.DataDir, own.Here, own.Node = dataDir, false, keepNode && !slices.Contains(own.Before, filepath.Join("/etc/rancher", nodeFolder))
+	own.Before = nil
 	return own.write(filepath.Join(dataDir, hereFile))
 }
 

@@ -1,6 +1,7 @@
 package embedk8s
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,7 +90,7 @@ func TestWhoseKubernetesTheMachineHas(t *testing.T) {
 	}
 	wantMade(t, m, b, false, moved)
 	// Taken off, the machine is free; what is kept of the lab claims nothing.
-	if err := m.released(moved); err != nil {
+	if err := m.released(moved, false); err != nil {
 		t.Fatal(err)
 	}
 	wantMade(t, m, moved, false, "")
@@ -181,7 +182,7 @@ func TestRemoveShared(t *testing.T) {
 		}
 		wantMade(t, m, a, true, "")
 	}
-	if err := m.released(a); err != nil {
+	if err := m.released(a, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range slices.Concat(theirs, later) {
@@ -214,7 +215,7 @@ func TestRemoveSharedOfALonelyLab(t *testing.T) {
 		if err := m.removeShared(list, keep); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.released(a); err != nil {
+		if err := m.released(a, false); err != nil {
 			t.Fatal(err)
 		}
 		if there(password) != keep {
@@ -258,5 +259,33 @@ COMMIT
 	}
 	if got, _ := withoutOurRules(alone.String()); got != "*nat\nCOMMIT\n" {
 		t.Errorf("%s", got)
+	}
+}
+
+// A restore keeps the node's password and loses Kubernetes' state: the lab that starts from it still takes its own
+// password off in the end, and nobody else's.
+func TestNodePasswordAfterARestore(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		m := ground{t.TempDir()}
+		data, password := filepath.Join(m.root, "srv/lab"), filepath.Join(m.root, "etc/rancher", nodeFolder, "password")
+		write := func() {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(password), 0o700), os.WriteFile(password, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if foreign {
+			write()
+		}
+		if err := errors.Join(os.MkdirAll(data, 0o700), m.claim(data)); err != nil {
+			t.Fatal(err)
+		}
+		write()
+		if err := errors.Join(m.released(data, true), m.claim(data)); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := before(data)
+		if err != nil || slices.Contains(kept, "/etc/rancher/node") != foreign {
+			t.Errorf("foreign %v: kept %v, %v", foreign, kept, err)
+		}
 	}
 }

@@ -89,7 +89,7 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	if err != nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	return here.released(dataDir)
+	return here.released(dataDir, keepNode)
 }
 
 // goes tells whether a mount is to be removed.
