@@ -177,7 +177,7 @@ func TestStory(t *testing.T) {
 		s.Notebooks.Move(1, func(n *notebooks.Launch) { n.State, n.Ready, n.Detail = notebooks.Running, time.Now(), nil })
 	}()
 	code, out, errs = a.run(t, "", "launch", "gpu", "--title", "Thesis", "--wait")
-	address := "https://127.0.0.1:8443/user/ben/gpu/lab\n"
+	address := "https://127.0.0.1:21002/user/ben/gpu/lab\n"
 	if code != ExitOK || out != address || !strings.Contains(errs, "waiting: Both GPUs are in use") || !strings.Contains(errs, "starting: Starting the container with GPU 1.") {
 		t.Errorf("launch --wait: exit code %d\n%s%s", code, out, errs)
 	}

@@ -114,7 +114,7 @@ func newOrigin(t *testing.T) *origin {
 	o.proxy = proxy
 	o.server = httptest.NewUnstartedServer(nil)
 	o.server.Config = proxy.Server()
-	o.server.Config.Handler = o.ownPort()
+	o.server.Config.Handler = cookies.Limit(o.ownPort())
 	o.server.StartTLS()
 	t.Cleanup(o.server.Close)
 	return o

@@ -183,7 +183,7 @@ type returnView struct {
 // answer that was meant for somebody else, and in some browsers another port can plant the cookie of the one that
 // began it. So nothing is done yet: the page sends itself on, with the key of the browser.
 func (s *Server) returnPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	if _, is := s.provider(r.PathValue("provider")); !is {
+	if p, is := s.provider(r.PathValue("provider")); !is || p.Network {
 		return errNoPage
 	}
 	view := returnView{Action: r.URL.EscapedPath()}
