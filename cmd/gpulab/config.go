@@ -242,7 +242,7 @@ func (c *Config) setDefaults() {
 		c.ServicePorts = "8500-8699"
 	}
 	if c.NotebookPorts == "" {
-		c.NotebookPorts = c.usualNotebookPorts()
+		c.NotebookPorts = c.DefaultNotebookPorts()
 	}
 	if c.Metrics.Enabled == nil {
 		on := true

@@ -11,7 +11,8 @@ import (
 	"github.com/gpulab/gpulab/internal/atomicfile"
 )
 
-// configTemplate documents every key where people meet it.
+// configTemplate documents every key where people meet it. A key that the last release does not know is commented out
+// while it has its default: a configuration that an upgrade has written must not keep anybody from rolling back.
 var configTemplate = template.Must(template.New("config").Funcs(template.FuncMap{"yaml": func(v any) (string, error) {
 	text, err := yaml.Marshal(v)
 	return strings.TrimSpace(string(text)), err
@@ -58,8 +59,8 @@ servicePorts: {{.ServicePorts}}
 # Ports for notebooks. Each person has one, from their first visit on, and it never
 # becomes another person's: in a browser, a port is what keeps one person's notebooks
 # from another's. Open them where a firewall stands before this machine. A longer
-# range makes room for more people.
-notebookPorts: {{.NotebookPorts}}
+# range makes room for more people. Without this key: {{.DefaultNotebookPorts}}.
+{{if eq .NotebookPorts .DefaultNotebookPorts}}# {{end}}notebookPorts: {{.NotebookPorts}}
 
 # Where further machines join and report; open once there are any, or an invitation.
 nodesPort: {{.NodesPort}}

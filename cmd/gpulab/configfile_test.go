@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -58,7 +59,7 @@ func TestConfigIsWrittenWhole(t *testing.T) {
 	n := 0
 	fill(t, reflect.ValueOf(&c).Elem(), "Config", &n)
 	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act, c.LocalName = gpusNone, "off", signUpOff, "never", "vision" // words without quotation marks
-	c.ServicePorts, c.NotebookPorts, c.Tailnet.SignIn = "8500-8699", "21000-21999", "off"
+	c.ServicePorts, c.NotebookPorts, c.Tailnet.SignIn = "8500-8699", "24000-24999", "off"
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if _, err := saveConfig(path, c); err != nil {
 		t.Fatal(err)
@@ -77,6 +78,25 @@ func TestConfigIsWrittenWhole(t *testing.T) {
 	for i, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
 		if want, got := reflect.ValueOf(c).Field(i).Interface(), reflect.ValueOf(got).Field(i).Interface(); !reflect.DeepEqual(want, got) {
 			t.Errorf("%s:\nwritten %+v\nread    %+v", f.Name, want, got)
+		}
+	}
+}
+
+// A gpulab of before refuses a configuration with keys that it does not know, and then no rollback leads to it.
+func TestUpgradeWritesNoNewKey(t *testing.T) {
+	for text, written := range map[string]bool{"lab: Physics\n": false, "servicePorts: 21000-21100\n": false, "notebookPorts: 24000-24999\n": true} {
+		path := writeConfig(t, text)
+		before, err := loadConfig(path)
+		mustDo(t, err)
+		_, err = saveConfig(path, before)
+		mustDo(t, err)
+		now, err := os.ReadFile(path)
+		mustDo(t, err)
+		if strings.Contains(string(now), "\nnotebookPorts:") != written {
+			t.Errorf("%q has become\n%s", text, now)
+		}
+		if after, err := loadConfig(path); err != nil || after.NotebookPorts != before.NotebookPorts {
+			t.Errorf("%q: %s, %v, want %s", text, after.NotebookPorts, err, before.NotebookPorts)
 		}
 	}
 }

@@ -50,9 +50,10 @@ func (c *Config) notebookPorts() ([]int, error) {
 	return ports, nil
 }
 
-func (c *Config) usualNotebookPorts() NotebookPorts {
+// DefaultNotebookPorts is the range of a configuration that names none.
+func (c Config) DefaultNotebookPorts() NotebookPorts {
 	for _, text := range defaultNotebookPorts {
-		tried := *c
+		tried := c
 		tried.NotebookPorts = NotebookPorts(text)
 		if _, err := tried.notebookPorts(); err == nil {
 			return tried.NotebookPorts

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ func TestCluster(t *testing.T) {
 		{"watches miss nothing", testWatches, false},
 		{"doctor", testDoctor, false},
 		{"two notebooks", testTwoNotebooks, true},
+		{"the unit tests on the lab's own machine", testUnitTestsBeside, true},
 	}, attacks, []chapter{
 		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},
 		{"hub ended, Kubernetes down", testHubEndsWhileKubernetesIsDown, true},
@@ -166,6 +168,46 @@ func (a *appliance) checkKept(t *testing.T, pods string) {
 			t.Errorf("the kernel's variable is %q", got)
 		}
 	}
+}
+
+// testUnitTestsBeside runs the unit tests that restore, roll back and reset on the machine of a running lab. They work on
+// data folders of their own, and must leave the lab's Kubernetes alone.
+func testUnitTestsBeside(t *testing.T, a *appliance) {
+	build := exec.CommandContext(a.ctx, "go", "test", "-c", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", filepath.Join(t.TempDir(), "gpulab.test"), "./cmd/gpulab")
+	build.Dir = a.Repository()
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("the unit tests: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(build.Args[5])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const there = "/srv/gpulab.test"
+	if err := os.WriteFile(a.Path(there), program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pods, before := a.notebookPods(t), a.Snapshot(a.ctx)
+	t.Log(a.MustRun(a.ctx, "env", "GPULAB_TEST_IN_HOST=yes", there, "-test.v", "-test.run", "^(TestRestore|TestBackup|TestRollback|TestReset|TestLeave|TestBesideAnotherKubernetes$)"))
+	after := a.Snapshot(a.ctx)
+	for _, change := range []struct {
+		what  string
+		lines []string
+	}{{"gone", after.Added(before)}, {"left", before.Added(after)}} {
+		for _, line := range change.lines {
+			switch kind, _, _ := strings.Cut(line, ":"); kind {
+			case "mounts", "interfaces", "addresses", "routes", "iptables", "ip6tables", "ipsets", "namespaces":
+				t.Errorf("%s: %s", change.what, line)
+			}
+		}
+	}
+	a.MustRun(a.ctx, "rm", there)
+	a.checkKept(t, pods)
+	b := a.guest.For(t).Tab()
+	launch(b, "cpu", "Afterwards")
+	waitJupyterLab(b, guestHandle)
+	newKernel(b).run(t, "print(6 * 7)")
+	stopNotebook(t, b, "Afterwards")
+	a.eventually(t, "its pod is gone", func() bool { return a.notebookPods(t) == pods })
 }
 
 // podOf is the namespace and name of the person's one notebook pod.
