@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,22 +36,27 @@ func EndPods(ctx context.Context, cgroupRoot string, grace time.Duration) (asked
 // groups it is in one group of every hierarchy.
 func podProcesses(cgroupRoot string) []int {
 	var pids []int
-	seen := map[int]bool{}
 	for _, root := range podCgroups(cgroupRoot) {
-		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.Name() != "cgroup.procs" {
-				return nil //nolint:nilerr // a group may vanish while we look
-			}
-			data, _ := os.ReadFile(path)
-			for field := range strings.FieldsSeq(string(data)) {
-				if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !seen[pid] {
-					seen[pid] = true
-					pids = append(pids, pid)
-				}
-			}
-			return nil
-		})
+		pids = append(pids, groupProcesses(root)...)
 	}
+	slices.Sort(pids)
+	return slices.Compact(pids) // each hierarchy has named them
+}
+
+// groupProcesses lists the processes of a control group and of all below it.
+func groupProcesses(group string) (pids []int) {
+	_ = filepath.WalkDir(group, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "cgroup.procs" {
+			return nil //nolint:nilerr // a group may vanish while we look
+		}
+		data, _ := os.ReadFile(path)
+		for field := range strings.FieldsSeq(string(data)) {
+			if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
+				pids = append(pids, pid)
+			}
+		}
+		return nil
+	})
 	return pids
 }
 

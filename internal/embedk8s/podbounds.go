@@ -36,8 +36,8 @@ const (
 )
 
 // PodBounds keeps the pods of this machine within bounds that the kubelet does not keep, or not fast enough: how much a
-// container prints, and which share of the processors one person's pods get together. It needs no Kubernetes that
-// answers. The zero value is for the machine itself.
+// container prints, which share of the processors one person's pods get together, and how many locks on files a pod
+// holds. It needs no Kubernetes that answers. The zero value is for the machine itself.
 type PodBounds struct {
 	// CgroupRoot is the kubelet's, see the function of that name.
 	CgroupRoot string
@@ -47,6 +47,9 @@ type PodBounds struct {
 	sizes   map[string]int64 // of the log folder of each container, when looked at last
 	shared  time.Time        // when shares were set last
 	pods    []loggedPod      // of that time
+
+	maxFileLocks int // default MaxFileLocks
+	locksAfter   time.Time
 
 	complained time.Time
 }
@@ -114,6 +117,7 @@ func (b *PodBounds) look(now time.Time) (fast bool, err error) {
 		errs = append(errs, b.share(pods))
 		b.pods, b.shared = pods, now
 	}
+	errs = append(errs, b.boundFileLocks(now))
 	return fast, errors.Join(errs...)
 }
 
@@ -186,15 +190,19 @@ func (b *PodBounds) share(pods []loggedPod) error {
 			of[p.uid] = p.namespace
 		}
 	}
-	groups := func() []string { return podCgroups(b.CgroupRoot) }
-	if b.cgroups != nil {
-		groups = b.cgroups
-	}
 	var errs []error
-	for _, base := range groups() {
+	for _, base := range b.bases() {
 		errs = append(errs, shareBelow(base, of))
 	}
 	return errors.Join(errs...)
+}
+
+// bases are the control groups that hold pods, one in each hierarchy.
+func (b *PodBounds) bases() []string {
+	if b.cgroups != nil {
+		return b.cgroups()
+	}
+	return podCgroups(b.CgroupRoot)
 }
 
 // shareBelow does it in one hierarchy of control groups.
