@@ -44,6 +44,7 @@ func TestOlderLab(t *testing.T) {
 		{"the lab as it was", o.setUp, true},
 		{"a machine as it was", o.join, true},
 		{"work as it was", o.work, true},
+		{"before the upgrade", o.checkOld, true},
 		{"the head is upgraded", func(t *testing.T, a *appliance) { o.change(t, a, a.Binary(), "init", "--yes") }, true},
 		{"with the machine as it was", o.checkNew, true},
 		{"the machine is upgraded", o.upgradeMachine, true},
@@ -187,7 +188,7 @@ func (o *olderLab) checkNew(t *testing.T, a *appliance) {
 	if now := o.version(t); now == o.older {
 		t.Fatalf("gpulab %s serves the lab still", now)
 	}
-	o.check(t, a, `location.port !== "8443"`)
+	o.check(t, a, true)
 	if out := o.must(t, "quota", "list"); !strings.Contains(out, "No quotas") {
 		t.Errorf("a lab without quotas has some now:\n%s", out)
 	}
@@ -200,11 +201,11 @@ func (o *olderLab) checkOld(t *testing.T, a *appliance) {
 	if now := o.version(t); now != o.older {
 		t.Fatalf("gpulab %s serves the lab, want %s", now, o.older)
 	}
-	o.check(t, a, `location.port === "8443"`)
+	o.check(t, a, false)
 }
 
-// check looks at all that a lab's people rely on.
-func (o *olderLab) check(t *testing.T, a *appliance, place string) {
+// check looks at all that a lab's people rely on, with this gpulab or the earlier one.
+func (o *olderLab) check(t *testing.T, a *appliance, now bool) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(a.ctx, http.MethodGet, pages+"/api/v1/me", nil)
 	if err != nil {
@@ -222,13 +223,18 @@ func (o *olderLab) check(t *testing.T, a *appliance, place string) {
 	signIn(t, a, guestHandle, guestPassword)
 	for title, address := range o.bookmarks {
 		b := a.browser.Private().For(t)
-		b.Open(address)
-		b.WaitFor("the sign-in page", `location.pathname === "/login" && document.querySelector("input[type=password]")`)
-		b.Fill("Sign-in name", adminHandle)
-		b.Fill("Password", adminPassword)
-		b.Click("form", "Sign in")
+		if now {
+			b.Open(address)
+			b.WaitFor("the sign-in page", `location.pathname === "/login" && document.querySelector("input[type=password]")`)
+			b.Fill("Sign-in name", adminHandle)
+			b.Fill("Password", adminPassword)
+			b.Click("form", "Sign in")
+		} else {
+			signInBrowser(b, pages, adminHandle, adminPassword) // from a bookmark, that one's sign-in page leads nowhere
+			b.Open(address)
+		}
 		b.WaitFor("JupyterLab", `location.pathname.startsWith("/user/`+adminHandle+`/") && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`)
-		b.WaitFor("its place", place)
+		b.WaitFor("its place", fmt.Sprintf(`(location.port !== "8443") === %v`, now))
 		k := &kernel{o.kernels[title].Through(b), b}
 		if got := k.run(t, `print(precious, open("of-One.txt").read(), open("of-Two.txt").read())`); got != title+" precious precious" {
 			t.Errorf("the kernel of %s: %q", title, got)
