@@ -305,16 +305,21 @@ func (s *Service) openInvitation(ctx context.Context, q querier, hash [sha256.Si
 
 // Join makes the account of somebody who was invited, with the invitation's role and group, whatever n says. Of any
 // number of people at once no more get in than it has uses left. Input that is refused (a bad handle, a weak password)
-// uses nothing up. Wrong tokens are limited by address, as wrong passwords are: *RateError.
+// uses nothing up. Who shows invitations that do not work waits after many of them, by address: *RateError. Those that
+// work do not wait for them: a class joins from one address, and nobody guesses an invitation.
 func (s *Service) Join(ctx context.Context, token string, n NewUser, password, remote string) (User, error) {
 	key := remoteKey(remote)
 	if refused := s.limits.joins.enter(key, s.now()); refused != nil {
 		return User{}, refused
 	}
 	u, err := s.join(ctx, token, n, password, remote)
-	// A class joins from one address, some with a password that is too short at first: only wrong links count.
+	s.limits.joins.leave(key, false, s.now())
 	wrong := []error{ErrInvitationUnknown, ErrInvitationUsed, ErrInvitationExpired, ErrInvitationRevoked}
-	s.limits.joins.leave(key, slices.ContainsFunc(wrong, func(w error) bool { return errors.Is(err, w) }), s.now())
+	if slices.ContainsFunc(wrong, func(w error) bool { return errors.Is(err, w) }) {
+		if refused := s.limits.joins.try(key, s.now()); refused != nil {
+			return User{}, refused
+		}
+	}
 	return u, err
 }
 

@@ -61,9 +61,9 @@ const (
 type signInLimits struct {
 	accounts, remotes, pairs *counter // passwords by account, by address, and by both
 	known                    *counter // passwords by known browser
-	joins, signUps           *counter // by address
+	joins, signUps           *counter // by address; those that join only wait after invitations that do not work
 	tokens                   *counter // wrong access tokens by remote address
-	outside                  *counter // failed sign-ins with outside accounts by remote address
+	outside                  *counter // failed sign-ins with outside accounts by browser or account
 	devices                  *counter // programs that ask for a token, by remote address
 	userCodes                *counter // codes of such programs that do not fit, by account
 }
@@ -77,7 +77,7 @@ func newSignInLimits() *signInLimits {
 		joins:     newCounter(remotePolicy, "Too many invitations that do not work were tried from your address."),
 		signUps:   newCounter(signUpPolicy, "Too many people have asked for an account from your address."),
 		tokens:    newCounter(remotePolicy, "Too many access tokens from this address were not valid."),
-		outside:   newCounter(remotePolicy, "Too many sign-ins that do not work came from your address."),
+		outside:   newCounter(remotePolicy, "Too many sign-ins that do not work came from this browser."),
 		devices:   newCounter(devicePolicy, "Too many programs have asked to sign in from your address."),
 		userCodes: newCounter(knownPolicy, "Too many codes that do not fit were tried with your account."),
 	}
@@ -261,16 +261,24 @@ func (c *counter) enter(key string, now time.Time) *RateError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.entry(key, now)
-	if now.Before(t.until) {
-		wait, _ := c.count(t, now)
-		return &RateError{RetryAfter: wait, why: c.why}
-	}
 	if t.inside >= insideAtOnce {
 		return &RateError{RetryAfter: busyWait, busy: true}
 	}
 	t.inside++
 	t.last = now
 	return nil
+}
+
+// waits refuses who has failed too often. It counts nothing else.
+func (c *counter) waits(key string, now time.Time) *RateError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.entry(key, now)
+	if !now.Before(t.until) {
+		return nil
+	}
+	wait, _ := c.count(t, now)
+	return &RateError{RetryAfter: wait, why: c.why}
 }
 
 // leave ends what enter began.

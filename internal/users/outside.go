@@ -2,6 +2,7 @@ package users
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -207,14 +208,28 @@ func (s *Service) failOutside(ctx context.Context, o Outside, handle, remote str
 	s.fail(ctx, failure{handle, remote, tidy(o.Provider+", "+o.Username+": "+why, 200)})
 }
 
-// LimitOutside begins a sign-in with an outside account, or refuses it with a *RateError where too many from that
-// address failed. Unless it is refused, call done with what became of it.
-func (s *Service) LimitOutside(remote string) (done func(failed bool), err error) {
+// LimitOutside begins a sign-in with an outside account, or refuses it with a *RateError where too many of the same
+// browser or account failed: who. Others at that address do not wait for those. The address is who where that is empty,
+// and bounds how many are under way at once. Unless it is refused, call done with what became of it.
+func (s *Service) LimitOutside(who, remote string) (done func(failed bool), err error) {
 	key := remoteKey(remote)
+	failures := key
+	if who != "" {
+		sum := sha256.Sum256([]byte(who))
+		failures = "who " + string(sum[:])
+	}
+	if refused := s.limits.outside.waits(failures, s.now()); refused != nil {
+		return nil, refused
+	}
 	if refused := s.limits.outside.enter(key, s.now()); refused != nil {
 		return nil, refused
 	}
-	return func(failed bool) { s.limits.outside.leave(key, failed, s.now()) }, nil
+	return func(failed bool) {
+		s.limits.outside.leave(key, false, s.now())
+		if failed {
+			s.limits.outside.failed(failures, s.now())
+		}
+	}, nil
 }
 
 // FailOutside records a sign-in that a provider did not vouch for. handle is of the account that asked to be linked,

@@ -562,7 +562,7 @@ func TestDirectoryTriesAreLimited(t *testing.T) {
 func TestLimitOutside(t *testing.T) {
 	s, _ := newTest(t)
 	for range 200 {
-		done, err := s.LimitOutside("192.0.2.1")
+		done, err := s.LimitOutside("", "192.0.2.1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -571,12 +571,25 @@ func TestLimitOutside(t *testing.T) {
 	var err error
 	for range 60 {
 		var done func(bool)
-		if done, err = s.LimitOutside("192.0.2.1"); err == nil {
+		if done, err = s.LimitOutside("", "192.0.2.1"); err == nil {
 			done(true)
 		}
 	}
 	wantErr(t, err, ErrTooManyTries)
-	if done, err := s.LimitOutside("192.0.2.2"); err != nil {
+	// A class has one address: one browser must not keep the others out.
+	for range 150 {
+		if done, err := s.LimitOutside("one browser", "192.0.2.3"); err == nil {
+			done(true)
+		}
+	}
+	_, err = s.LimitOutside("one browser", "192.0.2.3")
+	wantErr(t, err, ErrTooManyTries)
+	if done, err := s.LimitOutside("another browser", "192.0.2.3"); err != nil {
+		t.Error(err)
+	} else {
+		done(false)
+	}
+	if done, err := s.LimitOutside("", "192.0.2.2"); err != nil {
 		t.Error(err)
 	} else {
 		done(false)

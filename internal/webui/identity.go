@@ -166,7 +166,7 @@ func (s *Server) linkIdentity(w http.ResponseWriter, r *http.Request, v visitor)
 	if !view.Directory {
 		return s.sendTo(w, r, v, name, signin.Flow{Next: "/account", LinkTo: v.session.User.ID, Session: v.session.ID})
 	}
-	done, err := s.cfg.Users.LimitOutside(remote(r))
+	done, err := s.cfg.Users.LimitOutside("account "+v.session.User.Handle, remote(r))
 	if err != nil {
 		return outsideProblem(err)
 	}

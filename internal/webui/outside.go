@@ -31,7 +31,7 @@ type SignIn interface {
 type outsideAccounts interface {
 	SignInOutside(ctx context.Context, o users.Outside, remote string) (users.User, error)
 	JoinOutside(ctx context.Context, o users.Outside, handle, remote string) (users.User, error)
-	LimitOutside(remote string) (done func(failed bool), err error)
+	LimitOutside(who, remote string) (done func(failed bool), err error)
 	FailOutside(ctx context.Context, handle, provider, why, remote string)
 	LinkOutside(ctx context.Context, userID int64, o users.Outside) error
 	Unlink(ctx context.Context, userID, identityID int64, force bool) (users.Identity, error)
@@ -204,7 +204,7 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request, v visitor)
 		return errNoPage
 	}
 	provider := r.PathValue("provider")
-	done, err := s.cfg.Users.LimitOutside(remote(r))
+	done, err := s.cfg.Users.LimitOutside(browserKey(r, v), remote(r))
 	if err != nil {
 		return outsideProblem(err)
 	}

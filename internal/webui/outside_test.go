@@ -107,6 +107,21 @@ func TestSignInWithAProvider(t *testing.T) {
 	}
 }
 
+// One browser whose sign-ins fail keeps nobody else at its address out.
+func TestBadReturnsLockNobodyOut(t *testing.T) {
+	l := newCampus(t, nil)
+	student := l.client(t, "")
+	student.get("/login")
+	bad := func() answer { return student.comeBack("/signin/uni/callback?state=guessed&code=x") }
+	for range 110 {
+		bad()
+	}
+	bad().want(t, http.StatusTooManyRequests)
+	mate := l.client(t, "")
+	got := mate.comeBack(callback(l.uni.SignIn(t, mate.begin(t, "/gpus"), "zoe", "zoe's")))
+	got.want(t, http.StatusSeeOther)
+}
+
 // A sign-in leads nowhere but into the lab.
 func TestSignInLeadsNowhereElse(t *testing.T) {
 	l := newCampus(t, nil)

@@ -193,7 +193,7 @@ var errNotOverNetwork = &problem{status: http.StatusForbidden, title: "You did n
 
 // enterByNetwork signs in who sent the request, as the network vouches.
 func (s *Server) enterByNetwork(w http.ResponseWriter, r *http.Request, v visitor) error {
-	done, err := s.cfg.Users.LimitOutside(remote(r))
+	done, err := s.cfg.Users.LimitOutside(browserKey(r, v), remote(r))
 	if err != nil {
 		return outsideProblem(err)
 	}
