@@ -171,6 +171,9 @@ func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, r, http.StatusRequestURITooLong, "This sign-in address is too long. Go back to the home page and open the notebook from there.")
 		return
 	}
+	if fromForm(r) {
+		w = &onward{ResponseWriter: w}
+	}
 	req, ok := p.authorizeRequest(w, r)
 	if !ok {
 		return
@@ -198,6 +201,27 @@ func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op.AuthResponseCode(w, r, g, p.lib)
+}
+
+// fromForm reports whether a request may be where the form of the sign-in page leads. Everything else comes here from
+// the port of somebody's notebooks.
+func fromForm(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site == "same-origin" || site == "" && strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+// onward leads a browser to another port without a redirect. The Content-Security-Policy of gpulab's pages lets a form
+// lead nowhere but to its own port, through every redirect on the way.
+type onward struct{ http.ResponseWriter }
+
+func (w *onward) WriteHeader(status int) {
+	h := w.Header()
+	if to := h.Get("Location"); status == http.StatusFound && strings.HasPrefix(to, "https://") {
+		h.Del("Location")
+		h.Set("Refresh", "0; url="+to)
+		status = http.StatusOK
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 // authorizeRequest reads and checks the request. Until client and callback are known to be right the

@@ -292,6 +292,37 @@ func TestSecretInTheForm(t *testing.T) {
 	}
 }
 
+// The form of the sign-in page may end here, and leads to no other port by a redirect.
+func TestAfterTheSignInForm(t *testing.T) {
+	l := newLab(t)
+	ask := func(headers map[string]string) answer {
+		address := hub().AuthCodeURL("s", oauth2.S256ChallengeOption(oauth2.GenerateVerifier()))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.AddCookie(&http.Cookie{Name: cookieName, Value: l.token})
+		for name, value := range headers {
+			req.Header.Set(name, value)
+		}
+		return l.do(req)
+	}
+	for _, headers := range []map[string]string{
+		{"Sec-Fetch-Site": "same-origin", "Accept": "text/html"},
+		{"Accept": "text/html,application/xhtml+xml"},
+	} {
+		got := ask(headers)
+		if to := got.header.Get("Refresh"); got.code != http.StatusOK || !strings.HasPrefix(to, "0; url="+callback+"?code=") || got.header.Get("Location") != "" {
+			t.Errorf("%v: %d, on to %q", headers, got.code, to)
+		}
+	}
+	for _, headers := range []map[string]string{nil, {"Sec-Fetch-Site": "same-site", "Accept": "text/html"}} {
+		if got := ask(headers); got.code != http.StatusFound || got.header.Get("Refresh") != "" {
+			t.Errorf("%v: %d, on to %q", headers, got.code, got.header.Get("Refresh"))
+		}
+	}
+}
+
 func TestNotSignedIn(t *testing.T) {
 	l := newLab(t)
 	address := hub().AuthCodeURL("x", oauth2.S256ChallengeOption("v"))
