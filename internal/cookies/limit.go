@@ -54,6 +54,14 @@ func Limit(next http.Handler) http.Handler {
 	})
 }
 
+// cookieSize is how many bytes of the head are cookies.
+func cookieSize(r *http.Request) (size int) {
+	for _, line := range r.Header["Cookie"] {
+		size += len(line)
+	}
+	return size
+}
+
 func headSize(r *http.Request) int {
 	size := len(r.RequestURI)
 	for name, values := range r.Header {
@@ -73,7 +81,7 @@ func refuse(w http.ResponseWriter, r *http.Request) {
 	view := struct {
 		Cookies bool
 		Clear   string // what the button clears, "" for no button
-	}{Cookies: len(r.Header["Cookie"]) > 0}
+	}{Cookies: cookieSize(r) > Most/2} // otherwise a long link on any page would sign people out
 	host := hostOf(r)
 	alone, site := siteOf(host)
 	asked := r.Method == http.MethodPost && r.URL.Path == clearPath && r.Header.Get("Sec-Fetch-Site") == "same-origin"

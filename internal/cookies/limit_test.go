@@ -166,3 +166,17 @@ func TestTooLarge(t *testing.T) {
 		t.Error(w.Code, w.Body)
 	}
 }
+
+// A long link on any page of the web signs nobody out.
+func TestLongLinkSignsNobodyOut(t *testing.T) {
+	for _, length := range []int{Most - 100, 2 * Most} {
+		r := httptest.NewRequest(http.MethodGet, "https://192.0.2.7/login?next="+strings.Repeat("a", length), nil)
+		r.Header.Set("Cookie", Session+"="+strings.Repeat("s", 100)+"; theme=dark")
+		w := httptest.NewRecorder()
+		Limit(http.NotFoundHandler()).ServeHTTP(w, r)
+		if w.Code != http.StatusRequestHeaderFieldsTooLarge || !strings.Contains(w.Body.String(), "This request is too large") ||
+			w.Header()["Set-Cookie"] != nil || w.Header().Get("Clear-Site-Data") != "" {
+			t.Errorf("%d bytes: %d %q", length, w.Code, w.Header())
+		}
+	}
+}
