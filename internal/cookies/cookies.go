@@ -82,7 +82,7 @@ func All(r *http.Request) []Credential {
 // One is the value of a cookie that arrived once, under exactly this name.
 func One(r *http.Request, name string) (value string, ok bool) {
 	found := named(r, name)
-	if len(found) != 1 || found[0].name != name {
+	if len(found) != 1 {
 		return "", false
 	}
 	return found[0].value, true
@@ -91,37 +91,47 @@ func One(r *http.Request, name string) (value string, ok bool) {
 // Values are those of every cookie that arrived under exactly this name.
 func Values(r *http.Request, name string) (values []string) {
 	for _, p := range named(r, name) {
-		if p.name == name {
-			values = append(values, p.value)
-		}
+		values = append(values, p.value)
 	}
 	return values
 }
 
-// Count is how many cookies of a request pass for this name.
+// Count is how many cookies of a request have this name.
 func Count(r *http.Request, name string) int { return len(named(r, name)) }
 
-// Set gives the browser a cookie for as long as it runs, in place of all that pass for the same name.
+// Set gives the browser a cookie for as long as it runs, in place of all that have the same name.
 func Set(w http.ResponseWriter, r *http.Request, name, value string) {
 	// First: a browser that knows no partitions would take the new one for what is expired.
 	Expire(w, r, name)
 	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
 }
 
-// Expire makes the browser forget a cookie, with and without a partition, and what else in the request passes for it.
+// Expire makes the browser forget a cookie, with and without a partition, and its twins in the request.
 func Expire(w http.ResponseWriter, r *http.Request, name string) {
-	names, found := []string{name}, named(r, name)
-	for _, p := range found {
-		if p.name != name && !strings.HasPrefix(p.name, "=") {
-			names = append(names, p.name)
-		}
-	}
-	if len(found) > 1 {
+	names := []string{name}
+	if Count(r, name) > 1 {
 		names = append(names, "") // its value may be what passed for the name
+		ExpireHere(w, r, name)
 	}
 	for _, name := range names {
 		for _, line := range expiring(name, "/", "") {
 			w.Header().Add("Set-Cookie", line)
+		}
+	}
+}
+
+// ExpireHere makes the browser forget the twins of a cookie that it sends to this path and not to all. The prefix of the
+// name allows none, but a cookie without a name has no prefix.
+func ExpireHere(w http.ResponseWriter, r *http.Request, name string) {
+	where := r.URL.EscapedPath()
+	if Count(r, name) < 2 || len(where) > 256 {
+		return
+	}
+	for _, path := range pathsTo(where) {
+		for _, name := range []string{name, ""} {
+			for _, line := range expiring(name, path, "") {
+				w.Header().Add("Set-Cookie", line)
+			}
 		}
 	}
 }
@@ -152,11 +162,12 @@ func expiring(name, path, domain string) []string {
 // A pair is a cookie as it arrived.
 type pair struct{ name, value string }
 
-// named are the cookies that pass for a name: whatever their case, and with quotes, spaces or a "=" before it. A
-// browser may keep a cookie without a name whose value reads like name and value, and sends the value alone.
+// named are the cookies with exactly this name. A browser may keep a cookie without a name whose value reads like name
+// and value, and sends the value alone. A name in another case or in quotes is another name: no browser takes it for
+// this one, so it is no twin. Counting it would let a page keep people out, since no prefix protects such a name.
 func named(r *http.Request, name string) (found []pair) {
 	for p := range pairs(r.Header) {
-		if strings.EqualFold(strings.Trim(p.name, "\"'= \t"), name) {
+		if p.name == name {
 			found = append(found, p)
 		}
 	}

@@ -34,9 +34,9 @@ func TestFromRequest(t *testing.T) {
 		{[]string{"__Host-Http-gpulab=mine", "__Host-Http-gpulab=evil"}, ""},
 		{[]string{"__Host-Http-gpulab=mine;__Host-Http-gpulab=evil"}, ""},
 		{[]string{"__Host-Http-gpulab=mine;\t __Host-Http-gpulab\t=evil"}, ""},
-		{[]string{"__Host-Http-gpulab=mine; __HOST-HTTP-GPULAB=evil"}, ""},
-		{[]string{`__Host-Http-gpulab=mine; "__Host-Http-gpulab"=evil`}, ""},
-		{[]string{"__Host-Http-gpulab=mine; =__Host-Http-gpulab=evil"}, ""},
+		{[]string{"__Host-Http-gpulab=mine; __HOST-HTTP-GPULAB=evil"}, "mine"},
+		{[]string{`"__Host-Http-gpulab"=evil; __Host-Http-gpulab=mine`}, "mine"},
+		{[]string{"__Host-Http-gpulab=mine; =__Host-Http-gpulab=evil"}, "mine"},
 		{[]string{"__Host-Http-gpulab=mine; __Host-Http-gpulab"}, ""},
 		{[]string{"__Host-Http-gpulab=mine; __Host-Http-gpulab="}, ""},
 		{[]string{"__host-http-gpulab=evil"}, ""},
@@ -71,7 +71,9 @@ func TestCredential(t *testing.T) {
 // Both variants of a cookie go, before the new one comes.
 func TestSetAndExpire(t *testing.T) {
 	w := httptest.NewRecorder()
-	Set(w, request("__Host-Http-gpulab=a; __HOST-http-gpulab=b"), Session, "new")
+	twins := request("__Host-Http-gpulab=a; __Host-Http-gpulab=b")
+	twins.URL.Path = "/account"
+	Set(w, twins, Session, "new")
 	lines := w.Header()["Set-Cookie"]
 	if last := lines[len(lines)-1]; last != "__Host-Http-gpulab=new; Path=/; HttpOnly; Secure; SameSite=Lax" {
 		t.Errorf("the last is %s", last)
@@ -79,8 +81,9 @@ func TestSetAndExpire(t *testing.T) {
 	for _, want := range []string{
 		"__Host-Http-gpulab=; Path=/; Max-Age=0; Secure; HttpOnly; SameSite=None; Partitioned",
 		"__Host-Http-gpulab=; Path=/; Max-Age=0; Secure; HttpOnly; SameSite=Lax",
-		"__HOST-http-gpulab=; Path=/; Max-Age=0; Secure; HttpOnly; SameSite=None; Partitioned",
+		"__Host-Http-gpulab=; Path=/account; Max-Age=0; Secure; HttpOnly; SameSite=Lax",
 		"=gone; Path=/; Max-Age=0; Secure; HttpOnly; SameSite=Lax",
+		"=gone; Path=/account; Max-Age=0; Secure; HttpOnly; SameSite=None; Partitioned",
 	} {
 		if !slices.Contains(lines[:len(lines)-1], want) {
 			t.Errorf("%s is not in %q", want, lines)

@@ -323,6 +323,8 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request) (*http.Request, *v
 	if ok {
 		return in, visit, true
 	}
+	// The sign-in page does not see a twin that is sent to this path alone.
+	cookies.ExpireHere(w, r, cookies.Session)
 	// The sign-in page leads back to a path of gpulab's own origin only, which sends
 	// it on to the visitor's notebooks.
 	p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.",

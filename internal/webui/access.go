@@ -86,6 +86,8 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, rt route, v *visi
 		case rt.script || r.Method != http.MethodGet && r.Method != http.MethodHead:
 			return errSignInFirst
 		default:
+			// The sign-in page does not see a twin that is sent to this path alone.
+			cookies.ExpireHere(w, r, cookies.Session)
 			return seeOther("/login?next=" + url.QueryEscape(r.URL.RequestURI()))
 		}
 	}
