@@ -170,7 +170,7 @@ func (l *appliance) starting(s *switchHandler) http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		ownPage(w)
 		w.Header().Set("Retry-After", "2")
 		w.Header().Set("Refresh", "2")
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -188,6 +188,12 @@ func (l *appliance) starting(s *switchHandler) http.Handler {
 		b.WriteString("</table></html>")
 		_, _ = w.Write([]byte(b.String()))
 	})
+}
+
+// ownPage marks a page that stands in for another one, on whatever port: no page of another may show it in a frame.
+func ownPage(w http.ResponseWriter) {
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	w.Header().Set("X-Frame-Options", "DENY")
 }
 
 // hostOf is the name or address by which somebody came, without brackets and port.
@@ -208,7 +214,7 @@ func (l *appliance) byName(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		ownPage(w)
 		w.WriteHeader(http.StatusMisdirectedRequest)
 		at := html.EscapeString(l.url())
 		fmt.Fprintf(w, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>Another name</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style><h1>This lab goes by another name</h1><p>Open <a href="%s">%[1]s</a>.</p><p>An administrator who wants it to answer here adds this name to <code>names</code> in /etc/gpulab/config.yaml and runs <code>gpulab init</code>.</p></html>`, at)

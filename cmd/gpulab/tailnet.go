@@ -190,7 +190,7 @@ func otherWayIn(r *http.Request) bool {
 func (l *appliance) turnAway(w http.ResponseWriter, why string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	ownPage(w)
 	w.WriteHeader(http.StatusForbidden)
 	fmt.Fprintf(w, `<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>%s</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui;margin:3rem auto;max-width:34rem;padding:0 1rem}</style><h1>You cannot come in this way</h1><p>%s</p></html>`,
 		html.EscapeString(l.cfg.Lab), html.EscapeString(why))

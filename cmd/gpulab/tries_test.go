@@ -87,6 +87,9 @@ func TestStartingPage(t *testing.T) {
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Refresh") == "" {
 			t.Errorf("status %d, header %v", w.Code, w.Header())
 		}
+		if csp := w.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "frame-ancestors 'none'") {
+			t.Errorf("a page may be shown in a frame: %q", csp)
+		}
 		return w.Body.String()
 	}
 	want := func(texts ...string) {

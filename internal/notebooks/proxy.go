@@ -207,6 +207,7 @@ func (p *Proxy) allowed(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	// No page of ours: its link would lead to that name again.
+	own(w)
 	http.Error(w, "This lab does not go by the name in the address. Open it by its own name or address.", http.StatusMisdirectedRequest)
 	return false
 }
