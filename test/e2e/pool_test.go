@@ -45,6 +45,7 @@ func TestPool(t *testing.T) {
 		{"what machines are called", p.renamed, false},
 		{"a machine without GPUs", p.withoutGPUs, false},
 		{"a stolen certificate", p.stolen, false},
+		{"a machine gone bad", p.goneBad, false},
 		{"another version", p.anotherVersion, false},
 		{"memory", p.memory, false},
 		{"bad network", p.badNetwork, false},
@@ -320,6 +321,58 @@ func (p *pool) join(t *testing.T, a *appliance) {
 		t.Errorf("status on the node: %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
 	checkFailure(t, p.node.Gpulab(a.ctx, "init", "--yes"), exitPreflight, "belongs to the pool of Pool lab")
+}
+
+// goneBad: with the credentials that Kubernetes gave it, a machine changes nothing of others, and makes no pods that look
+// like the lab's.
+func (p *pool) goneBad(t *testing.T, a *appliance) {
+	const agent = "/var/lib/gpulab/k3s/agent/"
+	try := func(as, input string, args ...string) lab.Result {
+		cmd := p.node.Command(a.ctx, "/var/lib/gpulab/bin/current/kubectl", append([]string{"--kubeconfig", agent + as + ".kubeconfig"}, args...)...)
+		cmd.Stdin = strings.NewReader(input)
+		out, err := cmd.CombinedOutput()
+		result := lab.Result{Stderr: string(out)}
+		if err != nil {
+			result.Code = 1
+		}
+		return result
+	}
+	const controller, kubelet = "k3scontroller", "kubelet"
+	uid := strings.TrimSpace(a.MustGpulab(a.ctx, "kubectl", "get", "node", nodeName, "-o", "jsonpath={.metadata.uid}"))
+	hub := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hub-false", "namespace": "gpulab-system",
+		"labels": {"app.kubernetes.io/component": "hub"}, "annotations": {"kubernetes.io/config.mirror": "1"},
+		"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "` + nodeName + `", "uid": "` + uid + `", "controller": true}]},
+		"spec": {"nodeName": "` + nodeName + `", "automountServiceAccountToken": false, "enableServiceLinks": false,
+		"containers": [{"name": "hub", "image": "gpulab.local/hub"}]}}`
+	for _, attack := range []struct {
+		as, input, says string
+		args            []string
+	}{
+		{controller, "", "cannot patch", []string{"label", "node", nodeName, "node-role.kubernetes.io/control-plane=true"}},
+		{controller, "", "cannot patch", []string{"label", "node", p.head, "node-role.kubernetes.io/control-plane-"}},
+		{controller, "", "cannot", []string{"get", "secrets", "-A"}},
+		{kubelet, "", "not allowed", []string{"label", "node", nodeName, "node-role.kubernetes.io/control-plane=true"}},
+		{kubelet, "", "cannot", []string{"label", "node", p.head, "x=y"}},
+		{kubelet, "", "cannot list", []string{"get", "secrets", "-A"}},
+		{kubelet, "", "no relationship", []string{"get", "secret", "-n", "kube-system", p.head + ".node-password.k3s"}},
+		{kubelet, hub, "a machine makes no pods", []string{"create", "-f", "-"}},
+	} {
+		if r := try(attack.as, attack.input, attack.args...); r.Code == 0 || !strings.Contains(r.Stderr, attack.says) {
+			t.Errorf("as %s, %v: %d\n%s", attack.as, attack.args, r.Code, r.Stderr)
+		}
+	}
+	// The same by way of the status, which its network of pods may write.
+	for change, says := range map[string]string{
+		`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":"true"}}}`: "changes no labels",
+		`{"metadata":{"annotations":{"k3s.io/node-args":"x"}}}`:                    "changes no annotations",
+		`{"status":{"capacity":{"cpu":"1k"}}}`:                                     "changes nothing of a node's status",
+	} {
+		out := p.node.MustRun(a.ctx, "curl", "-sk", "--cert", agent+"client-k3s-controller.crt", "--key", agent+"client-k3s-controller.key", "-X", "PATCH",
+			"-H", "Content-Type: application/strategic-merge-patch+json", "-d", change, "https://"+lab.Address+":6443/api/v1/nodes/"+p.head+"/status")
+		if !strings.Contains(out, says) {
+			t.Errorf("%s: %s", change, out)
+		}
+	}
 }
 
 // memory prints what gpulab takes on the node besides k3s, in MB (10⁶ bytes) of
