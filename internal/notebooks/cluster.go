@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"sort"
 	"strconv"
@@ -314,13 +315,30 @@ func (c *KubeCluster) Changes() <-chan struct{} { return c.changes }
 // PodFor is the pod that is a user's server now, ready or not.
 func (c *KubeCluster) PodFor(handle, server string) (PodInfo, bool) {
 	p, ok := c.index.Load().current[podKey{handle, server}]
-	return p, ok
+	return c.placed(p), ok
+}
+
+// placed is the pod without its address where that is none of its machine's. The machine itself says which address
+// a pod has: one gone bad could name that of somebody else's notebook or service, and lead its own visitors there.
+func (c *KubeCluster) placed(p PodInfo) PodInfo {
+	o, known, err := c.nodes.GetStore().GetByKey(p.Node)
+	if n, ok := o.(*corev1.Node); err != nil || !known || !ok || !hasPod(n, p.IP) {
+		p.IP = ""
+	}
+	return p
+}
+
+// hasPod tells whether an address is one of those that Kubernetes has set aside for the pods of a node.
+func hasPod(n *corev1.Node, address string) bool {
+	network, err := netip.ParsePrefix(n.Spec.PodCIDR)
+	at, wrong := netip.ParseAddr(address)
+	return err == nil && wrong == nil && network.Contains(at)
 }
 
 // ServicePod is the pod of a service now, ready or not.
 func (c *KubeCluster) ServicePod(launch int64) (PodInfo, bool) {
 	p, ok := c.index.Load().services[launch]
-	return p, ok
+	return c.placed(p), ok
 }
 
 // PodAddress is where the pod with this UID listens, if it is ready to be
@@ -332,7 +350,7 @@ func (c *KubeCluster) PodAddress(uid string) (string, bool) {
 	if p.Job {
 		port = p.Port
 	}
-	if !ok || port == 0 || !p.Reachable() {
+	if p = c.placed(p); !ok || port == 0 || !p.Reachable() {
 		return "", false
 	}
 	return net.JoinHostPort(p.IP, strconv.Itoa(port)), true

@@ -3,6 +3,7 @@ package notebooks
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 func gpuNode(name string, gpus string, ready corev1.ConditionStatus) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.NodeSpec{PodCIDR: map[string]string{"n1": "10.42.0.0/24", "n2": "10.42.1.0/24"}[name]},
 		Status: corev1.NodeStatus{
 			Allocatable: corev1.ResourceList{
 				gpuResource: resource.MustParse(gpus), corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"),
@@ -239,4 +241,30 @@ func TestOpenForPods(t *testing.T) {
 
 func taint(n *corev1.Node, key string, effect corev1.TaintEffect) {
 	n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
+}
+
+// A machine says of its pods which addresses they have. One gone bad could name that of somebody else's service and
+// lead its own visitors there.
+func TestClusterBelievesAMachineItsOwnAddressesOnly(t *testing.T) {
+	c, client := watched(t)
+	for uid, ip := range map[string]string{
+		"other": "10.42.1.9", "local": "127.0.0.1", "service": "10.43.0.1", "lab": "192.168.1.1", "six": "::1", "nothing": "x", "mapped": "::ffff:10.42.1.9", "own": "10.42.0.9",
+	} {
+		pod := notebookPod("alice", uid, uid, ip)
+		pod.Labels[labelComponent], pod.Labels[labelLaunch] = componentService, strconv.Itoa(len(uid)*100+int(uid[0]))
+		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8000}}
+		if _, err := client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !eventually(func() bool { return len(c.index.Load().notebooks) == 8 }) {
+		t.Fatal("not all pods are known")
+	}
+	for uid, p := range c.index.Load().notebooks {
+		address, ok := c.PodAddress(uid)
+		service, _ := c.ServicePod(p.LaunchID)
+		if own := uid == "own"; ok != own || service.Reachable() != own || own && address != "10.42.0.9:8000" {
+			t.Errorf("%s: %q, %t; reachable %t", uid, address, ok, service.Reachable())
+		}
+	}
 }
