@@ -43,7 +43,7 @@ func (s *Service) Clear(ctx context.Context, u users.User, name string) error {
 	if _, err := home.Lstat(name); err != nil {
 		return gone(name) // or behind a link that leads out
 	}
-	if err := home.RemoveAll(name); err != nil {
+	if err := remove(ctx, home, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete in the home of %s: %w", u.Handle, err)
 	}
 	s.MeasureHome(u.ID)
