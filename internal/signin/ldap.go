@@ -48,7 +48,9 @@ func (d *directory) Title() string { return d.settings.Title }
 
 // SignIn implements users.Directory.
 func (d *directory) SignIn(ctx context.Context, name, password string) (*users.Outside, error) {
-	if !plausible(name) || password == "" {
+	// A server that ends texts at a NUL would take such a password for an empty one, and a bind without a password
+	// proves nothing.
+	if !plausible(name) || password == "" || strings.ContainsRune(password, 0) {
 		return nil, nil
 	}
 	d.mu.Lock()
@@ -158,10 +160,23 @@ func (d *directory) connect(ctx context.Context) (*ldap.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		dialer.Deadline = deadline
 	}
-	conn, err := ldap.DialURL(d.URL, ldap.DialWithDialer(dialer), ldap.DialWithTLSConfig(config))
+	port := "389"
+	if u.Scheme == "ldaps" {
+		port = "636"
+	}
+	wire, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), orText(u.Port(), port)))
+	if err == nil && u.Scheme == "ldaps" {
+		over := tls.Client(wire, config)
+		if err = over.HandshakeContext(ctx); err != nil {
+			_ = wire.Close()
+		}
+		wire = over
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", d.URL, err)
 	}
+	conn := ldap.NewConn(&brief{Conn: wire, left: maxDirectoryAnswers}, u.Scheme == "ldaps")
+	conn.Start()
 	conn.SetTimeout(directoryTime)
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	if d.StartTLS {
@@ -172,6 +187,27 @@ func (d *directory) connect(ctx context.Context) (*ldap.Conn, error) {
 	}
 	return conn, nil
 }
+
+// brief is a connection on which only so much comes. The library keeps all of an answer, however long, in memory.
+type brief struct {
+	net.Conn
+	left int // bytes
+}
+
+// Read implements io.Reader.
+func (b *brief) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLong
+	}
+	n, err := b.Conn.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// maxDirectoryAnswers is how much a directory may send in one sign-in, in bytes: 5000 groups take a tenth of it.
+const maxDirectoryAnswers = 16 << 20
+
+var errTooLong = errors.New("the directory sends more than it is asked for")
 
 func (d *directory) bind(conn *ldap.Conn) error {
 	if d.BindDN == "" {
@@ -257,7 +293,10 @@ func (d *directory) describe(conn *ldap.Conn, name string, entry *ldap.Entry) (w
 		return who{}, fmt.Errorf("search groups below %s: %w", d.GroupBase, err)
 	}
 	for _, group := range found.Entries {
-		w.groups = append(append(w.groups, group.DN), values(group, "cn")...)
+		w.groups = append(w.groups, group.DN)
+		for _, name := range values(group, "cn") {
+			w.groups = append(w.groups, plainNames(name)...)
+		}
 	}
 	return w, nil
 }
@@ -308,7 +347,16 @@ func groupNames(text string) []string {
 	if err != nil || len(dn.RDNs) == 0 || len(dn.RDNs[0].Attributes) != 1 {
 		return []string{text}
 	}
-	return []string{text, dn.RDNs[0].Attributes[0].Value}
+	return append([]string{text}, plainNames(dn.RDNs[0].Attributes[0].Value)...)
+}
+
+// plainNames leaves out a name that rules would take for the DN of a group: whoever may make groups somewhere could
+// give one the name of another.
+func plainNames(name string) []string {
+	if strings.Contains(name, "=") {
+		return nil
+	}
+	return []string{name}
 }
 
 // sameGroup compares as directories do: a DN with a DN, and a plain name with a plain name.

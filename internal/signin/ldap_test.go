@@ -1,8 +1,11 @@
 package signin_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -60,10 +63,11 @@ func TestOpenLDAP(t *testing.T) {
 				"wrong password": {"ada", "wrong"}, "empty password": {"ada", ""}, "unknown name": {"nobody", "x"}, "empty name": {"", "x"},
 				"any name": {"*", signintest.DirectoryPassword("ada")}, "injection": {"ada)(uid=*", signintest.DirectoryPassword("ada")},
 				"injection into an or": {"*)(|(uid=ada", signintest.DirectoryPassword("ada")}, "a zero": {"ada\x00", signintest.DirectoryPassword("ada")},
-				"a DN":        {"uid=ada,ou=people,dc=example,dc=org", signintest.DirectoryPassword("ada")},
-				"two people":  {"x)(|(uid=ada)(uid=ben)", signintest.DirectoryPassword("ada")},
-				"another's":   {"ben", signintest.DirectoryPassword("ada")},
-				"too long":    {strings.Repeat("a", 300), "x"},
+				"a DN":       {"uid=ada,ou=people,dc=example,dc=org", signintest.DirectoryPassword("ada")},
+				"two people": {"x)(|(uid=ada)(uid=ben)", signintest.DirectoryPassword("ada")},
+				"another's":  {"ben", signintest.DirectoryPassword("ada")},
+				"too long":   {strings.Repeat("a", 300), "x"},
+				"a password that some servers take for an empty one": {"ada", "\x00"},
 				"the service": {"gpulab", "for searching only"},
 			} {
 				if o, err := s.SignIn(t.Context(), "directory", try[0], try[1]); err != nil || o != nil {
@@ -85,12 +89,69 @@ func TestOpenLDAP(t *testing.T) {
 	if o, err := s.SignIn(t.Context(), "directory", "ada", signintest.DirectoryPassword("ada")); err != nil || o != nil {
 		t.Errorf("one of several: %+v, %v", o, err)
 	}
+	// A group that calls itself by the DN of another is not that one.
+	cfg = ldapConfig(d)
+	cfg.Rules = []signin.Rule{{Groups: []string{"cn=gpu-admins,ou=groups,dc=example,dc=org"}, Role: users.RoleAdmin}, {Groups: []string{"own"}, Role: users.RoleMember}}
+	s, _ = newService(t, cfg)
+	for name, role := range map[string]users.Role{"ada": users.RoleAdmin, "mia": users.RoleMember} {
+		if o, err := s.SignIn(t.Context(), "directory", name, signintest.DirectoryPassword(name)); err != nil || o == nil || o.Role != role {
+			t.Errorf("%s: %+v, %v", name, o, err)
+		}
+	}
 	// People below a referral are asked for nowhere.
 	cfg = ldapConfig(d)
 	cfg.UserBase = "ou=elsewhere," + d.UserBase
 	s, _ = newService(t, cfg)
 	if o, err := s.SignIn(t.Context(), "directory", "ada", signintest.DirectoryPassword("ada")); err == nil || o != nil || touched.Load() != 0 {
 		t.Errorf("below a referral: %+v, %v, %d connections elsewhere", o, err, touched.Load())
+	}
+}
+
+// A directory whose answer never ends takes a bounded part of the lab's memory.
+func TestDirectoryThatNeverEnds(t *testing.T) {
+	authority := signintest.NewAuthority(t)
+	l, err := tls.Listen("tcp", "127.0.0.1:0", authority.Server(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var sent atomic.Int64
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				// One message of almost 2 GiB, whose only part is as long.
+				piece := append([]byte{0x30, 0x84, 0x7f, 0xff, 0xff, 0xf0, 0x04, 0x84, 0x7f, 0xff, 0xff, 0x00}, make([]byte, 1<<20)...)
+				for sent.Load() < 200<<20 {
+					n, err := conn.Write(piece)
+					if sent.Add(int64(n)); err != nil {
+						return
+					}
+					piece = piece[len(piece)-1<<20:]
+				}
+			}()
+		}
+	}()
+	for _, password := range []string{"", filepath.Join(t.TempDir(), "password")} {
+		cfg := signin.Config{Name: "directory", Type: "ldap", Title: "Directory", URL: "ldaps://" + l.Addr().String(), CAFile: authority.File,
+			UserBase: "ou=people,dc=example,dc=org", BindPasswordFile: password}
+		if password != "" {
+			cfg.BindDN = "cn=gpulab,dc=example,dc=org"
+			if err := os.WriteFile(password, []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, _ := newService(t, cfg)
+		if o, err := s.SignIn(t.Context(), "directory", "ada", "x"); err == nil || o != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+	}
+	if n := sent.Load(); n > 64<<20 {
+		t.Errorf("%d bytes were taken in", n)
 	}
 }
 

@@ -189,6 +189,8 @@ func entries(referral string) string {
 		}
 		b.WriteString("\n")
 	}
+	// A group of mia's, one of whose names is the DN of another.
+	fmt.Fprintf(&b, "dn: cn=own,ou=groups,%s\nobjectClass: groupOfNames\ncn: own\ncn: cn=gpu-admins,ou=groups,%[1]s\nmember: uid=mia,ou=people,%[1]s\n\n", base)
 	if referral != "" {
 		fmt.Fprintf(&b, "dn: ou=elsewhere,ou=people,%s\nobjectClass: referral\nobjectClass: extensibleObject\nou: elsewhere\nref: %s/ou=people,%[1]s\n\n", base, referral)
 	}
