@@ -22,6 +22,8 @@ type Fleet struct {
 	mu          sync.Mutex
 	nodes       map[string]gpu.Snapshot
 	owners      map[string]string    // of readable GPUs, by UUID
+	first       map[string]string    // who told of a GPU first, by UUID
+	told        map[string]int       // how many GPUs a node told of first
 	cordoned    map[string]string    // by node, see Cordon
 	idle        map[string]time.Time // by pod, see Idle
 	titles      map[string]string    // by node, see Titles
@@ -30,7 +32,7 @@ type Fleet struct {
 
 // New returns a fleet without nodes.
 func New() *Fleet {
-	return &Fleet{nodes: make(map[string]gpu.Snapshot), owners: make(map[string]string), subscribers: make(map[*subscriber]struct{})}
+	return &Fleet{nodes: make(map[string]gpu.Snapshot), owners: make(map[string]string), first: make(map[string]string), told: make(map[string]int), subscribers: make(map[*subscriber]struct{})}
 }
 
 // Update makes s the latest snapshot of its node. It never waits for
@@ -50,6 +52,9 @@ func (f *Fleet) update(s gpu.Snapshot) {
 		for i := range s.GPUs {
 			if g := &s.GPUs[i]; g.UUID != "" && g.Error == "" {
 				f.owners[g.UUID] = s.Node
+				if f.first[g.UUID] == "" { // the head's own are claimed by nobody
+					f.first[g.UUID] = s.Node
+				}
 			}
 		}
 	}
@@ -121,6 +126,8 @@ func (f *Fleet) Forget(node string) {
 	defer f.mu.Unlock()
 	f.disown(node)
 	delete(f.nodes, node)
+	maps.DeleteFunc(f.first, func(_, of string) bool { return of == node })
+	delete(f.told, node)
 }
 
 func (f *Fleet) disown(node string) {
@@ -131,9 +138,15 @@ func (f *Fleet) disown(node string) {
 	}
 }
 
+// mostCards is how many GPUs a node may tell of until it is forgotten. Cards are replaced now and then; each that is
+// new costs the history memory.
+const mostCards = 512
+
 // Claim refuses a node's list of GPUs in which one is another's, or stands
 // twice. A card that its node cannot read, or that was in a node which is not
-// heard any more, may have been moved.
+// heard any more, may have been moved. When that node tells of it again it is
+// that node's: otherwise a node could keep others out by telling of their cards
+// while they are away.
 func (f *Fleet) Claim(node string, gpus []gpu.GPU) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,12 +155,23 @@ func (f *Fleet) Claim(node string, gpus []gpu.GPU) error {
 		if uuid == "" {
 			continue
 		}
-		if owner, known := f.owners[uuid]; known && owner != node {
+		if owner, known := f.owners[uuid]; known && owner != node && f.first[uuid] != node {
 			return fmt.Errorf("the machine %s told of the GPU %.60s, which is %s's", node, uuid, owner)
 		}
 		if slices.ContainsFunc(gpus[:i], func(g gpu.GPU) bool { return g.UUID == uuid }) {
 			return fmt.Errorf("the machine %s told of the GPU %.60s twice", node, uuid)
 		}
+	}
+	for i := range gpus {
+		uuid := gpus[i].UUID
+		if _, known := f.first[uuid]; known || uuid == "" {
+			continue
+		}
+		if f.told[node] >= mostCards {
+			return fmt.Errorf("the machine %s told of more than %d different GPUs; restart gpulab on the head if that many were really in it", node, mostCards)
+		}
+		f.first[uuid] = node
+		f.told[node]++
 	}
 	return nil
 }

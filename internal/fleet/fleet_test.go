@@ -186,12 +186,43 @@ func TestClaim(t *testing.T) {
 		t.Errorf("from a machine that is lost: %v", err)
 	}
 	f.Update(gpu.Snapshot{Node: "b", GPUs: cards("GPU-1")})
-	if err := f.Claim("a", cards("GPU-1")); err == nil {
-		t.Error("the card was moved, and is back where it was")
+	if err := f.Claim("c", cards("GPU-1")); err == nil {
+		t.Error("the card was moved, and is a third machine's")
+	}
+	// Whoever tells of another's cards while that is away does not keep it out.
+	if err := f.Claim("a", cards("GPU-1")); err != nil {
+		t.Errorf("from where it was first: %v", err)
+	}
+	f.Update(gpu.Snapshot{Node: "a", GPUs: cards("GPU-1", "GPU-2")})
+	if err := f.Claim("b", cards("GPU-1")); err == nil {
+		t.Error("the card is back where it was, and another machine's still")
 	}
 	f.Forget("b")
 	if err := f.Claim("a", cards("GPU-1")); err != nil {
 		t.Errorf("from a machine that was removed: %v", err)
+	}
+}
+
+// Each GPU that is new costs the history memory: a machine cannot make up any number of them.
+func TestClaimOfEverNewCards(t *testing.T) {
+	f := New()
+	var err error
+	n := 0
+	for ; n < 10_000 && err == nil; n++ {
+		err = f.Claim("b", []gpu.GPU{{Device: gpu.Device{UUID: fmt.Sprint("GPU-", n)}}})
+	}
+	if err == nil || n < mostCards || n > mostCards+1 {
+		t.Errorf("after %d: %v", n, err)
+	}
+	if err := f.Claim("b", []gpu.GPU{{Device: gpu.Device{UUID: "GPU-7"}}}); err != nil {
+		t.Errorf("one that it has told of: %v", err)
+	}
+	if err := f.Claim("a", []gpu.GPU{{Device: gpu.Device{UUID: "GPU-new"}}}); err != nil {
+		t.Errorf("of another machine: %v", err)
+	}
+	f.Forget("b")
+	if err := f.Claim("b", []gpu.GPU{{Device: gpu.Device{UUID: "GPU-new2"}}}); err != nil {
+		t.Errorf("after it was removed and joined again: %v", err)
 	}
 }
 

@@ -131,7 +131,9 @@ func (in *inbox) fill(r *http.Request, n nodes.Node, l *live) error {
 		if err := believable(n, report); err != nil {
 			return &lieError{err}
 		}
-		report.ClockOff = clock.set(&report.Snapshot, time.Now())
+		now := time.Now()
+		report.ClockOff = clock.set(&report.Snapshot, now)
+		tidy(report, now.Add(clockTolerance))
 		in.put(report)
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
@@ -169,12 +171,18 @@ type clock struct {
 // clockTolerance is the difference that is left alone: ways take time.
 const clockTolerance = 2 * time.Second
 
+// furthestClock is how far a clock can be off: one whose battery is empty begins in 1970.
+const furthestClock = 100 * 365 * 24 * time.Hour
+
 // set puts a reading, which came at now, on the head's clock, and returns how
 // far the machine's is ahead of that; 0 where it does not matter.
 func (c *clock) set(s *gpu.Snapshot, now time.Time) (ahead time.Duration) {
 	// With an error, the time is of the readings before.
 	if s.Time.IsZero() || s.Error != "" && !s.Time.After(now.Add(clockTolerance)) {
 		return 0
+	}
+	if now.Sub(s.Time).Abs() > furthestClock {
+		s.Time = now // no difference of clocks can be worked out
 	}
 	c.recent[c.n%len(c.recent)] = now.Sub(s.Time)
 	c.n++
