@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -25,9 +26,9 @@ const measureTime = 5 * time.Second
 // left out, and the error says which.
 func (c *KubeCluster) Measure(ctx context.Context) (map[string]PodUsage, error) {
 	var machines []string
-	own := map[string]bool{}
+	on := map[string]string{} // the machine, by UID
 	for _, p := range c.Notebooks() {
-		own[p.UID] = true
+		on[p.UID] = p.Node
 		if p.Node != "" && !slices.Contains(machines, p.Node) {
 			machines = append(machines, p.Node)
 		}
@@ -47,7 +48,7 @@ func (c *KubeCluster) Measure(ctx context.Context) (map[string]PodUsage, error) 
 				errs = append(errs, err)
 			}
 			for uid, u := range found {
-				if own[uid] {
+				if on[uid] == machine { // one speaks for its own pods only
 					out[uid] = u
 				}
 			}
@@ -82,10 +83,21 @@ type summaryCPU struct {
 	Total *uint64   `json:"usageCoreNanoSeconds"`
 }
 
+// mostSummary bounds what a machine's answer takes of the head's memory, in bytes: 110 pods take a tenth of it.
+const mostSummary = 8 << 20
+
 func (c *KubeCluster) measureOn(ctx context.Context, machine string) (map[string]PodUsage, error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
-	body, err := c.client.CoreV1().RESTClient().Get().Resource("nodes").Name(machine).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
+	answer, err := c.client.CoreV1().RESTClient().Get().Resource("nodes").Name(machine).SubResource("proxy").Suffix("stats/summary").Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s what its notebooks use: %w", machine, err)
+	}
+	defer func() { _ = answer.Close() }()
+	body, err := io.ReadAll(io.LimitReader(answer, mostSummary+1))
+	if err == nil && len(body) > mostSummary {
+		err = fmt.Errorf("its answer is longer than %d MB", mostSummary>>20)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask %s what its notebooks use: %w", machine, err)
 	}
