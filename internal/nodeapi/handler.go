@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -68,10 +69,17 @@ const (
 // joinsEvery bounds how fast codes can be tried, by all strangers together.
 const joinsEvery = 3 * time.Second
 
+// How often one machine may ask for a credential of Kubernetes', each of which the cluster keeps for a while.
+const (
+	tokensEvery = 10 * time.Second
+	tokensBurst = 10
+)
+
 type handler struct {
 	Config
 	joins   *rate.Limiter
 	streams streams
+	tokens  perMachine
 	// Parts of images, and environments, that are being handed over.
 	transfers, environments *transfers
 }
@@ -84,7 +92,12 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) { h.answer(w, h.Head.Hello(), nil) })
 	mux.HandleFunc("POST /v1/join", h.join)
 	mux.HandleFunc("GET /v1/settings", h.machine(func(r *http.Request, _ nodes.Node) (any, error) { return h.Head.Settings(r.Context()) }))
-	mux.HandleFunc("POST /v1/token", h.machine(func(r *http.Request, n nodes.Node) (any, error) { return h.Head.Token(r.Context(), n) }))
+	mux.HandleFunc("POST /v1/token", h.machine(func(r *http.Request, n nodes.Node) (any, error) {
+		if !h.tokens.allow(n.ID) {
+			return nil, &Problem{Message: "this machine asks for credentials too often; it is tried again", Status: http.StatusTooManyRequests}
+		}
+		return h.Head.Token(r.Context(), n)
+	}))
 	mux.HandleFunc("GET /v1/progress", h.machine(func(r *http.Request, n nodes.Node) (any, error) {
 		return h.Head.Check(r.Context(), n, r.URL.Query().Get("pods") != "")
 	}))
@@ -99,6 +112,26 @@ func Handler(cfg Config) http.Handler {
 		h.handleRequests(mux)
 	}
 	return mux
+}
+
+// perMachine bounds how often each machine may ask for something.
+type perMachine struct {
+	mu   sync.Mutex
+	each map[int64]*rate.Limiter // by the machine's ID
+}
+
+func (p *perMachine) allow(id int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.each == nil {
+		p.each = map[int64]*rate.Limiter{}
+	}
+	l := p.each[id]
+	if l == nil {
+		l = rate.NewLimiter(rate.Every(tokensEvery), tokensBurst)
+		p.each[id] = l
+	}
+	return l.Allow()
 }
 
 func (h *handler) answer(w http.ResponseWriter, v any, err error) {

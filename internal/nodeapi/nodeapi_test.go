@@ -279,6 +279,26 @@ func TestLies(t *testing.T) {
 	}
 }
 
+// The cluster keeps each credential for a while: a machine cannot have any number of them.
+func TestTooManyTokens(t *testing.T) {
+	l := newLab(t)
+	c, _ := l.join(t, "b")
+	other, _ := l.join(t, "d")
+	var p *Problem
+	for n := 0; ; n++ {
+		_, err := c.Token(t.Context())
+		if errors.As(err, &p) && p.Status == http.StatusTooManyRequests && n >= tokensBurst {
+			break
+		}
+		if err != nil || n > 100 {
+			t.Fatalf("after %d: %v", n, err)
+		}
+	}
+	if _, err := other.Token(t.Context()); err != nil {
+		t.Errorf("of another machine: %v", err)
+	}
+}
+
 func TestTooManyTries(t *testing.T) {
 	l := newLab(t)
 	stranger := Stranger(l.invite(t))
