@@ -14,9 +14,12 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/gpulab/gpulab/internal/cookies"
+	testlab "github.com/gpulab/gpulab/test/lab"
 )
 
 // A visitorsBrowser is one that somebody uses. The scenarios below need no more of it, so each kind of browser can be
@@ -24,10 +27,14 @@ import (
 type visitorsBrowser interface {
 	// open loads an address and waits for the page.
 	open(address string)
-	// eval returns a JavaScript expression's value as text.
+	// eval returns a JavaScript expression's value as text, of a promise its result. The page may open windows.
 	eval(expression string) string
 	// plant sets the cookie of a session as a script at another port could in a browser that does not know the prefix.
 	plant(value string, partitioned bool)
+	// tab opens another page, which shares the cookies.
+	tab() visitorsBrowser
+	// frames are the addresses of what the page's frames show. What a page forbids to be shown has none with https.
+	frames() []string
 }
 
 // chromium is driven over its DevTools protocol. It knows the prefix, so its cookies are planted from outside.
@@ -46,7 +53,8 @@ func (c chromium) open(address string) {
 }
 
 func (c chromium) eval(expression string) string {
-	text, err := chromedp.Run(c.ctx, chromedp.Evaluate[string]("String("+expression+")"))
+	text, err := chromedp.Run(c.ctx, chromedp.Evaluate[string]("(async () => String(await ("+expression+")))()", chromedp.EvalAwaitPromise,
+		func(p *runtime.EvaluateParams) { p.UserGesture = ptr(true) }))
 	if err != nil {
 		return "" // while a page is being left
 	}
@@ -65,6 +73,63 @@ func (c chromium) plant(value string, partitioned bool) {
 	})); err != nil && c.ctx.Err() == nil {
 		c.t.Error(err)
 	}
+}
+
+func (c chromium) tab() visitorsBrowser {
+	ctx, cancel := chromedp.NewContext(c.ctx)
+	c.t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil {
+		c.t.Fatalf("open a tab: %v", err)
+	}
+	return chromium{ctx: ctx, t: c.t, lab: c.lab}
+}
+
+func (c chromium) frames() (list []string) {
+	tree, err := chromedp.Call(c.ctx, page.GetFrameTree, cdp.Empty{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, child := range tree.FrameTree.ChildFrames {
+		list = append(list, child.Frame.URL)
+	}
+	return list
+}
+
+// firefox is driven over WebDriver BiDi.
+type firefox struct {
+	*testlab.FirefoxTab
+	t *testing.T
+}
+
+func (f firefox) open(address string) {
+	f.t.Helper()
+	if err := f.Open(address); err != nil {
+		f.t.Fatalf("open %s: %v", address, err)
+	}
+}
+
+func (f firefox) eval(expression string) string {
+	text, err := f.Evaluate(expression)
+	if err != nil {
+		return "" // while a page is being left
+	}
+	return text
+}
+
+func (f firefox) plant(value string, partitioned bool) {
+	if err := f.SetCookie("127.0.0.1", cookies.Session, value, partitioned); err != nil {
+		f.t.Error(err)
+	}
+}
+
+func (f firefox) tab() visitorsBrowser { return firefox{f.Tab(), f.t} }
+
+func (f firefox) frames() []string {
+	list, err := f.Frames()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return list
 }
 
 // A plantingStory is a lab, the page of another port of the same host, and lea's browser.
@@ -258,23 +323,46 @@ func (s *plantingStory) flood(t *testing.T) {
 	}
 }
 
-// TestPlantedSessions goes through what a service's page can do to a visitor's session.
+// TestPlantedSessions goes through what a service's page can do to a visitor's session, in each browser.
 func TestPlantedSessions(t *testing.T) {
-	ctx := browser(t)
-	version, err := strconv.Atoi(strings.SplitN(strings.TrimPrefix(chromiumVersion(ctx, t), "Chrome/"), ".", 2)[0])
-	if err != nil || version < 140 {
-		t.Errorf("Chromium %d does not know the prefix (%v)", version, err)
-	}
+	t.Run("chromium", func(t *testing.T) {
+		ctx := browser(t)
+		version, _, _ := strings.Cut(chromiumVersion(ctx, t), ".")
+		knowsThePrefix(t, "Chromium", version, 140)
+		plantingScenarios(t, func(t *testing.T, l *lab) visitorsBrowser {
+			if err := chromedp.Do(ctx, cookie(l, "")); err != nil {
+				t.Fatal(err)
+			}
+			return chromium{ctx: ctx, t: t, lab: l}
+		})
+	})
+	t.Run("firefox", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("-short: no browser")
+		}
+		f := testlab.NewFirefox(t)
+		version, _, _ := strings.Cut(f.Version(), ".")
+		knowsThePrefix(t, "Firefox", version, 143)
+		plantingScenarios(t, func(t *testing.T, _ *lab) visitorsBrowser { return firefox{f.Person(), t} })
+	})
+}
+
+func plantingScenarios(t *testing.T, browse func(*testing.T, *lab) visitorsBrowser) {
 	for name, scenario := range map[string]func(*plantingStory, *testing.T){
 		"by script": (*plantingStory).plantByScript, "evicted": (*plantingStory).evicted, "twins": (*plantingStory).twins, "flood": (*plantingStory).flood,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newPlantingStory(t, func(l *lab) visitorsBrowser { return chromium{ctx: ctx, t: t, lab: l} })
-			if err := chromedp.Do(ctx, cookie(s.lab, "")); err != nil {
-				t.Fatal(err)
-			}
-			scenario(s, t)
+			scenario(newPlantingStory(t, func(l *lab) visitorsBrowser { return browse(t, l) }), t)
 		})
+	}
+	t.Run("chain", func(t *testing.T) { attackChain(t, func(l *lab) visitorsBrowser { return browse(t, l) }) })
+}
+
+// knowsThePrefix fails with a browser in which these tests would show less than docs/isolation.md says.
+func knowsThePrefix(t *testing.T, name, version string, since int) {
+	t.Helper()
+	if major, err := strconv.Atoi(version); err != nil || major < since {
+		t.Errorf("%s %s does not know the prefix of the session's cookie", name, version)
 	}
 }
 
