@@ -6,7 +6,7 @@
 #
 # build  what turns a clone into bin/gpulab
 # run    what a machine of the pool needs while gpulab runs
-# test   what the tests need besides (a Chromium; a Prometheus and an OpenLDAP that are not started)
+# test   what the tests need besides (a Chromium and a Firefox; a Prometheus and an OpenLDAP that are not started)
 # deb    what makes and tests the Debian packages and their repository
 # vm     what tests them in a virtual machine
 #
@@ -16,7 +16,7 @@ set -euo pipefail
 
 build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
-test=(chromium curl dbus-daemon e2fsprogs libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
+test=(chromium curl dbus-daemon e2fsprogs firefox-esr libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
 deb=(lintian apt-utils gnupg curl mmdebstrap debian-archive-keyring systemd systemd-container iproute2 procps util-linux)
 vm=(qemu-system-x86 qemu-utils e2fsprogs openssh-client gcc make flex bison bc xz-utils mmdebstrap debian-archive-keyring)
 
@@ -52,6 +52,15 @@ for package in "${wanted[@]}"; do
     if [ -z "${GPULAB_CHROMIUM:-}" ]; then
       echo "prerequisites: Ubuntu has Chromium only as a snap, which the tests cannot use;" \
         "install another Chromium or Chrome and set GPULAB_CHROMIUM to its program" >&2
+    fi
+    continue
+  fi
+  # Its firefox is a snap as well, which reads no profile below /tmp, and it has no firefox-esr.
+  if [ "$package" = firefox-esr ] && [ "${ID:-}" = ubuntu ]; then
+    if [ -z "${GPULAB_FIREFOX:-}" ] && ! command -v firefox-esr >/dev/null; then
+      echo "prerequisites: Ubuntu has Firefox only as a snap, which the tests cannot use;" \
+        "install firefox or firefox-esr from Mozilla's repository (packages.mozilla.org/apt)" \
+        "and set GPULAB_FIREFOX to its program" >&2
     fi
     continue
   fi

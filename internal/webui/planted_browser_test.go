@@ -326,6 +326,7 @@ func (s *plantingStory) flood(t *testing.T) {
 // TestPlantedSessions goes through what a service's page can do to a visitor's session, in each browser.
 func TestPlantedSessions(t *testing.T) {
 	t.Run("chromium", func(t *testing.T) {
+		t.Parallel()
 		ctx := browser(t)
 		version, _, _ := strings.Cut(chromiumVersion(ctx, t), ".")
 		knowsThePrefix(t, "Chromium", version, 140)
@@ -337,6 +338,7 @@ func TestPlantedSessions(t *testing.T) {
 		})
 	})
 	t.Run("firefox", func(t *testing.T) {
+		t.Parallel()
 		if testing.Short() {
 			t.Skip("-short: no browser")
 		}

@@ -23,6 +23,7 @@ import (
 // any certificate. Debian has no geckodriver, and this protocol needs none.
 type Firefox struct {
 	t       testing.TB
+	home    string
 	socket  *websocket.Conn
 	version string
 
@@ -47,8 +48,8 @@ type bidiAnswer struct {
 	Message string          `json:"message"`
 }
 
-// callPatience bounds one command. A page may load in the meantime.
-const callPatience = 20 * time.Second
+// callPatience bounds one command. On a machine with other work, a new profile's first takes a while.
+const callPatience = time.Minute
 
 var bidiAddress = regexp.MustCompile(`WebDriver BiDi listening on (ws://\S+)`)
 
@@ -60,7 +61,9 @@ func NewFirefox(t testing.TB) *Firefox {
 	if err := os.Mkdir(profile, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	// No processes in advance, for pages that nobody opens.
 	const prefs = `user_pref("network.proxy.type", 0);
+user_pref("dom.ipc.processPrelaunch.enabled", false);
 user_pref("browser.ml.enable", false);
 `
 	if err := os.WriteFile(filepath.Join(profile, "user.js"), []byte(prefs), 0o600); err != nil {
@@ -71,9 +74,8 @@ user_pref("browser.ml.enable", false);
 		program = "firefox-esr"
 	}
 	cmd := exec.Command(program, "--headless", "--no-remote", "--profile", profile, "--remote-debugging-port", "0")
-	// The helper for crashes would live in a group of its own.
-	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "MOZ_HEADLESS=1", "MOZ_CRASHREPORTER_DISABLE=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "MOZ_HEADLESS=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	stderr, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -81,11 +83,11 @@ user_pref("browser.ml.enable", false);
 	if err != nil {
 		t.Fatalf("start Firefox (apt-get install firefox-esr, or set GPULAB_FIREFOX): %v", err)
 	}
-	f := &Firefox{t: t, waiting: map[int]chan bidiAnswer{}}
+	f := &Firefox{t: t, home: home, waiting: map[int]chan bidiAnswer{}}
 	said := make(chan string, 1)
-	drained := make(chan struct{})
+	silent := make(chan struct{})
 	go func() {
-		defer close(drained)
+		defer close(silent)
 		var lines []string
 		scanner := bufio.NewScanner(stderr)
 		for scanner.Scan() {
@@ -100,7 +102,7 @@ user_pref("browser.ml.enable", false);
 		default:
 		}
 	}()
-	t.Cleanup(func() { f.end(cmd, drained) })
+	t.Cleanup(func() { f.end(cmd, silent) })
 	select {
 	case address := <-said:
 		if err := f.connect(address); err != nil {
@@ -136,19 +138,14 @@ func (f *Firefox) connect(address string) error {
 	return err
 }
 
-// end closes the browser, and kills what is left of its process group.
-func (f *Firefox) end(cmd *exec.Cmd, drained <-chan struct{}) {
+// end kills the browser's processes and waits until they are gone: they write to a folder that is about to be removed.
+func (f *Firefox) end(cmd *exec.Cmd, silent <-chan struct{}) {
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	<-silent // each of them had standard error
+	_ = cmd.Wait()
 	if f.socket != nil {
-		_ = f.Call("browser.close", map[string]any{}, nil)
-		select {
-		case <-drained: // every process has closed standard error
-		case <-time.After(10 * time.Second):
-		}
 		_ = f.socket.CloseNow()
 	}
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	<-drained
-	_ = cmd.Wait()
 }
 
 func (f *Firefox) read() {
