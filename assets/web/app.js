@@ -226,7 +226,7 @@
   // ---- can this browser hold the live connection that notebooks need?
   // Safari loads pages from a certificate it was told to accept, but refuses
   // WebSockets then; Firefox accepts a certificate per port.
-  const hub = body.dataset.hubPort && `${location.hostname}:${body.dataset.hubPort}`;
+  const hub = body.dataset.notebooks;
   const remembered = "gpulab-websocket-works";
 
   function webSocketWorks() {

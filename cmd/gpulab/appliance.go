@@ -146,6 +146,7 @@ type appliance struct {
 	pages   *switchHandler // port 443
 	labs    *switchHandler // port 8443, and those of people's notebooks
 	origins *notebooks.Origins
+	labels  *notebooks.Labels // DNS names of notebooks, nil for none
 }
 
 // attached are the parts that need the cluster.
@@ -263,6 +264,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.origins, err = notebooks.NewOrigins(ctx, l.store.DB(), ports, portFree); err != nil {
 		return err
 	}
+	if err := l.openLabels(); err != nil {
+		return err
+	}
 	l.findBefore(ctx)
 	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.proxyFor(), Log: slog.Default()})
 	if err != nil {
@@ -315,7 +319,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err := l.newTailnet(); err != nil {
 		return err
 	}
-	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames()); err != nil {
+	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames(), l.cfg.wildcards()...); err != nil {
 		return err
 	}
 	l.certs.Prefer(l.ownCert)
@@ -742,7 +746,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	})
 	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
-		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Origins: l.origins,
+		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Origins: l.origins, Labels: l.labels,
 		Notices: l.notices, Keep: l.keepIdle, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
 	})
 	if err != nil {
@@ -971,14 +975,14 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
 		SignIn: l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.scratchBytes())),
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
-		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, NotebookPort: l.origins.Port, Log: slog.Default(),
+		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, NotebooksAt: l.origins.Authority, Log: slog.Default(),
 	})
 	if err != nil {
 		return err
 	}
 	provider, err := oidc.New(oidc.Config{
 		ClientID: l.hub.OIDCClientID, ClientSecret: l.hub.OIDCClientSecret,
-		KeyFile: filepath.Join(l.cfg.DataDir, "oidc-key.pem"), Owner: l.origins.Owner,
+		KeyFile: filepath.Join(l.cfg.DataDir, "oidc-key.pem"), Owner: l.origins.OwnerAt,
 		Session: l.sessionUser, User: l.people.ByID, LoginURL: "/login", AllowedHost: l.allowedHost, Log: slog.Default(),
 	})
 	if err != nil {
@@ -987,14 +991,14 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	programs, err := api.New(api.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Snapshots: l.fleet.Snapshots, Status: l.Status,
 		MayLaunch: func(ctx context.Context, u users.User, p notebooks.Profile) error { return l.checkQuota(ctx, u, p, 0) },
-		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, NotebookPort: l.origins.Port, Log: slog.Default(),
+		Report:    l.Report, CheckGPU: l.tryGPU, LendGPU: lend, Machines: machines{l}, Environments: labEnvironments{l}, Tailnet: tailnets{l}, Barred: l.barred, Files: l.apiFileDoor(), Providers: l.apiProviders(), LabName: l.cfg.Lab, HubPort: l.cfg.HubPort, NotebooksAt: l.origins.Authority, Log: slog.Default(),
 	})
 	if err != nil {
 		return err
 	}
 	all, err := l.routes(map[string]http.Handler{
 		api.Prefix + "/": programs, "/oidc/": provider, "/hub-proxy/": parts.proxy.RoutesAPI(),
-		"/user/": parts.proxy, "/service/": parts.proxy, "/": pages,
+		"/user/": parts.proxy, "/service/": parts.proxy, notebooks.EnterPath: parts.proxy, "/": pages,
 	})
 	if err != nil {
 		return err

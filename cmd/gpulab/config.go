@@ -51,7 +51,8 @@ type Config struct {
 	// Address is this machine's address; empty finds the one with the default
 	// route at every start.
 	Address string `json:"address,omitempty"`
-	// Names are further names people reach this machine by.
+	// Names are further names people reach this machine by. "*.lab.example.org" gives each
+	// person's notebooks a name below lab.example.org.
 	Names []string `json:"names,omitempty"`
 	// LocalName is the lab's name on the local network, without ".local", or off.
 	LocalName LocalName `json:"localName,omitempty"`
@@ -320,6 +321,9 @@ func (c *Config) check() error {
 	if _, err := c.notebookPorts(); err != nil {
 		return err
 	}
+	if err := c.checkWildcards(); err != nil {
+		return err
+	}
 	switch c.GPUs {
 	case gpusReal, gpusSimulated, gpusNone:
 	default:
@@ -483,8 +487,8 @@ func addressOf(host string, port int) string {
 // hostOf is the name under which people open the lab at an address.
 func (c *Config) hostOf(address netip.Addr) string {
 	switch {
-	case len(c.Names) > 0:
-		return c.Names[0]
+	case len(c.ownNames()) > 0:
+		return c.ownNames()[0]
 	case address.IsValid():
 		return address.String()
 	}

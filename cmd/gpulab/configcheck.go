@@ -19,8 +19,12 @@ with it: an unknown key, a value that cannot be. Nothing is changed.`,
 			if err != nil {
 				return err
 			}
-			if _, err := cfg.TLS.open(); err != nil {
+			own, err := cfg.TLS.open()
+			if err != nil {
 				return err
+			}
+			if trouble := cfg.uncovered(own); trouble != "" {
+				fmt.Fprintf(c.OutOrStdout(), "%s: %s.\n", a.configPath, trouble)
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is right.\n", a.configPath)
 			return err

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,10 @@ func (p onePod) HubAddress() (string, bool)       { return "", false }
 type portsByID struct{}
 
 func (portsByID) Port(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
+
+func (portsByID) Authority(_ context.Context, host string, user int64) (string, error) {
+	return host + ":" + strconv.Itoa(21000+int(user)), nil
+}
 
 func (portsByID) Owner(port int) (int64, bool) { return int64(port - 21000), port > 21000 }
 

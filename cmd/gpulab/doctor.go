@@ -255,7 +255,7 @@ func machineOptions(cfg Config) doctor.Options {
 	if port, err := cfg.Files.Listen.port(); err == nil && port != 0 {
 		ports = append(ports, port)
 	}
-	opts := doctor.Options{ServeNFS: cfg.Storage.Export == exportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.Names, GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
+	opts := doctor.Options{ServeNFS: cfg.Storage.Export == exportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.ownNames(), Wildcards: cfg.wildcards(), GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}

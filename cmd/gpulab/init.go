@@ -321,8 +321,8 @@ func farewell(ctx context.Context, a *app, out io.Writer, cfg Config, changed bo
 	if link, err := client.AdminLink(ctx); err == nil {
 		fmt.Fprintf(out, "  Administrator  %s\n                 works once, until %s; `gpulab admin-link` makes another\n", link.URL, link.Expires.Local().Format("15:04"))
 	}
-	if own, err := cfg.TLS.open(); err == nil && len(cfg.Names) > 0 && own.For(cfg.Names[0]) != nil {
-		fmt.Fprintf(out, "  Certificate    your own for %s, until %s\n", cfg.Names[0], own.Until().Local().Format(time.DateOnly))
+	if own, err := cfg.TLS.open(); err == nil && len(cfg.ownNames()) > 0 && own.For(cfg.ownNames()[0]) != nil {
+		fmt.Fprintf(out, "  Certificate    your own for %s, until %s\n", cfg.ownNames()[0], own.Until().Local().Format(time.DateOnly))
 	} else if fp, err := caFingerprint(cfg); err == nil {
 		fmt.Fprintf(out, "  Certificate    SHA-256 %s\n                 browsers warn until they trust it: `gpulab ca --trust` for those here, %s/trust for others\n", fp, status.URL)
 	}

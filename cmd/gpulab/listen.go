@@ -74,15 +74,17 @@ type door struct {
 	// forwards says that notebooks answer there: uploads may take their time, and
 	// WebSockets need HTTP/1.1.
 	forwards bool
+	// isLabel says at which names notebooks answer on a port of pages; nil for none.
+	isLabel func(host string) bool
 }
 
 func (l *appliance) doors() []door {
 	doors := []door{
-		{"pages", l.cfg.HTTPSPort, true, l.starting(l.pages), l.proxies, false},
-		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs), l.proxies, true},
+		{"pages", l.cfg.HTTPSPort, true, l.origins.AtLabels(l.starting(l.labs), l.starting(l.pages)), l.proxies, false, l.origins.IsLabel},
+		{"notebooks", l.cfg.HubPort, true, l.starting(l.labs), l.proxies, true, nil},
 	}
 	if *l.cfg.HTTPPort != 0 {
-		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect), l.proxies, false})
+		doors = append(doors, door{"the redirect to HTTPS", *l.cfg.HTTPPort, false, http.HandlerFunc(l.redirect), l.proxies, false, nil})
 	}
 	return doors
 }
@@ -103,9 +105,24 @@ func (d door) server(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, e
 		if d.forwards {
 			srv.TLSConfig.NextProtos = []string{"http/1.1"}
 			srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+		} else if d.isLabel != nil {
+			srv.TLSConfig.GetConfigForClient = d.forLabels(certificate)
 		}
 	}
 	return srv
+}
+
+// forLabels offers HTTP/1.1 alone where notebooks answer, as their ports do. A browser
+// that has an HTTP/2 connection to the pages may use that for a label; it opens another
+// one for WebSockets.
+func (d door) forLabels(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	older := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate, NextProtos: []string{"http/1.1"}}
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if d.isLabel(hello.ServerName) {
+			return older, nil
+		}
+		return nil, nil
+	}
 }
 
 // serve answers until ctx ends.

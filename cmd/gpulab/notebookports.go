@@ -73,7 +73,7 @@ func (l *appliance) servesNotebooks(port int) bool {
 // person their notebooks, not the lab its start.
 func (l *appliance) openNotebookPorts(ctx context.Context, g *errgroup.Group) {
 	open := func(port int) {
-		d := door{"the notebooks of a person", port, true, notebooks.AtPort(port, l.starting(l.labs)), l.proxies, true}
+		d := door{"the notebooks of a person", port, true, notebooks.AtPort(port, l.starting(l.labs)), l.proxies, true, nil}
 		ln, err := l.outlived.listen(net.JoinHostPort("", strconv.Itoa(port)))
 		if err != nil {
 			slog.Error("a person's notebooks cannot be reached", "err", explainListen(d.what, port, err))

@@ -176,7 +176,7 @@ func pagesConfig(p *people) webui.Config {
 		Environments: struct{ webui.Environments }{},
 		CheckGPU:     func(context.Context) (string, error) { return "", errStarting },
 		LendGPU:      func(context.Context, string, bool) error { return errStarting },
-		NotebookPort: portsByID{}.Port,
+		NotebooksAt:  portsByID{}.Authority,
 	}
 }
 

@@ -125,7 +125,7 @@ func (l *appliance) certNames() []string {
 	if name := l.local.now(); name != "" {
 		names = append(names, name)
 	}
-	return slices.Concat(names, l.cfg.Names, l.ownCert.Names(), l.tailnet.Names())
+	return slices.Concat(names, l.cfg.ownNames(), l.ownCert.Names(), l.tailnet.Names())
 }
 
 // allowedHost tells whether a request's host (without port) is one of ours:

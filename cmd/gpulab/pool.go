@@ -481,7 +481,7 @@ func (p *pool) places() nodeapi.Places {
 	if host, err := os.Hostname(); err == nil && host != "localhost" {
 		out.Names = append(out.Names, strings.ToLower(host))
 	}
-	for _, name := range p.lab.cfg.Names {
+	for _, name := range p.lab.cfg.ownNames() {
 		if _, err := netip.ParseAddr(name); err != nil {
 			out.Names = append(out.Names, strings.ToLower(name))
 		}

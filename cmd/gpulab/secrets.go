@@ -43,7 +43,16 @@ func metricsTokenPath(dataDir string) string { return filepath.Join(dataDir, "me
 
 // loadMetricsToken returns what Prometheus must know, making it the first time.
 func loadMetricsToken(dataDir string) (string, error) {
-	path := metricsTokenPath(dataDir)
+	return loadToken(metricsTokenPath(dataDir), "the token of the metrics")
+}
+
+// loadLabelKey returns what signs the credentials of notebooks' names, making it the
+// first time. The hub does not have it.
+func loadLabelKey(dataDir string) (string, error) {
+	return loadToken(filepath.Join(dataDir, "label-key"), "the key of notebooks' names")
+}
+
+func loadToken(path, what string) (string, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		token := randomHex()
@@ -52,7 +61,7 @@ func loadMetricsToken(dataDir string) (string, error) {
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("the token of the metrics: %w", err)
+		return "", fmt.Errorf("%s: %w", what, err)
 	}
 	token := strings.TrimSpace(string(data))
 	if len(token) < 16 {

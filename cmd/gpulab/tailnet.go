@@ -82,7 +82,8 @@ func (l *appliance) publicDoor(d door) func(context.Context, net.Listener) error
 	if l.cfg.Tailnet.SignIn == tailnetRequire || !d.tls || d.forwards {
 		return nil
 	}
-	d.tls, d.proxies = false, nil // the tailnet's library has ended TLS
+	d.tls, d.proxies = false, nil   // the tailnet's library has ended TLS
+	d.handler = l.starting(l.pages) // without labels
 	return func(ctx context.Context, ln net.Listener) error { return d.serve(ctx, d.server(nil), ln) }
 }
 

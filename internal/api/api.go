@@ -203,8 +203,8 @@ type Config struct {
 	LabName string
 	// HubPort is the port of the lasting addresses of services; 0 means 8443.
 	HubPort int
-	// NotebookPort is the port of a person's notebooks.
-	NotebookPort func(ctx context.Context, user int64) (int, error)
+	// NotebooksAt is the authority of a person's notebooks for those who use the API under host.
+	NotebooksAt func(ctx context.Context, host string, user int64) (authority string, err error)
 	// Limits are how often may be asked; the zero value is the usual.
 	Limits Limits
 	// Log receives errors that nobody is shown; nil discards them.
@@ -225,8 +225,8 @@ type Server struct {
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	if cfg.Users == nil || cfg.Notebooks == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Machines == nil || cfg.Environments == nil || cfg.Tailnet == nil || cfg.Mail == nil || cfg.Snapshots == nil || cfg.Status == nil ||
-		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebookPort == nil {
-		return nil, errors.New("api: NotebookPort, Users, Notebooks, History, Quotas, Storage, Machines, Environments, Tailnet, Mail, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
+		cfg.MayLaunch == nil || cfg.Report == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebooksAt == nil {
+		return nil, errors.New("api: NotebooksAt, Users, Notebooks, History, Quotas, Storage, Machines, Environments, Tailnet, Mail, Snapshots, Status, MayLaunch, Report, CheckGPU and LendGPU are required")
 	}
 	if cfg.LabName == "" {
 		cfg.LabName = "gpulab"

@@ -258,23 +258,31 @@ func (s *Server) notebook(ctx context.Context, c *call, l *notebooks.Launch) Not
 	return n
 }
 
-// notebookURL is where JupyterLab of a launch is, at its owner's port, "" where
-// that is not known.
+// notebookURL is where JupyterLab of a launch is, "" where that is not known.
 func (s *Server) notebookURL(ctx context.Context, c *call, l *notebooks.Launch) string {
-	port, err := s.cfg.NotebookPort(ctx, l.UserID)
+	host := bareHost(c)
+	if host == "" {
+		return ""
+	}
+	authority, err := s.cfg.NotebooksAt(ctx, host, l.UserID)
 	if err != nil {
 		return ""
 	}
-	return atPort(c, port, l.URL+"lab")
+	return "https://" + authority + l.URL + "lab"
+}
+
+// bareHost is the host that the caller uses, without its port; "" where that is not known.
+func bareHost(c *call) string {
+	if bare, _, err := net.SplitHostPort(c.host); err == nil {
+		return bare
+	}
+	return c.host
 }
 
 // atPort is a path at a port of the host that the caller uses, "" where that is not
 // known.
 func atPort(c *call, port int, path string) string {
-	host := c.host
-	if bare, _, err := net.SplitHostPort(host); err == nil {
-		host = bare
-	}
+	host := bareHost(c)
 	if host == "" {
 		return ""
 	}

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"net/http"
 	"strings"
+	"time"
 )
 
 const (
@@ -18,6 +19,8 @@ const (
 	Session = "__Host-Http-gpulab"
 	// Form ties a form to the browser that it was shown in while that has no session.
 	Form = "__Host-Http-gpulab-form"
+	// Enter ties the hand-over of a session to a DNS name of notebooks to the browser that asked for it.
+	Enter = "__Host-Http-gpulab-enter"
 )
 
 // former are the names of versions before, which scripts can set. They are worth nothing.
@@ -100,10 +103,14 @@ func Values(r *http.Request, name string) (values []string) {
 func Count(r *http.Request, name string) int { return len(named(r, name)) }
 
 // Set gives the browser a cookie for as long as it runs, in place of all that have the same name.
-func Set(w http.ResponseWriter, r *http.Request, name, value string) {
+func Set(w http.ResponseWriter, r *http.Request, name, value string) { SetFor(w, r, name, value, 0) }
+
+// SetFor is Set for a cookie that the browser forgets after some time.
+func SetFor(w http.ResponseWriter, r *http.Request, name, value string, life time.Duration) {
 	// First: a browser that knows no partitions would take the new one for what is expired.
 	Expire(w, r, name)
-	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		MaxAge: int(life.Seconds())})
 }
 
 // Expire makes the browser forget a cookie, with and without a partition, and its twins in the request.

@@ -48,6 +48,7 @@ type Options struct {
 	ImagesDir string   // where the container images lie; "" when they were not found
 	Address   string   // the address people will use; empty when gpulab picks it
 	Names     []string // names the configuration gives the lab
+	Wildcards []string // of these, those below which notebooks have names: lab.example.org
 	Ports     []int    // TCP ports gpulab listens on, k3s's included; DefaultPorts when nil
 	NodesPort int      // where machines join; 0 means 8444
 	GPUMode   string   // "real", "simulated", or "" for whatever is there

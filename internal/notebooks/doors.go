@@ -134,7 +134,7 @@ func (p *Proxy) serveServiceAddress(w http.ResponseWriter, r *http.Request, wher
 	if r.URL.RawQuery != "" {
 		target += "?" + r.URL.RawQuery
 	}
-	p.moved(w, r, pageURL(r, l.Service.Door, target))
+	p.moved(w, r, "https://"+authorityAt(hostname(r), l.Service.Door)+target)
 }
 
 // isTopLevel reports whether the answer becomes a page in a window of its own.

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +33,8 @@ type Origins struct {
 	owner  map[int]int64 // by port, also of ports outside of the range
 	port   map[int64]int // by person, within the range
 	opener func(port int)
+
+	labels *Labels
 }
 
 // NewOrigins reads who has which port. ports is the range to assign from, in
@@ -54,6 +59,9 @@ func NewOrigins(ctx context.Context, db *sql.DB, ports []int, free func(port int
 	}
 	return o, nil
 }
+
+// UseLabels gives people's notebooks DNS names, too. It is called before o is used.
+func (o *Origins) UseLabels(labels *Labels) { o.labels = labels }
 
 func (o *Origins) note(port int, user int64) {
 	o.owner[port] = user
@@ -90,6 +98,37 @@ func (o *Origins) Port(ctx context.Context, user int64) (int, error) {
 		o.opener(port)
 	}
 	return port, nil
+}
+
+// Authority returns the host, with its port unless that is 443, at which a person's
+// notebooks are for those who use gpulab's pages under host: a label where the lab has
+// the wildcard name of host, otherwise host at the person's port. Errors are those of Port.
+func (o *Origins) Authority(ctx context.Context, host string, user int64) (string, error) {
+	port, err := o.Port(ctx, user)
+	if err != nil {
+		return "", err
+	}
+	return o.labels.authority(host, port), nil
+}
+
+// OwnerAt returns whose notebooks are at an authority, written as [Origins.Authority]
+// writes it, and the host of gpulab's pages there. Whether that is the lab's, the caller
+// has to check.
+func (o *Origins) OwnerAt(authority string) (user int64, host string, ok bool) {
+	host, digits, err := net.SplitHostPort(authority)
+	if err != nil {
+		host = authority
+	}
+	if port, base, ok := o.labels.parse(host); ok {
+		user, ok = o.Owner(port)
+		return user, base, ok && o.labels.authority(base, port) == authority
+	}
+	port, err := strconv.Atoi(digits)
+	if err != nil || host != strings.ToLower(host) || net.JoinHostPort(host, strconv.Itoa(port)) != authority {
+		return 0, "", false
+	}
+	user, ok = o.Owner(port)
+	return user, host, ok
 }
 
 // pick prefers the port that follows from the person's number, which is never

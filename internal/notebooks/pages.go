@@ -12,8 +12,14 @@ import (
 )
 
 // serveOwn answers gpulab's own few paths on the origin of a person's notebooks.
-func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string, port int) {
+func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string, o arrival) {
 	switch where {
+	case labelEnter:
+		if o.label == "" {
+			p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
+			return
+		}
+		p.serveLabelEnter(w, r, o)
 	case "/gpulab/authorize":
 		// The hub sends browsers here to sign in, because it knows neither the
 		// name nor the port under which the visitor sees gpulab.
@@ -29,9 +35,9 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string, p
 	case "/gpulab/ws-check":
 		p.checkWebSocket(w, r)
 	case "/gpulab/notices":
-		p.serveNotices(w, r, port)
+		p.serveNotices(w, r, o.port)
 	case "/gpulab/keep":
-		p.keepNotebook(w, r, port)
+		p.keepNotebook(w, r, o.port)
 	default:
 		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
 	}
@@ -93,7 +99,7 @@ func (p *Proxy) keepNotebook(w http.ResponseWriter, r *http.Request, port int) {
 
 // ping lets gpulab's pages see whether a browser trusts this origin's certificate.
 func (p *Proxy) ping(w http.ResponseWriter, r *http.Request) {
-	if origin := r.Header.Get("Origin"); sameHost(origin, r) {
+	if origin := r.Header.Get("Origin"); fromPages(origin, r) {
 		w.Header().Set("Access-Control-Allow-Origin", origin)
 		w.Header().Set("Vary", "Origin")
 	}
@@ -104,11 +110,11 @@ func (p *Proxy) ping(w http.ResponseWriter, r *http.Request) {
 // checkWebSocket accepts a WebSocket and closes it again: some browsers refuse
 // WebSockets, and only these, where a certificate was accepted by hand.
 func (p *Proxy) checkWebSocket(w http.ResponseWriter, r *http.Request) {
-	if !sameHost(r.Header.Get("Origin"), r) {
+	if !fromPages(r.Header.Get("Origin"), r) {
 		p.refuse(w, r, http.StatusForbidden, "This request comes from another site.")
 		return
 	}
-	// The page that asks is on gpulab's own port: same host, another origin.
+	// The page that asks is on gpulab's own origin, which is another one.
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return
@@ -119,9 +125,10 @@ func (p *Proxy) checkWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func sameHost(origin string, r *http.Request) bool {
+// fromPages reports whether an origin has the host of gpulab's pages.
+func fromPages(origin string, r *http.Request) bool {
 	u, err := url.Parse(origin)
-	return err == nil && u.Scheme == "https" && strings.EqualFold(u.Hostname(), hostname(r))
+	return err == nil && u.Scheme == "https" && strings.EqualFold(u.Hostname(), pagesHost(r))
 }
 
 // redirect sends a browser to a page of gpulab.

@@ -38,9 +38,10 @@ type Pods interface {
 	HubAddress() (hostPort string, ok bool)
 }
 
-// OriginPorts assigns people the ports of their notebooks; [Origins] implements it.
-type OriginPorts interface {
+// PersonalOrigins assigns people the origins of their notebooks; [Origins] implements it.
+type PersonalOrigins interface {
 	Port(ctx context.Context, user int64) (int, error)
+	Authority(ctx context.Context, host string, user int64) (string, error)
 	Owner(port int) (user int64, ok bool)
 }
 
@@ -52,8 +53,10 @@ type ProxyConfig struct {
 	// HTTPSPort is where gpulab's own pages are, 0 = 443. HubPort leads to
 	// notebooks and services by their lasting addresses, 0 = 8443.
 	HTTPSPort, HubPort int
-	// Origins says at which port whose notebooks are.
-	Origins OriginPorts
+	// Origins says where whose notebooks are.
+	Origins PersonalOrigins
+	// Labels are the DNS names of notebooks; nil = none.
+	Labels *Labels
 	// AllowedHost decides which host names (without port) are answered, nil = all.
 	AllowedHost func(host string) bool
 	// Notices is what a person, by handle, is told within JupyterLab; nil = nothing.
@@ -85,7 +88,7 @@ type Proxy struct {
 // NewProxy returns a proxy that has taken up the routes of an earlier run.
 func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	if cfg.AuthToken == "" || cfg.Origins == nil {
-		return nil, errors.New("the hub's proxy needs a token and the ports of notebooks")
+		return nil, errors.New("the hub's proxy needs a token and the origins of notebooks")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443
@@ -101,7 +104,7 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	p := &Proxy{
 		cfg: cfg, log: cfg.Log,
 		table: newRouteTable(cfg.RoutesFile, bootID()),
-		gate:  newGate(cfg.Sessions),
+		gate:  newGate(sessionsAt{cfg.Sessions, cfg.Labels}),
 	}
 	if err := p.table.load(); err != nil {
 		p.log.Warn("the hub will send its routes again", "error", err)
@@ -203,7 +206,7 @@ func (p *Proxy) Traffic(handle, name string) (t Traffic, ok bool) {
 
 // allowed reports whether the request names the lab, or refuses it.
 func (p *Proxy) allowed(w http.ResponseWriter, r *http.Request) bool {
-	if p.cfg.AllowedHost == nil || p.cfg.AllowedHost(hostname(r)) {
+	if o, _ := arrivalOf(r); o.label != "" || p.cfg.AllowedHost == nil || p.cfg.AllowedHost(hostname(r)) {
 		return true
 	}
 	// No page of ours: its link would lead to that name again.
@@ -326,6 +329,9 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request) (*http.Request, *v
 	}
 	// The sign-in page does not see a twin that is sent to this path alone.
 	cookies.ExpireHere(w, r, cookies.Session)
+	if p.startHandOver(w, r) {
+		return r, nil, false
+	}
 	// The sign-in page leads back to a path of gpulab's own origin only, which sends
 	// it on to the visitor's notebooks.
 	p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.",
@@ -354,6 +360,11 @@ func tripOf(r *http.Request) *trip {
 }
 
 func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, t *trip) {
+	if o, _ := arrivalOf(r); o.label != "" {
+		// The pages' port, where forms are small, has a deadline for the whole request.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		t.port = p.cfg.HTTPSPort
+	}
 	r = r.WithContext(context.WithValue(r.Context(), tripKey{}, t))
 	p.forward.ServeHTTP(&finalWriter{w}, r)
 }
@@ -497,18 +508,15 @@ func hostname(r *http.Request) string {
 // gpulabURL is a page of gpulab under the name the visitor uses. target is a
 // path with its query.
 func (p *Proxy) gpulabURL(r *http.Request, target string) string {
-	return pageURL(r, p.cfg.HTTPSPort, target)
+	return "https://" + authorityAt(pagesHost(r), p.cfg.HTTPSPort) + target
 }
 
-func pageURL(r *http.Request, port int, target string) string {
-	host := hostname(r)
-	switch {
-	case port != 443:
-		host = net.JoinHostPort(host, strconv.Itoa(port))
-	case strings.Contains(host, ":"):
-		host = "[" + host + "]"
+// pagesHost is the host by which the visitor knows gpulab's pages.
+func pagesHost(r *http.Request) string {
+	if o, _ := arrivalOf(r); o.label != "" {
+		return o.base
 	}
-	return (&url.URL{Scheme: "https", Host: host}).String() + target
+	return hostname(r)
 }
 
 // countedConn counts a WebSocket's bytes both ways.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -124,6 +125,10 @@ func newOrigin(t *testing.T) *origin {
 type portsByID struct{}
 
 func (portsByID) Port(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
+
+func (portsByID) Authority(_ context.Context, host string, user int64) (string, error) {
+	return host + ":" + strconv.Itoa(21000+int(user)), nil
+}
 
 func (portsByID) Owner(port int) (int64, bool) {
 	return int64(port - 21000), port > 21000 && port < 21100

@@ -140,7 +140,7 @@ type Config struct {
 	Environment                             func(name string) (Environment, error)
 	LackingEnvironment, UnfitForEnvironment func(id string) []string
 	// Origins assigns the ports of people's notebooks.
-	Origins OriginPorts
+	Origins PersonalOrigins
 	// Doors are the head's ports that services can have, none for no services;
 	// DoorFree tells of one whether no other program listens there.
 	Doors    []int

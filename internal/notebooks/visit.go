@@ -1,7 +1,6 @@
 package notebooks
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -11,37 +10,30 @@ import (
 
 const notYourNotebook = "This notebook belongs to somebody else."
 
-type portKey struct{}
-
-// AtPort says that requests come in at the port of a person's notebooks.
-func AtPort(port int, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), portKey{}, port)))
-	})
-}
-
-// ServeHTTP serves a person's notebooks at their port (see [AtPort]). Elsewhere,
-// which is at HubPort, it leads from the lasting addresses of notebooks and services
-// to where they are now, and serves nothing else: one origin for all would make each
-// page there a neighbour of everybody's notebooks. gpulab's own origin passes /user/
-// and /service/ to it, after a sign-in or when an address lacks the port.
+// ServeHTTP serves a person's notebooks at their port (see [AtPort]) or label (see
+// [Origins.AtLabels]). Elsewhere, which is at HubPort, it leads from the lasting addresses
+// of notebooks and services to where they are now, and serves nothing else: one origin for
+// all would make each page there a neighbour of everybody's notebooks. gpulab's own origin
+// passes /user/, /service/ and [EnterPath] to it.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !p.allowed(w, r) {
 		return
 	}
-	port, personal := r.Context().Value(portKey{}).(int)
+	o, personal := arrivalOf(r)
 	where := r.URL.EscapedPath()
 	switch {
 	case strings.HasPrefix(where, "/user/") && personal:
-		p.serveNotebook(w, r, where, port)
+		p.serveNotebook(w, r, where, o.port)
 	case strings.HasPrefix(where, "/user/"):
 		p.serveNotebookAddress(w, r, where)
 	case strings.HasPrefix(where, "/service/") && !personal:
 		p.serveServiceAddress(w, r, where)
 	case (where == "/hub" || strings.HasPrefix(where, "/hub/")) && personal:
-		p.serveHub(w, r, where, port)
+		p.serveHub(w, r, where, o.port)
 	case strings.HasPrefix(where, "/gpulab/") && personal:
-		p.serveOwn(w, r, where, port)
+		p.serveOwn(w, r, where, o)
+	case where == EnterPath && !personal:
+		p.serveEnter(w, r)
 	default:
 		p.elsewhere(w, r, http.StatusNotFound, "There is nothing here.", "/")
 	}
@@ -81,24 +73,24 @@ func (p *Proxy) serveNotebookAddress(w http.ResponseWriter, r *http.Request, whe
 		p.refuse(w, r, http.StatusGone, "Notebooks have moved to an address of their own. Reload this page.")
 		return
 	}
-	port, err := p.cfg.Origins.Port(r.Context(), visit.session.User.ID)
+	authority, err := p.cfg.Origins.Authority(r.Context(), hostname(r), visit.session.User.ID)
 	var told *users.Error
 	switch {
 	case errors.As(err, &told):
 		p.refuse(w, r, http.StatusServiceUnavailable, told.Text)
 	case err != nil:
-		p.log.Error("the port of a person's notebooks cannot be looked up", "user", handle, "error", err)
+		p.log.Error("the address of a person's notebooks cannot be looked up", "user", handle, "error", err)
 		p.refuse(w, r, http.StatusInternalServerError, "gpulab could not look up the address of your notebooks. Try again.")
 	default:
-		p.moved(w, r, pageURL(r, port, r.URL.RequestURI()))
+		p.moved(w, r, "https://"+authority+r.URL.RequestURI())
 	}
 }
 
-// moved leads a browser to another port of this host.
+// moved leads a browser to another origin of the lab.
 func (p *Proxy) moved(w http.ResponseWriter, r *http.Request, target string) {
 	own(w)
 	// No redirect: the way here may have begun with the form of the sign-in, and a
-	// form of gpulab's leads to no other port.
+	// form of gpulab's leads to no other origin.
 	w.Header().Set("Refresh", "0; url="+target)
 	w.WriteHeader(http.StatusOK)
 }

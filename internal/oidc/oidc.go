@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -50,9 +49,9 @@ type Config struct {
 	KeyFile string
 	// CallbackPath is where the hub receives codes; "" means /hub/oauth_callback.
 	CallbackPath string
-	// Owner says whose notebooks a port serves. A code goes to its person's own port and
-	// to no other.
-	Owner func(port int) (user int64, ok bool)
+	// Owner says whose notebooks are at a host with its port, written as browsers write it, and by which host gpulab's
+	// pages are reached there. A code goes to its person's own notebooks and to no others.
+	Owner func(authority string) (user int64, host string, ok bool)
 	// Session says who is signed in to gpulab in the browser that sent the request.
 	Session func(r *http.Request) (users.User, bool)
 	// User reads an account anew: one suspended since the sign-in gets nothing.
@@ -152,17 +151,13 @@ func (p *provider) ownHost(hostport string) (string, bool) {
 // callbackOwner returns whose notebooks receive the codes that go to uri. It must be the hub's callback on
 // one of the lab's names, written in the one way that browsers and this check read alike.
 func (p *provider) callbackOwner(uri string) (user int64, ok bool) {
-	u, err := url.Parse(uri)
-	if err != nil {
+	authority, https := strings.CutPrefix(uri, "https://")
+	authority, callback := strings.CutSuffix(authority, p.cfg.CallbackPath)
+	if !https || !callback {
 		return 0, false
 	}
-	host := u.Hostname()
-	port, err := strconv.Atoi(u.Port())
-	if err != nil || host != strings.ToLower(host) || !p.cfg.AllowedHost(host) ||
-		uri != "https://"+net.JoinHostPort(host, strconv.Itoa(port))+p.cfg.CallbackPath {
-		return 0, false
-	}
-	return p.cfg.Owner(port)
+	user, host, ok := p.cfg.Owner(authority)
+	return user, ok && p.cfg.AllowedHost(host)
 }
 
 // authorize sends the browser back to the hub with a code, or to the sign-in page first.

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/gpulab/gpulab/internal/cookies"
+	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -78,11 +79,33 @@ func config(t *testing.T, people *users.Service) Config {
 		AllowedHost: func(host string) bool {
 			return slices.Contains([]string{labHost, "192.0.2.7", "2001:db8::7", clusterHost}, host)
 		},
-		// The first account's notebooks are at 8443, another's at 8444.
-		Owner: func(port int) (int64, bool) {
-			return int64(port - 8442), port == 8443 || port == 8444
-		},
+		Owner: origins(t, people).OwnerAt,
 	}
+}
+
+// origins are those of notebooks: the first account's are at 8443 and n8443.lab.example.org, another's at 8444.
+func origins(t *testing.T, people *users.Service) *notebooks.Origins {
+	t.Helper()
+	st, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	o, err := notebooks.NewOrigins(t.Context(), st.DB(), []int{8443, 8444}, func(int) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.UseLabels(notebooks.NewLabels([]string{labHost}, 443, []byte("key"), people.SessionByID))
+	for _, handle := range []string{"first", "second"} {
+		u, err := users.New(st.DB()).Create(t.Context(), users.NewUser{Handle: handle})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Port(t.Context(), u.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return o
 }
 
 func newLab(t *testing.T) *lab {
@@ -344,18 +367,20 @@ func TestNotSignedIn(t *testing.T) {
 	}
 }
 
-// A code goes to the port of the person who is signed in, and to no other person's, whose pages could read it.
+// A code goes to the notebooks of the person who is signed in, and to no other person's, whose pages could read it.
 func TestCodesGoToTheirPersonAlone(t *testing.T) {
 	l := newLab(t)
-	theirs := hub()
-	theirs.RedirectURL = strings.Replace(callback, "8443", "8444", 1)
-	address := theirs.AuthCodeURL("state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier()))
-	res := l.get(address, true)
-	if to, err := res.location(); res.code != http.StatusForbidden || err == nil {
-		t.Errorf("a code for another person's port: %s, to %v", res.status, to)
-	}
-	if res = l.get(address, false); res.code != http.StatusFound {
-		t.Errorf("nobody is signed in, and no way to sign in: %s", res.status)
+	for _, host := range []string{labHost + ":8444", "n8444." + labHost} {
+		theirs := hub()
+		theirs.RedirectURL = "https://" + host + "/hub/oauth_callback"
+		address := theirs.AuthCodeURL("state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier()))
+		res := l.get(address, true)
+		if to, err := res.location(); res.code != http.StatusForbidden || err == nil {
+			t.Errorf("a code for another person's notebooks at %s: %s, to %v", host, res.status, to)
+		}
+		if res = l.get(address, false); res.code != http.StatusFound {
+			t.Errorf("nobody is signed in, and no way to sign in: %s", res.status)
+		}
 	}
 }
 
@@ -364,8 +389,17 @@ func TestNoOpenRedirect(t *testing.T) {
 	l := newLab(t)
 	for uri, ok := range map[string]bool{
 		callback: true,
-		"https://192.0.2.7:8443/hub/oauth_callback":     true,
-		"https://[2001:db8::7]:8443/hub/oauth_callback": true,
+		"https://192.0.2.7:8443/hub/oauth_callback":              true,
+		"https://[2001:db8::7]:8443/hub/oauth_callback":          true,
+		"https://n8443.lab.example.org/hub/oauth_callback":       true,
+		"https://n8443.lab.example.org:443/hub/oauth_callback":   false,
+		"https://n8443.lab.example.org:8443/hub/oauth_callback":  false,
+		"https://N8443.lab.example.org/hub/oauth_callback":       false,
+		"https://n08443.lab.example.org/hub/oauth_callback":      false,
+		"https://n8445.lab.example.org/hub/oauth_callback":       false,
+		"https://n8443.n8443.lab.example.org/hub/oauth_callback": false,
+		"https://n8443.192.0.2.7/hub/oauth_callback":             false,
+		"https://*.lab.example.org/hub/oauth_callback":           false,
 		"": false,
 		"https://evil.example/hub/oauth_callback":                           false,
 		"https://evil.example:8443/hub/oauth_callback":                      false,

@@ -119,14 +119,30 @@ func (s *Service) SessionUser(ctx context.Context, token string) (Session, error
 	if !ok {
 		return Session{}, errSignedOut()
 	}
+	found, err := s.session(ctx, hash, "token_hash = ?", hash[:])
+	if err != nil {
+		return Session{}, err
+	}
+	found.CSRF = csrfToken(raw)
+	return found, nil
+}
+
+// SessionByID finds a session by its ID, which is no secret: the caller has a proof of its own. It is as good as
+// SessionUser otherwise, but its forms have no token.
+func (s *Service) SessionByID(ctx context.Context, id string) (Session, error) {
+	return s.session(ctx, sha256.Sum256([]byte("session ID "+id)), "id = ?", id)
+}
+
+// session finds a session by a condition, which the cache knows by key.
+func (s *Service) session(ctx context.Context, key [sha256.Size]byte, where string, arg any) (Session, error) {
 	now := s.now()
-	found, round, ok := s.cache.get(hash, now)
+	found, round, ok := s.cache.get(key, now)
 	if !ok {
 		var err error
-		if found, err = s.loadSession(ctx, raw, hash, now); err != nil {
+		if found, err = s.loadSession(ctx, where, arg, now); err != nil {
 			return Session{}, err
 		}
-		s.cache.put(hash, found, round, now)
+		s.cache.put(key, found, round, now)
 	}
 	if now.Sub(found.LastSeen) >= SessionIdle || !now.Before(found.Expires) || found.Created.Sub(now) > clockSlack {
 		return Session{}, errSignedOut()
@@ -138,10 +154,10 @@ func errSignedOut() error {
 	return sentence(ErrSignedOut, "You are signed out. Sign in again.")
 }
 
-func (s *Service) loadSession(ctx context.Context, raw []byte, hash [sha256.Size]byte, now time.Time) (Session, error) {
+func (s *Service) loadSession(ctx context.Context, where string, arg any, now time.Time) (Session, error) {
 	var found Session
 	var userID, created, seen, expires int64
-	err := s.db.QueryRowContext(ctx, "SELECT id, user_id, created_at, last_seen_at, expires_at FROM sessions WHERE token_hash = ?", hash[:]).
+	err := s.db.QueryRowContext(ctx, "SELECT id, user_id, created_at, last_seen_at, expires_at FROM sessions WHERE "+where, arg).
 		Scan(&found.ID, &userID, &created, &seen, &expires)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Session{}, errSignedOut()
@@ -158,7 +174,6 @@ func (s *Service) loadSession(ctx context.Context, raw []byte, hash [sha256.Size
 	if found.User.led, err = s.ledBy(ctx, found.User); err != nil {
 		return Session{}, err
 	}
-	found.CSRF = csrfToken(raw)
 	found.Created, found.LastSeen, found.Expires = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC(), time.UnixMilli(expires).UTC()
 	if idle := now.Sub(found.LastSeen); idle >= lastSeenStep && idle < SessionIdle && now.Before(found.Expires) {
 		if _, err := s.db.ExecContext(ctx, "UPDATE sessions SET last_seen_at = ? WHERE id = ?", now.UnixMilli(), found.ID); err != nil {

@@ -57,6 +57,8 @@ type Certs struct {
 	caPEM []byte
 	caKey *ecdsa.PrivateKey
 
+	wildcards []string // "*.lab.example.org"; nobody else's names can become one
+
 	mu    sync.RWMutex
 	names []string
 	web   *tls.Certificate
@@ -64,13 +66,20 @@ type Certs struct {
 }
 
 // Ensure loads the CA and the certificate for the given DNS names and IP addresses from dir, and makes
-// what is missing, outdated or for other names. The CA stays the same for its ten years.
-func Ensure(dir string, names []string) (*Certs, error) {
-	return ensure(dir, names, time.Now)
+// what is missing, outdated or for other names. The CA stays the same for its ten years. Every certificate is for all
+// names below bases, too: for *.lab.example.org where one of them is lab.example.org.
+func Ensure(dir string, names []string, bases ...string) (*Certs, error) {
+	return ensure(dir, names, time.Now, bases...)
 }
 
-func ensure(dir string, names []string, now func() time.Time) (*Certs, error) {
+func ensure(dir string, names []string, now func() time.Time, bases ...string) (*Certs, error) {
 	c := &Certs{dir: dir, now: now}
+	for _, base := range bases {
+		if base = strings.ToLower(base); !dnsName.MatchString(base) || !strings.Contains(base, ".") {
+			return nil, fmt.Errorf("web certificates: *.%s is no name for a certificate", base)
+		}
+		c.wildcards = append(c.wildcards, "*."+base)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("web certificates: %w", err)
 	}
@@ -125,7 +134,7 @@ func (c *Certs) Run(ctx context.Context) error {
 	}
 }
 
-// Names are the DNS names and addresses in the certificate, sorted.
+// Names are the DNS names and addresses in the certificate, sorted, but for those with a *.
 func (c *Certs) Names() []string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -316,7 +325,9 @@ func (c *Certs) good(cert *x509.Certificate, names []string) bool {
 		}
 	}
 	slices.Sort(have)
-	return slices.Equal(have, names) && cert.CheckSignatureFrom(c.ca) == nil &&
+	wanted := slices.Concat(names, c.wildcards)
+	slices.Sort(wanted)
+	return slices.Equal(have, wanted) && cert.CheckSignatureFrom(c.ca) == nil &&
 		!now.Before(cert.NotBefore) && now.Add(renewBefore).Before(cert.NotAfter)
 }
 
@@ -348,6 +359,7 @@ func (c *Certs) issue(names []string) (*tls.Certificate, error) {
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
+	template.DNSNames = append(template.DNSNames, c.wildcards...)
 	der, err := x509.CreateCertificate(rand.Reader, template, c.ca, &key.PublicKey, c.caKey)
 	if err != nil {
 		return nil, err

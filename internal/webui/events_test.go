@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -67,7 +68,9 @@ func (r *recorder) take() string {
 }
 
 // portByID is a port that follows from the person's number.
-func portByID(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
+func portByID(_ context.Context, host string, user int64) (string, error) {
+	return host + ":" + strconv.Itoa(21000+int(user)), nil
+}
 
 // open connects a person to a page's live parts.
 func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
@@ -79,7 +82,7 @@ func open(t *testing.T, handle, query string, prepare func(*stream)) *stream {
 	}
 	quotas, files := newQuotas(t, s.users, s.notebooks)
 	pages, err := webui.New(webui.Config{Users: s.users, Notebooks: s.notebooks, Machines: apitest.NewMachines(), Environments: s.environments, Fleet: s.fleet, Status: &fakeStatus{},
-		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }, NotebookPort: portByID})
+		History: &fakeHistory{}, Quotas: quotas, Storage: files, LendGPU: (&fakeLending{}).set, CheckGPU: func(context.Context) (string, error) { return "", nil }, NotebooksAt: portByID})
 	if err != nil {
 		t.Fatal(err)
 	}

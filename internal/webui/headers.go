@@ -60,23 +60,27 @@ func (s *Server) headers(next http.Handler) http.Handler {
 	})
 }
 
-// contentPolicy is what a page may load and do. hub is the origin of its visitor's own
-// notebooks, such as lab.example:21000, which a script asks whether WebSockets reach
+// contentPolicy is what a page may load and do. notebooks is the authority of its visitor's
+// own notebooks, such as lab.example:21000, which a script asks whether WebSockets reach
 // it; "" for none.
-func contentPolicy(hub string) string {
+func contentPolicy(notebooks string) string {
 	connect := "'self'"
-	if hub != "" {
-		connect += fmt.Sprintf(" https://%s wss://%s", hub, hub)
+	if notebooks != "" {
+		connect += fmt.Sprintf(" https://%s wss://%[1]s", notebooks)
 	}
 	return "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src " + connect +
 		"; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }
 
-// notebookPort is the port of a person's notebooks, 0 where there is none.
-func (s *Server) notebookPort(r *http.Request, user int64) int {
-	port, err := s.cfg.NotebookPort(r.Context(), user)
-	if err != nil && !errors.Is(err, notebooks.ErrNoOrigin) && r.Context().Err() == nil {
-		s.cfg.Log.Error("the port of a person's notebooks is not known", "error", err)
+// notebooksAt is the authority of a person's notebooks, "" where there is none.
+func (s *Server) notebooksAt(r *http.Request, user int64) string {
+	name, ok := host(r)
+	if !ok {
+		return ""
 	}
-	return port
+	authority, err := s.cfg.NotebooksAt(r.Context(), name, user)
+	if err != nil && !errors.Is(err, notebooks.ErrNoOrigin) && r.Context().Err() == nil {
+		s.cfg.Log.Error("the address of a person's notebooks is not known", "error", err)
+	}
+	return authority
 }

@@ -370,12 +370,11 @@ func (s *Server) profileTitle(slug string) string {
 
 // notebookURL is where JupyterLab of a launch is, on the notebooks' origin.
 func (s *Server) notebookURL(r *http.Request, l *notebooks.Launch) string {
-	port := s.notebookPort(r, l.UserID)
-	hub, ok := authorityAt(r, port)
-	if !ok || port == 0 {
+	authority := s.notebooksAt(r, l.UserID)
+	if authority == "" {
 		return ""
 	}
-	return "https://" + hub + l.URL + "lab"
+	return "https://" + authority + l.URL + "lab"
 }
 
 // homeParts are the live parts of the home page.

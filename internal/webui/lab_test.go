@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -118,7 +119,9 @@ func newLabWith(t testing.TB, edit func(*webui.Config), heldBy ...string) *lab {
 		History: l.history, Quotas: l.quotas, Storage: l.storage, Report: l.report, LendGPU: l.lending.set, Machines: l.machines, Environments: l.environments, Tailnet: l.tailnet, GPULabels: func(node string) []string {
 			return []string{"nvidia.com/gpu.memory=24576", "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB"}
 		}, CheckGPU: func(context.Context) (string, error) { return l.checked, l.checkFails },
-		CA: func() []byte { return l.ca }, Clients: someClients(t), LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port, NotebookPort: func(context.Context, int64) (int, error) { return port, nil },
+		CA: func() []byte { return l.ca }, Clients: someClients(t), LabName: "Vision lab", Version: "0.1.0-test", HTTPSPort: port, HubPort: port, NotebooksAt: func(_ context.Context, host string, _ int64) (string, error) {
+			return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(port)), nil
+		},
 		Files: l.door.door(), API: apiDescription(t), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
 	if edit != nil {
 		edit(&config)

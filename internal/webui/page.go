@@ -26,9 +26,9 @@ type page struct {
 	Others []string
 	// Live is the address of the stream of this page's live parts, or empty.
 	Live string
-	// HubPort is the port of the visitor's notebooks, where a script tries whether
-	// WebSockets work; 0 for pages of people who are not signed in.
-	HubPort int
+	// Notebooks is the authority of the visitor's notebooks, such as lab.example:21000, where
+	// a script tries whether WebSockets work; "" for pages of people who are not signed in.
+	Notebooks string
 	// Charts says that the page draws curves.
 	Charts bool
 	// Waiting counts the requests for an account, on the list of people.
@@ -75,10 +75,8 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 	p.SignUp = s.cfg.SignUp
 	if v.signedIn {
 		p.Waiting = s.waiting(r, v)
-		p.HubPort = s.notebookPort(r, v.session.User.ID)
-		if hub, ok := authorityAt(r, p.HubPort); ok && p.HubPort != 0 {
-			w.Header().Set("Content-Security-Policy", contentPolicy(hub))
-		}
+		p.Notebooks = s.notebooksAt(r, v.session.User.ID)
+		w.Header().Set("Content-Security-Policy", contentPolicy(p.Notebooks))
 		p.Nav = navFor(v)
 	}
 	return p

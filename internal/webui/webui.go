@@ -205,9 +205,9 @@ type Config struct {
 	// HTTPSPort and HubPort are the ports browsers use for the pages and for the
 	// lasting addresses of services; 0 means 443 and 8443.
 	HTTPSPort, HubPort int
-	// NotebookPort is the port of a person's notebooks. The error is
-	// notebooks.ErrNoOrigin where none is left.
-	NotebookPort func(ctx context.Context, user int64) (int, error)
+	// NotebooksAt is the authority of a person's notebooks, such as lab.example:21000, for
+	// those who use the pages under host. The error is notebooks.ErrNoOrigin where none is left.
+	NotebooksAt func(ctx context.Context, host string, user int64) (authority string, err error)
 	// Log receives errors that a person is not shown; nil discards them.
 	Log *slog.Logger
 }
@@ -230,8 +230,8 @@ type Server struct {
 
 // New checks cfg and builds the routes. It starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebookPort == nil {
-		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, CheckGPU, LendGPU and NotebookPort are required")
+	if cfg.Users == nil || cfg.Notebooks == nil || cfg.Fleet == nil || cfg.Status == nil || cfg.Machines == nil || cfg.History == nil || cfg.Quotas == nil || cfg.Storage == nil || cfg.Environments == nil || cfg.CheckGPU == nil || cfg.LendGPU == nil || cfg.NotebooksAt == nil {
+		return nil, errors.New("webui: Users, Notebooks, Fleet, Status, Machines, History, Quotas, Storage, Environments, CheckGPU, LendGPU and NotebooksAt are required")
 	}
 	if cfg.HTTPSPort == 0 {
 		cfg.HTTPSPort = 443

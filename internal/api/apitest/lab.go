@@ -6,8 +6,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -186,7 +189,9 @@ func NewWithLimits(t testing.TB, limits api.Limits) *Lab {
 		Files:        &api.FileDoor{Port: 2022, HostKey: "ssh-ed25519 AAAA", Fingerprint: "SHA256:abc", Open: l.connections, Close: l.closeConnections},
 		Providers:    []api.Provider{{Name: "university", Title: "Example University"}, {Name: "directory", Title: "Department account", Directory: true}},
 		LabName:      "Vision lab", HubPort: 8443, Limits: limits,
-		NotebookPort: func(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil },
+		NotebooksAt: func(_ context.Context, host string, user int64) (string, error) {
+			return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(21000+int(user))), nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -170,7 +170,7 @@ func serve(ctx context.Context, file string) error {
 		Environments: noEnvironments{},
 		CheckGPU:     func(context.Context) (string, error) { return "", nil },
 		LendGPU:      func(context.Context, string, bool) error { return nil },
-		NotebookPort: ports.Port,
+		NotebooksAt:  ports.Authority,
 		Log:          slog.Default(),
 	})
 	if err != nil {

@@ -129,7 +129,10 @@ func (p allPods) HubAddress() (string, bool)           { return "", false }
 type portsByID struct{}
 
 func (portsByID) Port(_ context.Context, user int64) (int, error) { return 21000 + int(user), nil }
-func (portsByID) Owner(port int) (int64, bool)                    { return int64(port - 21000), true }
+func (portsByID) Authority(_ context.Context, host string, user int64) (string, error) {
+	return net.JoinHostPort(host, strconv.Itoa(21000+int(user))), nil
+}
+func (portsByID) Owner(port int) (int64, bool) { return int64(port - 21000), true }
 
 // realSessions are gpulab's own, out of its database.
 type realSessions struct{ people *users.Service }
