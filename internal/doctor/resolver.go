@@ -48,7 +48,36 @@ func probeResolver(h host, opts Options) []Finding {
 	if len(servers) == 0 {
 		return []Finding{noNameServer(local, six)}
 	}
-	return h.tryNames(servers, conf.search, from, opts)
+	return append(h.tryNames(servers, conf.search, from, opts), h.tryLabels(servers, opts)...)
+}
+
+// tryLabels asks whether names of notebooks lead where the lab's own name does. A lab's
+// name that the server does not know, or knows for IPv6 alone, says nothing.
+func (h host) tryLabels(servers []netip.Addr, opts Options) (findings []Finding) {
+	for _, base := range opts.Wildcards {
+		label := "n1." + base
+		var own, labelled reply
+		for _, server := range servers {
+			if own = h.askName(server, base); own.known() {
+				labelled = h.askName(server, label)
+				break
+			}
+		}
+		if !own.address.IsValid() || !labelled.known() || labelled.address == own.address {
+			continue
+		}
+		f := Finding{
+			Probe: "resolver", State: Warn,
+			Seen:  fmt.Sprintf("The name server knows no address of %s.", label),
+			Means: fmt.Sprintf("Notebooks do not open for people who use %s.", base),
+			Mend:  fmt.Sprintf("Add a record *.%s with the address %s, or take *.%s out of `names` and run `gpulab init`%s", base, own.address, base, mendNames),
+		}
+		if labelled.address.IsValid() {
+			f.Seen = fmt.Sprintf("The name server sends %s to %s, and %s to %s.", label, labelled.address, base, own.address)
+		}
+		findings = append(findings, f)
+	}
+	return findings
 }
 
 func noNameServer(local, six []string) Finding {

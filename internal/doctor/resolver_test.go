@@ -96,6 +96,46 @@ func TestResolver(t *testing.T) {
 	}
 }
 
+// Names of notebooks have to lead where the lab's own name does.
+func TestResolverAsksForNotebooks(t *testing.T) {
+	lab := Options{Wildcards: []string{"lab.example.org"}}
+	for name, c := range map[string]struct {
+		own, label string // addresses, "" for none
+		state      string
+		says       []string
+	}{
+		"as it should be":           {"198.51.100.7", "198.51.100.7", OK, nil},
+		"no record":                 {"198.51.100.7", "", Warn, []string{"knows no address of n1.lab.example.org", "Add a record *.lab.example.org with the address 198.51.100.7"}},
+		"another machine":           {"198.51.100.7", "198.51.100.8", Warn, []string{"sends n1.lab.example.org to 198.51.100.8, and lab.example.org to 198.51.100.7"}},
+		"a name known by no server": {"", "", OK, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := machine(t, map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\n"})
+			h.dial = dialer(nameServer(t, func(name string) (dnsmessage.RCode, string, bool) {
+				address := map[string]string{"lab.example.org": c.own, "n1.lab.example.org": c.label}[name]
+				if address == "" {
+					return answerWell(name)
+				}
+				return dnsmessage.RCodeSuccess, address, true
+			}))
+			var warned []string
+			for _, f := range look(t, h, "resolver", lab) {
+				if f.State == Warn {
+					warned = append(warned, f.Seen+" "+f.Mend)
+				}
+			}
+			if (c.state == Warn) != (len(warned) == 1) {
+				t.Fatalf("found %v", warned)
+			}
+			for _, text := range c.says {
+				if !strings.Contains(warned[0], text) {
+					t.Errorf("%q does not say %q", warned[0], text)
+				}
+			}
+		})
+	}
+}
+
 // What a real server answers, and what pods would get of it.
 func TestResolverAsks(t *testing.T) {
 	const one, six = "search uni.example\nnameserver 192.0.2.53\n", "search a b c d e uni.example\nnameserver 192.0.2.53\n"

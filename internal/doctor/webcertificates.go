@@ -111,6 +111,11 @@ func (h host) unnamed(web *x509.Certificate, opts Options) (missing []string) {
 			missing = append(missing, name)
 		}
 	}
+	for _, base := range opts.Wildcards {
+		if web.VerifyHostname("n1."+base) != nil {
+			missing = append(missing, "*."+base)
+		}
+	}
 	if opts.Address != "" {
 		return missing
 	}

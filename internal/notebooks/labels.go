@@ -61,7 +61,7 @@ func (l *Labels) parse(host string) (port int, base string, ok bool) {
 	first, base, _ := strings.Cut(host, ".")
 	number, _ := strings.CutPrefix(first, "n")
 	port, err := strconv.Atoi(number)
-	if err != nil {
+	if err != nil || port <= 0 {
 		return 0, "", false
 	}
 	name, ok := l.name(base, port)
