@@ -28,6 +28,8 @@ lab: {{printf "%q" .Lab}}
 address: {{printf "%q" .Address}}
 
 # Further names by which people reach this machine, for example [gpu.lab.example].
+# With "*.gpu.lab.example" beside it, each person's notebooks have a name below
+# gpu.lab.example rather than a port. The name server needs that record, too.
 names: [{{range $i, $n := .Names}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
 
 # A certificate from another authority, for the names that stand in it; put the one people use

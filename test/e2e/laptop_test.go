@@ -24,6 +24,7 @@ func TestLaptop(t *testing.T) {
 		{"a start that fails", testStartThatFails, true},
 		{"set up", testSetUp, true},
 		{"names", testNames, false},
+		{"notebooks by name", testNotebooksByName, false},
 		{"name servers", testNameServers, false},
 		{"a browser that is closed", testClosedBrowser, false},
 		{"no network at boot", testNoNetworkAtBoot, true},

@@ -122,6 +122,48 @@ func testNames(t *testing.T, a *appliance) {
 	a.MustGpulab(a.ctx, initArgs...)
 }
 
+// testNotebooksByName: with a wildcard name, who comes by the lab's name gets to their notebooks by a name of their own,
+// on the port of the pages, with a session there that is not that of the pages.
+func testNotebooksByName(t *testing.T, a *appliance) {
+	const base = "https://lab.example.org"
+	before := a.MustRun(a.ctx, "cat", "/etc/gpulab/config.yaml")
+	config := strings.Replace(before, "\nnames: []\n", "\nnames: [lab.example.org, \"*.lab.example.org\"]\n", 1)
+	if config == before {
+		t.Fatalf("the configuration has other names:\n%s", before)
+	}
+	a.WriteFile("/etc/gpulab/config.yaml", config)
+	a.MustGpulab(a.ctx, "config", "check")
+	a.MustGpulab(a.ctx, initArgs...)
+	b := a.guest.Private().For(t)
+	signInBrowser(b, base, guestHandle, guestPassword)
+	b.Launch(base, "cpu", "By name")
+	b.WaitFor("JupyterLab at a name of one's own", fmt.Sprintf(`/^n21\d\d\d\.lab\.example\.org$/.test(location.host) && location.pathname.startsWith(%q) && document.querySelector(".jp-Launcher")`,
+		"/user/"+guestHandle+"/"))
+	lab.TypeCell(b, "print('sum', 20 + 22)")
+	b.WaitText(".jp-OutputArea-output", "sum 42")
+	if cookies := lab.Evaluate[string](b, `async () => document.cookie`); strings.Contains(cookies, "gpulab") {
+		t.Errorf("scripts at the label see %q", cookies)
+	}
+	address := lab.Evaluate[string](b, `async () => location.origin + `+lab.NotebookBase+` + "lab"`)
+	// By the lab's address, the port; and without a session, the sign-in of the pages.
+	byAddress := a.guest.Private().For(t)
+	byAddress.Open(address)
+	byAddress.WaitFor("the sign-in page under the lab's name", `location.host === "lab.example.org" && location.pathname === "/login"`)
+	signInBrowser(byAddress, pages, guestHandle, guestPassword)
+	byAddress.Open(hub + strings.TrimPrefix(address, address[:strings.Index(address, "/user/")]))
+	waitJupyterLab(byAddress, guestHandle)
+	// Signing out ends the session at the label as well.
+	out := b.Tab()
+	out.Open(base + "/account")
+	out.WaitFor("the way out", `(() => { const form = document.querySelector('form[action="/logout"]'); form?.requestSubmit(); return form; })()`)
+	out.WaitFor("the sign-in page", `location.pathname === "/login"`)
+	b.Open(address)
+	b.WaitFor("the sign-in page again", `location.host === "lab.example.org" && location.pathname === "/login"`)
+
+	a.WriteFile("/etc/gpulab/config.yaml", before)
+	a.MustGpulab(a.ctx, initArgs...)
+}
+
 // forwardedFor adds what a reverse proxy says of the visitor.
 type forwardedFor struct {
 	http.RoundTripper

@@ -42,7 +42,9 @@ func (l *Lab) Browser(authorities []byte) *Browser {
 	l.t.Helper()
 	return NewBrowser(l.t, []string{"nsenter", "--target", strconv.Itoa(l.visitor), "--net"}, authorities,
 		// As a computer whose resolver asks its neighbours.
-		chromedp.Flag("host-resolver-rules", "MAP gpulab.local "+Address))
+		chromedp.Flag("host-resolver-rules", "MAP gpulab.local "+Address+
+			// As one whose name server has these records.
+			", MAP lab.example.org "+Address+", MAP *.lab.example.org "+Address))
 }
 
 // NewBrowser starts a Chromium through a command that enters the network of
