@@ -2,6 +2,7 @@ package webui_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -229,6 +230,34 @@ func (s *plantingStory) notBens(t *testing.T) {
 	}
 }
 
+// variants are the cookies that a script tries to pass for the session's, as an array in JavaScript.
+func variants(value string) string {
+	var lines []string
+	for _, name := range []string{"__Host-gpulab", cookies.Session, strings.ToUpper(cookies.Session), strings.ToLower(cookies.Session),
+		"=" + cookies.Session, "==" + cookies.Session, `"` + cookies.Session + `"`, "'" + cookies.Session + "'", " " + cookies.Session, "\u00a0" + cookies.Session} {
+		for _, rest := range []string{"; Path=/", "; Path=/; SameSite=None; Partitioned", "; Path=/account", "; Path=/user/ben/work/", "; Path=/; HttpOnly"} {
+			lines = append(lines, name+"="+value+"; Secure"+rest)
+		}
+	}
+	list, err := json.Marshal(lines)
+	if err != nil {
+		panic(err) // they are strings
+	}
+	return string(list)
+}
+
+// lookalikes are what a script may set of them, for some of the pages alone. They are in nobody's way, even though no
+// page that signs somebody in can delete them.
+func (s *plantingStory) lookalikes(t *testing.T) {
+	s.signIn(t)
+	s.until(t, "lea is signed in", leasHome)
+	for _, value := range []string{s.evil, "dead"} {
+		s.script(t, "for (const line of "+variants(value)+") document.cookie = line;")
+		s.browser.open(s.server.URL + "/account")
+		s.until(t, "lea's page", `location.pathname === "/account" && document.querySelector(".who .name")?.innerText.includes("Lea")`)
+	}
+}
+
 // evicted is the attack where the prefix is not known: the visitor's cookie is pushed out and the attacker's is alone.
 func (s *plantingStory) evicted(t *testing.T) {
 	s.signIn(t)
@@ -351,7 +380,7 @@ func TestPlantedSessions(t *testing.T) {
 
 func plantingScenarios(t *testing.T, browse func(*testing.T, *lab) visitorsBrowser) {
 	for name, scenario := range map[string]func(*plantingStory, *testing.T){
-		"by script": (*plantingStory).plantByScript, "evicted": (*plantingStory).evicted, "twins": (*plantingStory).twins, "flood": (*plantingStory).flood,
+		"by script": (*plantingStory).plantByScript, "evicted": (*plantingStory).evicted, "twins": (*plantingStory).twins, "lookalikes": (*plantingStory).lookalikes, "flood": (*plantingStory).flood,
 	} {
 		t.Run(name, func(t *testing.T) {
 			scenario(newPlantingStory(t, func(l *lab) visitorsBrowser { return browse(t, l) }), t)

@@ -104,6 +104,13 @@ func TestTwoSessionCookies(t *testing.T) {
 	if strings.Contains(got.body, "Another page") || !expires(got, cookies.Session) {
 		t.Error(visible(got.body), got.header["Set-Cookie"])
 	}
+	// What looks like it is in nobody's way.
+	for _, like := range []string{strings.ToUpper(name), `"` + cookies.Session + `"=`, "=" + name} {
+		c.do("GET", "/account", nil, with(like+evil+"; "+name+lea)).want(t, http.StatusOK, "Lea Marie")
+		if got := c.do("GET", "/account", nil, with(like+lea)); got.status != http.StatusSeeOther {
+			t.Errorf("%s alone: %d", like, got.status)
+		}
+	}
 	// The names of before are worth nothing.
 	got = c.do("GET", "/account", nil, with("__Host-gpulab="+lea))
 	if got.status != http.StatusSeeOther || !expires(got, "__Host-gpulab") {
