@@ -573,6 +573,46 @@ func TestDoorOfLabels(t *testing.T) {
 	}
 }
 
+// TestLabelWithoutEncryption: whoever leaves the https:// out goes on to it at the same name.
+func TestLabelWithoutEncryption(t *testing.T) {
+	l := newLabelLab(t)
+	for host, want := range map[string]string{l.label("ann"): l.label("ann"), "n21003." + labelBase: labelBase} {
+		w := httptest.NewRecorder()
+		l.redirect(w, httptest.NewRequest(http.MethodGet, "http://"+host+"/user/ann/gpu/lab", nil))
+		if got := w.Header().Get("Location"); got != l.url(want, "/user/ann/gpu/lab") {
+			t.Errorf("%s: to %s", host, got)
+		}
+	}
+}
+
+// TestCertificateWithoutLabels: an admin hears of a certificate that does not cover the wildcard name.
+func TestCertificateWithoutLabels(t *testing.T) {
+	for bases, said := range map[string]string{"": "does not cover *." + labelBase, labelBase: ""} {
+		dir := t.TempDir()
+		names := []string{labelBase}
+		if _, err := webca.Ensure(dir, names, strings.Fields(bases)...); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, "web.pem") // certificate and key
+		path := writeConfig(t, fmt.Sprintf("names: [%s, \"*.%[1]s\"]\ntls: {certificate: %s, key: %[2]s}\n", labelBase, file))
+		var out strings.Builder
+		c := newConfig(&app{configPath: path})
+		c.SetArgs([]string{"check"})
+		c.SetOut(&out)
+		if err := c.Execute(); err != nil || !strings.Contains(out.String(), "is right") || strings.Contains(out.String(), "cover") != (said != "") || !strings.Contains(out.String(), said) {
+			t.Errorf("with a certificate for *.%q: %v\n%s", bases, err, out.String())
+		}
+		cfg, err := loadConfig(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := cfg.TLS.open()
+		if err != nil || strings.Contains(cfg.uncovered(own), "cover") != (said != "") {
+			t.Errorf("%q, %v", cfg.uncovered(own), err)
+		}
+	}
+}
+
 // TestUploadThroughALabel: the deadline for forms on the pages' port holds for no upload
 // to a notebook.
 func TestUploadThroughALabel(t *testing.T) {

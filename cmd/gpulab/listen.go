@@ -241,7 +241,7 @@ func (l *appliance) byName(next http.Handler) http.Handler {
 // redirect sends plain HTTP to HTTPS under the same name, if it is one of ours.
 func (l *appliance) redirect(w http.ResponseWriter, r *http.Request) {
 	target := l.url()
-	if host := hostOf(r); l.allowedHost(host) {
+	if host := hostOf(r); l.allowedHost(host) || l.origins.IsLabel(host) {
 		target = addressOf(host, l.cfg.HTTPSPort)
 	}
 	http.Redirect(w, r, target+r.URL.RequestURI(), http.StatusPermanentRedirect)
