@@ -189,7 +189,7 @@ func newChainLab(t *testing.T, browse func(*lab) visitorsBrowser) *chainLab {
 		origins.OnAssigned(func(port int) { serveOrigin(t, proxy, held[port], notebooks.AtPort(port, proxy)) })
 		serveOrigin(t, proxy, hub, proxy)
 		serveOrigin(t, proxy, door, proxy.Door(doorPort))
-		config.HubPort, config.NotebookPort, config.SeenBy = hubPort, origins.Port, proxy.SeenBy
+		config.HubPort, config.NotebooksAt, config.SeenBy = hubPort, origins.Authority, proxy.SeenBy
 		for handle, user := range map[string]int64{"ben": 2, "lea": 3} {
 			announce := httptest.NewRequest(http.MethodPost, "/api/routes/user/"+handle+"/work",
 				strings.NewReader(fmt.Sprintf(`{"target":"http://10.42.0.7:8888","jupyterhub":true,"user":%q,"server_name":"work"}`, handle)))
