@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -150,7 +151,7 @@ func TestJobRunnerSaved(t *testing.T) {
 		code   int
 	}{
 		"saved":           {"trap 'echo saved; exit 0' TERM\necho begun\nsleep 100 & wait\n", exitSaved},
-		"ended by itself": {"(trap '' TERM; sleep 1.5) &\necho begun\n", 0},
+		"ended by itself": {"(trap '' TERM; until [ -e ~/go ]; do sleep 0.05; done) &\necho $$ >~/pid\necho begun\n", 0},
 		"not saved":       {"echo begun\nexec sleep 100\n", 143},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,10 +161,17 @@ func TestJobRunnerSaved(t *testing.T) {
 			if !eventually(func() bool { text, _ := os.ReadFile(log); return string(text) == "begun\n" }) {
 				t.Fatal("it did not begin")
 			}
-			if c.code == 0 {
-				time.Sleep(300 * time.Millisecond) // it ends in this time
+			if c.code == 0 && !eventually(func() bool {
+				pid, _ := os.ReadFile(filepath.Join(home, "pid"))
+				_, err := os.Stat("/proc/" + strings.TrimSpace(string(pid)))
+				return len(pid) > 0 && errors.Is(err, fs.ErrNotExist)
+			}) {
+				t.Fatal("it did not end")
 			}
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(home, "go"), nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
 			if code := exitCode(cmd); code != c.code {
