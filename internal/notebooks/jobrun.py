@@ -181,6 +181,8 @@ def main():
         ended = ended or time.monotonic()
         if not data or time.monotonic() - ended > 2:
             break
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the program has ended, and its exit code stands
     if log.lost:
         log.write(b"")
     last_line(said)
