@@ -712,7 +712,7 @@ func notices(p page) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 70, ": it does not trust the lab’s certificate there, does not find the name, or a firewall is in the way. Notebooks do not open until it can. <a href=\"/trust\">Trust this lab’s certificate on this device</a>, then reload.</div></div>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 70, ": it does not trust the lab’s certificate there, does not find the name, or a firewall is in the way. Over the public internet (Tailscale Funnel), gpulab serves pages only. Notebooks do not open until this browser can reach that address. <a href=\"/trust\">Trust this lab’s certificate on this device</a>, then reload.</div></div>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
