@@ -184,6 +184,15 @@ func (s *plantingStory) fill(t *testing.T) {
 	s.browser.eval(`(f => { f.handle.value = "lea"; f.password.value = "lea-password"; f.requestSubmit(f.querySelector("button")) })(document.querySelector('form[action="/login"]'))`)
 }
 
+// leave presses the button of the page about another session.
+func (s *plantingStory) leave(t *testing.T) {
+	t.Helper()
+	const button = `document.querySelector('form[action="/logout"] button')`
+	s.until(t, "the button", `location.pathname === "/other-session" && document.readyState === "complete" && `+button)
+	s.browser.eval(button + `.click()`)
+	s.until(t, "the sign-in form", `location.pathname === "/login" && document.querySelector("#password")`)
+}
+
 const leasHome = `location.pathname === "/" && document.querySelector(".who .name")?.innerText.includes("Lea")`
 
 // script runs what a service's page can: it sets cookies for the whole host.
@@ -270,16 +279,23 @@ func (s *plantingStory) evicted(t *testing.T) {
 			t.Errorf("%s: which tabs to close is missing: %s", path, text)
 		}
 	}
-	s.browser.eval(`document.querySelector('form[action="/logout"] button').click()`)
-	s.until(t, "the sign-in form", `location.pathname === "/login" && document.querySelector("#password")`)
+	s.leave(t)
 	s.fill(t)
 	s.until(t, "lea is back", leasHome)
-	// A page that was open when it happened does not become one of the attacker's.
+	// A page that was open when it happened, and live, does not become one of the attacker's.
+	s.until(t, "the page is complete", `document.readyState === "complete"`)
+	s.browser.eval(`document.getElementById("live").addEventListener("htmx:sse:before:message", () => { window.isLive = true })`)
+	for deadline := time.Now().Add(20 * time.Second); s.browser.eval("window.isLive") != "true"; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the page is not live")
+		}
+		s.fleet.publish(snapshotAt(time.Now(), 2, "ada"))
+		s.fleet.publish(snapshotAt(time.Now(), 2))
+	}
 	s.browser.plant(s.evil, false)
 	s.server.CloseClientConnections()
 	s.until(t, "the open page finds out", `location.pathname === "/other-session"`)
-	s.browser.eval(`document.querySelector('form[action="/logout"] button').click()`)
-	s.until(t, "the sign-in form", `location.pathname === "/login" && document.querySelector("#password")`)
+	s.leave(t)
 }
 
 // twins is the attack beside the visitor's own cookie, once and then every 100 ms.
@@ -325,8 +341,7 @@ func (s *plantingStory) twins(t *testing.T) {
 	stop()
 	<-done
 	s.browser.open(s.server.URL + "/other-session")
-	s.browser.eval(`document.querySelector('form[action="/logout"] button').click()`)
-	s.until(t, "the sign-in form", `location.pathname === "/login"`)
+	s.leave(t)
 	s.fill(t)
 	s.until(t, "the tab is closed, and lea works", leasHome)
 }

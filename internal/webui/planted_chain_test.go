@@ -217,32 +217,34 @@ func newChainLab(t *testing.T, browse func(*lab) visitorsBrowser) *chainLab {
 // attack is what a page of another port tries against lea's notebook and gpulab's pages. It returns what it has read,
 // or got to run.
 const attack = `(async (targets) => {
-  const got = [], wait = (start) => new Promise((done) => { start(done); setTimeout(done, 5000); });
+  const got = [], wait = (start) => new Promise((done) => { start(done); setTimeout(done, 10000); });
   const add = (kind, edit) => { const e = document.createElement(kind); edit(e); document.body.append(e); return e; };
+  const request = async (url, mode, method) => {
+    const body = method === "POST" ? new URLSearchParams({_xsrf: "known"}) : undefined;
+    try {
+      const answer = await fetch(url, {method, mode, body, credentials: "include"});
+      if (answer.type !== "opaque") got.push(["fetch", mode, method, url, await answer.text()].join(" "));
+    } catch {}
+  };
   for (const url of targets) {
-    for (const mode of ["cors", "no-cors"]) for (const method of ["GET", "POST"]) {
-      const body = method === "POST" ? new URLSearchParams({_xsrf: "known"}) : undefined;
-      try {
-        const answer = await fetch(url, {method, mode, body, credentials: "include"});
-        if (answer.type !== "opaque" && answer.type !== "opaqueredirect") got.push(["fetch", mode, method, url, await answer.text()].join(" "));
-      } catch {}
-    }
     navigator.sendBeacon(url, new URLSearchParams({_xsrf: "known"}));
-    await wait((done) => add("script", (e) => { e.src = url; e.onerror = done; e.onload = () => { got.push("script " + url); done(); }; }));
-    await wait((done) => add("img", (e) => { e.src = url; e.onerror = e.onload = done; }));
-    await wait((done) => add("iframe", (e) => { e.src = url; e.onload = done; }));
-    await wait((done) => {
+    const tries = ["cors", "no-cors"].flatMap((mode) => ["GET", "POST"].map((method) => request(url, mode, method)));
+    tries.push(wait((done) => add("script", (e) => { e.src = url; e.onerror = done; e.onload = () => { got.push("script " + url); done(); }; })));
+    tries.push(wait((done) => add("img", (e) => { e.src = url; e.onerror = e.onload = done; })));
+    tries.push(wait((done) => add("iframe", (e) => { e.src = url; e.onload = done; })));
+    tries.push(wait((done) => {
       const frame = add("iframe", (e) => { e.name = "into" + frames.length; });
       const form = add("form", (e) => { e.method = "POST"; e.action = url; e.target = frame.name; e.innerHTML = "<input name=_xsrf value=known>"; });
       frame.onload = done;
       form.submit();
-    });
+    }));
     // Chromium delays WebSockets more and more after some that failed.
-    if (url.includes("/user/lea/work/")) await wait((done) => {
+    if (url.includes("/user/lea/work/")) tries.push(wait((done) => {
       const socket = new WebSocket(url.replace("https:", "wss:"));
       socket.onopen = () => { got.push("websocket " + url); done(); };
       socket.onerror = done;
-    });
+    }));
+    await Promise.all(tries);
   }
   for (let i = 0; i < frames.length; i++) {
     try { const text = frames[i].document.body.innerText; if (text) got.push("frame " + text); } catch {}
@@ -276,10 +278,10 @@ func (c *chainLab) attackFrom(t *testing.T, what string, page visitorsBrowser) {
 		}
 	}
 	// A window may be opened, as by a link. It is out of reach once it has loaded.
-	for i, address := range []string{work + "lab?popup", work + "oauth_callback?popup", c.server.URL + "/account?popup"} {
+	for i, address := range []string{work + "oauth_callback?popup", c.server.URL + "/account?popup"} {
 		name := fmt.Sprintf("window.w%d", i)
 		page.eval("(" + name + " = open(" + strconv.Quote(address) + `), "")`)
-		for deadline := time.Now().Add(20 * time.Second); page.eval(name+".closed") != "true"; time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(10 * time.Second); page.eval(name+".closed") != "true"; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Errorf("%s: the page holds on to the window of %s", what, address)
 				break
@@ -381,8 +383,7 @@ func attackChain(t *testing.T, browse func(*lab) visitorsBrowser) {
 	if text := c.browser.eval("document.body.innerText"); !strings.Contains(text, "Ben’s demo of ben, port "+strings.TrimPrefix(c.demo, "https://127.0.0.1:")) {
 		t.Errorf("which tab to close is missing: %s", text)
 	}
-	c.browser.eval(`document.querySelector('form[action="/logout"] button').click()`)
-	c.until(t, "the sign-in form", `location.pathname === "/login" && document.querySelector("#password")`)
+	c.leave(t)
 	c.fill(t)
 	c.until(t, "lea is back", leasHome)
 	c.work(t)

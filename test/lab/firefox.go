@@ -243,13 +243,27 @@ func (f *Firefox) tab(user string) *FirefoxTab {
 	return &FirefoxTab{Firefox: f, Context: tab.Context, user: user}
 }
 
-// Open loads an address and waits for the page. A page that leads on at once is no error.
+// Open loads an address and waits for the page, or for the one that it leads to at once. It does not ask Firefox to
+// wait: that never ends when the page that is left goes elsewhere by itself at that moment.
 func (t *FirefoxTab) Open(address string) error {
-	err := t.Firefox.Call("browsingContext.navigate", map[string]any{"context": t.Context, "url": address, "wait": "complete"}, nil)
-	if err != nil && strings.Contains(err.Error(), "NS_BINDING_ABORTED") {
-		return nil
+	navigate := map[string]any{"context": t.Context, "url": address, "wait": "none"}
+	again, end := time.Time{}, time.Now().Add(callPatience)
+	for {
+		if time.Now().After(again) {
+			_, _ = t.Evaluate("window.isLeft = true")
+			if err := t.Firefox.Call("browsingContext.navigate", navigate, nil); err != nil {
+				return err
+			}
+			again = time.Now().Add(callPatience / 3)
+		}
+		if state, err := t.Evaluate("window.isLeft ?? document.readyState"); err == nil && state == "complete" {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s is not loaded within %s", address, callPatience)
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
-	return err
 }
 
 // Evaluate returns the value of a JavaScript expression as text, of a promise its result.
