@@ -251,7 +251,12 @@ func (t *FirefoxTab) Open(address string) error {
 	for {
 		if time.Now().After(again) {
 			_, _ = t.Evaluate("window.isLeft = true")
-			if err := t.Firefox.Call("browsingContext.navigate", navigate, nil); err != nil {
+			switch err := t.Firefox.Call("browsingContext.navigate", navigate, nil); {
+			case err != nil && strings.Contains(err.Error(), "NS_BINDING_ABORTED") && time.Now().Before(end):
+				// The page that is left went elsewhere by itself, and won.
+				time.Sleep(20 * time.Millisecond)
+				continue
+			case err != nil:
 				return err
 			}
 			again = time.Now().Add(callPatience / 3)
