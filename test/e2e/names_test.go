@@ -134,11 +134,13 @@ func testNotebooksByName(t *testing.T, a *appliance) {
 	a.WriteFile("/etc/gpulab/config.yaml", config)
 	a.MustGpulab(a.ctx, "config", "check")
 	a.MustGpulab(a.ctx, initArgs...)
+	const handle, password = "dora", "seven slow blue doors" // whose home no other chapter looks at
+	a.welcome(t, handle, "Dora", password)
 	b := a.guest.Private().For(t)
-	signInBrowser(b, base, guestHandle, guestPassword)
+	signInBrowser(b, base, handle, password)
 	b.Launch(base, "cpu", "By name")
 	b.WaitFor("JupyterLab at a name of one's own", fmt.Sprintf(`/^n21\d\d\d\.lab\.example\.org$/.test(location.host) && location.pathname.startsWith(%q) && document.querySelector(".jp-Launcher")`,
-		"/user/"+guestHandle+"/"))
+		"/user/"+handle+"/"))
 	lab.TypeCell(b, "print('sum', 20 + 22)")
 	b.WaitText(".jp-OutputArea-output", "sum 42")
 	if cookies := lab.Evaluate[string](b, `async () => document.cookie`); strings.Contains(cookies, "gpulab") {
@@ -149,9 +151,9 @@ func testNotebooksByName(t *testing.T, a *appliance) {
 	byAddress := a.guest.Private().For(t)
 	byAddress.Open(address)
 	byAddress.WaitFor("the sign-in page under the lab's name", `location.host === "lab.example.org" && location.pathname === "/login"`)
-	signInBrowser(byAddress, pages, guestHandle, guestPassword)
+	signInBrowser(byAddress, pages, handle, password)
 	byAddress.Open(hub + strings.TrimPrefix(address, address[:strings.Index(address, "/user/")]))
-	waitJupyterLab(byAddress, guestHandle)
+	waitJupyterLab(byAddress, handle)
 	// Signing out ends the session at the label as well.
 	out := b.Tab()
 	out.Open(base + "/account")
