@@ -363,9 +363,9 @@ func (p *pool) goneBad(t *testing.T, a *appliance) {
 	}
 	// The same by way of the status, which its network of pods may write.
 	for change, says := range map[string]string{
-		`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":"true"}}}`: "changes no labels",
-		`{"metadata":{"annotations":{"k3s.io/node-args":"x"}}}`:                    "changes no annotations",
-		`{"status":{"capacity":{"cpu":"1k"}}}`:                                     "changes nothing of a node's status",
+		`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":null}}}`: "changes no labels",
+		`{"metadata":{"annotations":{"k3s.io/node-args":"x"}}}`:                  "changes no annotations",
+		`{"status":{"capacity":{"cpu":"1k"}}}`:                                   "changes nothing of a node's status",
 	} {
 		out := p.node.MustRun(a.ctx, "curl", "-sk", "--cert", agent+"client-k3s-controller.crt", "--key", agent+"client-k3s-controller.key", "-X", "PATCH",
 			"-H", "Content-Type: application/strategic-merge-patch+json", "-d", change, "https://"+lab.Address+":6443/api/v1/nodes/"+p.head+"/status")
