@@ -87,6 +87,11 @@
       yes.textContent = form.dataset.verb || "Yes";
       yes.onclick = () => {
         dialog.close();
+        if (!form.isConnected) {
+          // News has replaced this part of the page. A form that is in no page sends nothing.
+          form.hidden = true;
+          document.body.append(form);
+        }
         asked = form;
         form.requestSubmit();
       };

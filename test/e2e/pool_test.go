@@ -228,6 +228,7 @@ func (p *pool) refusedCodes(t *testing.T, a *appliance) {
 db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=10)
 db.execute("UPDATE join_codes SET expires_at = created_at + 1")
 db.commit()`)
+	p.invite(t, a) // without an open invitation, the door closes
 	refused(t, a, p.node, i.Code, "has expired")
 	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused"); strings.Count(got, "node.refused")+strings.Count(got, "did not let a machine in") == 0 {
 		t.Errorf("the audit log does not tell of refusals:\n%s", got)
@@ -328,7 +329,7 @@ func (p *pool) join(t *testing.T, a *appliance) {
 func (p *pool) goneBad(t *testing.T, a *appliance) {
 	const agent = "/var/lib/gpulab/k3s/agent/"
 	try := func(as, input string, args ...string) lab.Result {
-		cmd := p.node.Command(a.ctx, "/var/lib/gpulab/bin/current/kubectl", append([]string{"--kubeconfig", agent + as + ".kubeconfig"}, args...)...)
+		cmd := p.node.Command(a.ctx, "/var/lib/gpulab/bin/current/kubectl", append([]string{"--cache-dir", "/var/lib/gpulab/kubectl", "--kubeconfig", agent + as + ".kubeconfig"}, args...)...)
 		cmd.Stdin = strings.NewReader(input)
 		out, err := cmd.CombinedOutput()
 		result := lab.Result{Stderr: string(out)}
