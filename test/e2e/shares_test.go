@@ -63,13 +63,14 @@ const takeSome = sharedByKernel + `
 print(take(terminal, 8), take(instance, 32), take(queue, 4), take(timer, 100))
 free()`
 
-// takeLocks takes more locks on a file than a pod may have, in a process of its own, and prints how that one ended.
+// takeLocks takes more locks on files than a pod may have, in a process of its own, and prints how that one ended.
 const takeLocks = `import subprocess, sys
 print(subprocess.run([sys.executable, "-c", """
 import fcntl, os, struct, tempfile, time
-f = tempfile.TemporaryFile()
-for i in range(150000, 0, -1):
-    fcntl.fcntl(f, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 2 * i, 1, 0))
+files = [tempfile.TemporaryFile() for _ in range(300)]
+for f in files:
+    for i in range(500):
+        fcntl.fcntl(f, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 2 * i, 1, 0))
 time.sleep(60)
 """]).returncode)`
 
@@ -110,7 +111,7 @@ func testKernelShares(t *testing.T, a *appliance) {
 	}
 	for who, k := range of {
 		if got := k.run(t, takeLocks); got != "-9" {
-			t.Errorf("a process of %s with 150000 locks on a file ends with %s, want it killed", who, got)
+			t.Errorf("a process of %s with 150000 locks on files ends with %s, want it killed", who, got)
 		}
 	}
 	t.Run("containerd's own default is the one we start from", func(t *testing.T) {
