@@ -228,7 +228,12 @@ func (p *pool) refusedCodes(t *testing.T, a *appliance) {
 db = sqlite3.connect("/var/lib/gpulab/gpulab.db", timeout=10)
 db.execute("UPDATE join_codes SET expires_at = created_at + 1")
 db.commit()`)
+	open, err := nodes.ParseCode(p.invite(t, a).Code) // without an open invitation, the door closes
+	if err != nil {
+		t.Fatal(err)
+	}
 	refused(t, a, p.node, i.Code, "has expired")
+	a.MustGpulab(a.ctx, "nodes", "withdraw", fmt.Sprintf("%x", open.ID))
 	if got := a.MustGpulab(a.ctx, "audit", "list", "--action", "node.refused"); strings.Count(got, "node.refused")+strings.Count(got, "did not let a machine in") == 0 {
 		t.Errorf("the audit log does not tell of refusals:\n%s", got)
 	}
