@@ -77,6 +77,9 @@ type Cluster struct {
 	cfg   Config
 	child atomic.Pointer[supervise.Child] // nil before Run
 	moved chan struct{}
+
+	seenSince time.Time       // when the k3s started that seen is about; mu guards both
+	seen      map[string]bool // files that containers need and that have been there since then
 }
 
 // New returns a cluster that is not running yet.

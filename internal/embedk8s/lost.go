@@ -13,7 +13,8 @@ import (
 // When k3s is restarted.
 const (
 	lookEvery  = 10 * time.Second
-	startsIn   = 2 * time.Minute // how long a k3s that was just started may take to make its folders
+	startsIn   = 2 * time.Minute // how long a k3s that was just started may take to make its folders anew
+	firstStart = time.Hour       // and how long it may take when they have not been there since
 	lostFor    = 20 * time.Second
 	firstPause = 5 * time.Minute // after a restart that did not help; the next is longer
 	perHour    = 3
@@ -28,27 +29,39 @@ type Trouble struct {
 
 // Lost says which of the runtime's folders are gone under a running k3s, "" for none. k3s makes them only when it starts;
 // until then no pod starts or ends.
-func (c *Cluster) Lost() string { return c.lost("/", time.Now()) }
-
-func (c *Cluster) lost(root string, now time.Time) string {
-	p := c.Process()
-	if !p.Running || now.Sub(p.Since) < startsIn {
-		return ""
+func (c *Cluster) Lost() string {
+	if p := c.Process(); p.Running {
+		return c.gone("/", p.Since, time.Now())
 	}
-	return c.gone(root)
+	return ""
 }
 
-// gone names the first file or folder of a running k3s that is not there.
-func (c *Cluster) gone(root string) string {
+// gone names the first file or folder that is gone under a k3s that runs since then. What a slow machine has not made yet
+// is not gone: a file counts when it has been there since k3s started, or when it is not there after an hour.
+func (c *Cluster) gone(root string, since, now time.Time) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.seenSince.Equal(since) {
+		c.seenSince, c.seen = since, map[string]bool{}
+	}
+	gone := ""
 	for _, path := range []string{
 		filepath.Join(root, "run/k3s/containerd"), filepath.Join(root, containerdSocket), filepath.Join(root, "run/flannel/subnet.env"),
 		filepath.Join(c.k3sDir(), "agent/etc/cni/net.d/10-flannel.conflist"),
 	} {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return path + ", which containers need, is gone"
+		_, err := os.Stat(path)
+		if err == nil {
+			c.seen[path] = true
+		}
+		patience := firstStart
+		if c.seen[path] {
+			patience = startsIn
+		}
+		if gone == "" && errors.Is(err, fs.ErrNotExist) && now.Sub(since) >= patience {
+			gone = path + ", which containers need, is gone"
 		}
 	}
-	return ""
+	return gone
 }
 
 // Watch restarts k3s when something is wrong that only a restart mends: the runtime's folders are gone, or what failing,

@@ -8,30 +8,46 @@ import (
 	"time"
 )
 
-// Every folder that a running k3s needs is missed when it is gone.
+// Every file that containers need is missed when it has been there and is gone. One that a slow machine has not made yet
+// is not.
 func TestGone(t *testing.T) {
 	root := t.TempDir()
 	c := New(Config{DataDir: filepath.Join(root, "data")})
+	since := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	gone := func(after time.Duration) string { return c.gone(root, since, since.Add(after)) }
 	paths := []string{
 		"run/flannel/subnet.env", "data/k3s/agent/etc/cni/net.d/10-flannel.conflist", "run/k3s/containerd/containerd.sock", "run/k3s",
+	}
+	if why := gone(50 * time.Minute); why != "" {
+		t.Errorf("on a slow machine: %s", why)
+	}
+	if why := gone(firstStart); why == "" {
+		t.Error("files that never come are not missed")
 	}
 	for _, path := range paths[:3] {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
 		must(t, os.WriteFile(filepath.Join(root, path), nil, 0o600))
 	}
-	if why := c.gone(root); why != "" {
+	if why := gone(startsIn); why != "" {
 		t.Errorf("all is there: %s", why)
 	}
 	for _, path := range paths {
 		aside := filepath.Join(root, "aside")
 		must(t, os.Rename(filepath.Join(root, path), aside))
-		if why := c.gone(root); !strings.Contains(why, filepath.Join(root, path)) {
+		if why := gone(startsIn); !strings.Contains(why, filepath.Join(root, path)) {
 			t.Errorf("without %s: %q", path, why)
+		}
+		if why := gone(startsIn - time.Second); why != "" {
+			t.Errorf("of a k3s that was just started: %s", why)
 		}
 		must(t, os.Rename(aside, filepath.Join(root, path)))
 	}
 	must(t, os.RemoveAll(root))
-	if why := c.lost(root, time.Now().Add(time.Hour)); why != "" {
+	since = since.Add(time.Hour) // another k3s, which has made nothing yet
+	if why := gone(startsIn); why != "" {
+		t.Errorf("of another k3s: %s", why)
+	}
+	if why := c.Lost(); why != "" {
 		t.Errorf("no k3s runs: %s", why)
 	}
 }
