@@ -42,7 +42,10 @@ func newMachine(t *testing.T, r root) machine {
 	t.Helper()
 	m := machine{root: r, name: fmt.Sprintf("gpulab-deb-%d-%d", os.Getpid(), booted.Add(1)), slow: 1}
 	must(t, exec.Command("./machine.sh", "wire", m.name, m.dir))
-	t.Cleanup(func() { must(t, exec.Command("./machine.sh", "gone", m.name, m.dir)) })
+	t.Cleanup(func() {
+		lab.TellWaits(t)
+		must(t, exec.Command("./machine.sh", "gone", m.name, m.dir))
+	})
 	return m
 }
 
@@ -130,6 +133,7 @@ func (m machine) run(script string) string {
 // wait runs a shell script until it succeeds.
 func (m machine) wait(limit time.Duration, script string) {
 	m.t.Helper()
+	defer lab.NoteWait(time.Now())
 	limit = m.patience(limit)
 	for end := time.Now().Add(limit); ; time.Sleep(500 * time.Millisecond) {
 		out, err := m.try(script)

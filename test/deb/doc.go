@@ -1,3 +1,3 @@
 // Package deb tests the Debian packages: what is in them, and their whole life on
-// a machine. It has only tests; `go tool task test-deb` runs them.
+// a machine. It has only tests; `go tool task labs` runs them.
 package deb

@@ -27,9 +27,10 @@ const (
 // TestMachine is the life of a machine that somebody carries two files to, who
 // has no network: it becomes a lab, is restarted, upgraded, rebooted, taken off
 // and put back, and in the end nothing of gpulab is left.
+//
+//test:about packaging/deb internal/journal internal/power
 func TestMachine(t *testing.T) {
-	packages, newer := current(t), t.TempDir()
-	buildVersion(t, newer, newerVersion)
+	packages, newer := quick(t), anotherVersion(t)
 	l := &life{machine: boot(t)}
 	l.put(packages, "/old")
 	l.put(newer, "/new")
@@ -43,6 +44,21 @@ func TestMachine(t *testing.T) {
 		{"upgrade", (*life).upgraded},
 		{"reboot", (*life).rebooted},
 		{"remove and come back", (*life).removed},
+		{"purge", (*life).purged},
+	})
+}
+
+// TestInstall is the way from two packages on a machine without a network to a
+// first cell, and off the machine again.
+//
+//test:gate
+func TestInstall(t *testing.T) {
+	packages := quick(t)
+	l := &life{machine: boot(t), install: "apt-get -q -y install /old/*.deb"}
+	l.put(packages, "/old")
+	l.tell(t, []chapter{
+		{"install", (*life).installed},
+		{"first cell", (*life).firstCell},
 		{"purge", (*life).purged},
 	})
 }
@@ -439,8 +455,14 @@ func (l *life) compare(what string, before lab.Snapshot) {
 // newerVersion is the one that machines are upgraded to.
 const newerVersion = "99.0.1"
 
-// buildVersion makes packages of a gpulab of another version.
-func buildVersion(t *testing.T, into, version string) {
+// anotherVersion returns the folder of packages of this gpulab with newerVersion.
+func anotherVersion(t *testing.T) string {
+	t.Helper()
+	return newer(t, newerVersion, "newer", func() string { return buildVersion(t, newerVersion) })
+}
+
+// buildVersion builds a gpulab of another version.
+func buildVersion(t *testing.T, version string) string {
 	t.Helper()
 	folder := t.TempDir()
 	program := exec.Command("go", "build", "-tags", "bundle", "-trimpath",
@@ -448,5 +470,5 @@ func buildVersion(t *testing.T, into, version string) {
 	program.Dir = repository
 	program.Env = append(program.Environ(), "CGO_ENABLED=0")
 	must(t, program)
-	build(t, into, version, filepath.Join(folder, "gpulab"))
+	return filepath.Join(folder, "gpulab")
 }

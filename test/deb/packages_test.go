@@ -12,8 +12,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
 const repository = "../.." // of the sources
@@ -22,6 +23,8 @@ const repository = "../.." // of the sources
 const sources = "/etc/apt/sources.list.d/gpulab.sources"
 
 // TestPackages tells the life of the packages, from the build to the purge.
+//
+//test:about packaging/deb
 func TestPackages(t *testing.T) {
 	packages := current(t)
 	t.Run("are small", func(t *testing.T) { testSizes(t, packages) })
@@ -36,33 +39,36 @@ func TestPackages(t *testing.T) {
 	t.Run("are installed on Debian 13", func(t *testing.T) { testTrixie(t, packages) })
 }
 
-// made are the packages of this checkout, which several tests look at.
-var made struct {
-	sync.Once
-	folder string
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	_ = os.RemoveAll(made.folder)
-	os.Exit(code)
-}
-
-// current returns the folder of the packages of this checkout.
+// current returns the folder of the packages of this checkout, as they are released.
 func current(t *testing.T) string {
 	t.Helper()
-	made.Do(func() {
-		folder, err := os.MkdirTemp("", "gpulab-deb-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		made.folder = folder
-		build(t, folder, "", "")
-	})
-	if len(debs(t, made.folder)) != 2 {
-		t.Fatal("the packages could not be made; see the test that came first")
+	return lab.Kept(t, "packages", madeFrom(t), func(folder string) { build(t, folder, "", "") })
+}
+
+// quick returns the folder of the same packages, which are packed in less time and larger.
+func quick(t *testing.T) string {
+	t.Helper()
+	return lab.Kept(t, "packages-quick", madeFrom(t), func(folder string) { build(t, folder, "", repository+"/bin/gpulab") })
+}
+
+// newer returns the folder of packages of another version, of the program that makes writes.
+func newer(t *testing.T, version, kind string, program func() string) string {
+	t.Helper()
+	return lab.Kept(t, "packages-"+kind, version+madeFrom(t), func(folder string) { build(t, folder, version, program()) })
+}
+
+// madeFrom is a text that changes with what packages are made of.
+func madeFrom(t *testing.T) string {
+	t.Helper()
+	list := exec.Command("git", "ls-files", "packaging/deb", "docs", "README.md", "cmd/gpulab/*.service")
+	list.Dir = repository
+	paths := []string{repository + "/bin/gpulab", repository + "/bin/images/images.json"}
+	for file := range strings.Lines(must(t, list)) {
+		paths = append(paths, filepath.Join(repository, strings.TrimSpace(file)))
 	}
-	return made.folder
+	head := exec.Command("git", "rev-parse", "HEAD") // its time is the packages'
+	head.Dir = repository
+	return must(t, head) + lab.Contents(t, paths...)
 }
 
 // build makes the packages; of another version and program than this checkout's
@@ -71,9 +77,13 @@ func build(t *testing.T, into, version, program string) {
 	t.Helper()
 	cmd := exec.Command("packaging/deb/build.sh", into)
 	cmd.Dir = repository
-	cmd.Env = append(os.Environ(), "VERSION="+version, "PROGRAM="+program)
+	cmd.Env = append(os.Environ(), "VERSION="+version)
 	if program != "" {
-		cmd.Env = append(cmd.Env, "COMPRESSION=gzip:1") // nobody keeps it
+		path, err := filepath.Abs(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Env = append(cmd.Env, "PROGRAM="+path, "COMPRESSION=gzip:1") // nobody keeps it
 	}
 	t.Log(must(t, cmd))
 }

@@ -15,9 +15,10 @@ var cuts = flag.Int("cuts", 4, "how often the power fails in TestPowerCut")
 
 // TestPowerCut has the power fail at random moments of an installation, of
 // `gpulab init`, of an upgrade and of a rollback. What Debian and gpulab say to do then is enough each time.
+//
+//test:about packaging/deb
 func TestPowerCut(t *testing.T) {
-	packages, newer := current(t), t.TempDir()
-	buildVersion(t, newer, newerVersion)
+	packages, newer := quick(t), anotherVersion(t)
 	m := boot(t)
 	m.put(packages, "/old")
 	m.put(newer, "/new")

@@ -12,6 +12,8 @@ import (
 )
 
 // TestPreinst: what cannot work is refused before anything changes, with the way that does.
+//
+//test:about packaging/deb
 func TestPreinst(t *testing.T) {
 	known, _ := store.Known()
 	const back = "sudo gpulab rollback"

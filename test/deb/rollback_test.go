@@ -12,11 +12,13 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestRollback is the life of a machine whose upgrade somebody takes back, and
+// TestPackageRollback is the life of a machine whose upgrade somebody takes back, and
 // makes again, with a kernel at work all the while.
-func TestRollback(t *testing.T) {
-	packages, newer := current(t), t.TempDir()
-	build(t, newer, newerVersion, lab.Newer(t, newerVersion))
+//
+//test:about packaging/deb internal/upgrade
+func TestPackageRollback(t *testing.T) {
+	packages := quick(t)
+	newer := newer(t, newerVersion, "newer-form", func() string { return lab.Newer(t, newerVersion) })
 	l := &life{machine: boot(t)}
 	l.put(packages, "/old")
 	l.put(newer, "/new")

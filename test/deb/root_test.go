@@ -36,7 +36,7 @@ func newRoot(t *testing.T, further ...string) root {
 func newRootOf(t *testing.T, release string, further ...string) root {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("root is needed to unpack a Debian and install packages in it; run `sudo go tool task test-deb`")
+		t.Fatal("root is needed to unpack a Debian and install packages in it; run `sudo go tool task labs`")
 	}
 	args := []string{"--variant=apt", "--mode=root", "--aptopt=Acquire::Retries 3", "--include=" + strings.Join(slices.Concat(inRoot, further), ","), release}
 	archive := kept(t, "root", strings.Join(args, "\n"), ".tar", func(fresh string) {

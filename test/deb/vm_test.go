@@ -16,8 +16,7 @@ import (
 // TestVM is TestMachine's story in a virtual machine: with a kernel of Debian's
 // own, control groups version 2 and AppArmor, and from the apt repository.
 func TestVM(t *testing.T) {
-	packages, newer, served := current(t), t.TempDir(), filepath.Join(t.TempDir(), "apt")
-	buildVersion(t, newer, newerVersion)
+	packages, newer, served := current(t), anotherVersion(t), filepath.Join(t.TempDir(), "apt")
 	key := newKey(t)
 	url := "http://" + visitorAddress + ":8080"
 	makeRepository(t, packages, served, key, url)

@@ -65,10 +65,14 @@ type chapter struct {
 
 // TestAppliance is the life of a lab, from a machine that has never seen
 // gpulab until nothing of it is left.
+//
+//test:gate
 func TestAppliance(t *testing.T) {
 	t.Parallel()
 	var saved backupStory
-	live(t, slices.Concat([]chapter{
+	a := fresh(t)
+	a.before = a.Snapshot(a.ctx)
+	a.live(t, slices.Concat([]chapter{
 		{"commands without a lab", testCommandsWithoutLab, false},
 		{"questions", testQuestions, false},
 		{"preflight", testPreflight, false},
@@ -99,16 +103,8 @@ func TestAppliance(t *testing.T) {
 	}))
 }
 
-// live makes a test host and runs the chapters on it, in their order.
-func live(t *testing.T, chapters []chapter) {
-	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute)
-	defer cancel()
-	a := &appliance{Lab: lab.New(t), ctx: ctx, lifeOf: t}
-	if _, err := os.Stat(a.Binary()); err != nil {
-		t.Fatalf("there is no %s: run `go tool task build`", a.Binary())
-	}
-	a.before = a.Snapshot(ctx)
-	t.Cleanup(func() { a.keepLogs(t) })
+// live runs the chapters on the lab, in their order.
+func (a *appliance) live(t *testing.T, chapters []chapter) {
 	for _, c := range chapters {
 		if t.Run(c.name, func(t *testing.T) { c.run(t, a) }) {
 			continue
@@ -171,7 +167,11 @@ func keepLogs(t *testing.T, machine *lab.Lab, folder string, commands map[string
 	if !t.Failed() {
 		return
 	}
-	folder = machine.Repository() + "/test/output/" + folder
+	output := os.Getenv("GPULAB_TEST_OUTPUT")
+	if output == "" {
+		output = machine.Repository() + "/test/output"
+	}
+	folder = output + "/" + folder
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Log(err)
 		return
@@ -239,6 +239,7 @@ func (a *appliance) eventually(t *testing.T, what string, condition func() bool)
 // within is eventually with another patience.
 func (a *appliance) within(t *testing.T, patience time.Duration, what string, condition func() bool) {
 	t.Helper()
+	defer lab.NoteWait(time.Now())
 	deadline := time.Now().Add(patience)
 	for !condition() {
 		if time.Now().After(deadline) {

@@ -20,10 +20,12 @@ import (
 
 // TestClass is a lab with many people: who may do what to whom, how much each
 // may use, and the ways in and out.
+//
+//test:alone
+//test:about internal/users internal/quota internal/signin cmd/gpulab-client internal/client internal/transfer internal/sftpd
 func TestClass(t *testing.T) {
 	// Not beside others: thirty browsers and notebooks need what processors there are.
-	live(t, []chapter{
-		{"set up", testSetUpClass, true},
+	ready(t, classConfig).live(t, []chapter{
 		{"quotas", testQuotas, false},
 		{"used-up hours", testHoursUsedUp, false}, // the grace period goes on below
 		{"a class from a list", testClassFromList, true},
@@ -53,11 +55,6 @@ profiles:
 quotas:
   grace: 30s
 `
-
-func testSetUpClass(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", classConfig)
-	testSetUp(t, a)
-}
 
 // startRefused clicks on a launch card and waits for the page that says why not.
 func startRefused(b *lab.Browser, profile, says string) {

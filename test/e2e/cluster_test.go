@@ -10,24 +10,58 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestCluster is the life of a lab whose people do not behave, and whose
-// machines do not: what nobody gets, and what notebooks live through.
-func TestCluster(t *testing.T) {
+// TestIsolation is a lab whose people do not behave: what nobody gets.
+//
+//test:gate
+func TestIsolation(t *testing.T) {
 	t.Parallel()
-	live(t, slices.Concat([]chapter{
-		{"set up", testSetUp, true},
+	ready(t, "").live(t, slices.Concat([]chapter{
+		{"two notebooks", testTwoNotebooks, true},
+	}, attacks))
+}
+
+// TestKubernetes uses the lab's Kubernetes without gpulab.
+//
+//test:about internal/embedk8s internal/charts internal/deviceplugin
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	ready(t, "").live(t, []chapter{
 		{"tutorial pods", testTutorialPods, false},
 		{"watches miss nothing", testWatches, false},
-		{"doctor", testDoctor, false},
+	})
+}
+
+// TestDoctor breaks a lab in many ways, and asks the doctor each time.
+//
+//test:about internal/doctor
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	testDoctor(t, ready(t, ""))
+}
+
+// TestUnitTestsBeside runs the unit tests on the machine of a lab that goes on.
+//
+//test:about internal/embedk8s internal/backup
+func TestUnitTestsBeside(t *testing.T) {
+	t.Parallel()
+	ready(t, "").live(t, []chapter{
 		{"two notebooks", testTwoNotebooks, true},
 		{"the unit tests on the lab's own machine", testUnitTestsBeside, true},
-	}, attacks, []chapter{
+	})
+}
+
+// TestFaults is the life of a lab whose parts fail: what notebooks live through.
+//
+//test:about internal/embedk8s internal/charts internal/supervise internal/webca
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	ready(t, "").live(t, slices.Concat([]chapter{
+		{"two notebooks", testTwoNotebooks, true},
 		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},
 		{"hub ended, Kubernetes down", testHubEndsWhileKubernetesIsDown, true},
 		{"hub restarted after Kubernetes", testHubRestartAfterKubernetes, true},
@@ -39,15 +73,11 @@ func TestCluster(t *testing.T) {
 	}, byHand(t, chapter{"the runtime's folders deleted", testRuntimeDeleted, false})))
 }
 
-// beginning is held while a lab is made: that takes all the processors there are, and
-// several at once would come near to the patience of each.
-var beginning sync.Mutex
-
 // testSetUp: a lab with an administrator and one member, both signed in.
 func testSetUp(t *testing.T, a *appliance) {
-	beginning.Lock()
+	end := lab.Begin(t)
 	result := a.Gpulab(a.ctx, initArgs...)
-	beginning.Unlock()
+	end()
 	if result.Code != 0 {
 		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}

@@ -30,11 +30,15 @@ import (
 
 // TestEnvironments is a lab whose notebooks share environments: built from an index of packages, exported, removed,
 // and brought back without one.
+//
+//test:about internal/environments packaging/images/packages assets/environments
 func TestEnvironments(t *testing.T) {
 	t.Parallel()
 	var index packageIndex
-	live(t, slices.Concat([]chapter{
-		{"set up", func(t *testing.T, a *appliance) { testSetUpEnvironments(t, a, &index) }, true},
+	a := ready(t, environmentsConfig)
+	index.open(t, a)
+	a.WriteFile("/root/small.txt", "humanize==4.9.0\n")
+	a.live(t, slices.Concat([]chapter{
 		{"an environment", func(t *testing.T, a *appliance) { testEnvironment(t, a, &index) }, true},
 		{"a cache of packages", func(t *testing.T, a *appliance) { testPackageCache(t, a, &index) }, false},
 		{"a cache of models", func(t *testing.T, a *appliance) { testModelCache(t, a, &index) }, false},
@@ -64,13 +68,6 @@ packages:
 models:
   hub: http://203.0.113.7:8091
 `
-
-func testSetUpEnvironments(t *testing.T, a *appliance, index *packageIndex) {
-	index.open(t, a)
-	a.WriteFile("/etc/gpulab/config.yaml", environmentsConfig)
-	a.WriteFile("/root/small.txt", "humanize==4.9.0\n")
-	testSetUp(t, a)
-}
 
 // packageIndex is a small PyPI: the real files, with their real hashes.
 type packageIndex struct {

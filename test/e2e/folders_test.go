@@ -11,17 +11,14 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestFolders is a lab whose people share folders, fill their homes, come from
-// afar, and sign in with accounts from elsewhere.
+// TestFolders is a lab whose people share folders.
+//
+//test:about internal/storage
 func TestFolders(t *testing.T) {
 	t.Parallel()
-	live(t, []chapter{
-		{"set up", testSetUpFolders, true},
+	ready(t, foldersConfig).live(t, []chapter{
 		{"shared folders", testSharedFolders, true},
 		{"a member who leaves", testFolderLost, false},
-		{"a full home", testFullHome, false},
-		{"single sign-on", testSingleSignOn, false},
-		{"a tailnet", testTailnet, false},
 	})
 }
 
@@ -35,11 +32,6 @@ quotas:
 storage:
   measureEvery: 2s
 `
-
-func testSetUpFolders(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", foldersConfig+tailnetConfig)
-	testSetUp(t, a)
-}
 
 // work starts a notebook without a GPU, and a kernel in it.
 func work(b *lab.Browser, handle, title string) *kernel {
@@ -208,21 +200,30 @@ func testFolderLost(t *testing.T, a *appliance) {
 	stopAll(t, a, "cleo")
 }
 
-// testFullHome: a home beyond its limit is told of in JupyterLab, its notebook is stopped after the grace period, and a
+// TestFullHome: a home beyond its limit is told of in JupyterLab, its notebook is stopped after the grace period, and a
 // new one only reads it, until its owner has deleted something on the page.
-func testFullHome(t *testing.T, a *appliance) {
-	b := a.guest.For(t)
-	b.Open(hub + "/user/" + guestHandle + "/ben-s/lab")
-	waitJupyterLab(b, guestHandle)
-	a.MustGpulab(a.ctx, "quota", "set", "user:"+guestHandle, "home-size", "100Mi")
-	a.foldersOf["ben"].in(t).run(t, "open('/home/"+guestHandle+"/ballast', 'wb').write(b'x' * (150 << 20))")
+//
+//test:about internal/storage internal/diskspace internal/quota
+func TestFullHome(t *testing.T) {
+	t.Parallel()
+	a := ready(t, foldersConfig)
+	for _, args := range [][]string{
+		{"group", "add", "seminar"}, {"group", "member", "add", "seminar", guestHandle},
+		{"folder", "create", "seminar-data", "--group", "seminar"},
+		{"quota", "set", "user:" + guestHandle, "home-size", "100Mi"},
+	} {
+		a.MustGpulab(a.ctx, args...)
+	}
+	b := a.guest
+	k := work(b, guestHandle, "Ben's")
+	k.run(t, "open('/home/"+guestHandle+"/ballast', 'wb').write(b'x' * (150 << 20))")
 	b.WaitFor("JupyterLab to tell it", `[...document.querySelectorAll(".Toastify__toast")].some(t => t.innerText.includes("Your home is full"))`)
 	a.eventually(t, "the notebook is stopped", func() bool {
 		return !strings.Contains(a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+guestHandle, "get", "pods", "-o", "name"), "pod/")
 	})
 	b.Open(pages + "/")
 	b.WaitText("#mine", "your home is full")
-	k := work(b, guestHandle, "Reading")
+	k = work(b, guestHandle, "Reading")
 	expect(t, "ben", k,
 		"(home / 'new').write_text('x')", "EROFS",
 		"(home / 'ballast').stat().st_size >> 20", "150",
@@ -257,7 +258,6 @@ func testFullHome(t *testing.T, a *appliance) {
 	})
 	k = work(b, guestHandle, "Writing")
 	expect(t, "ben", k, "(home / 'new').write_text('x')", "1")
-	a.second = k
 	for _, c := range a.status(t).Components {
 		if c.Name == "home sizes" && !strings.Contains(c.Detail, "measured every 2s") {
 			t.Errorf("status: %+v", c)

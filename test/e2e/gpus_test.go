@@ -15,10 +15,12 @@ import (
 
 // TestGPUs is a lab that looks at its GPUs: one card that two people share,
 // one that somebody uses behind gpulab's back, and cards that fail.
+//
+//test:about internal/gpu internal/deviceplugin internal/history internal/podresources internal/metrics cmd/gpulab-probe
 func TestGPUs(t *testing.T) {
 	t.Parallel()
-	live(t, []chapter{
-		{"set up", testSetUpSharing, true},
+	ready(t, sharingConfig).live(t, []chapter{
+		{"one GPU for two", testSharing, true},
 		{"a test of a GPU", testGPUCheck, false},
 		{"used outside gpulab", testOutsider, false},
 		{"two share a GPU", testShares, true},
@@ -61,9 +63,7 @@ profiles:
     gpuMemory: 80Gi
 `
 
-func testSetUpSharing(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", sharingConfig)
-	testSetUp(t, a)
+func testSharing(t *testing.T, a *appliance) {
 	for b, sees := range map[*lab.Browser]bool{a.browser: true, a.guest: false} {
 		page := b.For(t)
 		page.Open(pages + "/")

@@ -15,9 +15,11 @@ import (
 
 // TestIdle is a lab with two GPUs and three people: one computes without a browser, one has a tab open and does nothing,
 // and one waits.
+//
+//test:about internal/idle internal/mail internal/report
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	live(t, append([]chapter{
+	ready(t, fmt.Sprintf(idleConfig, "90s", "0")).live(t, append([]chapter{
 		{"set up", testSetUpIdle, true},
 		{"the idle one goes for the one who waits", testReclaim, true},
 		{"one click keeps it, once", testKeep, true},
@@ -52,8 +54,6 @@ const thirdHandle = "eve"
 
 func testSetUpIdle(t *testing.T, a *appliance) {
 	a.mail = serveMail(t, a)
-	a.idleConfig("90s", "0")
-	testSetUp(t, a)
 	a.third = a.welcome(t, thirdHandle, "Eve", "a password for eve, quite long")
 	for _, handle := range []string{adminHandle, guestHandle, thirdHandle} {
 		a.MustGpulab(a.ctx, "user", "set", handle, "--email", handle+"@mail.test")

@@ -19,10 +19,12 @@ import (
 
 // TestJobs is a lab whose people submit jobs from a page and from a terminal,
 // beside notebooks, in the same line.
+//
+//test:about internal/notebooks internal/queue
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	var j jobs
-	live(t, append([]chapter{
+	ready(t, jobsConfig).live(t, append([]chapter{
 		{"set up", j.setUp, true},
 		{"refused", j.refused, false},
 		{"behind two notebooks", j.behindNotebooks, true},
@@ -41,6 +43,10 @@ func TestJobs(t *testing.T) {
 	}, byHand(t, chapter{"two hundred in line", j.twoHundred, false})...))
 }
 
+// jobsConfig has a launch card so small that many jobs run at once.
+var jobsConfig = strings.NewReplacer("sampling: 1s", "sampling: 1s, minimumRun: 3s",
+	"profiles:\n", "profiles:\n  - {slug: small, title: Small, cpus: 1, memory: 256Mi, cpuRequest: 0.01, memoryRequest: 64Mi}\n").Replace(queueConfig)
+
 // jobs is what the chapters of TestJobs hand on.
 type jobs struct {
 	cleo     *lab.Browser
@@ -48,8 +54,6 @@ type jobs struct {
 }
 
 func (j *jobs) setUp(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", strings.Replace(strings.Replace(queueConfig, "sampling: 1s", "sampling: 1s, minimumRun: 3s", 1), "profiles:\n", "profiles:\n  - {slug: small, title: Small, cpus: 1, memory: 256Mi, cpuRequest: 0.01, memoryRequest: 64Mi}\n", 1))
-	testSetUp(t, a)
 	j.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
 	j.terminal = newLaptopFor(t, a, j.cleo.For(t).Tab(), "cleo", "launch")
 	a.eventually(t, "Kueue is ready", func() bool {

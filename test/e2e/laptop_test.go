@@ -16,20 +16,37 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestLaptop is the life of a lab whose machine is carried about, and not always
-// ready when it starts.
-func TestLaptop(t *testing.T) {
+// TestNames is a lab that is reached by names, and whose name servers fail.
+//
+//test:about internal/discover internal/webca
+func TestNames(t *testing.T) {
 	t.Parallel()
-	live(t, []chapter{
-		{"a start that fails", testStartThatFails, true},
-		{"set up", testSetUp, true},
+	ready(t, "").live(t, []chapter{
 		{"names", testNames, false},
 		{"notebooks by name", testNotebooksByName, false},
 		{"name servers", testNameServers, false},
+	})
+}
+
+// TestLaptop is the life of a lab whose machine is carried about, and not always
+// ready when it starts.
+//
+//test:about internal/discover internal/power
+func TestLaptop(t *testing.T) {
+	t.Parallel()
+	ready(t, "").live(t, []chapter{
 		{"a browser that is closed", testClosedBrowser, false},
 		{"no network at boot", testNoNetworkAtBoot, true},
 		{"the old address", testOldAddress, true},
 	})
+}
+
+// TestStartThatFails is a machine whose first start does not succeed.
+//
+//test:about internal/charts
+func TestStartThatFails(t *testing.T) {
+	t.Parallel()
+	testStartThatFails(t, fresh(t))
 }
 
 // components are the parts of status by name: their states and details.

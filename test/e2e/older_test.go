@@ -34,13 +34,15 @@ type olderLab struct {
 
 // TestOlderLab upgrades a lab of an earlier gpulab, rolls it back and upgrades it again. People, passwords, tokens,
 // homes, running kernels, bookmarks and the second machine survive each step.
+//
+//test:about internal/store
 func TestOlderLab(t *testing.T) {
 	if *olderProgram == "" {
 		t.Fatal("-older names no program")
 	}
 	t.Parallel()
 	o := &olderLab{bookmarks: map[string]string{}}
-	live(t, []chapter{
+	fresh(t).live(t, []chapter{
 		{"the lab as it was", o.setUp, true},
 		{"a machine as it was", o.join, true},
 		{"work as it was", o.work, true},
@@ -83,9 +85,9 @@ func (o *olderLab) setUp(t *testing.T, a *appliance) {
 	a.WriteFile("/etc/gpulab/config.yaml", poolConfig)
 	o.mountShared(a, a.Lab)
 	o.put(t, a.Lab, *olderProgram)
-	beginning.Lock()
+	end := lab.Begin(t)
 	printed := o.must(t, initArgs...)
-	beginning.Unlock()
+	end()
 	a.link, a.ca = findLink(t, printed), []byte(o.must(t, "ca"))
 	o.older = o.version(t)
 	a.browser = a.Browser(a.ca)

@@ -26,10 +26,12 @@ import (
 
 // TestPool is a lab of two machines: the second joins by the printed line, works
 // with the first, dies and comes back, and is removed with nothing left on it.
+//
+//test:about internal/nodes internal/nodeapi internal/fleet
 func TestPool(t *testing.T) {
 	t.Parallel()
 	p := &pool{}
-	live(t, []chapter{
+	fresh(t).live(t, []chapter{
 		{"set up", p.setUp, true},
 		{"codes", p.refusedCodes, false},
 		{"join", p.join, true},
@@ -59,10 +61,12 @@ func TestPool(t *testing.T) {
 
 // TestPoolWithHomesOnTheHead is a lab whose homes lie on the head's own disk:
 // what the other machine has is seen, and notebooks stay where homes are.
+//
+//test:about internal/nodes internal/nodeapi
 func TestPoolWithHomesOnTheHead(t *testing.T) {
 	t.Parallel()
 	p := &pool{}
-	live(t, []chapter{
+	fresh(t).live(t, []chapter{
 		{"set up", p.setUpLocal, true},
 		{"join", p.joinLocal, true},
 		{"notebooks stay", p.notebooksStay, false},
@@ -76,10 +80,12 @@ func TestPoolWithHomesOnTheHead(t *testing.T) {
 // TestPoolWithHomesOverNFS is a lab whose head exports the homes on its disk, and
 // whose other machine mounts them. The kernel here may have no NFS: what stands in
 // for it is the lowest layer, the programs exportfs and mount.nfs4.
+//
+//test:gate
 func TestPoolWithHomesOverNFS(t *testing.T) {
 	t.Parallel()
 	p := &pool{}
-	live(t, []chapter{
+	fresh(t).live(t, []chapter{
 		{"set up", p.setUpExport, true},
 		{"join", p.joinExport, true},
 		{"two GPUs at once", p.twoAtOnce, true},

@@ -22,10 +22,12 @@ import (
 
 // TestQueue is a lab with fewer GPUs than people who want one, with the real
 // Kueue, which is killed while they wait, as gpulab is.
+//
+//test:about internal/queue internal/notebooks
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	var q line
-	live(t, append([]chapter{
+	ready(t, queueConfig).live(t, append([]chapter{
 		{"set up", q.setUp, true},
 		{"more than there is", q.moreThanThereIs, false},
 		{"who used less goes first", q.whoUsedLess, true},
@@ -64,8 +66,6 @@ idle: {unopened: 30s}
 `
 
 func (q *line) setUp(t *testing.T, a *appliance) {
-	a.WriteFile("/etc/gpulab/config.yaml", queueConfig)
-	testSetUp(t, a)
 	q.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
 	began := time.Now()
 	a.eventually(t, "Kueue is ready", func() bool {

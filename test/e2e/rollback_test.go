@@ -33,6 +33,8 @@ type rolledLab struct {
 
 // TestRollback goes from one gpulab to a newer one, back and forth again, while
 // a pod counts; and has both directions killed at random moments.
+//
+//test:about internal/upgrade internal/store
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)

@@ -38,10 +38,13 @@ const (
 
 const foreignPort = "9443"
 
-// testSingleSignOn: people sign in with accounts from elsewhere, through the
+// TestSingleSignOn: people sign in with accounts from elsewhere, through the
 // front door, from the configuration on.
-func testSingleSignOn(t *testing.T, a *appliance) {
-	s := newForeign(t, a)
+//
+//test:about internal/signin internal/oidc
+func TestSingleSignOn(t *testing.T) {
+	t.Parallel()
+	s := newForeign(t, ready(t, foldersConfig))
 	if !t.Run("the configuration is tried and put to use", s.testConfigured) {
 		return
 	}

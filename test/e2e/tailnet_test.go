@@ -36,13 +36,15 @@ tailnet:
 // besideEnv makes TestTailnetBeside be a tailnet.
 const besideEnv = "GPULAB_TEST_TAILNET_BESIDE"
 
-// TestTailnetBeside is no test of its own but a process of TestFolders, on the visitor's computer: a control server, and a
+// TestTailnetBeside is no test of its own but a process of TestTailnet, on the visitor's computer: a control server, and a
 // machine of the tailnet through which the visitor's browser reaches the lab's address there. It says where the control
 // server is, and then does what it is told on standard input.
+//
+//test:helper
 func TestTailnetBeside(t *testing.T) {
 	address := os.Getenv(besideEnv)
 	if address == "" {
-		t.Skip("no test of its own: TestFolders starts it as a process, and is a part of this run")
+		t.Skip("no test of its own: TestTailnet starts it as a process, and is a part of this run")
 	}
 	control := tailnettest.Start(t, address, "0")
 	control.RequireAuthKey = tailnetKey
@@ -95,9 +97,13 @@ func pass(t *testing.T, l net.Listener, over *tailnettest.Visitor, to string) {
 	}
 }
 
-// testTailnet: the lab joins a tailnet with a key; somebody who visits over it signs in as who they are there, starts a
+// TestTailnet: the lab joins a tailnet with a key; somebody who visits over it signs in as who they are there, starts a
 // notebook and computes in it, while the control server is away too.
-func testTailnet(t *testing.T, a *appliance) {
+//
+//test:about internal/tailnet
+func TestTailnet(t *testing.T) {
+	t.Parallel()
+	a := ready(t, tailnetConfig)
 	a.MustRunVisitor(a.ctx, "ip", "address", "add", tailnetAddress+"/32", "dev", "lo")
 	program, err := os.Executable()
 	if err != nil {

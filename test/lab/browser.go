@@ -344,6 +344,7 @@ func (b *Browser) WaitText(selector, text string) {
 // navigations.
 func (b *Browser) WaitFor(what, expression string) {
 	b.t.Helper()
+	defer NoteWait(time.Now())
 	deadline := time.Now().Add(b.patience)
 	ctx, cancel := context.WithDeadline(b.ctx, deadline.Add(time.Second))
 	defer cancel()

@@ -16,6 +16,7 @@
 #
 # A further host on the wire of another one is told by the environment: ADDRESS
 # is its own, HOSTNAME_HERE its name, and WIRE a process in the other's "lan".
+# KEPT is a folder that template.go wrote: the host then begins with the files in it.
 set -euo pipefail
 
 controllers() {
@@ -83,7 +84,7 @@ head() {
   mount -t proc proc "$root/proc"
   mount -t sysfs sysfs "$root/sys"
   # The host has never seen gpulab, also where this machine is a lab itself.
-  rm -rf "$root"/etc/{gpulab,rancher,systemd/system/{,*.wants/}gpulab.service} "$root"/root/.kube \
+  [ -n "${KEPT:-}" ] || rm -rf "$root"/etc/{gpulab,rancher,systemd/system/{,*.wants/}gpulab.service} "$root"/root/.kube \
     "$root"/var/lib/cni "$root"/var/log/{containers,pods}
   make_devices "$root/dev"
   mount -t tmpfs -o mode=0755 tmpfs "$root/run"
@@ -130,8 +131,15 @@ head() {
 # files where many were removed. Where there is no loop device, a folder does.
 make_disk() {
   mkdir -p "$1"
-  truncate -s 64G "$1.img" && mkfs.ext4 -q -m 0 -E lazy_itable_init=1,lazy_journal_init=1 "$1.img" &&
-    mount -o loop "$1.img" "$1" || rm -f "$1.img"
+  if [ -n "${KEPT:-}" ] && [ -d "$KEPT/disk" ]; then
+    cp -a --reflink=auto "$KEPT/disk/." "$1"
+  elif [ -n "${KEPT:-}" ]; then
+    cp --reflink=auto --sparse=always "$KEPT/disk.img" "$1.img"
+    mount -o loop "$1.img" "$1"
+  else
+    truncate -s 64G "$1.img" && mkfs.ext4 -q -m 0 -E lazy_itable_init=1,lazy_journal_init=1 "$1.img" &&
+      mount -o loop "$1.img" "$1" || rm -f "$1.img"
+  fi
 }
 
 lan() {
@@ -141,6 +149,7 @@ lan() {
   # system of its own; large and lasting things have their place on the disk.
   mount -t tmpfs -o mode=0755 tmpfs "$dir/scratch"
   mkdir "$dir"/scratch/{upper,work,root}
+  [ -z "${KEPT:-}" ] || tar -C "$dir/scratch/upper" --xattrs --xattrs-include='*' -xpf "$KEPT/upper.tar"
   ip link set lo up
   ip link add br0 type bridge
   if [ -z "${WIRE:-}" ]; then

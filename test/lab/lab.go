@@ -49,6 +49,7 @@ type Lab struct {
 	stderr  *bytes.Buffer
 	head    int // process 1 of the host, as seen from here
 	visitor int // a process in the visitor's network
+	ended   bool
 }
 
 var count atomic.Int32
@@ -79,17 +80,23 @@ func newLab(t testing.TB, env ...string) *Lab {
 		// Whoever cleans up by hand finds everything by this name.
 		name:   fmt.Sprintf("gl-%d-%d", os.Getpid(), count.Add(1)),
 		repo:   repository(t),
+		bin:    programs(t),
 		stderr: new(bytes.Buffer),
 	}
 	l.dir = filepath.Join("/var/tmp", l.name)
-	if l.bin = os.Getenv("GPULAB_BIN"); l.bin == "" {
-		l.bin = filepath.Join(l.repo, "bin")
-	}
 	if err := l.start(env); err != nil {
 		t.Fatalf("test host: %v\n%s", err, l.stderr)
 	}
-	t.Cleanup(l.end)
+	t.Cleanup(l.endNow)
 	return l
+}
+
+// programs is the folder with the gpulab under test.
+func programs(t testing.TB) string {
+	if bin := os.Getenv("GPULAB_BIN"); bin != "" {
+		return bin
+	}
+	return filepath.Join(repository(t), "bin")
 }
 
 func (l *Lab) start(env []string) error {
@@ -133,6 +140,7 @@ func (l *Lab) start(env []string) error {
 
 // end stops the host and everything on it, and looks for leftovers.
 func (l *Lab) end() {
+	TellWaits(l.t)
 	l.stop.Close()
 	done := make(chan error, 1)
 	go func() { done <- l.script.Wait() }()

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +46,14 @@ func Newer(t testing.TB, version string) string {
 	if err := os.WriteFile(list, overlay, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(folder, "bin", "gpulab")
+	from := version + fmt.Sprint(replaced) + Contents(t, filepath.Join(programs(t), "gpulab"))
+	kept := Kept(t, "newer-"+version, from, func(into string) { build(t, repo, list, version, filepath.Join(into, "gpulab")) })
+	return filepath.Join(kept, "gpulab")
+}
+
+// build builds a gpulab of a version, with files replaced by those of a list.
+func build(t testing.TB, repo, list, version, program string) {
+	t.Helper()
 	cmd := exec.Command("go", "build", "-overlay", list, "-tags", "bundle", "-trimpath",
 		"-ldflags", "-s -w -X github.com/gpulab/gpulab/internal/version.Version="+version, "-o", program, "./cmd/gpulab")
 	cmd.Dir = repo
@@ -53,5 +61,4 @@ func Newer(t testing.TB, version string) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("a newer gpulab: %v\n%s", err, out)
 	}
-	return program
 }

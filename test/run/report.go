@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// report prints a table of the results, the longest first, then what somebody should look at, and last the lines with
+// which go test ends.
+func (s *suite) report(results []result, left []test, shared map[string]bool) {
+	slices.SortFunc(results, func(a, b result) int {
+		if a.Seconds > b.Seconds {
+			return -1
+		}
+		return 1
+	})
+	tries := map[string]int{}
+	for _, r := range results {
+		tries[r.Name]++
+	}
+	failed := s.failed(bySequence(results))
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "\ntest\ttests\tseconds\twaited\ttries\tresult\t\n")
+	var tests int
+	var seconds, waited float64
+	for _, r := range results {
+		word := "passed"
+		switch {
+		case !r.Passed && shared[r.Name]:
+			word = "FAILED, AS BEFORE THE CHANGE"
+		case !r.Passed:
+			word = "FAILED"
+		case r.Before:
+			word = "passed before"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%d\t%s\t\n", r.Name, r.Tests, r.Seconds, r.Waited, tries[r.Name], word)
+		tests += r.Tests
+		seconds += r.Seconds
+		waited += r.Waited
+	}
+	fmt.Fprintf(w, "all\t%d\t%.0f\t%.0f\t%d\t\t\n", tests, seconds, waited, len(results))
+	_ = w.Flush()
+	for _, r := range results {
+		if len(r.Skipped) > 0 {
+			fmt.Fprintf(s.out, "SKIPPED in %s: %s\n", r.Name, strings.Join(r.Skipped, ", "))
+		}
+	}
+	for _, t := range left {
+		fmt.Fprintf(s.out, "NOT RUN, the time was up: %s\n", t.Name)
+	}
+	for _, r := range results {
+		if _, still := failed[r.Name]; !r.Passed && !still {
+			fmt.Fprintf(s.out, "FLAKY: %s failed once and then passed; see %s and %s\n", r.Name, r.Log,
+				strings.Replace(r.Log, r.Name+".1", r.Name+".2", 1))
+		}
+	}
+	for name := range shared {
+		if shared[name] {
+			fmt.Fprintf(s.out, "FAILS WITHOUT THE CHANGE TOO: %s, at %s; somebody must look why\n", name, s.base)
+		}
+	}
+	for _, folder := range slices.Sorted(slices.Values([]string{"test/deb", "test/e2e"})) {
+		took, ran, bad := 0.0, false, false
+		for _, r := range results {
+			if r.Package == folder {
+				ran = true
+				took += r.Seconds
+				_, is := failed[r.Name]
+				bad = bad || is && !shared[r.Name]
+			}
+		}
+		switch {
+		case bad:
+			fmt.Fprintf(s.out, "FAIL\tgithub.com/gpulab/gpulab/%s\t%.3fs\n", folder, took)
+		case ran:
+			fmt.Fprintf(s.out, "ok  \tgithub.com/gpulab/gpulab/%s\t%.3fs\n", folder, took)
+		}
+	}
+}
+
+// bySequence orders results as they came.
+func bySequence(results []result) []result {
+	sorted := slices.Clone(results)
+	slices.SortStableFunc(sorted, func(a, b result) int { return a.At.Compare(b.At) })
+	return sorted
+}
