@@ -65,7 +65,7 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 	}
 	var (
 		ended   []result
-		waiting []test
+		waiting []turn
 	)
 	for _, t := range chosen {
 		if before, passed := built[t.Package].record.passed(t.Name); passed && !s.again && s.repeat == 1 {
@@ -73,8 +73,8 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 			ended = append(ended, before)
 			continue
 		}
-		for range s.repeat {
-			waiting = append(waiting, t)
+		for n := range s.repeat {
+			waiting = append(waiting, turn{t, n + 1})
 		}
 	}
 	fmt.Fprintf(s.out, "%d tests, of which %d have passed with these programs before; changes since %s\n", len(chosen), len(ended), s.base)
@@ -125,29 +125,35 @@ func (s *suite) failed(results []result) map[string]result {
 	return failed
 }
 
+// turn is one run of a test.
+type turn struct {
+	test
+	attempt int
+}
+
 // runSome runs tests side by side. It returns those that were not started, too.
-func (s *suite) runSome(ctx context.Context, waiting []test, built map[string]compiled) (ended []result, left []test) {
+func (s *suite) runSome(ctx context.Context, waiting []turn, built map[string]compiled) (ended []result, left []test) {
 	var (
 		mu    sync.Mutex
 		group sync.WaitGroup
 		slots = make(chan struct{}, s.parallel)
 	)
-	start := func(t test, need int) {
+	start := func(t turn, need int) {
 		for range need {
 			slots <- struct{}{}
 		}
 		if ctx.Err() != nil || !t.Gate && !s.until.IsZero() && time.Now().After(s.until) {
 			mu.Lock()
-			left = append(left, t)
+			left = append(left, t.test)
 			mu.Unlock()
 			for range need {
 				<-slots
 			}
 			return
 		}
-		s.begins(t, 1)
+		s.begins(t.test, t.attempt)
 		group.Go(func() {
-			r := s.runOne(ctx, t, built[t.Package], 1)
+			r := s.runOne(ctx, t.test, built[t.Package], t.attempt)
 			mu.Lock()
 			ended = append(ended, r)
 			mu.Unlock()

@@ -153,13 +153,13 @@ func TestNew(t *testing.T) { try(t); if _, err := os.Stat("../../broken"); err =
 func world(t *testing.T) (root string, shell func(script string)) {
 	t.Helper()
 	root = t.TempDir()
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	t.Setenv("GPULAB_BIN", "")
-	t.Setenv("GOFLAGS", "")
-	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	if cache, err := exec.Command("go", "env", "GOCACHE").Output(); err == nil {
 		t.Setenv("GOCACHE", strings.TrimSpace(string(cache)))
 	}
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("GPULAB_BIN", "")
+	t.Setenv("GOFLAGS", "-trimpath") // what other tests have compiled
+	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	for path, content := range map[string]string{
 		"go.mod": "module example\n\ngo 1.26\n", "bin/gpulab": "1", "bin/images/images.json": "{}",
 		".gitignore": "*.runs\ntest/output\n", "test/e2e/e2e.go": "package e2e\n", "test/e2e/little_test.go": little,
