@@ -83,6 +83,7 @@ func (l *life) change(script, to string) {
 // rollback or the way forth. The next start has one of both versions.
 func (l *life) killedRollbacks(older string) {
 	processes := l.run(notebooks)
+	l.browser = l.browser.Overwrites()
 	for range 6 {
 		ctx, cancel := context.WithCancel(context.Background())
 		command := l.command(ctx, "gpulab rollback --yes")

@@ -60,7 +60,7 @@ func TestUnitTestsBeside(t *testing.T) {
 //test:about internal/embedk8s internal/charts internal/supervise internal/webca
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	ready(t, "").live(t, slices.Concat([]chapter{
+	ready(t, "").live(t, []chapter{
 		{"two notebooks", testTwoNotebooks, true},
 		{"hub restarted, notebook hangs", testHubRestartWhileNotebookHangs, true},
 		{"hub ended, Kubernetes down", testHubEndsWhileKubernetesIsDown, true},
@@ -70,7 +70,15 @@ func TestFaults(t *testing.T) {
 		{"certificates that ran out", testCertificates, true},
 		{"another address", testAnotherAddress, true},
 		{"from simulated GPUs and back", testGPUModes, false},
-	}, byHand(t, chapter{"the runtime's folders deleted", testRuntimeDeleted, false})))
+	})
+}
+
+// TestRuntimeDeleted is a lab under which somebody deletes the folders of k3s.
+//
+//test:about internal/embedk8s
+func TestRuntimeDeleted(t *testing.T) {
+	t.Parallel()
+	testRuntimeDeleted(t, ready(t, ""))
 }
 
 // testSetUp: a lab with an administrator and one member, both signed in.

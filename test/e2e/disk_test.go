@@ -34,11 +34,20 @@ set -- $(df --output=used,avail -B1 /var/lib/gpulab | tail -1)
 fallocate -l $(($2 - ($1 + $2) * %d / 100 + $(stat -c %%s %s 2>/dev/null || echo 0))) %[2]s`, percent, ballast))
 }
 
-// testFullDisk: somebody fills the disk with the homes. It ends nobody's
+// TestFullDisk: somebody fills the disk with the homes. It ends nobody's
 // notebook, since nothing would be won by it; theirs is where they can tidy up.
 // The nearer the end, the less gpulab takes on; at the end people still sign in
 // and stop notebooks, and nothing is damaged.
-func testFullDisk(t *testing.T, a *appliance) {
+//
+//test:about internal/diskspace internal/store
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	a := ready(t, "simulatedGPUs: 1\n")
+	testTwoNotebooks(t, a)
+	third := a.browser.Tab()
+	launch(third, "gpu", "Third")
+	third.WaitText("#launch-state", "Waiting for 1 GPU")
+	a.waiting = third.Location()
 	if source := a.MustRun(a.ctx, "findmnt", "-no", "SOURCE", "-T", "/var/lib/gpulab"); !strings.HasPrefix(source, "/dev/loop") {
 		t.Fatalf("the lab has no disk of its own to fill, but %s: loop devices are needed (losetup --find)", source)
 	}

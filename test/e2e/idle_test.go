@@ -19,7 +19,7 @@ import (
 //test:about internal/idle internal/mail internal/report
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	ready(t, fmt.Sprintf(idleConfig, "90s", "0")).live(t, append([]chapter{
+	ready(t, fmt.Sprintf(idleConfig, "60s", "0")).live(t, []chapter{
 		{"set up", testSetUpIdle, true},
 		{"the idle one goes for the one who waits", testReclaim, true},
 		{"one click keeps it, once", testKeep, true},
@@ -27,7 +27,8 @@ func TestIdle(t *testing.T) {
 		{"a kernel that computes was left alone", testComputingIsSpared, false},
 		{"an admin frees one", testFreeIdle, false},
 		{"as old as one may get", testMaxAge, false},
-	}, byHand(t, chapter{"mail", testMail, false})...))
+		{"mail", testMail, false},
+	})
 }
 
 // idleConfig has times for a test's patience. What a loop on a processor holds is bounded by hours here, too.
@@ -36,7 +37,7 @@ lab: Idle lab
 gpus: simulated
 simulatedGPUs: 2
 idle:
-  after: 45s
+  after: 20s
   countdown: %s
   extend: 20s
   extensions: 1

@@ -27,7 +27,7 @@ import (
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	var q line
-	ready(t, queueConfig).live(t, append([]chapter{
+	ready(t, queueConfig).live(t, []chapter{
 		{"set up", q.setUp, true},
 		{"more than there is", q.moreThanThereIs, false},
 		{"who used less goes first", q.whoUsedLess, true},
@@ -41,7 +41,19 @@ func TestQueue(t *testing.T) {
 		{"nothing is left", q.nothingLeft, false},
 		{"the report", q.report, false},
 		{"certificates that have run out", q.runOut, false},
-	}, byHand(t, chapter{"Kueue's kinds are deleted", q.kindsDeleted, false})...))
+	})
+}
+
+// TestKueueKindsDeleted is a lab in whose Kubernetes somebody deletes the kinds of Kueue.
+//
+//test:about internal/queue internal/charts
+func TestKueueKindsDeleted(t *testing.T) {
+	t.Parallel()
+	var q line
+	ready(t, queueConfig).live(t, []chapter{
+		{"set up", q.setUp, true},
+		{"Kueue's kinds are deleted", q.kindsDeleted, false},
+	})
 }
 
 // line is what the chapters of TestQueue hand on.

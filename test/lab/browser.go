@@ -25,12 +25,13 @@ import (
 // Browser is a Chromium on the visitor's computer, with one page open. A
 // method that does not succeed within Patience ends the test, with a picture.
 type Browser struct {
-	t        testing.TB
-	ctx      context.Context
-	pictures string
-	failures int
-	patience time.Duration
-	clicks   *atomic.Int64
+	t          testing.TB
+	ctx        context.Context
+	pictures   string
+	failures   int
+	patience   time.Duration
+	clicks     *atomic.Int64
+	overwrites bool
 }
 
 // Patience is how long a page may take to show what a test waits for. A
@@ -97,6 +98,14 @@ func NewBrowser(t testing.TB, enter []string, authorities []byte, flags ...chrom
 func (b *Browser) Patient(patience time.Duration) *Browser {
 	other := *b
 	other.patience = patience
+	return &other
+}
+
+// Overwrites returns the same browser, whose person answers with Overwrite when JupyterLab asks about a notebook that
+// changed on disk: the page had just saved it, and gpulab was killed before it passed on the answer.
+func (b *Browser) Overwrites() *Browser {
+	other := *b
+	other.overwrites = true
 	return &other
 }
 

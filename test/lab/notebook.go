@@ -212,6 +212,9 @@ func runCell(b *Browser, number int, code string) string {
 			break
 		}
 		if state == "asked" {
+			if b.overwrites && answer(b, "File Changed", "Overwrite") {
+				continue
+			}
 			if asked++; asked > 10 {
 				b.fail("the cell's output", errors.New("JupyterLab asks something"))
 			}
@@ -227,6 +230,18 @@ func runCell(b *Browser, number int, code string) string {
 	output := fmt.Sprintf(`%s[%d]?.querySelector(".jp-OutputArea-output")?.innerText.trim()`, codeCells, number)
 	b.WaitFor("the cell's output", output)
 	return Evaluate[string](b, `async () => `+output)
+}
+
+// answer clicks a button of a question that JupyterLab asks, by the texts of both. It is false when JupyterLab does not
+// ask that.
+func answer(b *Browser, question, button string) bool {
+	b.t.Helper()
+	return Evaluate[bool](b, `async (question, button) => {
+		const dialog = [...document.querySelectorAll(".jp-Dialog")].find(d => d.querySelector(".jp-Dialog-header")?.innerText.trim() === question);
+		const found = [...dialog?.querySelectorAll("button") ?? []].find(b => b.innerText.trim() === button);
+		found?.click();
+		return Boolean(found);
+	}`, question, button)
 }
 
 // NextCell types a cell below the last one of the notebook that JupyterLab
