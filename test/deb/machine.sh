@@ -49,9 +49,14 @@ cut)
   ;;
 gone)
   for end in "$name" "$name-visitor"; do ip netns delete "$end" 2>/dev/null || true; done
-  find /sys/fs/cgroup/*/"$name" -depth -type d -exec rmdir {} + 2>/dev/null || true
   rm -f "$root.pid" "$root.again"
-  exit
+  for _ in $(seq 100); do # its last processes may still be ending
+    compgen -G "/sys/fs/cgroup/*/$name" >/dev/null || exit 0
+    find /sys/fs/cgroup/*/"$name" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    sleep 0.1
+  done
+  echo "control groups of $name are left:" /sys/fs/cgroup/*/"$name" >&2
+  exit 1
   ;;
 esac
 
