@@ -18,7 +18,7 @@ go run ./test/mtimes
 # NVIDIA's library is loaded by the probe as it runs: its symbols bind late. The linters run vet.
 flags=(-vet=off -timeout 20m -ldflags=-extldflags=-Wl,-z,lazy "$@")
 # Their tests give files of the repository to other programs, of which Go's cache knows nothing.
-programs=(./cmd/gpulab-client ./cmd/gpulab-probe ./packaging/... ./test/structure ./test/run ./test/lab ./internal/sftpd)
+programs=(./cmd/gpulab-client ./packaging/... ./test/structure ./test/run ./internal/sftpd)
 go test "${flags[@]}" $(go list ./... | grep -vFxf <(go list "${programs[@]}"))
 go test -count=1 "${flags[@]}" "${programs[@]}"
 (cd packaging/runtime/cni && go test "$@" ./...)

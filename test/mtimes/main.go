@@ -1,4 +1,5 @@
-// Command mtimes gives every tracked file that has not been changed a time that depends on its content alone.
+// Command mtimes gives every tracked file that has not been changed, and every file that a build has made, a time that
+// depends on its content alone.
 //
 // Go keeps the results of tests by the times of the files that they open (golang.org/issue/58571). A clone gives all files
 // the time of its making, so each fresh one would run again what has passed with the same files before.
@@ -6,9 +7,11 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -61,9 +64,12 @@ func run(root string) error {
 		if err != nil {
 			return err
 		}
-		seconds := int64(hash[0]&0x0f)<<24 | int64(hash[1])<<16 | int64(hash[2])<<8 | int64(hash[3])
-		when := begin.Add(time.Duration(seconds) * time.Second)
-		if err := os.Chtimes(filepath.Join(root, path), when, when); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := setTime(filepath.Join(root, path), hash); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, dir := range made {
+		if err := setTimesBelow(filepath.Join(root, dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -79,6 +85,43 @@ func run(root string) error {
 		return nil // changed files are named by it, and are no fault
 	}
 	return err
+}
+
+// made are the folders of what a build makes and unit tests read.
+var made = []string{"bin/images", "assets/bundle", "assets/clients"}
+
+// setTime gives a file a time that is made of the first four bytes of a hash.
+func setTime(path string, hash []byte) error {
+	seconds := int64(hash[0]&0x0f)<<24 | int64(hash[1])<<16 | int64(hash[2])<<8 | int64(hash[3])
+	when := begin.Add(time.Duration(seconds) * time.Second)
+	return os.Chtimes(path, when, when)
+}
+
+// setTimesBelow gives all files and folders below a folder a time, the files by their content.
+func setTimesBelow(folder string) error {
+	return filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir():
+			return os.Chtimes(path, begin, begin)
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		if hash, err := hex.DecodeString(entry.Name()); err == nil && len(hash) == sha256.Size {
+			return setTime(path, hash) // a blob, which is called by its hash
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		hash := sha256.New()
+		if _, err := io.Copy(hash, file); err != nil {
+			return err
+		}
+		return setTime(path, hash.Sum(nil))
+	})
 }
 
 // git runs a command of git's whose output is separated by zero bytes.

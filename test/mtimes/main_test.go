@@ -30,7 +30,7 @@ func TestTestCache(t *testing.T) {
 	for path, content := range map[string]string{
 		// Results of earlier runs of this very test must not count.
 		"go.mod": "module example" + filepath.Base(filepath.Dir(filepath.Dir(origin))) + "\n\ngo 1.26\n", "testdata/a": t.TempDir(), "x.go": "package x\n",
-		"x_test.go": "package x\n\nimport (\"os\"; \"testing\")\n\nfunc TestX(t *testing.T) { _, _ = os.ReadDir(\"testdata\"); _, _ = os.ReadFile(\"testdata/a\") }\n",
+		"x_test.go": "package x\n\nimport (\"os\"; \"testing\")\n\nfunc TestX(t *testing.T) { _, _ = os.ReadDir(\"testdata\"); _, _ = os.ReadFile(\"testdata/a\"); _, _ = os.ReadDir(\"bin/images\"); _, _ = os.ReadFile(\"bin/images/b\") }\n",
 	} {
 		if err := os.WriteFile(filepath.Join(origin, path), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
@@ -40,11 +40,11 @@ func TestTestCache(t *testing.T) {
 	clone := filepath.Join(filepath.Dir(origin), "clone")
 	test := func(change string) string {
 		sh(filepath.Dir(origin), "rm -rf clone; git clone -q origin clone")
-		sh(clone, change)
+		sh(clone, "mkdir -p bin/images; echo built >bin/images/b; echo bin >.git/info/exclude; "+change)
 		if err := run(clone); err != nil {
 			t.Fatal(err)
 		}
-		if status := sh(clone, "git status --porcelain"); (status == "") != (change == "true") {
+		if status := sh(clone, "git status --porcelain"); (status == "") == strings.Contains(change, "testdata") {
 			t.Errorf("git status after %q: %s", change, status)
 		}
 		return sh(clone, "go test ./...")
@@ -54,6 +54,9 @@ func TestTestCache(t *testing.T) {
 	}
 	if out := test("true"); !strings.Contains(out, "(cached)") {
 		t.Errorf("the second clone runs the test again: %s", out)
+	}
+	if out := test("echo else >bin/images/b"); strings.Contains(out, "(cached)") {
+		t.Errorf("a clone with another build does not run the test: %s", out)
 	}
 	if out := test("echo other >testdata/a"); strings.Contains(out, "(cached)") {
 		t.Errorf("a clone with another file does not run the test: %s", out)

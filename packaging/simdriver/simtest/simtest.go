@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,8 @@ func Driver(t testing.TB) string {
 	driver.Do(func() {
 		driver.dir, driver.err = os.MkdirTemp("", "gpulab-simdriver-")
 		if driver.err == nil {
-			driver.err = run("make", "-C", filepath.Join(repository(), "packaging/simdriver"), "OUT="+driver.dir)
+			driver.err = errors.Join(run("make", "-C", filepath.Join(repository(), "packaging/simdriver"), "OUT="+driver.dir),
+				note("packaging/simdriver"))
 		}
 	})
 	if driver.err != nil {
@@ -50,13 +52,35 @@ func Probe(t testing.TB) string {
 	probe.Do(func() {
 		if probe.dir, probe.err = os.MkdirTemp("", "gpulab-probe-"); probe.err == nil {
 			// Some compilers bind at start by default, and NVML's symbols are not there then.
-			probe.err = run("go", "build", "-C", repository(), "-o", probe.dir, "-ldflags=-extldflags=-Wl,-z,lazy", "./cmd/gpulab-probe")
+			probe.err = errors.Join(run("go", "build", "-C", repository(), "-o", probe.dir, "-ldflags=-extldflags=-Wl,-z,lazy", "./cmd/gpulab-probe"),
+				note("cmd/gpulab-probe", "internal/gpu", "internal/supervise", "internal/units", "go.mod", "go.sum"))
 		}
 	})
 	if probe.err != nil {
 		t.Fatal(probe.err)
 	}
 	return filepath.Join(probe.dir, "gpulab-probe")
+}
+
+// note opens the files that something is built from. Go keeps the result of a test by the files that the test itself
+// opens, and knows nothing of what compilers read.
+func note(paths ...string) error {
+	for _, path := range paths {
+		err := filepath.WalkDir(filepath.Join(repository(), path), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() {
+				return err
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			return file.Close()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Cleanup removes what Driver and Probe built. Call it at the end of TestMain.
