@@ -73,14 +73,14 @@ func (s *suite) notePassed(ctx context.Context) error {
 	return err
 }
 
-// touches tells whether a change of these files touches a test: its own file, or what it is about.
+// touches tells whether a change of these files touches a test: its own file, or the code that it is about.
 func touches(t test, files []string) bool {
 	for _, file := range files {
 		if file == t.File {
 			return true
 		}
 		for _, folder := range t.About {
-			if file == folder || strings.HasPrefix(file, strings.TrimSuffix(folder, "/")+"/") {
+			if !strings.HasSuffix(file, "_test.go") && (file == folder || strings.HasPrefix(file, strings.TrimSuffix(folder, "/")+"/")) {
 				return true
 			}
 		}

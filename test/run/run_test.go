@@ -272,7 +272,7 @@ func TestRun(t *testing.T) {
 // TestTouched: what the change is about comes first, in the gate and in every part.
 func TestTouched(t *testing.T) {
 	root, shell := world(t)
-	shell("mkdir -p internal/new; echo x >internal/new/x.go; git add -A; git commit -qm second")
+	shell("mkdir -p internal/new internal/bad; echo x >internal/new/x.go; echo x >internal/bad/x_test.go; git add -A; git commit -qm second")
 	printed, err := suiteOf(t, root, options{gate: true, base: "HEAD~1"})
 	if err != nil || row(printed, "TestNew") == "" || row(printed, "TestBad") != "" {
 		t.Errorf("the gate of a change: %v\n%s", err, printed)
