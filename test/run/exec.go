@@ -77,7 +77,8 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 			waiting = append(waiting, turn{t, n + 1})
 		}
 	}
-	fmt.Fprintf(s.out, "%d tests, of which %d have passed with these programs before; changes since %s\n", len(chosen), len(ended), s.base)
+	fmt.Fprintf(s.out, "%d tests, of which %d have passed with these programs before; changes since %s\n",
+		len(chosen), len(ended), s.base)
 	results, left := s.runSome(ctx, waiting, built)
 	ended = append(ended, results...)
 	failed := s.failed(ended)
@@ -97,7 +98,7 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 			shared[t.Name] = s.failsBefore(ctx, t)
 		}
 	}
-	s.report(ended, left, shared)
+	s.report(ended, left, failed, shared)
 	for name := range failed {
 		if !shared[name] {
 			return fmt.Errorf("%d of %d tests failed", len(failed), len(chosen))

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -9,18 +11,12 @@ import (
 
 // report prints a table of the results, the longest first, then what somebody should look at, and last the lines with
 // which go test ends.
-func (s *suite) report(results []result, left []test, shared map[string]bool) {
-	slices.SortFunc(results, func(a, b result) int {
-		if a.Seconds > b.Seconds {
-			return -1
-		}
-		return 1
-	})
+func (s *suite) report(results []result, left []test, failed map[string]result, shared map[string]bool) {
+	slices.SortFunc(results, func(a, b result) int { return cmp.Compare(b.Seconds, a.Seconds) })
 	tries := map[string]int{}
 	for _, r := range results {
 		tries[r.Name]++
 	}
-	failed := s.failed(bySequence(results))
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "\ntest\ttests\tseconds\twaited\ttries\tresult\t\n")
 	var tests int
@@ -61,7 +57,7 @@ func (s *suite) report(results []result, left []test, shared map[string]bool) {
 			fmt.Fprintf(s.out, "FAILS WITHOUT THE CHANGE TOO: %s, at %s; somebody must look why\n", name, s.base)
 		}
 	}
-	for _, folder := range slices.Sorted(slices.Values([]string{"test/deb", "test/e2e"})) {
+	for _, folder := range slices.Sorted(maps.Keys(packages)) {
 		took, ran, bad := 0.0, false, false
 		for _, r := range results {
 			if r.Package == folder {
@@ -78,11 +74,4 @@ func (s *suite) report(results []result, left []test, shared map[string]bool) {
 			fmt.Fprintf(s.out, "ok  \tgithub.com/gpulab/gpulab/%s\t%.3fs\n", folder, took)
 		}
 	}
-}
-
-// bySequence orders results as they came.
-func bySequence(results []result) []result {
-	sorted := slices.Clone(results)
-	slices.SortStableFunc(sorted, func(a, b result) int { return a.At.Compare(b.At) })
-	return sorted
 }
