@@ -66,7 +66,8 @@ func TestKueue(t *testing.T) {
 // The chart in the checkout is the one of the program's version.
 func TestKueueChartIsOfTheProgramsVersion(t *testing.T) {
 	t.Parallel()
-	if _, err := os.ReadFile("../../packaging/images/kueue/go.mod"); err != nil { // so that a change of it runs this test again
+	// Opened here, so that a change of it makes Go run this test again.
+	if _, err := os.ReadFile("../../packaging/images/kueue/go.mod"); err != nil {
 		t.Fatal(err)
 	}
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", "sigs.k8s.io/kueue")

@@ -48,7 +48,9 @@ func current(t *testing.T) string {
 // quick returns the folder of the same packages, which are packed in less time and larger.
 func quick(t *testing.T) string {
 	t.Helper()
-	return lab.Kept(t, "packages-quick", madeFrom(t), func(folder string) { build(t, folder, "", repository+"/bin/gpulab") })
+	return lab.Kept(t, "packages-quick", madeFrom(t), func(folder string) {
+		build(t, folder, "", repository+"/bin/gpulab")
+	})
 }
 
 // newer returns the folder of packages of another version, of the program that makes writes.

@@ -83,12 +83,7 @@ func TestRuntimeDeleted(t *testing.T) {
 
 // testSetUp: a lab with an administrator and one member, both signed in.
 func testSetUp(t *testing.T, a *appliance) {
-	end := lab.Begin(t)
-	result := a.Gpulab(a.ctx, initArgs...)
-	end()
-	if result.Code != 0 {
-		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
-	}
+	result := a.init(t)
 	checkSummary(t, a, result)
 	a.browser = a.Browser(a.ca)
 	b := a.browser.For(t)

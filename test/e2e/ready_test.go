@@ -52,8 +52,12 @@ func (a *appliance) redeem(t *testing.T, link string, p person) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	form := url.Values{"token": {address.Query().Get("token")}, "name": {p.Name}, "handle": {p.Handle}, "password": {p.Password}, "again": {p.Password}}
-	if status, body := sendForm(t, a.HTTPClient(a.ca), address.RequestURI(), address.Path, form); status != http.StatusSeeOther {
+	form := url.Values{
+		"token": {address.Query().Get("token")}, "name": {p.Name}, "handle": {p.Handle},
+		"password": {p.Password}, "again": {p.Password},
+	}
+	status, body := sendForm(t, a.HTTPClient(a.ca), address.RequestURI(), address.Path, form)
+	if status != http.StatusSeeOther {
 		t.Fatalf("%s chooses a password: status %d\n%.500s", p.Handle, status, body)
 	}
 }
@@ -76,17 +80,23 @@ func ready(t *testing.T, config string) *appliance {
 // start makes the host of a template a lab again, and signs its people in.
 func (a *appliance) start(t *testing.T) {
 	t.Helper()
-	end := lab.Begin(t)
-	result := a.Gpulab(a.ctx, initArgs...)
-	end()
-	if result.Code != 0 {
-		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
-	}
+	a.init(t)
 	a.ca = []byte(a.MustGpulab(a.ctx, "ca"))
 	a.browser = a.Browser(a.ca)
 	signInBrowser(a.browser, pages, adminHandle, adminPassword)
 	a.guest = a.browser.Private()
 	signInBrowser(a.guest, pages, guestHandle, guestPassword)
+}
+
+// init runs `gpulab init` while no other lab starts.
+func (a *appliance) init(t *testing.T) lab.Result {
+	t.Helper()
+	defer lab.Begin(t)()
+	result := a.Gpulab(a.ctx, initArgs...)
+	if result.Code != 0 {
+		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
+	}
+	return result
 }
 
 // fresh is a machine that has never seen gpulab.

@@ -19,7 +19,7 @@ import (
 const newest = 2
 
 // Kept returns a folder of the user's cache with what was made from the given text. The first caller makes it, whichever
-// program that is; others wait meanwhile. Of each name the two that were used last are kept.
+// program that is, and others wait. Of each name the two that were used last are kept.
 func Kept(t testing.TB, name, from string, fill func(folder string)) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()

@@ -47,7 +47,9 @@ func Newer(t testing.TB, version string) string {
 		t.Fatal(err)
 	}
 	from := version + fmt.Sprint(replaced) + Contents(t, filepath.Join(programs(t), "gpulab"))
-	kept := Kept(t, "newer-"+version, from, func(into string) { build(t, repo, list, version, filepath.Join(into, "gpulab")) })
+	kept := Kept(t, "newer-"+version, from, func(into string) {
+		build(t, repo, list, version, filepath.Join(into, "gpulab"))
+	})
 	return filepath.Join(kept, "gpulab")
 }
 
