@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -17,6 +18,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/gpulab/gpulab/packaging/progress"
 )
 
 // targets are the systems that people's computers have.
@@ -43,13 +46,27 @@ func main() {
 	}
 }
 
-func run(out, version string) error {
+func run(out, version string) (err error) {
+	told := progress.New(os.Stdout)
+	defer told.Close()
+	shown := told.Begin("clients")
+	defer func() {
+		if err != nil {
+			shown.Failed()
+		}
+	}()
 	scratch, err := os.MkdirTemp("", "gpulab-clients-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
 	before := readIndex(out)
+	total, err := packages(shown.Go(os.Stderr))
+	if err != nil {
+		return err
+	}
+	compiling := shown.Build(total, os.Stderr)
+	defer compiling.Close()
 	var index []build
 	packed := int64(0)
 	for _, t := range targets {
@@ -58,7 +75,7 @@ func run(out, version string) error {
 			b.File += ".exe"
 		}
 		program := filepath.Join(scratch, b.File)
-		if err := compile(program, version, t.os, t.arch); err != nil {
+		if err := compile(compiling, program, version, t.os, t.arch); err != nil {
 			return fmt.Errorf("%s/%s: %w", t.os, t.arch, err)
 		}
 		size, err := pack(program, filepath.Join(out, b.File+".zst"), &b, before)
@@ -75,18 +92,37 @@ func run(out, version string) error {
 	if err := replace(filepath.Join(out, "index.json"), append(text, '\n')); err != nil {
 		return err
 	}
-	fmt.Printf("clients: %d systems, %.1f MB packed\n", len(index), float64(packed)/1e6)
+	shown.Done("%d systems, %.1f MB packed", len(index), float64(packed)/1e6)
 	return removeOthers(out, index)
 }
 
-func compile(program, version, system, arch string) error {
+// packages is how many packages there are to compile for all targets.
+func packages(said io.WriteCloser) (total int, err error) {
+	defer said.Close()
+	for _, t := range targets {
+		list := exec.Command("go", "list", "-deps", "-f", ".", "./cmd/gpulab-client")
+		list.Env, list.Stderr = environment(t.os, t.arch), said
+		lines, err := list.Output()
+		if err != nil {
+			return 0, fmt.Errorf("%s/%s: %w", t.os, t.arch, err)
+		}
+		total += bytes.Count(lines, []byte("\n"))
+	}
+	return total, nil
+}
+
+func environment(system, arch string) []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch)
+}
+
+func compile(said io.Writer, program, version, system, arch string) error {
 	flags := "-s -w"
 	if version != "" {
 		flags += " -X github.com/gpulab/gpulab/internal/version.Version=" + version
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", flags, "-o", program, "./cmd/gpulab-client")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd := exec.Command("go", "build", "-v", "-trimpath", "-ldflags", flags, "-o", program, "./cmd/gpulab-client")
+	cmd.Env = environment(system, arch)
+	cmd.Stdout, cmd.Stderr = os.Stderr, said
 	return cmd.Run()
 }
 

@@ -1,21 +1,21 @@
 #!/bin/bash
-# Makes the Debian packages gpulab and gpulab-images from bin/gpulab and
-# bin/images, as `go tool task build` leaves them:
+# Makes the Debian packages gpulab and gpulab-images from a built gpulab and
+# bin/images; `go tool task deb` builds both and calls this:
 #
-#   packaging/deb/build.sh [FOLDER]     (default: dist)
+#   PROGRAM=bin/release/gpulab packaging/deb/build.sh [FOLDER]     (default: dist)
 #
-# From one commit and the same bin/ come the same bytes: all times are the
+# The same commit, program and images give the same bytes: all times are the
 # commit's. VERSION in the environment is the packages' instead of version.sh's,
-# PROGRAM the gpulab instead of bin/gpulab, and COMPRESSION is a faster one than xz.
+# and COMPRESSION is a faster one than xz.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:-dist}
 umask 022
 export LC_ALL=C.UTF-8 TZ=UTC
 
-PROGRAM=${PROGRAM:-bin/gpulab}
+PROGRAM=${PROGRAM:-bin/release/gpulab}
 for needed in "$PROGRAM" bin/images/images.json; do
-  [ -e "$needed" ] || { echo "deb: $needed is missing; run \`go tool task build\` first" >&2; exit 1; }
+  [ -e "$needed" ] || { echo "deb: $needed is missing; run \`go tool task deb\`" >&2; exit 1; }
 done
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 VERSION=${VERSION:-$(packaging/deb/version.sh)}
@@ -48,7 +48,7 @@ for unit in gpulab gpulab-pods; do
     "cmd/gpulab/$unit.service" >"$units/$unit.service"
 done
 # What preinst compares with what is on a machine.
-about=$("${PROGRAM:-bin/gpulab}" version --json)
+about=$("$PROGRAM" version --json)
 preinst=$(<packaging/deb/gpulab/preinst)
 preinst=${preinst/@VERSION@/$VERSION}
 preinst=${preinst/@SCHEMA@/$(sed -n 's/.*"schema": \([0-9]*\).*/\1/p' <<<"$about")}

@@ -4,6 +4,7 @@ package deb
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,7 +29,7 @@ const sources = "/etc/apt/sources.list.d/gpulab.sources"
 func TestPackages(t *testing.T) {
 	packages := current(t)
 	t.Run("are small", func(t *testing.T) { testSizes(t, packages) })
-	t.Run("are the same when they are built again", func(t *testing.T) { testReproducible(t, packages) })
+	t.Run("are the same when they are built again", func(t *testing.T) { testReproducible(t) })
 	t.Run("depend on what a machine needs", func(t *testing.T) { testDepends(t, packages) })
 	t.Run("have nothing that lintian finds", func(t *testing.T) { testLintian(t, packages) })
 	key := newKey(t)
@@ -42,21 +43,36 @@ func TestPackages(t *testing.T) {
 // current returns the folder of the packages of this checkout, as they are released.
 func current(t *testing.T) string {
 	t.Helper()
-	return lab.Kept(t, "packages", madeFrom(t), func(folder string) { build(t, folder, "", "") })
+	return lab.Kept(t, "packages", madeFrom(t), func(folder string) { build(t, folder, "", release(t)+"/gpulab", "") })
+}
+
+// release returns a folder with the gpulab of this checkout and its runtime bundle, which are packed as for a release.
+func release(t *testing.T) string {
+	t.Helper()
+	return lab.Kept(t, "release", lab.Contents(t, repository+"/bin/gpulab"), func(folder string) {
+		var about struct{ Version string }
+		if err := json.Unmarshal([]byte(must(t, exec.Command(repository+"/bin/gpulab", "version", "--json"))), &about); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("go", "run", "./packaging/build", "-small", "-version", about.Version,
+			"-out", filepath.Join(folder, "gpulab"), "runtime", "program")
+		cmd.Dir = repository
+		t.Log(must(t, cmd))
+	})
 }
 
 // quick returns the folder of the same packages, which are packed in less time and larger.
 func quick(t *testing.T) string {
 	t.Helper()
 	return lab.Kept(t, "packages-quick", madeFrom(t), func(folder string) {
-		build(t, folder, "", repository+"/bin/gpulab")
+		build(t, folder, "", repository+"/bin/gpulab", fast)
 	})
 }
 
 // newer returns the folder of packages of another version, of the program that makes writes.
 func newer(t *testing.T, version, kind string, program func() string) string {
 	t.Helper()
-	return lab.Kept(t, "packages-"+kind, version+madeFrom(t), func(folder string) { build(t, folder, version, program()) })
+	return lab.Kept(t, "packages-"+kind, version+madeFrom(t), func(folder string) { build(t, folder, version, program(), fast) })
 }
 
 // madeFrom is a text that changes with what packages are made of.
@@ -73,20 +89,20 @@ func madeFrom(t *testing.T) string {
 	return must(t, head) + lab.Contents(t, paths...)
 }
 
-// build makes the packages; of another version and program than this checkout's
-// where these are not "".
-func build(t *testing.T, into, version, program string) {
+// fast is a compression of packages that nobody keeps.
+const fast = "gzip:1"
+
+// build makes the packages of a program, in another version than this checkout's and with another compression than a
+// release's where these are not "".
+func build(t *testing.T, into, version, program, compression string) {
 	t.Helper()
+	path, err := filepath.Abs(program)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("packaging/deb/build.sh", into)
 	cmd.Dir = repository
-	cmd.Env = append(os.Environ(), "VERSION="+version)
-	if program != "" {
-		path, err := filepath.Abs(program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd.Env = append(cmd.Env, "PROGRAM="+path, "COMPRESSION=gzip:1") // nobody keeps it
-	}
+	cmd.Env = append(os.Environ(), "VERSION="+version, "PROGRAM="+path, "COMPRESSION="+compression)
 	t.Log(must(t, cmd))
 }
 
@@ -99,10 +115,11 @@ func debs(t *testing.T, folder string) []string {
 	return found
 }
 
-func testReproducible(t *testing.T, packages string) {
+// testReproducible leaves out the compression of a release, which takes minutes and depends on nothing but its input.
+func testReproducible(t *testing.T) {
 	again := t.TempDir()
-	build(t, again, "", "")
-	for _, first := range debs(t, packages) {
+	build(t, again, "", repository+"/bin/gpulab", fast)
+	for _, first := range debs(t, quick(t)) {
 		one, err1 := os.ReadFile(first)
 		other, err2 := os.ReadFile(filepath.Join(again, filepath.Base(first)))
 		if err1 != nil || err2 != nil || !bytes.Equal(one, other) {

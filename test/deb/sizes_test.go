@@ -72,17 +72,15 @@ func sizeOf(t *testing.T, path string) int64 {
 	return info.Size()
 }
 
-const bundle = repository + "/assets/bundle/runtime.tar.zst"
-
-// programContent is what bin/gpulab is made of: what it embeds is as large in the
+// programContent is what a release's gpulab is made of: what it embeds is as large in the
 // package, being compressed; gzip makes its code smaller.
 func programContent(t *testing.T) []content {
-	list := []content{{"the runtime bundle: k3s, containerd, CNI, NVIDIA's parts", sizeOf(t, bundle)}}
+	list := []content{{"the runtime bundle: k3s, containerd, CNI, NVIDIA's parts", sizeOf(t, release(t)+"/runtime.tar.zst")}}
 	clients, err := filepath.Glob(repository + "/assets/clients/*.zst")
 	if err != nil {
 		t.Fatal(err)
 	}
-	code := sizeOf(t, repository+"/bin/gpulab") - list[0].size
+	code := sizeOf(t, release(t)+"/gpulab") - list[0].size
 	for _, client := range clients {
 		list = append(list, content{"for people's own computers: " + filepath.Base(client), sizeOf(t, client)})
 		code -= sizeOf(t, client)
@@ -131,7 +129,7 @@ func readJSON(t *testing.T, path string, into any) {
 
 // bundleContent lists what the runtime bundle unpacks to.
 func bundleContent(t *testing.T) (list []content) {
-	file, err := os.Open(bundle)
+	file, err := os.Open(release(t) + "/runtime.tar.zst")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,18 +42,18 @@ func (b *builder) check(ctx context.Context, out string) error {
 		if len(bad) > 0 {
 			word = "bad"
 		}
-		fmt.Fprintf(b.progress.w, "  %-21s %s, %.1f s\n", f.listed.Name, word, time.Since(began).Seconds())
+		b.progress.Line("%-21s %s, %.1f s", f.listed.Name, word, time.Since(began).Seconds())
 		for _, c := range bad {
 			complaints = append(complaints, f.listed.Name+": "+c)
 		}
 	}
 	for _, c := range complaints {
-		fmt.Fprintf(b.progress.w, "  bad: %s\n", c)
+		b.progress.Line("bad: %s", c)
 	}
 	if len(complaints) > 0 {
 		return fmt.Errorf("%s: %d complaints", out, len(complaints))
 	}
-	fmt.Fprintf(b.progress.w, "images: %d checked in %s\n", len(found), out)
+	b.progress.Line("images: %d checked in %s", len(found), out)
 	return nil
 }
 

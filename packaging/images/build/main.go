@@ -13,14 +13,16 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
+
+	"github.com/gpulab/gpulab/packaging/progress"
 )
 
 func main() {
@@ -75,7 +77,7 @@ func parse(args []string) (options, error) {
 }
 
 // run is the program without its process: it returns instead of exiting.
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+func run(ctx context.Context, args []string, stdout *os.File) error {
 	o, err := parse(args)
 	if err != nil {
 		return err
@@ -103,7 +105,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer release()
 
-	b := &builder{source: o.source, cache: store, progress: progress{w: stdout}, done: map[string]layer{}}
+	b := &builder{source: o.source, cache: store, progress: progress.New(stdout), begun: map[string]*outcome{}}
+	defer b.progress.Close()
 	switch {
 	case o.refresh:
 		return b.refresh(ctx)
@@ -139,13 +142,21 @@ func ready(o options) error {
 
 // buildAll makes the wanted images and publishes them in o.out.
 func (b *builder) buildAll(ctx context.Context, o options, wanted []image) error {
-	var built []builtImage
-	for _, spec := range wanted {
-		img, err := b.image(ctx, spec)
-		if err != nil {
-			return fmt.Errorf("image %s: %w", spec.name, err)
-		}
-		built = append(built, img)
+	built, errs := make([]builtImage, len(wanted)), make([]error, len(wanted))
+	// The first failure ends the others.
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	for i, spec := range wanted {
+		all.Go(func() {
+			if built[i], errs[i] = b.image(ctx, spec); errs[i] != nil {
+				stop(fmt.Errorf("image %s: %w", spec.name, errs[i]))
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if o.locked && len(b.drift) > 0 {
 		return fmt.Errorf("%d packages differ from the locks (listed above); run with -refresh and look at the difference", len(b.drift))
@@ -157,6 +168,8 @@ func (b *builder) buildAll(ctx context.Context, o options, wanted []image) error
 	if err := b.cache.prune(); err != nil {
 		return fmt.Errorf("pruning %s: %w", b.cache.dir, err)
 	}
-	b.progress.summary(o.out, built, changed)
+	if changed {
+		b.progress.Line("%-12s %d of %d written to %s", "images", len(built), len(images), o.out)
+	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -8,15 +9,19 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpulab/gpulab/packaging/progress"
 )
 
 // content makes what a part adds, below work, which must outlive the result.
-func (b *builder) content(ctx context.Context, p part, below []layer, work string, log io.Writer) (tree, []string, error) {
+func (b *builder) content(
+	ctx context.Context, p part, below []layer, work string, log io.Writer, shown progress.Part,
+) (tree, []string, error) {
 	switch p.kind {
 	case debian:
 		return b.debianContent(ctx, p, below, work, log)
 	case goProgram:
-		t, err := b.goContent(ctx, p, work, log)
+		t, err := b.goContent(ctx, p, work, log, shown)
 		return t, nil, err
 	}
 	dir := filepath.Join(work, "root")
@@ -109,7 +114,7 @@ func (b *builder) lendGo(ctx context.Context, p part, call *invocation) error {
 		bind{from: dirs[1], to: "/run/build/mod"},
 		bind{from: dirs[2], to: "/run/build/go-cache", write: true})
 	call.env = append(call.env, "PATH=/run/build/go/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOROOT=/run/build/go", "GOMODCACHE=/run/build/mod",
-		"GOCACHE=/run/build/go-cache", "GOPATH=/tmp/go", "GOPROXY=off", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly", "GOTELEMETRY=off")
+		"GOCACHE=/run/build/go-cache", "GOGC="+os.Getenv("GOGC"), "GOPATH=/tmp/go", "GOPROXY=off", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly", "GOTELEMETRY=off")
 	return nil
 }
 
@@ -125,40 +130,50 @@ func goEnv() []string {
 }
 
 // goContent builds a Go program without cgo; such a build is the same on every
-// machine. The program lies at the top of the image, its licence beside it.
-func (b *builder) goContent(ctx context.Context, p part, work string, log io.Writer) (tree, error) {
+// machine. The program lies at the top of the image, its licence in a folder.
+func (b *builder) goContent(ctx context.Context, p part, work string, log io.Writer, shown progress.Part) (tree, error) {
 	folder, out := filepath.Join(b.source, p.folder), filepath.Join(work, "out")
-	if err := execute(ctx, log, append(goEnv(), "CGO_ENABLED=0"), "go", "-C", folder, "list", "-deps", p.main); err != nil {
+	env := append(goEnv(), "CGO_ENABLED=0")
+	var packages bytes.Buffer
+	listed := shown.Go(log)
+	if err := executeTo(ctx, &packages, listed, env, "go", "-C", folder, "list", "-deps", p.of.main); err != nil {
 		return nil, err
 	}
-	mod, err := output(ctx, folder, "go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", p.module)
+	flags := "-s -w"
+	if p.of.module != "" {
+		mod, err := output(ctx, folder, "go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", p.of.module)
+		if err != nil {
+			return nil, err
+		}
+		version, moduleDir, ok := strings.Cut(mod, " ")
+		if !ok {
+			return nil, fmt.Errorf("%s is not in the module cache: go list answered %q", p.of.module, mod)
+		}
+		flags += " " + strings.ReplaceAll(p.of.flags, "VERSION", version)
+		licence, err := os.ReadFile(filepath.Join(moduleDir, "LICENSE"))
+		if err != nil {
+			return nil, err
+		}
+		licences := filepath.Join(out, "licenses")
+		if err := os.MkdirAll(licences, 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(licences, path.Base(p.of.module)), licence, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	built := shown.Build(bytes.Count(packages.Bytes(), []byte("\n")), log)
+	defer built.Close()
+	err := executeTo(ctx, log, built, env, "go", "-C", folder, "build", "-v", "-trimpath", "-buildvcs=false",
+		"-ldflags", flags, "-o", filepath.Join(out, p.of.name), p.of.main)
 	if err != nil {
 		return nil, err
 	}
-	version, moduleDir, ok := strings.Cut(mod, " ")
-	if !ok {
-		return nil, fmt.Errorf("%s is not in the module cache: go list answered %q", p.module, mod)
-	}
-	args := []string{"-C", folder, "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", "-s -w -X k8s.io/client-go/pkg/version.gitVersion=" + version,
-		"-o", filepath.Join(out, p.folder), p.main}
-	if err := execute(ctx, log, append(goEnv(), "CGO_ENABLED=0"), "go", args...); err != nil {
+	temporary := filepath.Join(out, "tmp")
+	if err := os.Mkdir(temporary, 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(filepath.Join(out, "tmp"), 0o755); err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(filepath.Join(out, "tmp"), 0o777|os.ModeSticky); err != nil {
-		return nil, err
-	}
-	licence, err := os.ReadFile(filepath.Join(moduleDir, "LICENSE"))
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Mkdir(filepath.Join(out, "licenses"), 0o755); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(out, "licenses", path.Base(p.module)), licence, 0o644); err != nil {
+	if err := os.Chmod(temporary, 0o777|os.ModeSticky); err != nil {
 		return nil, err
 	}
 	return readTree(out)

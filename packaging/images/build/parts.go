@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
+	"sync"
+
+	"github.com/gpulab/gpulab/packaging/progress"
 )
 
 // A part is how one layer is made. It is described by data only, so that its
@@ -16,8 +19,15 @@ type part struct {
 	folder string   // its sources, below packaging/images; also its name
 	on     []string // the layers of the root it is made in, lowest first
 	kind   kind
-	module string // for goProgram: the module that it is made from, as in its go.mod
-	main   string // for goProgram: the main package
+	of     program // for goProgram
+}
+
+// program is a Go program that needs nothing beside it.
+type program struct {
+	main   string // its package
+	module string // the module it comes from, unless that is the folder's own
+	name   string // in the image, at its top
+	flags  string // of the linker, with VERSION for the module's version
 }
 
 // kind is the way a part is made.
@@ -34,9 +44,21 @@ const (
 type builder struct {
 	source   string
 	cache    *cache
-	progress progress
-	done     map[string]layer
-	drift    []string
+	progress *progress.Reporter
+
+	mu    sync.Mutex
+	begun map[string]*outcome
+	drift []string
+	// At most one Go program is built at a time, which takes all processors, and one other part, which takes one.
+	compiling, making sync.Mutex
+}
+
+// outcome is a layer that is made, or was, by one of those who want it.
+type outcome struct {
+	ended chan struct{}
+	layer layer
+	err   error
+	made  bool // not from the cache
 }
 
 // mechanism is the code that shapes layers: a change to it rebuilds those of
@@ -60,7 +82,7 @@ func mechanismOf(k kind) []string {
 func (b *builder) key(ctx context.Context, name string) (string, error) {
 	p := parts[name]
 	k := &keyer{}
-	k.add(p.folder, fmt.Sprint(p.kind), p.module, p.main)
+	k.add(p.folder, fmt.Sprint(p.kind), p.of.module, p.of.main, p.of.name, p.of.flags)
 	for _, lower := range p.on {
 		sum, err := b.key(ctx, lower)
 		if err != nil {
@@ -94,38 +116,66 @@ func isGoModule(folder string) bool {
 	return err == nil
 }
 
-// layer returns a part, made now if neither this run nor the cache has it.
+// layer returns a part, made now if neither this run nor the cache has it. Parts may be asked for side by side.
 func (b *builder) layer(ctx context.Context, name string) (layer, error) {
-	if l, ok := b.done[name]; ok {
-		return l, nil
+	b.mu.Lock()
+	o, begun := b.begun[name]
+	if !begun {
+		o = &outcome{ended: make(chan struct{})}
+		b.begun[name] = o
 	}
+	b.mu.Unlock()
+	if begun {
+		<-o.ended
+		return o.layer, o.err
+	}
+	defer close(o.ended)
+	o.layer, o.made, o.err = b.obtain(ctx, name)
+	return o.layer, o.err
+}
+
+func (b *builder) obtain(ctx context.Context, name string) (l layer, made bool, err error) {
 	key, err := b.key(ctx, name)
 	if err != nil {
-		return layer{}, err
+		return layer{}, false, err
 	}
-	l, ok := b.cache.get(key)
-	if ok {
-		b.progress.cached(name, l)
+	l, cached := b.cache.get(key)
+	if cached {
+		b.progress.Cached(name)
 	} else if l, err = b.makeLayer(ctx, name, key); err != nil {
-		return layer{}, err
+		return layer{}, false, err
 	}
 	for _, d := range l.Drift {
-		b.progress.note("%s: %s", name, d)
+		b.progress.Line("%s: %s", name, d)
 	}
+	b.mu.Lock()
 	b.drift = append(b.drift, l.Drift...)
-	b.done[name] = l
-	return l, nil
+	b.mu.Unlock()
+	return l, !cached, nil
 }
 
 // makeLayer makes a part in a temporary folder and stores it under key.
-func (b *builder) makeLayer(ctx context.Context, name, key string) (layer, error) {
+func (b *builder) makeLayer(ctx context.Context, name, key string) (l layer, err error) {
 	p := parts[name]
 	below, err := b.layers(ctx, p.on)
 	if err != nil {
 		return layer{}, err
 	}
-	began := time.Now()
-	b.progress.begin(name)
+	lane := &b.making
+	if isGoModule(filepath.Join(b.source, p.folder)) {
+		lane = &b.compiling
+	}
+	lane.Lock()
+	defer lane.Unlock()
+	if ctx.Err() != nil {
+		return layer{}, ctx.Err()
+	}
+	shown := b.progress.Begin(name)
+	defer func() {
+		if err != nil {
+			shown.Failed()
+		}
+	}()
 	logFile := filepath.Join(b.cache.dir, "logs", name+".log")
 	log, err := os.Create(logFile)
 	if err != nil {
@@ -137,14 +187,15 @@ func (b *builder) makeLayer(ctx context.Context, name, key string) (layer, error
 		return layer{}, err
 	}
 	defer os.RemoveAll(work)
-	t, drift, err := b.content(ctx, p, below, work, log)
+	t, drift, err := b.content(ctx, p, below, work, log, shown)
 	if ctx.Err() != nil {
 		return layer{}, ctx.Err()
 	}
 	if err != nil {
 		return layer{}, fmt.Errorf("%s: %w%s", name, err, tail(logFile))
 	}
-	l, err := writeLayer(ctx, t, filepath.Join(work, "layer.blob"))
+	shown.Status("packing")
+	l, err = writeLayer(ctx, t, filepath.Join(work, "layer.blob"))
 	if err != nil {
 		return layer{}, fmt.Errorf("%s: %w", name, err)
 	}
@@ -152,20 +203,19 @@ func (b *builder) makeLayer(ctx context.Context, name, key string) (layer, error
 	if l, err = b.cache.put(key, l); err != nil {
 		return layer{}, fmt.Errorf("%s: storing in the cache: %w", name, err)
 	}
-	b.progress.made(name, l, time.Since(began))
+	shown.Done("%s (%s compressed)", megabytes(l.Tar), megabytes(l.Size))
 	return l, nil
 }
 
+// layers returns the named parts, in this order, made side by side.
 func (b *builder) layers(ctx context.Context, names []string) ([]layer, error) {
-	var out []layer
-	for _, name := range names {
-		l, err := b.layer(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, l)
+	out, errs := make([]layer, len(names)), make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() { out[i], errs[i] = b.layer(ctx, name) })
 	}
-	return out, nil
+	all.Wait()
+	return out, errors.Join(errs...)
 }
 
 // tail is the end of a log as the last part of an error, with where the rest is.
@@ -177,4 +227,11 @@ func tail(file string) string {
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
 	lines = lines[max(0, len(lines)-12):]
 	return "\n  " + strings.Join(lines, "\n  ") + "\n  (all of it: " + file + ")"
+}
+
+func megabytes(n int64) string {
+	if n < 1e6 {
+		return fmt.Sprintf("%.2f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.0f MB", float64(n)/1e6)
 }

@@ -16,9 +16,17 @@ var parts = map[string]part{
 	"notebook": {folder: "notebook", kind: fromRoot, on: []string{"base", "tools"}},
 	"pause":    {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
 	"nvidia":   {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
-	"coredns":  {folder: "coredns", kind: goProgram, module: "github.com/coredns/coredns", main: "."},
-	"packages": {folder: "packages", kind: compiled, on: []string{"base", "tools"}},
-	"kueue":    {folder: "kueue", kind: compiled, on: []string{"base", "tools"}},
+	"coredns": {folder: "coredns", kind: goProgram, of: program{
+		main: ".", module: "github.com/coredns/coredns", name: "coredns",
+		flags: "-X k8s.io/client-go/pkg/version.gitVersion=VERSION",
+	}},
+	"packages": {folder: "packages", kind: goProgram, of: program{main: ".", name: "packages"}},
+	// The chart wants the program at /manager.
+	"kueue": {folder: "kueue", kind: goProgram, of: program{
+		main: "sigs.k8s.io/kueue/cmd/kueue", module: "sigs.k8s.io/kueue", name: "manager",
+		flags: "-X sigs.k8s.io/kueue/pkg/version.GitVersion=VERSION -X sigs.k8s.io/kueue/pkg/version.GitCommit= " +
+			"-X sigs.k8s.io/kueue/pkg/version.BuildDate=",
+	}},
 }
 
 // image is one image: layers, lowest first, and how a container of it starts.
@@ -33,8 +41,7 @@ type image struct {
 // Users without a name: what serves the cluster runs as nobody in particular.
 const unprivileged = "65532:65532"
 
-// images are all images, in the order they are built: the large ones first,
-// because the layers that others are compiled in belong to them.
+// images are all images.
 var images = []image{
 	{
 		name: "notebook", about: "JupyterLab with a terminal, a compiler and the tools of a workday",
@@ -103,7 +110,7 @@ var images = []image{
 	},
 }
 
-// imagesNamed returns the named images in building order, or all.
+// imagesNamed returns the named images, or all.
 func imagesNamed(names []string) ([]image, error) {
 	if len(names) == 0 {
 		return images, nil

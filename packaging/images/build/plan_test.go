@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -126,5 +127,35 @@ func TestImagesNamed(t *testing.T) {
 	}
 	if _, err := imagesNamed([]string{"hubb"}); err == nil || !strings.Contains(err.Error(), "there are notebook, hub") {
 		t.Errorf("a wrong name: %v", err)
+	}
+}
+
+// Kueue is compiled with the packages that gpulab has compiled, or the other way round: where both use a module, its
+// version is the same.
+func TestKueueSharesModulesWithGpulab(t *testing.T) {
+	modules := func(folder, main string) map[string]string {
+		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Version}}{{end}}", main)
+		list.Dir = folder
+		list.Env = append(os.Environ(), "CGO_ENABLED=0")
+		lines, err := list.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]string{}
+		for line := range strings.Lines(string(lines)) {
+			if module, version, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+				found[module] = version
+			}
+		}
+		return found
+	}
+	gpulab, kueue := modules("../../..", "./cmd/gpulab"), modules("../kueue", parts["kueue"].of.main)
+	if len(kueue) < 20 {
+		t.Fatalf("Kueue uses %d modules", len(kueue))
+	}
+	for module, version := range kueue {
+		if other, both := gpulab[module]; both && other != version {
+			t.Errorf("%s: gpulab uses %s, Kueue %s; run `go get` and `go mod tidy` in the folder with the older one", module, other, version)
+		}
 	}
 }

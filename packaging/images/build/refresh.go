@@ -49,7 +49,7 @@ func (b *builder) refresh(ctx context.Context) error {
 		if err := os.WriteFile(file, []byte(lock.format(folder, today)), 0o644); err != nil {
 			return err
 		}
-		fmt.Fprintf(b.progress.w, "  %s: %d packages\n", file, len(lock))
+		b.progress.Line("%s: %d packages", file, len(lock))
 	}
 	for _, l := range pythonLocks {
 		script := `python3 -m venv /tmp/uv && /tmp/uv/bin/pip install -q ` + resolver + ` && cd /src &&
@@ -63,7 +63,7 @@ func (b *builder) refresh(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s/%s: %w%s", l.folder, l.in, err, tail(logFile))
 		}
-		fmt.Fprintf(b.progress.w, "  %s\n", filepath.Join(b.source, l.folder, l.out))
+		b.progress.Line("%s", filepath.Join(b.source, l.folder, l.out))
 	}
 	return nil
 }

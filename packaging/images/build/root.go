@@ -143,11 +143,16 @@ func (b *builder) root(layers []layer) (root, error) {
 	return root{dir: dir}, nil
 }
 
-// execute runs a program of this machine at low priority, its output in log.
-// When ctx ends it is asked to stop, with everything it started.
+// execute runs a program of this machine, its output in log. When ctx ends it is
+// asked to stop, with everything it started.
 func execute(ctx context.Context, log io.Writer, env []string, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", "10", name}, args...)...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, log, log
+	return executeTo(ctx, log, log, env, name, args...)
+}
+
+// executeTo is execute with its two outputs in places of their own.
+func executeTo(ctx context.Context, stdout, stderr io.Writer, env []string, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second

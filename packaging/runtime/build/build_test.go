@@ -254,7 +254,7 @@ func TestPack(t *testing.T) {
 	c := w.open()
 	defer c.close()
 
-	archive, err := c.pack(t.Context(), []entry{inFolder, flat}, noVersions())
+	archive, err := c.pack(t.Context(), []entry{inFolder, flat}, noVersions(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, table := unpack(t, packed)
-	const want = "manifest.json k3s simdriver/k3s simdriver/libx.so.1 containerd crictl ctr kubectl"
+	const want = "manifest.json k3s simdriver/k3s simdriver/libx.so.1 containerd ctr kubectl"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("the archive holds\n%s, want\n%s", got, want)
 	}
@@ -283,7 +283,7 @@ func TestPack(t *testing.T) {
 	if err := os.RemoveAll(archive.dir); err != nil {
 		t.Fatal(err)
 	}
-	again, err := c.pack(t.Context(), []entry{flat, inFolder}, noVersions())
+	again, err := c.pack(t.Context(), []entry{flat, inFolder}, noVersions(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

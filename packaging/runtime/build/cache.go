@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpulab/gpulab/packaging/progress"
 )
 
 const (
@@ -27,8 +29,9 @@ const (
 // cache keeps what was built, one folder for each part and hash. A run holds
 // it alone: two builds of the same part at once would only take twice as long.
 type cache struct {
-	dir  string
-	lock *os.File
+	dir      string
+	lock     *os.File
+	progress *progress.Reporter
 }
 
 // entry is a folder of the cache with files that were found whole.
@@ -75,7 +78,7 @@ func openCache(ctx context.Context, dir string) (*cache, error) {
 			return nil, fmt.Errorf("lock the cache: %w", err)
 		}
 		if !said {
-			fmt.Println("Another build is at work; waiting for what it makes.")
+			fmt.Fprintln(os.Stderr, "Another build is at work; waiting for what it makes.")
 			said = true
 		}
 		select {
@@ -107,36 +110,32 @@ func (c *cache) removeUnfinished() error {
 // obtain returns the entry of a part, building it if the cache has none that
 // is whole.
 func (c *cache) obtain(ctx context.Context, root string, p part, have versions) (entry, error) {
-	begin := time.Now()
 	key, err := p.key(ctx, root, have)
 	if err != nil {
 		return entry{}, err
 	}
 	e, err := c.load(p.name, key)
 	if err == nil {
-		report(p.name, "from the cache", begin)
+		c.progress.Cached(p.name)
 		return e, nil
 	}
-	switch {
-	case !errors.Is(err, os.ErrNotExist):
-		fmt.Printf("%-10s building again: %v\n", p.name, err)
-	case p.slow != "":
-		fmt.Printf("%-10s building; this takes %s\n", p.name, p.slow)
-	default:
-		fmt.Printf("%-10s building\n", p.name)
+	if !errors.Is(err, os.ErrNotExist) {
+		c.progress.Line("%s is built again: %v", p.name, err)
 	}
+	shown := c.progress.Begin(p.name)
 	e, err = c.store(p.name, key, func(dir string) (map[string]built, error) {
-		return p.build(ctx, root, dir)
+		return p.build(ctx, root, dir, shown)
 	})
 	if err != nil {
+		shown.Failed()
 		return entry{}, err
 	}
-	report(p.name, "built, "+megabytes(e.size()), begin)
+	shown.Done("%s", megabytes(e.size()))
 	return e, nil
 }
 
 // build runs the part's steps and describes what they made.
-func (p part) build(ctx context.Context, root, out string) (map[string]built, error) {
+func (p part) build(ctx context.Context, root, out string, shown progress.Part) (map[string]built, error) {
 	modfile, remove, err := p.applyPatches(ctx, root)
 	if err != nil {
 		return nil, err
@@ -146,7 +145,7 @@ func (p part) build(ctx context.Context, root, out string) (map[string]built, er
 		if modfile != "" {
 			s.Env = append(slices.Clone(s.Env), "GOFLAGS="+goFlags+" -modfile="+modfile)
 		}
-		if _, err := s.run(ctx, filepath.Join(root, p.dir), out); err != nil {
+		if err := s.show(ctx, filepath.Join(root, p.dir), out, shown); err != nil {
 			return nil, err
 		}
 	}

@@ -110,7 +110,7 @@ func hashPackages(ctx context.Context, h hash.Hash, root string, p part) error {
 		Args: append([]string{"go", "list", "-deps", "-json=ImportPath,Dir,Standard,Module,GoFiles,CgoFiles,CFiles,HFiles,SFiles,EmbedFiles"}, p.packages...),
 		Env:  p.steps[0].Env,
 	}
-	text, err := list.run(ctx, filepath.Join(root, p.dir), "")
+	text, err := list.run(ctx, filepath.Join(root, p.dir), "", nil)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/gpulab/gpulab/packaging/progress"
 )
 
 func main() {
@@ -27,6 +29,7 @@ func main() {
 	var opts options
 	flag.StringVar(&opts.out, "out", "assets/bundle/runtime.tar.zst", "write the archive to `file`, relative to the repository")
 	flag.StringVar(&opts.cache, "cache", "", "keep built parts in `folder` (default gpulab/parts in the user's cache folder)")
+	flag.BoolVar(&opts.small, "small", false, "pack as small as zstd can, which takes minutes: for a release")
 	flag.Parse()
 	if err := run(ctx, opts); err != nil {
 		fmt.Fprintln(os.Stderr, "runtime bundle:", err)
@@ -34,7 +37,10 @@ func main() {
 	}
 }
 
-type options struct{ out, cache string }
+type options struct {
+	out, cache string
+	small      bool
+}
 
 // run builds what is not cached, packs it and puts the archive where the
 // assets package embeds it. It may run any number of times at once.
@@ -54,7 +60,8 @@ func run(ctx context.Context, opts options) error {
 	}
 	defer c.close()
 
-	begin := time.Now()
+	c.progress = progress.New(os.Stdout)
+	defer c.progress.Close()
 	list, err := parts(root)
 	if err != nil {
 		return err
@@ -68,7 +75,7 @@ func run(ctx context.Context, opts options) error {
 		}
 		entries = append(entries, e)
 	}
-	archive, err := c.pack(ctx, entries, have)
+	archive, err := c.pack(ctx, entries, have, opts.small)
 	if err != nil {
 		return fmt.Errorf("pack: %w", err)
 	}
@@ -79,7 +86,6 @@ func run(ctx context.Context, opts options) error {
 	if err := archive.install(out); err != nil {
 		return err
 	}
-	report("bundle", fmt.Sprintf("%s, %s", out, megabytes(archive.Files[archiveName].Size)), begin)
 	return c.prune(time.Now().Add(-unusedAfter))
 }
 
@@ -94,11 +100,6 @@ func repository(ctx context.Context) (string, error) {
 		return "", errors.New("run it from the gpulab repository: go run ./packaging/runtime/build")
 	}
 	return root, nil
-}
-
-// report prints one line of progress: what, how it went, how long it took.
-func report(what, how string, since time.Time) {
-	fmt.Printf("%-10s %s, %.1f s\n", what, how, time.Since(since).Seconds())
 }
 
 func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }

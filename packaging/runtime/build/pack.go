@@ -25,7 +25,7 @@ import (
 const archiveName = "runtime.tar.zst"
 
 // links are the further names of k3s, which is a different program under each.
-var links = map[string]string{"containerd": "k3s", "crictl": "k3s", "ctr": "k3s", "kubectl": "k3s"}
+var links = map[string]string{"containerd": "k3s", "ctr": "k3s", "kubectl": "k3s"}
 
 // source is where a file of the bundle lies on this machine.
 type source struct {
@@ -34,9 +34,12 @@ type source struct {
 }
 
 // pack returns the entry that holds the archive of all parts. It depends on
-// nothing but their content.
-func (c *cache) pack(ctx context.Context, parts []entry, have versions) (entry, error) {
-	begin := time.Now()
+// nothing but their content and how it is packed.
+func (c *cache) pack(ctx context.Context, parts []entry, have versions, small bool) (entry, error) {
+	compress := compressFast
+	if small {
+		compress = compressSmall
+	}
 	files := contents(parts)
 	list := make([]manifest.File, len(files))
 	for i, f := range files {
@@ -53,17 +56,19 @@ func (c *cache) pack(ctx context.Context, parts []entry, have versions) (entry, 
 	key := sha256.Sum256(fmt.Appendf(nil, "pack %d, %s, %q\n%s", recipe, version, compress, table))
 	e, err := c.load(archivePart, hex.EncodeToString(key[:]))
 	if err == nil {
-		report(archivePart, "from the cache", begin)
+		c.progress.Cached(archivePart)
 		return e, nil
 	}
-	fmt.Printf("%-10s packing; this takes minutes\n", archivePart)
+	shown := c.progress.Begin(archivePart)
 	e, err = c.store(archivePart, hex.EncodeToString(key[:]), func(dir string) (map[string]built, error) {
-		return map[string]built{archiveName: {}}, writeArchive(ctx, filepath.Join(dir, archiveName), table, files)
+		return map[string]built{archiveName: {}}, writeArchive(ctx, filepath.Join(dir, archiveName), compress, table, files)
 	})
-	if err == nil {
-		report(archivePart, "packed, "+megabytes(e.size()), begin)
+	if err != nil {
+		shown.Failed()
+		return entry{}, err
 	}
-	return e, err
+	shown.Done("%s", megabytes(e.size()))
+	return e, nil
 }
 
 // contents lists what goes into the bundle: files by name, then links by name.
@@ -92,15 +97,19 @@ func modeOf(name string) os.FileMode {
 	return 0o755
 }
 
-// compress is how the archive is packed: as small as zstd makes it within a
-// window of 64 MiB, which is what unpacking needs of memory. Similar programs lie
-// apart by more than a common window: the long one takes a fifth off. The jobs
-// are the same, and so the bytes, on however many processors.
-var compress = []string{"zstd", "-19", "--long=26", "-T0", "--quiet", "--stdout"}
+// A release's archive is as small as zstd makes it within a window of 64 MiB,
+// which is what unpacking needs of memory. Similar programs lie apart by more
+// than a common window: the long one takes a fifth off. The jobs are the same,
+// and so the bytes, on however many processors. Every other archive is a quarter
+// larger and packed in seconds instead of minutes.
+var (
+	compressSmall = []string{"zstd", "-19", "--long=26", "-T0", "--quiet", "--stdout"}
+	compressFast  = []string{"zstd", "-6", "--long=26", "-T0", "--quiet", "--stdout"}
+)
 
 // writeArchive writes the manifest and the files. Equal content gives equal
 // bytes: no times, owners or order of the build machine are in it.
-func writeArchive(ctx context.Context, to string, table []byte, files []source) error {
+func writeArchive(ctx context.Context, to string, compress []string, table []byte, files []source) error {
 	out, err := os.Create(to)
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 // part is one group of files that is built, and built again, as a whole.
 type part struct {
 	name     string
-	slow     string   // why building it takes long, said before it starts
 	dir      string   // its module or folder; everything in it counts as input
 	packages []string // instead of all of dir: these packages of the module, with what they import
 	patches  []patch  // of modules it is built from
@@ -25,14 +24,20 @@ type part struct {
 }
 
 // step is one command, run in the part's folder. The word OUT in args stands
-// for the folder that receives what it makes. Everything here is part of the
-// hash under which the result is cached.
-type step struct{ Args, Env []string }
+// for the folder that receives what it makes. Both are part of the hash under
+// which the result is cached.
+type step struct {
+	Args, Env []string
+	list      []string // prints a line for each package that Args compile
+}
 
 // Programs that call NVML leave its symbols open until the driver's library is
 // loaded. They have to start on a machine that has none: bound lazily, never
 // linked statically.
 const lazyBinding = "-s -w '-extldflags=-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy'"
+
+const k3sTags = "ctrd netgo osusergo providerless urfave_cli_no_docs no_cri_dockerd sqlite_omit_load_extension " +
+	"static_build apparmor seccomp"
 
 // parts lists what the bundle is made of. Programs that do not need a driver's
 // library are linked statically, so they ask nothing of the host's C library.
@@ -44,9 +49,8 @@ func parts(root string) ([]part, error) {
 	list := []part{
 		{
 			name:    "k3s",
-			slow:    "several minutes where Go has not compiled it before",
 			dir:     "packaging/runtime/k3s",
-			patches: []patch{interruptedDumps},
+			patches: []patch{interruptedDumps, otherDatabases, registryOfNodes},
 			tools:   []tool{gcc, glibc},
 			linked:  nothing,
 			version: k3s,
@@ -54,7 +58,7 @@ func parts(root string) ([]part, error) {
 				packages: []string{"./cmd/k3s"},
 				cgo:      true,
 				cflags:   "-DSQLITE_ENABLE_DBSTAT_VTAB=1 -DSQLITE_USE_ALLOCA=1",
-				tags:     "ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load_extension static_build apparmor seccomp",
+				tags:     k3sTags,
 				ldflags:  "-s -w -extldflags=-static" + k3sVersionFlags(k3s),
 			}.step()},
 		},
@@ -143,6 +147,7 @@ func (b goBuild) step() step {
 	}
 	args := []string{"go", "build", "-tags", b.tags, "-ldflags", ldflags, "-o", outWord + "/"}
 	return step{
+		list: append([]string{"go", "list", "-deps", "-f", ".", "-tags", b.tags}, b.packages...),
 		Args: append(args, b.packages...),
 		// Said in full, so that nobody's own settings get into what is cached.
 		Env: []string{

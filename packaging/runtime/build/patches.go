@@ -9,11 +9,15 @@ import (
 	"path/filepath"
 )
 
-// patch mends a module that a program is built from, until the module's own
-// makers have: in its file, the text from becomes the text to. A build fails
-// where from does not stand exactly once, so that a new version of the module
-// cannot silently come without it.
-type patch struct{ Module, File, From, To string }
+// patch changes a module that a program is built from. In its File, the text
+// From becomes the text To: a build fails where From does not stand exactly
+// once, so that a new version of the module cannot silently come without the
+// change. Or its Folder becomes another one, which lies in the part's folder.
+type patch struct {
+	Module         string
+	File, From, To string `json:",omitempty"`
+	Folder, By     string `json:",omitempty"`
+}
 
 // Links and addresses come and go all the time on a node, with every pod. When
 // that happens while the kernel lists them, it marks the list as interrupted,
@@ -41,6 +45,26 @@ var interruptedDumps = patch{
 		}
 	}
 `,
+}
+
+// gpulab's Kubernetes keeps its objects in SQLite: clients for other databases,
+// and a whole NATS server, are left out.
+var otherDatabases = patch{
+	Module: "github.com/k3s-io/kine",
+	File:   "pkg/endpoint/init.go",
+	From: `	_ "github.com/k3s-io/kine/pkg/drivers/http"
+	_ "github.com/k3s-io/kine/pkg/drivers/mysql"
+	_ "github.com/k3s-io/kine/pkg/drivers/nats"
+	_ "github.com/k3s-io/kine/pkg/drivers/pgsql"
+`,
+}
+
+// gpulab hands images to its machines itself. k3s's registry for that, with the
+// peer-to-peer network under it, is left out.
+var registryOfNodes = patch{
+	Module: "github.com/k3s-io/k3s",
+	Folder: "pkg/spegel",
+	By:     "spegel",
 }
 
 // The folder, in the part's own, that holds patched modules while they are
@@ -78,11 +102,11 @@ func (p part) applyPatches(ctx context.Context, root string) (modfile string, re
 		}
 	}
 	for _, change := range p.patches {
-		name := filepath.Base(change.Module)
-		if err := change.copyInto(ctx, dir, filepath.Join(copies, name)); err != nil {
+		copied := filepath.Join(copies, filepath.Base(change.Module))
+		if err := change.apply(ctx, dir, copied); err != nil {
 			return "", remove, fmt.Errorf("patch %s: %w", change.Module, err)
 		}
-		replace := change.Module + "=./" + patchedFolder + "/" + name
+		replace := change.Module + "=./" + patchedFolder + "/" + filepath.Base(change.Module)
 		if _, err := output(ctx, dir, "go", "mod", "edit", "-replace", replace, modfile); err != nil {
 			return "", remove, err
 		}
@@ -90,9 +114,37 @@ func (p part) applyPatches(ctx context.Context, root string) (modfile string, re
 	return modfile, remove, nil
 }
 
-// copyInto copies the module, in the version that dir's go.mod asks for, and
-// changes the copy.
-func (c patch) copyInto(ctx context.Context, dir, to string) error {
+// apply changes the copy of the module at to, which is made from the version
+// that dir's go.mod asks for if no earlier patch has made it.
+func (c patch) apply(ctx context.Context, dir, to string) error {
+	if _, err := os.Stat(to); os.IsNotExist(err) {
+		if err := c.copyModule(ctx, dir, to); err != nil {
+			return err
+		}
+	}
+	if c.Folder != "" {
+		folder := filepath.Join(to, c.Folder)
+		if _, err := os.Stat(folder); err != nil {
+			return fmt.Errorf("it has no folder %s; look whether this version still needs the change", c.Folder)
+		}
+		if err := os.RemoveAll(folder); err != nil {
+			return err
+		}
+		return os.CopyFS(folder, os.DirFS(filepath.Join(dir, c.By)))
+	}
+	file := filepath.Join(to, c.File)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if n := bytes.Count(text, []byte(c.From)); n != 1 {
+		return fmt.Errorf("%s has the text to be changed %d times, not once; look whether this version still needs the change",
+			c.File, n)
+	}
+	return os.WriteFile(file, bytes.Replace(text, []byte(c.From), []byte(c.To), 1), 0o644)
+}
+
+func (c patch) copyModule(ctx context.Context, dir, to string) error {
 	said, err := output(ctx, dir, "go", "mod", "download", "-json", c.Module)
 	if err != nil {
 		return err
@@ -101,16 +153,5 @@ func (c patch) copyInto(ctx context.Context, dir, to string) error {
 	if err := json.Unmarshal([]byte(said), &module); err != nil {
 		return fmt.Errorf("read what go mod download says: %w", err)
 	}
-	if err := os.CopyFS(to, os.DirFS(module.Dir)); err != nil {
-		return err
-	}
-	file := filepath.Join(to, c.File)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if n := bytes.Count(text, []byte(c.From)); n != 1 {
-		return fmt.Errorf("%s has the text to be changed %d times, not once; look whether this version still needs the change", c.File, n)
-	}
-	return os.WriteFile(file, bytes.Replace(text, []byte(c.From), []byte(c.To), 1), 0o644)
+	return os.CopyFS(to, os.DirFS(module.Dir))
 }

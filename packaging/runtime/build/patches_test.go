@@ -20,7 +20,35 @@ func k3sModule(t *testing.T) (root string, p part) {
 			t.Fatal(err)
 		}
 	}
-	return root, part{name: "k3s", dir: ".", patches: []patch{interruptedDumps}}
+	if err := os.CopyFS(filepath.Join(root, "spegel"), os.DirFS("../k3s/spegel")); err != nil {
+		t.Fatal(err)
+	}
+	return root, part{name: "k3s", dir: ".", patches: []patch{interruptedDumps, otherDatabases, registryOfNodes}}
+}
+
+// What gpulab does not use of k3s is not linked into it.
+func TestK3sWithoutWhatIsNotUsed(t *testing.T) {
+	root, p := k3sModule(t)
+	modfile, remove, err := p.applyPatches(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	list, err := output(t.Context(), root, "go", "list", "-mod=readonly", "-modfile="+modfile, "-deps", "-tags", k3sTags,
+		"github.com/k3s-io/k3s/pkg/cli/server", "github.com/k3s-io/k3s/pkg/cli/agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, module := range []string{
+		"github.com/libp2p/", "github.com/nats-io/", "github.com/go-sql-driver/mysql", "github.com/jackc/pgx/", "github.com/Mirantis/cri-dockerd/",
+	} {
+		if strings.Contains(list, module) {
+			t.Errorf("k3s has packages of %s", module)
+		}
+	}
+	if !strings.Contains(list, "github.com/k3s-io/kine/pkg/drivers/sqlite") {
+		t.Error("k3s cannot use SQLite")
+	}
 }
 
 func TestPatchedModuleIsWhatIsBuilt(t *testing.T) {
@@ -51,6 +79,11 @@ func TestPatchThatFitsNoMore(t *testing.T) {
 	_, _, err := p.applyPatches(t.Context(), root)
 	if err == nil || !strings.Contains(err.Error(), "0 times, not once") {
 		t.Errorf("the build goes on without the change: %v", err)
+	}
+	p.patches = []patch{{Module: "github.com/vishvananda/netlink", Folder: "was/there/once", By: "spegel"}}
+	_, _, err = p.applyPatches(t.Context(), root)
+	if err == nil || !strings.Contains(err.Error(), "it has no folder was/there/once") {
+		t.Errorf("the build goes on without the other folder: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(root, patchedFolder)); !os.IsNotExist(err) {
 		t.Errorf("the copies stay: %v", err)

@@ -15,7 +15,7 @@ func TestPackedBundleCanBeStaged(t *testing.T) {
 	e := w.obtain()
 	c := w.open()
 	defer c.close()
-	archive, err := c.pack(t.Context(), []entry{e}, noVersions())
+	archive, err := c.pack(t.Context(), []entry{e}, noVersions(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

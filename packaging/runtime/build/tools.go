@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpulab/gpulab/packaging/progress"
 )
 
 // tool is something of the build machine that ends up in what is built, or
@@ -70,8 +73,25 @@ func output(ctx context.Context, dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// run runs a step in dir, to fill the folder out, and returns what it printed.
-func (s step) run(ctx context.Context, dir, out string) (printed []byte, err error) {
+// show runs a step. Of one that compiles Go, it tells how many packages are done.
+func (s step) show(ctx context.Context, dir, out string, shown progress.Part) error {
+	if s.list == nil {
+		_, err := s.run(ctx, dir, out, nil)
+		return err
+	}
+	all, err := step{Args: s.list, Env: s.Env}.run(ctx, dir, out, shown.Go)
+	if err != nil {
+		return err
+	}
+	s.Args = slices.Insert(slices.Clone(s.Args), 2, "-v")
+	total := bytes.Count(all, []byte("\n"))
+	_, err = s.run(ctx, dir, out, func(rest io.Writer) io.WriteCloser { return shown.Build(total, rest) })
+	return err
+}
+
+// run runs a step in dir, to fill the folder out, and returns what it printed. What it says besides goes through filter,
+// if there is one, and the end of the rest into an error.
+func (s step) run(ctx context.Context, dir, out string, filter func(io.Writer) io.WriteCloser) (printed []byte, err error) {
 	args := make([]string, len(s.Args))
 	for i, arg := range s.Args {
 		args[i] = strings.ReplaceAll(arg, outWord, out)
@@ -81,6 +101,11 @@ func (s step) run(ctx context.Context, dir, out string) (printed []byte, err err
 	command.Env = append(neutralEnviron(), s.Env...)
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
+	if filter != nil {
+		said := filter(&stderr)
+		defer said.Close()
+		command.Stderr = said
+	}
 	// The compilers it starts have to end with it.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }

@@ -2,7 +2,7 @@
 // inner server and agent, without the self-extracting wrapper around them. Its
 // network starts a little differently, see network.go.
 //
-// Started under the name containerd, kubectl, crictl or ctr it is that program.
+// Started under the name containerd, kubectl or ctr it is that program.
 package main
 
 import (
@@ -23,14 +23,12 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 	etcdversion "go.etcd.io/etcd/api/v3/version"
-	crictl "sigs.k8s.io/cri-tools/cmd/crictl"
 )
 
 func main() {
 	for name, run := range map[string]func(){
 		"containerd": containerd.Main,
 		"kubectl":    kubectl.Main,
-		"crictl":     crictl.Main,
 		"ctr":        ctr.Main,
 	} {
 		reexec.Register(name, run)

@@ -1,0 +1,247 @@
+// Command build builds gpulab and everything that it brings along:
+//
+//	go run ./packaging/build [-version V] [-small] [-out FILE] [runtime] [images] [clients] [program]
+//
+// Without names it builds all four, side by side where they do not need each other. What was built before and has not
+// changed is taken from the user's cache folder.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gpulab/gpulab/packaging/progress"
+)
+
+// archive is where the program embeds the runtime bundle from.
+const archive = "assets/bundle/runtime.tar.zst"
+
+type options struct {
+	version string
+	out     string
+	small   bool
+	parts   []string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var o options
+	flag.StringVar(&o.version, "version", "", "version of this build")
+	flag.StringVar(&o.out, "out", "bin/gpulab", "write the program to `file`")
+	flag.BoolVar(&o.small, "small", false, "pack the runtime bundle as small as possible, which takes minutes: for a release")
+	flag.Parse()
+	o.parts = flag.Args()
+	// Compilers end soon. Four times the memory for their garbage takes a fifth off their time.
+	if os.Getenv("GOGC") == "" {
+		_ = os.Setenv("GOGC", "400")
+	}
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "build:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	all := []string{"runtime", "images", "clients", "program"}
+	for _, name := range o.parts {
+		if !slices.Contains(all, name) {
+			return fmt.Errorf("there is no part %q; the parts are %s", name, strings.Join(all, ", "))
+		}
+	}
+	if len(o.parts) == 0 {
+		o.parts = all
+	}
+	tools, err := os.MkdirTemp("", "gpulab-build-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tools)
+	b := &build{options: o, told: progress.New(os.Stdout), tools: tools}
+	defer b.told.Close()
+	return b.run(ctx)
+}
+
+// build is one run.
+type build struct {
+	options
+	told  *progress.Reporter
+	tools string // folder of the programs that build the parts
+}
+
+func (b *build) run(ctx context.Context) error {
+	if cache, err := os.UserCacheDir(); err == nil && b.wanted("runtime") {
+		if _, err := os.Stat(filepath.Join(cache, "gpulab", "parts")); os.IsNotExist(err) {
+			b.told.Line("Everything is built from source: k3s, the images, gpulab. On two processors this takes about 20 minutes.")
+			b.told.Line("Later builds take what has not changed from %s.", filepath.Join(cache, "gpulab"))
+		}
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	fork := func(what func(context.Context) error) {
+		all.Go(func() {
+			if err := what(ctx); err != nil {
+				stop(err)
+			}
+		})
+	}
+	fork(func(ctx context.Context) error {
+		err := errors.Join(b.runtime(ctx), ctx.Err())
+		if err != nil {
+			return err
+		}
+		// After k3s, which takes all processors as well.
+		return b.helper(ctx, "clients", "clients", "-version", b.version)
+	})
+	fork(func(ctx context.Context) error { return b.helper(ctx, "images", "images/build", "-out", "bin/images") })
+	if b.wanted("program") {
+		fork(b.download)
+	}
+	all.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return b.program(ctx)
+}
+
+func (b *build) wanted(part string) bool { return slices.Contains(b.parts, part) }
+
+func (b *build) runtime(ctx context.Context) error {
+	flags := []string{"-out", archive}
+	if b.small {
+		flags = []string{"-small", "-out", b.bundle()}
+	}
+	return b.helper(ctx, "runtime", "runtime/build", flags...)
+}
+
+// bundle is the archive that the program embeds.
+func (b *build) bundle() string {
+	if b.small {
+		return filepath.Join(filepath.Dir(b.out), filepath.Base(archive))
+	}
+	return archive
+}
+
+// helper builds the program that builds a part, and runs it.
+func (b *build) helper(ctx context.Context, part, folder string, args ...string) error {
+	if !b.wanted(part) {
+		return nil
+	}
+	program := filepath.Join(b.tools, part)
+	said := b.told.Go(nil)
+	err := b.command(ctx, nil, said, "go", "build", "-o", program, "./packaging/"+folder).Run()
+	_ = said.Close()
+	if err != nil {
+		return failed(ctx, part, err)
+	}
+	cmd := b.command(ctx, nil, nil, program, args...)
+	ended := b.told.Show(cmd)
+	err = cmd.Run()
+	ended()
+	return failed(ctx, part, err)
+}
+
+// failed names a part that could not be built; its program has said why.
+func failed(ctx context.Context, part string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted; what was built so far is kept")
+	case err != nil:
+		return fmt.Errorf("%s: %w", part, err)
+	}
+	return nil
+}
+
+// command is a program that ends, with all that it started, when ctx does.
+func (b *build) command(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
+
+// download fetches the program's modules while the processors are busy with other parts. Where that fails, building the
+// program says why.
+func (b *build) download(ctx context.Context) error {
+	said := b.told.Go(io.Discard)
+	defer said.Close()
+	_ = b.command(ctx, nil, said, "go", "list", "-deps", "-f", ".", "./cmd/gpulab").Run()
+	return nil
+}
+
+// program builds gpulab itself.
+func (b *build) program(ctx context.Context) error {
+	if !b.wanted("program") {
+		return nil
+	}
+	flags := "-s -w"
+	if b.version != "" {
+		flags += " -X github.com/gpulab/gpulab/internal/version.Version=" + b.version
+	}
+	args := []string{"build", "-v", "-tags", "bundle", "-trimpath", "-ldflags", flags, "-o", b.out}
+	if b.small {
+		overlay, err := b.overlay()
+		if err != nil {
+			return err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	shown := b.told.Begin("gpulab")
+	defer shown.Failed()
+	var packages bytes.Buffer
+	said := b.told.Go(nil)
+	list := b.command(ctx, &packages, said, "go", "list", "-deps", "-f", ".", "./cmd/gpulab")
+	list.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if err := list.Run(); err != nil {
+		return failed(ctx, "gpulab", err)
+	}
+	compiling := shown.Build(bytes.Count(packages.Bytes(), []byte("\n")), os.Stderr)
+	cmd := b.command(ctx, nil, compiling, "go", append(args, "./cmd/gpulab")...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	err := cmd.Run()
+	_ = compiling.Close()
+	if err != nil {
+		return failed(ctx, "gpulab", err)
+	}
+	info, err := os.Stat(b.out)
+	if err != nil {
+		return err
+	}
+	shown.Done("%.0f MB, %s", float64(info.Size())/1e6, b.out)
+	return nil
+}
+
+// overlay makes Go embed the bundle of a release, and leaves the checkout's as it is.
+func (b *build) overlay() (string, error) {
+	from, err := filepath.Abs(archive)
+	if err != nil {
+		return "", err
+	}
+	to, err := filepath.Abs(b.bundle())
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(map[string]map[string]string{"Replace": {from: to}})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(b.tools, "overlay.json")
+	return file, os.WriteFile(file, text, 0o644)
+}
