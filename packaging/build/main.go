@@ -43,7 +43,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.version, "version", "", "version of this build")
 	flag.StringVar(&o.out, "out", "bin/gpulab", "write the program to `file`")
-	flag.BoolVar(&o.small, "small", false, "pack the runtime bundle as small as possible, which takes minutes: for a release")
+	flag.BoolVar(&o.small, "small", false, "pack the runtime bundle as small as possible, for a release; takes minutes")
 	flag.Parse()
 	o.parts = flag.Args()
 	// Compilers end soon. Four times the memory for their garbage takes a fifth off their time.
@@ -86,7 +86,7 @@ type build struct {
 func (b *build) run(ctx context.Context) error {
 	if cache, err := os.UserCacheDir(); err == nil && b.wanted("runtime") {
 		if _, err := os.Stat(filepath.Join(cache, "gpulab", "parts")); os.IsNotExist(err) {
-			b.told.Line("Everything is built from source: k3s, the images, gpulab. On two processors this takes about 25 minutes.")
+			b.told.Line("Everything is built from source, which takes about 25 minutes on two processors.")
 			b.told.Line("Later builds take what has not changed from %s.", filepath.Join(cache, "gpulab"))
 		}
 	}
@@ -101,8 +101,7 @@ func (b *build) run(ctx context.Context) error {
 		})
 	}
 	fork(func(ctx context.Context) error {
-		err := errors.Join(b.runtime(ctx), ctx.Err())
-		if err != nil {
+		if err := b.runtime(ctx); err != nil {
 			return err
 		}
 		// After k3s, which takes all processors as well.

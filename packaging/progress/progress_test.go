@@ -107,7 +107,9 @@ func TestProgramThatReports(t *testing.T) {
 		t.Errorf("%d parts are at work and %d modules downloaded", len(r.running), r.downloads)
 	}
 	r.Close()
-	for _, want := range []string{"  k3s          built in 0 s, 88 MB\n", "  a line\n", "  an error without an end of line\n", "  from the cache: oci\n"} {
+	for _, want := range []string{
+		"  k3s          built in 0 s, 88 MB\n", "  a line\n", "  an error without an end of line\n", "  from the cache: oci\n",
+	} {
 		if !strings.Contains(shown(), want) {
 			t.Errorf("the screen shows\n%swhich has no line %q", shown(), want)
 		}

@@ -51,7 +51,8 @@ func release(t *testing.T) string {
 	t.Helper()
 	return lab.Kept(t, "release", lab.Contents(t, repository+"/bin/gpulab"), func(folder string) {
 		var about struct{ Version string }
-		if err := json.Unmarshal([]byte(must(t, exec.Command(repository+"/bin/gpulab", "version", "--json"))), &about); err != nil {
+		printed := must(t, exec.Command(repository+"/bin/gpulab", "version", "--json"))
+		if err := json.Unmarshal([]byte(printed), &about); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command("go", "run", "./packaging/build", "-small", "-version", about.Version,
@@ -72,7 +73,9 @@ func quick(t *testing.T) string {
 // newer returns the folder of packages of another version, of the program that makes writes.
 func newer(t *testing.T, version, kind string, program func() string) string {
 	t.Helper()
-	return lab.Kept(t, "packages-"+kind, version+madeFrom(t), func(folder string) { build(t, folder, version, program(), fast) })
+	return lab.Kept(t, "packages-"+kind, version+madeFrom(t), func(folder string) {
+		build(t, folder, version, program(), fast)
+	})
 }
 
 // madeFrom is a text that changes with what packages are made of.

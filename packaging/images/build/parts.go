@@ -22,7 +22,7 @@ type part struct {
 	of     program // for goProgram
 }
 
-// program is a Go program that needs nothing beside it.
+// program is a statically linked Go program.
 type program struct {
 	main   string // its package
 	module string // the module it comes from, unless that is the folder's own

@@ -134,7 +134,8 @@ func TestImagesNamed(t *testing.T) {
 // version is the same.
 func TestKueueSharesModulesWithGpulab(t *testing.T) {
 	modules := func(folder, main string) map[string]string {
-		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Version}}{{end}}", main)
+		const format = "{{with .Module}}{{.Path}} {{.Version}}{{end}}"
+		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", format, main)
 		list.Dir = folder
 		list.Env = append(os.Environ(), "CGO_ENABLED=0")
 		lines, err := list.Output()
@@ -155,7 +156,8 @@ func TestKueueSharesModulesWithGpulab(t *testing.T) {
 	}
 	for module, version := range kueue {
 		if other, both := gpulab[module]; both && other != version {
-			t.Errorf("%s: gpulab uses %s, Kueue %s; run `go get` and `go mod tidy` in the folder with the older one", module, other, version)
+			t.Errorf("%s: gpulab uses %s, Kueue %s; run `go get` and `go mod tidy` in the folder with the older one",
+				module, other, version)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // patch changes a module that a program is built from. In its File, the text
 // From becomes the text To: a build fails where From does not stand exactly
 // once, so that a new version of the module cannot silently come without the
-// change. Or its Folder becomes another one, which lies in the part's folder.
+// change. Or its Folder is replaced by the folder By of the part.
 type patch struct {
 	Module         string
 	File, From, To string `json:",omitempty"`

@@ -40,7 +40,8 @@ func TestK3sWithoutWhatIsNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, module := range []string{
-		"github.com/libp2p/", "github.com/nats-io/", "github.com/go-sql-driver/mysql", "github.com/jackc/pgx/", "github.com/Mirantis/cri-dockerd/",
+		"github.com/libp2p/", "github.com/nats-io/", "github.com/go-sql-driver/mysql", "github.com/jackc/pgx/",
+		"github.com/Mirantis/cri-dockerd/",
 	} {
 		if strings.Contains(list, module) {
 			t.Errorf("k3s has packages of %s", module)

@@ -89,7 +89,7 @@ func (s step) show(ctx context.Context, dir, out string, shown progress.Part) er
 	return err
 }
 
-// run runs a step in dir, to fill the folder out, and returns what it printed. What it says besides goes through filter,
+// run runs a step in dir, to fill the folder out, and returns what it printed. Its standard error goes through filter,
 // if there is one, and the end of the rest into an error.
 func (s step) run(ctx context.Context, dir, out string, filter func(io.Writer) io.WriteCloser) (printed []byte, err error) {
 	args := make([]string, len(s.Args))
