@@ -143,16 +143,16 @@ func TestJobRunnerTerminated(t *testing.T) {
 	}
 }
 
-// A program that ends with 0 because it was asked to is not done; one that ended by
-// itself before is, though SIGTERM comes while what it left running still speaks.
+// A job whose program exits with 0 on SIGTERM is not done. A job whose program exited before SIGTERM is done,
+// even while a process that it left behind still writes.
 func TestJobRunnerSaved(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
 		code   int
 	}{
-		"saved":           {"trap 'echo saved; exit 0' TERM\necho begun\nsleep 100 & wait\n", exitSaved},
-		"ended by itself": {"(trap '' TERM; until [ -e ~/go ]; do echo on; sleep 0.05; done) &\necho $$ >~/pid\necho begun\n", 0},
-		"not saved":       {"echo begun\nexec sleep 100\n", 143},
+		"saved":         {"trap 'echo saved; exit 0' TERM\necho begun\nsleep 100 & wait\n", exitSaved},
+		"exited before": {"echo begun\n(trap '' TERM; until [ -e ~/go ]; do echo on; sleep 0.05; done) &\necho $$ >~/pid\n", 0},
+		"not saved":     {"echo begun\nexec sleep 100\n", 143},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home := t.TempDir()
