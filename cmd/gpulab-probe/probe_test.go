@@ -346,7 +346,7 @@ func TestEnds(t *testing.T) {
 		}
 		select {
 		case <-p.ended:
-		case <-time.After(3 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("it does not end %s", name)
 		}
 		if code := p.cmd.ProcessState.ExitCode(); code != 0 {

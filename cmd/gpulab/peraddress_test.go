@@ -41,7 +41,7 @@ func TestConnectionsPerAddress(t *testing.T) {
 		select {
 		case conn := <-accepted:
 			return conn
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("a connection is not accepted")
 			return nil
 		}

@@ -21,7 +21,7 @@ func next(t *testing.T, c <-chan gpu.Snapshot) gpu.Snapshot {
 			t.Fatal("the channel is closed")
 		}
 		return s
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing came")
 	}
 	return gpu.Snapshot{}

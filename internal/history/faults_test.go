@@ -341,7 +341,7 @@ func TestRun(t *testing.T) {
 		}
 		return list[0].Held
 	}
-	for end := time.Now().Add(10 * time.Second); held() == 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); held() == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("nothing is written")
 		}

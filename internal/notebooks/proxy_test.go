@@ -579,11 +579,10 @@ func TestWebSocketAndItsEnd(t *testing.T) {
 }
 
 func eventually(cond func() bool) bool {
-	for range 500 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if cond() {
 			return true
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	return false
 }
@@ -629,7 +628,7 @@ func TestSignOutCutsStreams(t *testing.T) {
 	}
 	select {
 	case <-gone:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the notebook was not told")
 	}
 }

@@ -126,7 +126,7 @@ func newWorld(t testing.TB, limits Limits) *world {
 			if err != nil {
 				t.Errorf("serve: %v", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the server does not end")
 		}
 		if said := w.log.String(); said != "" {
@@ -233,7 +233,7 @@ func read(c *sftp.Client, path string) (string, error) {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !condition(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it is not so: %s", what)
 		}

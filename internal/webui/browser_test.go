@@ -479,7 +479,7 @@ func checkPage(ctx context.Context, t *testing.T, name string, width int64) {
 // eventually waits until an expression is true in the page.
 func eventually(ctx context.Context, t *testing.T, what, expression string) {
 	t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		// While a page is being left, there is nothing to evaluate in.
 		done, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
@@ -487,7 +487,7 @@ func eventually(ctx context.Context, t *testing.T, what, expression string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: still not so after 15 seconds (%v)", what, err)
+			t.Fatalf("%s: still not so after a minute (%v)", what, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -556,7 +556,7 @@ func TestPagesLive(t *testing.T) {
 	}
 	streams := func(t *testing.T, want int) {
 		t.Helper()
-		for deadline := time.Now().Add(15 * time.Second); l.pages.OpenStreams() != want; time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); l.pages.OpenStreams() != want; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d streams are open, want %d", l.pages.OpenStreams(), want)
 			}

@@ -281,7 +281,7 @@ func (c *chainLab) attackFrom(t *testing.T, what string, page visitorsBrowser) {
 	for i, address := range []string{work + "oauth_callback?popup", c.server.URL + "/account?popup"} {
 		name := fmt.Sprintf("window.w%d", i)
 		page.eval("(" + name + " = open(" + strconv.Quote(address) + `), "")`)
-		for deadline := time.Now().Add(10 * time.Second); page.eval(name+".closed") != "true"; time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); page.eval(name+".closed") != "true"; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Errorf("%s: the page holds on to the window of %s", what, address)
 				break

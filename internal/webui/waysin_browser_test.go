@@ -131,7 +131,7 @@ func TestClassInTheBrowser(t *testing.T) {
 	}
 	click(`a[download]`)
 	var saved []byte
-	for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		var err error
 		if saved, err = os.ReadFile(filepath.Join(folder, "gpulab-links.csv")); err == nil {
 			break

@@ -121,7 +121,7 @@ func newCache(t *testing.T, u *upstream, dir string, most int64, hosts ...string
 // settled waits until nothing is being written.
 func settled(t *testing.T, dir string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		coming, err := filepath.Glob(filepath.Join(dir, "*"+partial))
 		if err != nil {
 			t.Fatal(err)
@@ -224,7 +224,7 @@ func TestManyAtOnce(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(10 * time.Second); first.Load() < 20 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); first.Load() < 20 && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if n := first.Load(); n != 20 {
@@ -696,7 +696,7 @@ func TestBoundsEach(t *testing.T) {
 			_, _ = io.Copy(io.Discard, response.Body)
 		})
 	}
-	for end := time.Now().Add(10 * time.Second); statuses[200].Load()+statuses[429].Load() < many && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); statuses[200].Load()+statuses[429].Load() < many && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	close(u.slow)
@@ -735,7 +735,7 @@ func TestCrowd(t *testing.T) {
 		open = append(open, c)
 	}
 	open[0].Close()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		c, err := net.Dial("tcp", server.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
