@@ -30,6 +30,7 @@ var withPeople = lab.Template{
 		a := &appliance{Lab: hosts[0], ctx: t.Context(), lifeOf: t}
 		t.Cleanup(func() { a.keepLogs(t) })
 		a.populate(t)
+		a.kept = true // a test that fails later keeps logs of its own
 	},
 }
 
