@@ -128,6 +128,12 @@ func byHand(t *testing.T, chapters ...chapter) []chapter {
 // beside starts a second machine on the lab's network. It ends with t.
 func (a *appliance) beside(t *testing.T, name, address string) *lab.Lab {
 	machine := lab.NewBeside(t, a.Lab, name, address)
+	a.keepLogsBeside(t, machine, name)
+	return machine
+}
+
+// keepLogsBeside copies what gpulab said on a second machine when t has failed.
+func (a *appliance) keepLogsBeside(t *testing.T, machine *lab.Lab, name string) {
 	t.Cleanup(func() {
 		keepLogs(t, machine, a.lifeOf.Name()+"/"+name, map[string]string{
 			"gpulab.log": "cat /var/lib/gpulab/log/*",
@@ -137,7 +143,6 @@ func (a *appliance) beside(t *testing.T, name, address string) *lab.Lab {
 			"ps.txt":     "ps axo pid,ppid,etime,rss,args",
 		})
 	})
-	return machine
 }
 
 // keepLogs copies what gpulab and Kubernetes said when a test has failed, as it

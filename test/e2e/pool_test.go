@@ -25,7 +25,7 @@ import (
 )
 
 // TestPool is a lab of two machines: the second joins by the printed line, works
-// with the first, dies and comes back, and is removed with nothing left on it.
+// with the first, and is removed with nothing left on it.
 //
 //test:about internal/nodes internal/nodeapi internal/fleet
 func TestPool(t *testing.T) {
@@ -41,20 +41,69 @@ func TestPool(t *testing.T) {
 		{"doctor of a machine", p.doctor, false},
 		{"GPUs of both", p.gpusOfBoth, true},
 		{"a notebook on each", p.notebooks, true},
-		{"environments on both", p.environments, false},
+		{"removed", p.removed, false},
+	})
+}
+
+// TestPoolPlacing is a pool whose admins say what runs where: machines take no new
+// work, are for some people or for some notebooks only, and are emptied.
+//
+//test:about internal/nodes internal/queue internal/notebooks
+func TestPoolPlacing(t *testing.T) {
+	t.Parallel()
+	a, p := readyPool(t)
+	a.live(t, []chapter{
+		{"a notebook on each", p.notebooks, true},
 		{"the page of the machines", p.machinesPage, false},
 		{"no new work", p.noNewWork, false},
 		{"what machines are called", p.renamed, false},
 		{"a machine without GPUs", p.withoutGPUs, false},
+		{"emptied", p.emptied, true},
+	})
+}
+
+// TestPoolEnvironments is a pool whose machines share environments.
+//
+//test:about internal/environments
+func TestPoolEnvironments(t *testing.T) {
+	t.Parallel()
+	a, p := readyPool(t)
+	a.live(t, []chapter{
+		{"a notebook on each", p.notebooks, true},
+		{"environments on both", p.environments, false},
+	})
+}
+
+// TestPoolTrust is a pool that believes a machine only what that machine may say,
+// and works with one of the next release.
+//
+//test:about internal/nodes internal/nodeapi internal/version
+func TestPoolTrust(t *testing.T) {
+	t.Parallel()
+	a, p := readyPool(t)
+	a.live(t, []chapter{
+		{"a notebook on each", p.notebooks, true},
 		{"a stolen certificate", p.stolen, false},
 		{"a machine gone bad", p.goneBad, false},
 		{"another version", p.anotherVersion, false},
 		{"memory", p.memory, false},
+	})
+}
+
+// TestPoolFaults is a pool whose second machine is hard to reach, dies, moves and
+// comes back. Its notebook lives through that, and after it the machine is removed
+// with nothing left on it.
+//
+//test:about internal/nodeapi internal/fleet internal/embedk8s
+func TestPoolFaults(t *testing.T) {
+	t.Parallel()
+	a, p := readyPool(t)
+	a.live(t, []chapter{
+		{"a notebook on each", p.notebooks, true},
 		{"bad network", p.badNetwork, false},
 		{"agent killed", p.agentKilled, false},
 		{"the machine moves", p.machineMoves, false},
 		{"machine lost", p.lost, true},
-		{"emptied", p.emptied, true},
 		{"removed", p.removed, false},
 	})
 }
@@ -105,7 +154,6 @@ type pool struct {
 	// The first notebook on the head, the second on the node.
 	kernels map[string]*kernel
 	pods    map[string]poolPod
-	taken   *http.Client
 	token   string // of the admin's, see api
 }
 
@@ -115,6 +163,7 @@ const (
 	nodeName    = "gpu-two"
 	nodeAddress = "10.99.0.2"
 	nodesDoor   = lab.Address + ":8444"
+	sharedPath  = "/srv/lab" // where both machines have the lab's storage
 )
 
 const poolConfig = `
@@ -122,7 +171,7 @@ lab: Pool lab
 gpus: simulated
 simulatedGPUs: 1
 storage:
-  shared: /srv/lab
+  shared: ` + sharedPath + `
 profiles:
   - slug: cpu
     title: CPU notebook
@@ -141,22 +190,11 @@ environments:
   index: ` + indexURL + `
 `
 
-// mountShared stands in for a network file system: both machines have the same
-// folder at the same path.
-func (p *pool) mountShared(a *appliance, on *lab.Lab) {
-	on.MustRun(a.ctx, "mkdir", "-p", "/srv/lab")
-	on.MustRun(a.ctx, "mount", "--bind", p.shared, "/srv/lab")
-}
+// mountShared gives a machine the storage that all have at the same path.
+func (p *pool) mountShared(a *appliance, on *lab.Lab) { on.MountShared(a.ctx, p.shared, sharedPath) }
 
 func (p *pool) setUp(t *testing.T, a *appliance) {
-	var err error
-	if p.shared, err = os.MkdirTemp(filepath.Dir(a.Binary()), "shared-"); err != nil {
-		t.Fatal(err)
-	}
-	a.lifeOf.Cleanup(func() { _ = os.RemoveAll(p.shared) })
-	if err := os.Chmod(p.shared, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	p.shared = lab.SharedFolder(a.lifeOf)
 	a.WriteFile("/etc/gpulab/config.yaml", poolConfig)
 	result := a.Gpulab(a.ctx, initArgs...)
 	if result.Code == 0 || !strings.Contains(result.Stderr, "the lab's storage is not at /srv/lab on this machine") {
@@ -563,9 +601,7 @@ func (p *pool) gpusOfBoth(t *testing.T, a *appliance) {
 		}
 	}
 	b.Pictures("pool-gpus")
-	a.eventually(t, "Kubernetes offers a GPU on both machines", func() bool {
-		return a.MustGpulab(a.ctx, "kubectl", "get", "nodes", "-o", `jsonpath={.items[*].status.allocatable.nvidia\.com/gpu}`) == "1 1"
-	})
+	p.waitGPUs(t, a)
 	a.eventually(t, "the node's labels say what GPU it has", func() bool {
 		return a.MustGpulab(a.ctx, "kubectl", "get", "node", nodeName, "-o", `jsonpath={.metadata.labels.nvidia\.com/gpu\.product}`) == "Simulated-GPU-24GB"
 	})
@@ -1059,9 +1095,9 @@ func (p *pool) thief(t *testing.T, dial func(ctx context.Context, network, addre
 // while the node is heard, and from there for that node, and for no other;
 // nobody speaks without one.
 func (p *pool) stolen(t *testing.T, a *appliance) {
-	p.taken = p.thief(t, a.Dial)
+	taken := p.thief(t, a.Dial)
 	for _, path := range []string{"/v1/stream", "/v1/token", "/v1/leave"} {
-		resp, err := p.taken.Post("https://"+nodesDoor+path, "application/json", strings.NewReader("{}"))
+		resp, err := taken.Post("https://"+nodesDoor+path, "application/json", strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1324,16 +1360,15 @@ func (p *pool) removed(t *testing.T, a *appliance) {
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", nodeName), 1, adminHandle+"/", "--yes")
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", "nobody"), 1, `no machine named "nobody"`)
 	checkFailure(t, a.Gpulab(a.ctx, "nodes", "remove", p.head), 1, "is the head")
+	taken := p.thief(t, a.Dial)
 	t.Log(a.MustGpulab(a.ctx, "nodes", "remove", nodeName, "--yes"))
-	if p.taken != nil {
-		resp, err := p.taken.Post("https://"+nodesDoor+"/v1/token", "application/json", strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusForbidden {
-			t.Errorf("a removed machine's certificate gets %s", resp.Status)
-		}
+	resp, err := taken.Post("https://"+nodesDoor+"/v1/token", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a removed machine's certificate gets %s", resp.Status)
 	}
 	a.within(t, 90*time.Second, "gpulab is off the machine", func() bool {
 		return p.node.Run(a.ctx, "test", "-e", "/etc/gpulab/node.json").Code != 0 && len(p.node.Processes(a.ctx, "gpulab")) == 0

@@ -24,25 +24,32 @@ var people = []person{{adminHandle, "Ada Lovelace", adminPassword}, {guestHandle
 var withPeople = lab.Template{
 	Name:   "people",
 	Recipe: []any{1, people, initArgs},
-	Make: func(tb testing.TB, l *lab.Lab) {
+	Make: func(tb testing.TB, hosts []*lab.Lab) {
 		defer lab.Begin(tb)()
 		t := tb.(*testing.T)
-		a := &appliance{Lab: l, ctx: t.Context(), lifeOf: t}
+		a := &appliance{Lab: hosts[0], ctx: t.Context(), lifeOf: t}
 		t.Cleanup(func() { a.keepLogs(t) })
-		a.link = findLink(t, a.MustGpulab(a.ctx, initArgs...))
-		a.ca = []byte(a.MustGpulab(a.ctx, "ca"))
-		for _, p := range people {
-			link := a.link
-			if p.Handle != adminHandle {
-				printed := a.MustGpulab(a.ctx, "user", "add", p.Handle, "--name", p.Name)
-				link = strings.TrimSpace(printed[strings.Index(printed, "https://"):])
-			}
-			a.redeem(t, link, p)
-		}
-		for _, kind := range []string{"notebooks", "cpus", "memory"} {
-			a.MustGpulab(a.ctx, "quota", "unset", "everybody", kind)
-		}
+		a.populate(t)
+		a.kept = true // a test that fails later keeps logs of its own
 	},
+}
+
+// populate makes the host a lab, and has the people choose their passwords.
+func (a *appliance) populate(t *testing.T) {
+	t.Helper()
+	a.link = findLink(t, a.MustGpulab(a.ctx, initArgs...))
+	a.ca = []byte(a.MustGpulab(a.ctx, "ca"))
+	for _, p := range people {
+		link := a.link
+		if p.Handle != adminHandle {
+			printed := a.MustGpulab(a.ctx, "user", "add", p.Handle, "--name", p.Name)
+			link = strings.TrimSpace(printed[strings.Index(printed, "https://"):])
+		}
+		a.redeem(t, link, p)
+	}
+	for _, kind := range []string{"notebooks", "cpus", "memory"} {
+		a.MustGpulab(a.ctx, "quota", "unset", "everybody", kind)
+	}
 }
 
 // redeem opens a one-time link and chooses a password, as its person does in a browser.
@@ -67,7 +74,7 @@ func (a *appliance) redeem(t *testing.T, link string, p person) {
 func ready(t *testing.T, config string) *appliance {
 	t.Helper()
 	began := time.Now()
-	a := newAppliance(t, withPeople.Start(t))
+	a := newAppliance(t, withPeople.Start(t)[0])
 	t.Logf("host after %.1f s", time.Since(began).Seconds())
 	if config != "" {
 		a.WriteFile("/etc/gpulab/config.yaml", config)

@@ -16,7 +16,8 @@
 #
 # A further host on the wire of another one is told by the environment: ADDRESS
 # is its own, HOSTNAME_HERE its name, and WIRE a process in the other's "lan".
-# KEPT is a folder that template.go wrote: the host then begins with the files in it.
+# KEPT is a folder that template.go wrote: the host then begins with the files in it,
+# its machine-id among them.
 set -euo pipefail
 
 controllers() {
@@ -105,9 +106,11 @@ head() {
   # A machine of its own, rather than a copy of this one's disk.
   if [ -n "${WIRE:-}" ]; then
     hostname "$HOSTNAME_HERE"
-    echo "$HOSTNAME_HERE" >"$root/etc/hostname"
-    rm -f "$root"/etc/machine-id "$root"/var/lib/dbus/machine-id
-    tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+    if [ -z "${KEPT:-}" ]; then
+      echo "$HOSTNAME_HERE" >"$root/etc/hostname"
+      rm -f "$root"/etc/machine-id "$root"/var/lib/dbus/machine-id
+      tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+    fi
   fi
   # Whatever packages this machine has do not join in when certificates change;
   # Java's would write other bytes each time.

@@ -49,6 +49,7 @@ type Lab struct {
 	stderr  *bytes.Buffer
 	head    int // process 1 of the host, as seen from here
 	visitor int // a process in the visitor's network
+	shared  string
 	ended   bool
 }
 
@@ -59,7 +60,15 @@ var count atomic.Int32
 // another machine-id.
 func NewBeside(t testing.TB, other *Lab, name, address string) *Lab {
 	t.Helper()
-	return newLab(t, "WIRE="+strconv.Itoa(other.visitor), "HOSTNAME_HERE="+name, "ADDRESS="+address)
+	return newLab(t, other.beside(Host{name, address})...)
+}
+
+// Host is a host beside another one.
+type Host struct{ Name, Address string }
+
+// beside tells host.sh of a further host on this one's wire.
+func (l *Lab) beside(h Host) []string {
+	return []string{"WIRE=" + strconv.Itoa(l.visitor), "HOSTNAME_HERE=" + h.Name, "ADDRESS=" + h.Address}
 }
 
 // New makes a host with an empty /var/lib/gpulab, and gpulab in the folder
@@ -167,6 +176,30 @@ func (l *Lab) Repository() string { return l.repo }
 func (l *Lab) Path(p string) string {
 	return filepath.Join("/proc", strconv.Itoa(l.head), "root", p)
 }
+
+// SharedFolder makes a folder that this machine and every host see at the same path. It goes with the test.
+func SharedFolder(t testing.TB) string {
+	t.Helper()
+	folder, err := os.MkdirTemp(programs(t), "shared-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// MountShared mounts a SharedFolder at a path of the host, in place of a network file system.
+func (l *Lab) MountShared(ctx context.Context, folder, path string) {
+	l.t.Helper()
+	l.MustRun(ctx, "mkdir", "-p", path)
+	l.MustRun(ctx, "mount", "--bind", folder, path)
+}
+
+// Shared is the SharedFolder of a template's hosts, "" where it has none.
+func (l *Lab) Shared() string { return l.shared }
 
 // WriteFile writes a file of the host, and the folders above it.
 func (l *Lab) WriteFile(path, content string) {
