@@ -118,19 +118,33 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// A command line with a mistake gets one line that names the mistake or the next step, before anything is done.
 func TestWrongUse(t *testing.T) {
-	for _, args := range [][]string{
-		{"frobnicate"}, {"statu"}, {"--bogus"}, {"status", "--bogus"}, {"status", "surplus"}, {"user", "frobnicate"},
-		{"user", "add"}, {"user", "add", "a", "b"}, {"logs", "a", "b"}, {"init", "--simulated-gpus", "many"}, {"man"},
-		{"ca", "--trust", "--untrust"},
+	for line, says := range map[string]string{
+		"--bogus":                             "--help",
+		"frobnicate":                          `unknown command "frobnicate"`,
+		"statu":                               `did you mean "status"?`,
+		"status --bogus":                      "gpulab status --help",
+		"status surplus":                      "gpulab status --help",
+		"user frobnicate":                     "frobnicate",
+		"user add":                            "gpulab user add --help",
+		"user add a b":                        "gpulab user add --help",
+		"logs a b":                            "gpulab logs --help",
+		"init surplus":                        "gpulab init --help",
+		"init --gpus imaginary":               "real, simulated or none",
+		"init --simulated-gpus many":          "gpulab init --help",
+		"init --driver please":                "install, show or skip",
+		"init --proxy proxy.example.org":      "write it like http://proxy.example.org:3128",
+		"init --config /nowhere/gpulab/x.yml": "/nowhere/gpulab/x.yml",
+		"driver instal":                       `did you mean "install"`,
+		"ca --trust --untrust":                "gpulab ca --help",
+		"man":                                 "gpulab man --help",
 	} {
-		code, out, stderr := gpulab(t, args...)
-		if code != exitUsage || out != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "gpulab: ") {
-			t.Errorf("%v: exit code %d\n%s%s", args, code, out, stderr)
+		code, out, stderr := gpulab(t, strings.Fields(line)...)
+		if code != exitUsage || out != "" || !strings.HasPrefix(stderr, "gpulab: ") || strings.Count(stderr, "\n") != 1 ||
+			!strings.Contains(stderr, says) {
+			t.Errorf("gpulab %s: exit code %d\n%s%s", line, code, out, stderr)
 		}
-	}
-	if _, _, stderr := gpulab(t, "statu"); !strings.Contains(stderr, `did you mean "status"?`) {
-		t.Errorf("a near miss: %s", stderr)
 	}
 	if code, out, _ := gpulab(t); code != exitOK || !strings.Contains(out, "Usage:") {
 		t.Errorf("without a command: exit code %d", code)
