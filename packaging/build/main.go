@@ -88,12 +88,12 @@ func (b *build) run(ctx context.Context) error {
 			b.told.Line("Later builds take what has not changed from %s.", filepath.Join(cache, "gpulab"))
 		}
 	}
-	ctx, stop := context.WithCancelCause(ctx)
+	parts, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup
 	fork := func(what func(context.Context) error) {
 		all.Go(func() {
-			if err := what(ctx); err != nil {
+			if err := what(parts); err != nil {
 				stop(err)
 			}
 		})
@@ -114,7 +114,10 @@ func (b *build) run(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	if err := context.Cause(parts); err != nil {
 		return err
 	}
 	return b.program(ctx)
@@ -159,11 +162,13 @@ func (b *build) helper(ctx context.Context, part, folder string, args ...string)
 	return failed(ctx, part, err)
 }
 
+var errInterrupted = errors.New("interrupted; what was built so far is kept")
+
 // failed names a part that could not be built; its program has said why.
 func failed(ctx context.Context, part string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("interrupted; what was built so far is kept")
+		return errInterrupted
 	case err != nil:
 		return fmt.Errorf("%s: %w", part, err)
 	}

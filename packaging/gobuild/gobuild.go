@@ -41,7 +41,7 @@ func (b Build) Run(ctx context.Context, shown progress.Part, log io.Writer) erro
 	}
 	said := shown.Build(b.For, total, log)
 	defer said.Close()
-	return b.command(ctx, log, said, b.Args()).Run()
+	return b.command(ctx, nil, said, b.Args()).Run() // it prints nothing to its standard output
 }
 
 // Download fetches the modules that the build needs, and compiles nothing. It closes said, which gets what the go
