@@ -7,7 +7,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,15 +14,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
+	"github.com/gpulab/gpulab/packaging/gobuild"
 	"github.com/gpulab/gpulab/packaging/progress"
 )
 
@@ -90,12 +88,12 @@ func (b *build) run(ctx context.Context) error {
 			b.told.Line("Later builds take what has not changed from %s.", filepath.Join(cache, "gpulab"))
 		}
 	}
-	ctx, stop := context.WithCancelCause(ctx)
+	parts, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup
 	fork := func(what func(context.Context) error) {
 		all.Go(func() {
-			if err := what(ctx); err != nil {
+			if err := what(parts); err != nil {
 				stop(err)
 			}
 		})
@@ -109,10 +107,17 @@ func (b *build) run(ctx context.Context) error {
 	})
 	fork(func(ctx context.Context) error { return b.helper(ctx, "images", "images/build", "-out", "bin/images") })
 	if b.wanted("program") {
-		fork(b.download)
+		fork(func(ctx context.Context) error {
+			// Modules come while the processors are busy with other parts. Where that fails, building the program says why.
+			_ = b.gpulab().Download(ctx, b.told.Go(io.Discard))
+			return nil
+		})
 	}
 	all.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	if err := context.Cause(parts); err != nil {
 		return err
 	}
 	return b.program(ctx)
@@ -143,80 +148,63 @@ func (b *build) helper(ctx context.Context, part, folder string, args ...string)
 	}
 	program := filepath.Join(b.tools, part)
 	said := b.told.Go(nil)
-	err := b.command(ctx, nil, said, "go", "build", "-o", program, "./packaging/"+folder).Run()
+	cmd := gobuild.Command(ctx, "go", "build", "-o", program, "./packaging/"+folder)
+	cmd.Stderr = said
+	err := cmd.Run()
 	_ = said.Close()
 	if err != nil {
 		return failed(ctx, part, err)
 	}
-	cmd := b.command(ctx, nil, nil, program, args...)
+	cmd = gobuild.Command(ctx, program, args...)
 	ended := b.told.Show(cmd)
 	err = cmd.Run()
 	ended()
 	return failed(ctx, part, err)
 }
 
+var errInterrupted = errors.New("interrupted; what was built so far is kept")
+
 // failed names a part that could not be built; its program has said why.
 func failed(ctx context.Context, part string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("interrupted; what was built so far is kept")
+		return errInterrupted
 	case err != nil:
 		return fmt.Errorf("%s: %w", part, err)
 	}
 	return nil
 }
 
-// command is a program that ends, with all that it started, when ctx does.
-func (b *build) command(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 20 * time.Second
-	return cmd
-}
-
-// download fetches the program's modules while the processors are busy with other parts. Where that fails, building the
-// program says why.
-func (b *build) download(ctx context.Context) error {
-	said := b.told.Go(io.Discard)
-	defer said.Close()
-	_ = b.command(ctx, nil, said, "go", "list", "-deps", "-f", ".", "./cmd/gpulab").Run()
-	return nil
-}
-
-// program builds gpulab itself.
-func (b *build) program(ctx context.Context) error {
-	if !b.wanted("program") {
-		return nil
-	}
+// gpulab is how the program is compiled.
+func (b *build) gpulab() gobuild.Build {
 	flags := "-s -w"
 	if b.version != "" {
 		flags += " -X github.com/gpulab/gpulab/internal/version.Version=" + b.version
 	}
-	args := []string{"build", "-v", "-tags", "bundle", "-trimpath", "-ldflags", flags, "-o", b.out}
+	return gobuild.Build{
+		Env:      append(os.Environ(), "CGO_ENABLED=0"),
+		Flags:    []string{"-tags", "bundle", "-ldflags", flags},
+		Packages: []string{"./cmd/gpulab"},
+		Out:      b.out,
+	}
+}
+
+// program builds gpulab.
+func (b *build) program(ctx context.Context) error {
+	if !b.wanted("program") {
+		return nil
+	}
+	compiling := b.gpulab()
 	if b.small {
 		overlay, err := b.overlay()
 		if err != nil {
 			return err
 		}
-		args = append(args, "-overlay", overlay)
+		compiling.Flags = append(compiling.Flags, "-overlay", overlay)
 	}
 	shown := b.told.Begin("gpulab")
 	defer shown.Failed()
-	var packages bytes.Buffer
-	said := b.told.Go(nil)
-	list := b.command(ctx, &packages, said, "go", "list", "-deps", "-f", ".", "./cmd/gpulab")
-	list.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if err := list.Run(); err != nil {
-		return failed(ctx, "gpulab", err)
-	}
-	compiling := shown.Build(bytes.Count(packages.Bytes(), []byte("\n")), os.Stderr)
-	cmd := b.command(ctx, nil, compiling, "go", append(args, "./cmd/gpulab")...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	err := cmd.Run()
-	_ = compiling.Close()
-	if err != nil {
+	if err := compiling.Run(ctx, shown, os.Stderr); err != nil {
 		return failed(ctx, "gpulab", err)
 	}
 	info, err := os.Stat(b.out)

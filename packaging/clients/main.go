@@ -4,21 +4,23 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/gpulab/gpulab/packaging/gobuild"
 	"github.com/gpulab/gpulab/packaging/progress"
 )
 
@@ -40,13 +42,15 @@ func main() {
 	out := flag.String("out", "assets/clients", "folder to write to")
 	version := flag.String("version", "", "version of this build")
 	flag.Parse()
-	if err := run(*out, *version); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *out, *version); err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, version string) (err error) {
+func run(ctx context.Context, out, version string) (err error) {
 	told := progress.New(os.Stdout)
 	defer told.Close()
 	shown := told.Begin("clients")
@@ -61,12 +65,10 @@ func run(out, version string) (err error) {
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
 	before := readIndex(out)
-	total, err := packages(shown.Go(os.Stderr))
-	if err != nil {
-		return err
+	flags := "-s -w"
+	if version != "" {
+		flags += " -X github.com/gpulab/gpulab/internal/version.Version=" + version
 	}
-	compiling := shown.Build(total, os.Stderr)
-	defer compiling.Close()
 	var index []build
 	packed := int64(0)
 	for _, t := range targets {
@@ -75,7 +77,14 @@ func run(out, version string) (err error) {
 			b.File += ".exe"
 		}
 		program := filepath.Join(scratch, b.File)
-		if err := compile(compiling, program, version, t.os, t.arch); err != nil {
+		compiling := gobuild.Build{
+			Env:      append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.os, "GOARCH="+t.arch),
+			Flags:    []string{"-ldflags", flags},
+			Packages: []string{"./cmd/gpulab-client"},
+			Out:      program,
+			For:      t.os + "/" + t.arch,
+		}
+		if err := compiling.Run(ctx, shown, os.Stderr); err != nil {
 			return fmt.Errorf("%s/%s: %w", t.os, t.arch, err)
 		}
 		size, err := pack(program, filepath.Join(out, b.File+".zst"), &b, before)
@@ -94,36 +103,6 @@ func run(out, version string) (err error) {
 	}
 	shown.Done("%d systems, %.1f MB packed", len(index), float64(packed)/1e6)
 	return removeOthers(out, index)
-}
-
-// packages is how many packages there are to compile for all targets.
-func packages(said io.WriteCloser) (total int, err error) {
-	defer said.Close()
-	for _, t := range targets {
-		list := exec.Command("go", "list", "-deps", "-f", ".", "./cmd/gpulab-client")
-		list.Env, list.Stderr = environment(t.os, t.arch), said
-		lines, err := list.Output()
-		if err != nil {
-			return 0, fmt.Errorf("%s/%s: %w", t.os, t.arch, err)
-		}
-		total += bytes.Count(lines, []byte("\n"))
-	}
-	return total, nil
-}
-
-func environment(system, arch string) []string {
-	return append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch)
-}
-
-func compile(said io.Writer, program, version, system, arch string) error {
-	flags := "-s -w"
-	if version != "" {
-		flags += " -X github.com/gpulab/gpulab/internal/version.Version=" + version
-	}
-	cmd := exec.Command("go", "build", "-v", "-trimpath", "-ldflags", flags, "-o", program, "./cmd/gpulab-client")
-	cmd.Env = environment(system, arch)
-	cmd.Stdout, cmd.Stderr = os.Stderr, said
-	return cmd.Run()
 }
 
 // pack compresses a program, unless it is the one that lies there already, and returns the compressed size.

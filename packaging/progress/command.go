@@ -58,9 +58,9 @@ func (p Part) Go(rest io.Writer) io.WriteCloser { return p.r.downloaded(rest) }
 // aPackage is what `go build -v` prints of each package that it compiles.
 var aPackage = regexp.MustCompile(`^[A-Za-z0-9._~/+@-]+$`)
 
-// Build returns a writer for what `go build -v` prints to its standard error: the part's status is how many of its
-// packages are compiled, total says how many there are, and all but these lines and downloads is written to rest.
-func (p Part) Build(total int, rest io.Writer) io.WriteCloser {
+// Build returns a writer for what `go build -v` prints to its standard error: the part's status is label, if any, and
+// how many of total packages are compiled. All but these lines and downloads is written to rest.
+func (p Part) Build(label string, total int, rest io.Writer) io.WriteCloser {
 	compiled := 0
 	next := p.r.downloaded(rest)
 	return &lines{take: func(line string) {
@@ -69,7 +69,7 @@ func (p Part) Build(total int, rest io.Writer) io.WriteCloser {
 			return
 		}
 		compiled++
-		p.Status("%d of %d packages", min(compiled, total), total)
+		p.Status("%s", strings.TrimSpace(fmt.Sprintf("%s %d of %d packages", label, min(compiled, total), total)))
 	}}
 }
 

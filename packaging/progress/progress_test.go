@@ -60,7 +60,7 @@ func TestWhatIsAtWork(t *testing.T) {
 			r, shown := screen(t)
 			r.width = c.width
 			var rest bytes.Buffer
-			k3s := r.Begin("k3s").Build(9, &rest)
+			k3s := r.Begin("k3s").Build("", 9, &rest)
 			r.Begin("hub")
 			for _, text := range []string{
 				"go: downloading example.com/a v1.0.0\ngo: downl", "oading example.com/b v1.2.3\nexample.com/a\n",

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gpulab/gpulab/packaging/gobuild"
 	"github.com/gpulab/gpulab/packaging/progress"
 )
 
@@ -113,8 +113,9 @@ func (b *builder) lendGo(ctx context.Context, p part, call *invocation) error {
 		bind{from: dirs[0], to: "/run/build/go"},
 		bind{from: dirs[1], to: "/run/build/mod"},
 		bind{from: dirs[2], to: "/run/build/go-cache", write: true})
-	call.env = append(call.env, "PATH=/run/build/go/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOROOT=/run/build/go", "GOMODCACHE=/run/build/mod",
-		"GOCACHE=/run/build/go-cache", "GOGC="+os.Getenv("GOGC"), "GOPATH=/tmp/go", "GOPROXY=off", "GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly", "GOTELEMETRY=off")
+	call.env = append(call.env, "PATH=/run/build/go/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOROOT=/run/build/go",
+		"GOMODCACHE=/run/build/mod", "GOCACHE=/run/build/go-cache", "GOGC="+os.Getenv("GOGC"), "GOPATH=/tmp/go", "GOPROXY=off",
+		"GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly "+strings.Join(gobuild.Flags, " "), "GOTELEMETRY=off")
 	return nil
 }
 
@@ -134,13 +135,11 @@ func goEnv() []string {
 func (b *builder) goContent(ctx context.Context, p part, work string, log io.Writer, shown progress.Part) (tree, error) {
 	folder, out := filepath.Join(b.source, p.folder), filepath.Join(work, "out")
 	env := append(goEnv(), "CGO_ENABLED=0")
-	var packages bytes.Buffer
-	listed := shown.Go(log)
-	if err := executeTo(ctx, &packages, listed, env, "go", "-C", folder, "list", "-deps", p.of.main); err != nil {
-		return nil, err
-	}
 	flags := "-s -w"
 	if p.of.module != "" {
+		if err := execute(ctx, log, env, "go", "-C", folder, "mod", "download", p.of.module); err != nil {
+			return nil, err
+		}
 		mod, err := output(ctx, folder, "go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", p.of.module)
 		if err != nil {
 			return nil, err
@@ -162,11 +161,11 @@ func (b *builder) goContent(ctx context.Context, p part, work string, log io.Wri
 			return nil, err
 		}
 	}
-	built := shown.Build(bytes.Count(packages.Bytes(), []byte("\n")), log)
-	defer built.Close()
-	err := executeTo(ctx, log, built, env, "go", "-C", folder, "build", "-v", "-trimpath", "-buildvcs=false",
-		"-ldflags", flags, "-o", filepath.Join(out, p.of.name), p.of.main)
-	if err != nil {
+	build := gobuild.Build{
+		Dir: folder, Env: env, Flags: []string{"-ldflags", flags}, Packages: []string{p.of.main},
+		Out: filepath.Join(out, p.of.name),
+	}
+	if err := build.Run(ctx, shown, log); err != nil {
 		return nil, err
 	}
 	temporary := filepath.Join(out, "tmp")

@@ -130,9 +130,8 @@ func TestImagesNamed(t *testing.T) {
 	}
 }
 
-// Kueue is compiled with the packages that gpulab has compiled, or the other way round: where both use a module, its
-// version is the same.
-func TestKueueSharesModulesWithGpulab(t *testing.T) {
+// Kueue, CoreDNS and gpulab share compiled packages: where two of them use a module, its version is the same.
+func TestImagesShareModulesWithGpulab(t *testing.T) {
 	modules := func(folder, main string) map[string]string {
 		const format = "{{with .Module}}{{.Path}} {{.Version}}{{end}}"
 		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", format, main)
@@ -150,14 +149,17 @@ func TestKueueSharesModulesWithGpulab(t *testing.T) {
 		}
 		return found
 	}
-	gpulab, kueue := modules("../../..", "./cmd/gpulab"), modules("../kueue", parts["kueue"].of.main)
-	if len(kueue) < 20 {
-		t.Fatalf("Kueue uses %d modules", len(kueue))
-	}
-	for module, version := range kueue {
-		if other, both := gpulab[module]; both && other != version {
-			t.Errorf("%s: gpulab uses %s, Kueue %s; run `go get` and `go mod tidy` in the folder with the older one",
-				module, other, version)
+	gpulab := modules("../../..", "./cmd/gpulab")
+	for _, name := range []string{"kueue", "coredns"} {
+		image := modules(filepath.Join("..", name), parts[name].of.main)
+		if len(image) < 20 {
+			t.Fatalf("%s uses %d modules", name, len(image))
+		}
+		for module, version := range image {
+			if other, both := gpulab[module]; both && other != version {
+				t.Errorf("%s: gpulab uses %s, %s uses %s; run `go get` and `go mod tidy` in the folder with the older one, "+
+					"or exclude the newer one", module, other, name, version)
+			}
 		}
 	}
 }

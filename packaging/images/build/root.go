@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 // root is an unpacked stack of layers that programs can be run in.
@@ -146,16 +146,8 @@ func (b *builder) root(layers []layer) (root, error) {
 // execute runs a program of this machine, its output in log. When ctx ends it is
 // asked to stop, with everything it started.
 func execute(ctx context.Context, log io.Writer, env []string, name string, args ...string) error {
-	return executeTo(ctx, log, log, env, name, args...)
-}
-
-// executeTo is execute with its two outputs in places of their own.
-func executeTo(ctx context.Context, stdout, stderr io.Writer, env []string, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
+	cmd := gobuild.Command(ctx, name, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, log, log
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -13,7 +13,7 @@ mkdir -p /out/usr/bin /out/usr/lib/x86_64-linux-gnu /out/tmp
 chmod 1777 /out/tmp
 cd /src
 for program in nvidia-device-plugin gpu-feature-discovery config-manager mps-control-daemon; do
-  CGO_ENABLED=1 go build -trimpath -buildvcs=false \
+  CGO_ENABLED=1 go build \
     -ldflags "-s -w '-extldflags=$link' -X github.com/NVIDIA/k8s-device-plugin/internal/info.version=$version" \
     -o /out/usr/bin/ "github.com/NVIDIA/k8s-device-plugin/cmd/$program"
 done

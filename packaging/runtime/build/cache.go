@@ -145,7 +145,7 @@ func (p part) build(ctx context.Context, root, out string, shown progress.Part) 
 		if modfile != "" {
 			s.Env = append(slices.Clone(s.Env), "GOFLAGS="+goFlags+" -modfile="+modfile)
 		}
-		if err := s.show(ctx, filepath.Join(root, p.dir), out, shown); err != nil {
+		if err := s.run(ctx, filepath.Join(root, p.dir), out, shown); err != nil {
 			return nil, err
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -106,15 +105,13 @@ type goPackage struct {
 // main module is so built again when something it uses changed, not whenever
 // anything in the repository did.
 func hashPackages(ctx context.Context, h hash.Hash, root string, p part) error {
-	list := step{
-		Args: append([]string{"go", "list", "-deps", "-json=ImportPath,Dir,Standard,Module,GoFiles,CgoFiles,CFiles,HFiles,SFiles,EmbedFiles"}, p.packages...),
-		Env:  p.steps[0].Env,
-	}
-	text, err := list.run(ctx, filepath.Join(root, p.dir), "", nil)
+	const fields = "-json=ImportPath,Dir,Standard,Module,GoFiles,CgoFiles,CFiles,HFiles,SFiles,EmbedFiles"
+	text, err := outputEnv(ctx, filepath.Join(root, p.dir), append(neutralEnviron(), p.steps[0].Env...),
+		append([]string{"go", "list", "-deps", fields}, p.packages...)...)
 	if err != nil {
 		return err
 	}
-	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
+	for decoder := json.NewDecoder(strings.NewReader(text)); ; {
 		var pkg goPackage
 		if err := decoder.Decode(&pkg); errors.Is(err, io.EOF) {
 			return nil

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 // part is one group of files that is built, and built again, as a whole.
@@ -28,7 +30,7 @@ type part struct {
 // which the result is cached.
 type step struct {
 	Args, Env []string
-	list      []string // prints a line for each package that Args compile
+	build     *gobuild.Build // what Args do, where they compile Go
 }
 
 // Programs that call NVML leave its symbols open until the driver's library is
@@ -126,7 +128,7 @@ func parts(root string) ([]part, error) {
 	return list, nil
 }
 
-const goFlags = "-mod=readonly -trimpath -buildvcs=false"
+const goFlags = "-mod=readonly"
 
 // goBuild is how Go programs are built here.
 type goBuild struct {
@@ -145,10 +147,12 @@ func (b goBuild) step() step {
 	if b.cgo {
 		cgo = "1"
 	}
-	args := []string{"go", "build", "-tags", b.tags, "-ldflags", ldflags, "-o", outWord + "/"}
+	build := gobuild.Build{
+		Flags: []string{"-tags", b.tags, "-ldflags", ldflags}, Packages: b.packages, Out: outWord + "/",
+	}
 	return step{
-		list: append([]string{"go", "list", "-deps", "-f", ".", "-tags", b.tags}, b.packages...),
-		Args: append(args, b.packages...),
+		build: &build,
+		Args:  append([]string{"go"}, build.Args()...),
 		// Said in full, so that nobody's own settings get into what is cached.
 		Env: []string{
 			"CGO_ENABLED=" + cgo,

@@ -5,14 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
+	"github.com/gpulab/gpulab/packaging/gobuild"
 	"github.com/gpulab/gpulab/packaging/progress"
 )
 
@@ -62,8 +59,13 @@ func (v versions) of(ctx context.Context, t tool) (string, error) {
 
 // output is what a command prints, trimmed.
 func output(ctx context.Context, dir string, args ...string) (string, error) {
-	command := exec.CommandContext(ctx, args[0], args[1:]...)
-	command.Dir = dir
+	return outputEnv(ctx, dir, nil, args...)
+}
+
+// outputEnv is output of a command that has an environment of its own.
+func outputEnv(ctx context.Context, dir string, env []string, args ...string) (string, error) {
+	command := gobuild.Command(ctx, args[0], args[1:]...)
+	command.Dir, command.Env = dir, env
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	out, err := command.Output()
@@ -73,47 +75,28 @@ func output(ctx context.Context, dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// show runs a step. Of one that compiles Go, it tells how many packages are done.
-func (s step) show(ctx context.Context, dir, out string, shown progress.Part) error {
-	if s.list == nil {
-		_, err := s.run(ctx, dir, out, nil)
-		return err
-	}
-	all, err := step{Args: s.list, Env: s.Env}.run(ctx, dir, out, shown.Go)
-	if err != nil {
-		return err
-	}
-	s.Args = slices.Insert(slices.Clone(s.Args), 2, "-v")
-	total := bytes.Count(all, []byte("\n"))
-	_, err = s.run(ctx, dir, out, func(rest io.Writer) io.WriteCloser { return shown.Build(total, rest) })
-	return err
-}
-
-// run runs a step in dir, to fill the folder out, and returns what it printed. Its standard error goes through filter,
-// if there is one, and the end of the rest into an error.
-func (s step) run(ctx context.Context, dir, out string, filter func(io.Writer) io.WriteCloser) (printed []byte, err error) {
+// run runs a step in dir, to fill the folder out. Of one that compiles Go, shown tells how many packages are done.
+func (s step) run(ctx context.Context, dir, out string, shown progress.Part) error {
+	var said bytes.Buffer
+	env := append(neutralEnviron(), s.Env...)
 	args := make([]string, len(s.Args))
 	for i, arg := range s.Args {
 		args[i] = strings.ReplaceAll(arg, outWord, out)
 	}
-	command := exec.CommandContext(ctx, args[0], args[1:]...)
-	command.Dir = dir
-	command.Env = append(neutralEnviron(), s.Env...)
-	var stdout, stderr bytes.Buffer
-	command.Stdout, command.Stderr = &stdout, &stderr
-	if filter != nil {
-		said := filter(&stderr)
-		defer said.Close()
-		command.Stderr = said
+	var err error
+	if s.build != nil {
+		build := *s.build
+		build.Dir, build.Env, build.Out = dir, env, strings.ReplaceAll(build.Out, outWord, out)
+		err = build.Run(ctx, shown, &said)
+	} else {
+		command := gobuild.Command(ctx, args[0], args[1:]...)
+		command.Dir, command.Env, command.Stdout, command.Stderr = dir, env, &said, &said
+		err = command.Run()
 	}
-	// The compilers it starts have to end with it.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }
-	command.WaitDelay = 10 * time.Second
-	if err := command.Run(); err != nil {
-		return nil, commandError(ctx, args, stdout.String()+stderr.String(), err)
+	if err != nil {
+		return commandError(ctx, args, said.String(), err)
 	}
-	return stdout.Bytes(), nil
+	return nil
 }
 
 // neutralEnviron is the environment without what would change what compilers

@@ -1,0 +1,75 @@
+// Package gobuild compiles Go programs for the builds in packaging, and shows how far each is.
+package gobuild
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/gpulab/gpulab/packaging/progress"
+)
+
+// Flags make a program that is the same wherever it is built and carries nothing for a debugger. Compilers that write
+// no DWARF need a tenth less time; stack traces of panics do not come from it. Programs share compiled packages only
+// while their flags are the same.
+var Flags = []string{"-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
+
+// Build is one run of go build.
+type Build struct {
+	Dir      string   // where it runs; empty for this process's folder
+	Env      []string // nil for this process's
+	Flags    []string // beyond the package's Flags
+	Packages []string
+	Out      string // a file, or a folder that ends with "/"
+	For      string // what one of several builds of a part is for, shown before its status; may be empty
+}
+
+// Args are the arguments of the go command.
+func (b Build) Args() []string {
+	return slices.Concat([]string{"build", "-v", "-o", b.Out}, Flags, b.Flags, b.Packages)
+}
+
+// Run compiles. The status of shown is how many packages are compiled; what the go command prints of faults goes to log.
+func (b Build) Run(ctx context.Context, shown progress.Part, log io.Writer) error {
+	total, err := b.count(ctx, shown.Go(log))
+	if err != nil {
+		return err
+	}
+	said := shown.Build(b.For, total, log)
+	defer said.Close()
+	return b.command(ctx, nil, said, b.Args()).Run() // it prints nothing to its standard output
+}
+
+// Download fetches the modules that the build needs, and compiles nothing. It closes said, which gets what the go
+// command prints.
+func (b Build) Download(ctx context.Context, said io.WriteCloser) error {
+	_, err := b.count(ctx, said)
+	return err
+}
+
+// count returns how many packages the build consists of.
+func (b Build) count(ctx context.Context, said io.WriteCloser) (int, error) {
+	defer said.Close()
+	var list bytes.Buffer
+	err := b.command(ctx, &list, said, slices.Concat([]string{"list", "-deps", "-f", "."}, Flags, b.Flags, b.Packages)).Run()
+	return bytes.Count(list.Bytes(), []byte("\n")), err
+}
+
+func (b Build) command(ctx context.Context, stdout, stderr io.Writer, args []string) *exec.Cmd {
+	cmd := Command(ctx, "go", args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = b.Dir, b.Env, stdout, stderr
+	return cmd
+}
+
+// Command is a program that ends when ctx does, with all that it started: compilers would go on otherwise.
+func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
