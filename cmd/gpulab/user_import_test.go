@@ -135,14 +135,14 @@ func TestUserImportRefuses(t *testing.T) {
 func TestUserImportFromPasswd(t *testing.T) {
 	p, socket, file := importing(t, "root:x:0:0:root:/root:/bin/bash\nzoe:x:1000:1000:Zoë Ünal,,,:/home/zoe:/bin/bash\nlate:x:20005:20005::/h:/bin/sh\nben:x:1001:1001::/h:/bin/sh\n")
 	code, out, stderr := gpulab(t, "user", "import", "--from-passwd", "--passwd", file, "--socket", socket)
-	if code != exitOK || !strings.Contains(out, "1 new, 0 there already, 1 left out, 2 with errors.") || !strings.Contains(out, "usermod") || !strings.Contains(out, "--yes") {
+	if code != exitFailure || !strings.Contains(out, "1 new, 0 there already, 1 left out, 2 with errors.") || !strings.Contains(out, "usermod") || !strings.Contains(out, "--yes") {
 		t.Errorf("a look: exit code %d\n%s%s", code, out, stderr)
 	}
 	if got := handles(t, p); got != "ada ben" {
 		t.Fatalf("a look changed something: %s", got)
 	}
 	code, out, stderr = gpulab(t, "user", "import", "--from-passwd", "--passwd", file, "--yes", "--socket", socket)
-	if code != exitOK || !strings.Contains(out, "https://10.0.0.5/welcome?token=") {
+	if code != exitFailure || !strings.Contains(out, "https://10.0.0.5/welcome?token=") {
 		t.Errorf("exit code %d\n%s%s", code, out, stderr)
 	}
 	if u, err := p.ByHandle(t.Context(), "zoe"); err != nil || u.UID != 1000 || u.Name != "Zoë Ünal" {

@@ -77,9 +77,9 @@ func (r *JobRequest) readManifest() error {
 	err := readFields(document.Content[0], "", map[string]field{
 		"apiVersion": func(v *yaml.Node, at string) error { m.version = true; return only(v, at, "batch/v1") },
 		"kind":       func(v *yaml.Node, at string) error { m.kind = true; return only(v, at, "Job") },
-		"metadata": m.metadata,
-		"spec":     m.spec,
-		"status":   unread,
+		"metadata":   m.metadata,
+		"spec":       m.spec,
+		"status":     unread,
 	})
 	switch {
 	case err != nil:

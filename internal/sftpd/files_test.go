@@ -292,7 +292,7 @@ func TestTimesThatSFTPCannotHold(t *testing.T) {
 	w := newWorld(t, Limits{})
 	ada := w.person("ada")
 	c := w.files("ada")
-	for name, years := range map[string][2]int{"apollo": {1969, 1970}, "now": {2026, 2026}, "far": {2300, 2106}} {
+	for name, years := range map[string][2]int{"apollo": {1969, 1970}, "now": {2026, 2026}, "far": {2200, 2106}} {
 		path := filepath.Join(w.home(ada), name)
 		if err := os.WriteFile(path, nil, 0o644); err != nil {
 			t.Fatal(err)

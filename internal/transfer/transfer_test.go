@@ -67,11 +67,11 @@ func TestTimesThatSFTPCannotHold(t *testing.T) {
 	l, here := newTestLab(t), t.TempDir()
 	src, back := filepath.Join(here, "old"), filepath.Join(here, "back")
 	for name, c := range map[string]struct{ at, want string }{
-		"windows": {"1601-01-01T00:00:00Z", "1970-01-01T00:00:00Z"},
-		"apollo":  {"1969-07-20T20:17:40Z", "1970-01-01T00:00:00Z"},
-		"half":    {"2026-02-03T04:05:06.789Z", "2026-02-03T04:05:06Z"},
-		"signed":  {"2040-01-01T00:00:00Z", "2040-01-01T00:00:00Z"},
-		"far":     {"2107-01-01T00:00:00Z", "2106-02-07T06:28:15Z"},
+		"mac":    {"1904-01-01T00:00:00Z", "1970-01-01T00:00:00Z"},
+		"apollo": {"1969-07-20T20:17:40Z", "1970-01-01T00:00:00Z"},
+		"half":   {"2026-02-03T04:05:06.789Z", "2026-02-03T04:05:06Z"},
+		"signed": {"2040-01-01T00:00:00Z", "2040-01-01T00:00:00Z"},
+		"far":    {"2107-01-01T00:00:00Z", "2106-02-07T06:28:15Z"},
 	} {
 		at, err := time.Parse(time.RFC3339Nano, c.at)
 		if err != nil {
