@@ -153,6 +153,9 @@ func (f *importFlags) show(w io.Writer, r ctl.ImportResult) error {
 	if r.Stopped != "" {
 		return fail(exitFailure, "%s Here that is --skip-errors.", r.Stopped)
 	}
+	if r.Plan.Wrong > 0 {
+		return fail(exitFailure, "%d of %d rows have errors and were left out.", r.Plan.Wrong, len(r.Plan.Rows))
+	}
 	return nil
 }
 

@@ -77,10 +77,9 @@ func (r *JobRequest) readManifest() error {
 	err := readFields(document.Content[0], "", map[string]field{
 		"apiVersion": func(v *yaml.Node, at string) error { m.version = true; return only(v, at, "batch/v1") },
 		"kind":       func(v *yaml.Node, at string) error { m.kind = true; return only(v, at, "Job") },
-		"metadata": func(v *yaml.Node, at string) error {
-			return readFields(v, at, map[string]field{"name": m.name, "generateName": m.name})
-		},
-		"spec": m.spec,
+		"metadata":   m.metadata,
+		"spec":       m.spec,
+		"status":     unread,
 	})
 	switch {
 	case err != nil:
@@ -119,14 +118,14 @@ func readFields(node *yaml.Node, at string, known map[string]field) error {
 		name := strings.TrimPrefix(at+"."+clipped(key.Value), ".")
 		read, is := known[key.Value]
 		switch {
+		case saysNothing(value) && (!is || value.Tag == "!!null"):
+			continue // as in Kubernetes
 		case key.Kind != yaml.ScalarNode || !is:
 			return refuse("Line %d: %s is nothing that a job here can have. %s", key.Line, name, reason(key.Value))
 		case seen[key.Value]:
 			return wrong(key, name, "is said twice")
 		case value.Kind == yaml.AliasNode || value.Anchor != "":
 			return wrong(value, name, "uses an anchor of YAML; write the value out")
-		case value.Tag == "!!null":
-			continue // as in Kubernetes, it is not said
 		}
 		seen[key.Value] = true
 		if err := read(value, name); err != nil {
@@ -134,6 +133,11 @@ func readFields(node *yaml.Node, at string, known map[string]field) error {
 		}
 	}
 	return nil
+}
+
+// saysNothing tells a value that Kubernetes' own tools write for what is not set: null, {} or [].
+func saysNothing(v *yaml.Node) bool {
+	return v.Tag == "!!null" || (v.Kind == yaml.MappingNode || v.Kind == yaml.SequenceNode) && len(v.Content) == 0
 }
 
 // reasons say why something that Kubernetes knows is not taken, and what there is instead.
@@ -149,10 +153,9 @@ var reasons = []struct {
 	{"Nobody reaches it from outside.", []string{"ports", "livenessProbe", "readinessProbe", "startupProbe"}},
 	{"Start what comes first in the command.", []string{"initContainers", "lifecycle"}},
 	{"Write the value itself, or keep it in a file of your home.", []string{"valueFrom", "envFrom"}},
-	{"A job is found by its number and name.", []string{"labels", "annotations"}},
-	{"It has 30 s after SIGTERM.", []string{"terminationGracePeriodSeconds"}},
+	{"A job has 30 s after SIGTERM.", []string{"terminationGracePeriodSeconds"}},
 	{"What has ended stays in the list.", []string{"ttlSecondsAfterFinished"}},
-	{"The image is that of a profile, and is there.", []string{"imagePullPolicy", "imagePullSecrets"}},
+	{"The image is that of a profile, and is there.", []string{"imagePullSecrets"}},
 }
 
 func reason(name string) string {
@@ -227,14 +230,29 @@ func (m *manifest) name(v *yaml.Node, at string) error {
 	return err
 }
 
+// metadata reads the name. Labels have no effect here; the rest is what Kubernetes writes into what it has stored.
+func (m *manifest) metadata(v *yaml.Node, at string) error {
+	return readFields(v, at, map[string]field{
+		"name": m.name, "generateName": m.name, "labels": unread, "annotations": unread, "uid": unread, "generation": unread,
+		"resourceVersion": unread, "creationTimestamp": unread, "managedFields": unread, "selfLink": unread,
+	})
+}
+
 func (m *manifest) spec(v *yaml.Node, at string) error {
 	return readFields(v, at, map[string]field{
 		"template": func(v *yaml.Node, at string) error {
 			return readFields(v, at, map[string]field{
-				"metadata": func(v *yaml.Node, at string) error { return readFields(v, at, map[string]field{"name": ignored}) },
-				"spec":     m.podSpec,
+				"metadata": func(v *yaml.Node, at string) error {
+					return readFields(v, at, map[string]field{
+						"name": ignored, "labels": unread, "annotations": unread, "creationTimestamp": unread,
+					})
+				},
+				"spec": m.podSpec,
 			})
 		},
+		"selector":             unread,
+		"manualSelector":       func(v *yaml.Node, at string) error { return only(v, at, "false") },
+		"podReplacementPolicy": unread,
 		"activeDeadlineSeconds": func(v *yaml.Node, at string) error {
 			n, err := whole(v, at, int(minJobLimit/time.Second), int(MaxJobLimit/time.Second))
 			if m.r.Limit == 0 {
@@ -256,6 +274,9 @@ func (m *manifest) spec(v *yaml.Node, at string) error {
 	})
 }
 
+// unread is a field that changes nothing for a job here.
+func unread(*yaml.Node, string) error { return nil }
+
 func ignored(v *yaml.Node, at string) error {
 	_, err := text(v, at)
 	return err
@@ -264,6 +285,19 @@ func ignored(v *yaml.Node, at string) error {
 func (m *manifest) podSpec(v *yaml.Node, at string) error {
 	return readFields(v, at, map[string]field{
 		"restartPolicy": func(v *yaml.Node, at string) error { return only(v, at, "Never", "OnFailure") },
+		"dnsPolicy":     func(v *yaml.Node, at string) error { return only(v, at, "ClusterFirst") },
+		"schedulerName": func(v *yaml.Node, at string) error {
+			if v.Value != "default-scheduler" {
+				return wrong(v, at, "is another than default-scheduler. "+reason("nodeName"))
+			}
+			return nil
+		},
+		"terminationGracePeriodSeconds": func(v *yaml.Node, at string) error {
+			if v.Value != "30" {
+				return wrong(v, at, "is another than 30. "+strings.TrimSuffix(reason("terminationGracePeriodSeconds"), "."))
+			}
+			return nil
+		},
 		"containers": func(v *yaml.Node, at string) error {
 			if v.Kind != yaml.SequenceNode || len(v.Content) != 1 {
 				return wrong(v, at, "has to be a list of one: a job here is one container")
@@ -278,7 +312,10 @@ func (m *manifest) podSpec(v *yaml.Node, at string) error {
 
 func (m *manifest) container(v *yaml.Node, at string) error {
 	return readFields(v, at, map[string]field{
-		"name": ignored,
+		"name":                     ignored,
+		"imagePullPolicy":          unread,
+		"terminationMessagePath":   unread,
+		"terminationMessagePolicy": unread,
 		"image": func(v *yaml.Node, at string) (err error) {
 			m.want.lines["image"] = v.Line
 			m.want.image, err = text(v, at)

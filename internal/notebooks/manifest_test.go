@@ -81,10 +81,13 @@ func TestManifestRefused(t *testing.T) {
 		pod("serviceAccountName: default"):                                      "Jobs have no access to the cluster.",
 		pod("nodeName: head"):                                                   "A profile says on which machines",
 		pod("nodeSelector: {a: b}"):                                             "spec.template.spec.nodeSelector is",
-		pod("initContainers: []"):                                               "initContainers is nothing",
+		pod("initContainers: [{command: [a]}]"):                                 "initContainers is nothing",
+		pod("dnsPolicy: None"):                                                  `dnsPolicy is "None"; it has to be ClusterFirst.`,
+		pod("schedulerName: mine"):                                              "schedulerName is another than default-scheduler.",
+		pod("terminationGracePeriodSeconds: 600"):                               "is another than 30. A job has 30 s after SIGTERM.",
 		pod("restartPolicy: Always"):                                            `Line 8: spec.template.spec.restartPolicy is "Always"; it has to be Never or OnFailure.`,
 		container("securityContext: {privileged: true}"):                        "Line 8: spec.template.spec.containers[0].securityContext is nothing",
-		container("volumeMounts: []"):                                           "volumeMounts is nothing",
+		container("volumeMounts: [{name: a, mountPath: /b}]"):                   "volumeMounts is nothing",
 		container("image: evil.example/miner:latest"):                           `Line 8: image "evil.example/miner:latest" is that of no profile of this lab. There are cpu (gpulab.local/notebook:1, cpu 1, memory 1Gi), gpu`,
 		container("resources: {limits: {memory: 64Gi}}"):                        "Line 8: so much memory has no profile of this lab.",
 		container("resources: {limits: {cpu: 64}}"):                             "so many processors has no profile",
@@ -128,6 +131,83 @@ func TestManifestRefused(t *testing.T) {
 	}
 	if _, err := h.service.Submit(t.Context(), h.alice, JobRequest{File: "values.yaml", Program: Program{Script: "echo: 1\n"}}); err == nil || !strings.Contains(err.Error(), "Line 1: echo is nothing") {
 		t.Errorf("a file that is no manifest: %v", err)
+	}
+}
+
+// What kubectl and Kubernetes write of their own accord says nothing about a job here.
+func TestManifestOfKubectl(t *testing.T) {
+	h := newHouse(t, 2)
+	for name, manifest := range map[string]string{
+		"kubectl create job --dry-run=client -o yaml": `apiVersion: batch/v1
+kind: Job
+metadata:
+  creationTimestamp: null
+  name: count
+spec:
+  template:
+    metadata:
+      creationTimestamp: null
+    spec:
+      containers:
+      - command: [python3, -c, "print(6*7)"]
+        image: gpulab.local/notebook:1
+        name: count
+        resources: {}
+      restartPolicy: Never
+status: {}
+`,
+		"with labels": `apiVersion: batch/v1
+kind: Job
+metadata: {name: count, labels: {kueue.x-k8s.io/queue-name: a}, annotations: {note: b}}
+spec: {template: {metadata: {labels: {app: count}}, spec: {containers: [{command: ["true"]}]}}}
+`,
+		"JSON": "{\n\t\"apiVersion\": \"batch/v1\",\n\t\"kind\": \"Job\",\n\t\"metadata\": {\"name\": \"count\", \"creationTimestamp\": null},\n" +
+			"\t\"spec\": {\"template\": {\"spec\": {\"containers\": [{\"command\": [\"true\"], \"resources\": {}}], \"volumes\": []}}},\n\t\"status\": {}\n}\n",
+		"kubectl get job -o yaml": `apiVersion: batch/v1
+kind: Job
+metadata:
+  creationTimestamp: "2026-11-29T08:00:00Z"
+  generation: 1
+  labels: {controller-uid: 1f0c, job-name: count}
+  name: count
+  resourceVersion: "4711"
+  uid: 1f0c
+spec:
+  backoffLimit: 6
+  completionMode: NonIndexed
+  completions: 1
+  manualSelector: false
+  parallelism: 1
+  podReplacementPolicy: TerminatingOrFailed
+  selector:
+    matchLabels: {batch.kubernetes.io/controller-uid: 1f0c}
+  suspend: false
+  template:
+    metadata:
+      creationTimestamp: null
+      labels: {batch.kubernetes.io/controller-uid: 1f0c}
+    spec:
+      containers:
+      - command: [python3, -c, "print(6*7)"]
+        imagePullPolicy: IfNotPresent
+        name: count
+        resources: {}
+        terminationMessagePath: /dev/termination-log
+        terminationMessagePolicy: File
+      dnsPolicy: ClusterFirst
+      restartPolicy: Never
+      schedulerName: default-scheduler
+      securityContext: {}
+      terminationGracePeriodSeconds: 30
+status:
+  ready: 0
+  startTime: "2026-11-29T08:00:00Z"
+`,
+	} {
+		l, err := h.service.Submit(t.Context(), h.alice, JobRequest{File: "count.yaml", Program: Program{Script: manifest}})
+		if err != nil || l.Title != "count" {
+			t.Errorf("%s: %q, %v", name, l.Title, err)
+		}
 	}
 }
 

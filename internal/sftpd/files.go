@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -246,7 +247,7 @@ func (f *files) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 		return list(r.Filepath)
 	case "Stat":
 		info, err := os.Stat(r.Filepath)
-		return entries{info}, err
+		return entries{held{info}}, err
 	}
 	return nil, sftp.ErrSSHFxOpUnsupported
 }
@@ -254,7 +255,15 @@ func (f *files) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 // Lstat implements sftp.LstatFileLister.
 func (f *files) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
 	info, err := os.Lstat(r.Filepath)
-	return entries{info}, err
+	return entries{held{info}}, err
+}
+
+// held is a file as SFTP can describe it. Its times are seconds from 1970 to 2106; others would wrap around, so the
+// nearest is told.
+type held struct{ os.FileInfo }
+
+func (h held) ModTime() time.Time {
+	return time.Unix(min(max(h.FileInfo.ModTime().Unix(), 0), math.MaxUint32), 0)
 }
 
 // Readlink implements sftp.ReadlinkFileLister.
@@ -312,7 +321,7 @@ func (f *folder) ListAt(to []os.FileInfo, _ int64) (int, error) {
 	n := 0
 	for n < len(to) && len(f.names) > 0 {
 		if info, err := os.Lstat(filepath.Join(f.path, f.names[0])); err == nil {
-			to[n] = info
+			to[n] = held{info}
 			n++
 		}
 		f.names = f.names[1:]

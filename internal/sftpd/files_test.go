@@ -287,6 +287,37 @@ func TestSharedFolders(t *testing.T) {
 	_ = eve
 }
 
+// Files that were made in a notebook may have any time; who lists them gets the nearest that SFTP can hold.
+func TestTimesThatSFTPCannotHold(t *testing.T) {
+	w := newWorld(t, Limits{})
+	ada := w.person("ada")
+	c := w.files("ada")
+	for name, years := range map[string][2]int{"apollo": {1969, 1970}, "now": {2026, 2026}, "far": {2200, 2106}} {
+		path := filepath.Join(w.home(ada), name)
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Date(years[0], 7, 1, 0, 0, 0, 0, time.UTC)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		for how, look := range map[string]func(string) (os.FileInfo, error){"stat": c.Stat, "lstat": c.Lstat} {
+			if info, err := look(name); err != nil || info.ModTime().UTC().Year() != years[1] {
+				t.Errorf("%s of a file from %d: %v, %v", how, years[0], info, err)
+			}
+		}
+	}
+	list, err := c.ReadDir(".")
+	if err != nil || len(list) != 3 {
+		t.Fatal(list, err)
+	}
+	for _, info := range list {
+		if year := info.ModTime().UTC().Year(); year != 1970 && year != 2026 && year != 2106 {
+			t.Errorf("%s is listed with the year %d", info.Name(), year)
+		}
+	}
+}
+
 // Who has something of their own at the place of shared folders keeps it, and finds them in the root.
 func TestSharedIsTaken(t *testing.T) {
 	w := newWorld(t, Limits{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,14 +17,20 @@ import (
 type entry struct {
 	name  string
 	size  int64
-	mtime time.Time // to the second, as SFTP has it
+	mtime time.Time // as SFTP can hold it
 	exact int64     // the same as exactly as it is known, in unix nanoseconds
 	mode  fs.FileMode
 }
 
 func entryOf(info fs.FileInfo) entry {
-	return entry{name: info.Name(), size: info.Size(), mtime: time.Unix(info.ModTime().Unix(), 0), exact: info.ModTime().UnixNano(), mode: info.Mode()}
+	return entry{
+		name: info.Name(), size: info.Size(), mtime: held(info.ModTime()), exact: info.ModTime().UnixNano(), mode: info.Mode(),
+	}
 }
+
+// held is the nearest time that SFTP can hold: its times are whole seconds from 1970 to 2106. Anything else would come
+// back as another time, and the file would be copied again at each run.
+func held(t time.Time) time.Time { return time.Unix(min(max(t.Unix(), 0), math.MaxUint32), 0) }
 
 func (e entry) isFolder() bool { return e.mode.IsDir() }
 func (e entry) isFile() bool   { return e.mode.IsRegular() }

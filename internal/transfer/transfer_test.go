@@ -62,6 +62,48 @@ func TestFolderThereAndBack(t *testing.T) {
 	want(t, filepath.Join(back, "copy", "ä b.txt"), b)
 }
 
+// Files from before 1970 and after 2106 are copied once, there and back.
+func TestTimesThatSFTPCannotHold(t *testing.T) {
+	l, here := newTestLab(t), t.TempDir()
+	src, back := filepath.Join(here, "old"), filepath.Join(here, "back")
+	for name, c := range map[string]struct{ at, want string }{
+		"mac":    {"1904-01-01T00:00:00Z", "1970-01-01T00:00:00Z"},
+		"apollo": {"1969-07-20T20:17:40Z", "1970-01-01T00:00:00Z"},
+		"half":   {"2026-02-03T04:05:06.789Z", "2026-02-03T04:05:06Z"},
+		"signed": {"2040-01-01T00:00:00Z", "2040-01-01T00:00:00Z"},
+		"far":    {"2107-01-01T00:00:00Z", "2106-02-07T06:28:15Z"},
+	} {
+		at, err := time.Parse(time.RFC3339Nano, c.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(src, name)
+		put(t, path, 100)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			for _, copied := range []string{l.path("old/" + name), filepath.Join(back, name)} {
+				if info, err := os.Stat(copied); err != nil || info.ModTime().UTC().Format(time.RFC3339Nano) != c.want {
+					t.Errorf("%s from %s: %v %v, want %s", copied, c.at, info.ModTime().UTC(), err, c.want)
+				}
+			}
+		}()
+	}
+	if s := l.upload(t, Options{Recursive: true}, "old", src); s.Copied != 5 {
+		t.Errorf("%+v", s)
+	}
+	if s := l.upload(t, Options{Recursive: true}, "old", src); s.Copied != 0 || s.Unchanged != 5 {
+		t.Errorf("again: %+v", s)
+	}
+	if s := l.download(t, Options{Recursive: true}, back, "old"); s.Copied != 5 {
+		t.Errorf("back: %+v", s)
+	}
+	if s := l.download(t, Options{Recursive: true}, src, "old/"); s.Copied != 0 {
+		t.Errorf("back over the originals: %+v", s)
+	}
+}
+
 // A connection that is cut again and again is opened again, and the copies are whole.
 func TestLostConnections(t *testing.T) {
 	l, here := newTestLab(t), t.TempDir()

@@ -221,8 +221,8 @@ func (l *lister) handleFor(n NewUser) string {
 		return owner
 	}
 	source := n.Name
-	if source == "" {
-		source, _, _ = strings.Cut(n.Email, "@")
+	if local, _, has := strings.Cut(n.Email, "@"); has && SuggestHandle(source) == SuggestHandle("") {
+		source = local // there is no name, or one in a script that no sign-in name has
 	}
 	base, whose := SuggestHandle(source), n.Name+"\n"+strings.ToLower(n.Email)
 	for i := l.tried[whose] + 1; ; i++ {
