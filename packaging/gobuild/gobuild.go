@@ -33,7 +33,8 @@ func (b Build) Args() []string {
 	return slices.Concat([]string{"build", "-v", "-o", b.Out}, Flags, b.Flags, b.Packages)
 }
 
-// Run compiles. The status of shown is how many packages are compiled; what the go command prints of faults goes to log.
+// Run compiles. The status of shown is how many packages are compiled; what the go command prints of faults goes to
+// log.
 func (b Build) Run(ctx context.Context, shown progress.Part, log io.Writer) error {
 	total, err := b.count(ctx, shown.Go(log))
 	if err != nil {
@@ -55,7 +56,8 @@ func (b Build) Download(ctx context.Context, said io.WriteCloser) error {
 func (b Build) count(ctx context.Context, said io.WriteCloser) (int, error) {
 	defer said.Close()
 	var list bytes.Buffer
-	err := b.command(ctx, &list, said, slices.Concat([]string{"list", "-deps", "-f", "."}, Flags, b.Flags, b.Packages)).Run()
+	args := slices.Concat([]string{"list", "-deps", "-f", "."}, Flags, b.Flags, b.Packages)
+	err := b.command(ctx, &list, said, args).Run()
 	return bytes.Count(list.Bytes(), []byte("\n")), err
 }
 

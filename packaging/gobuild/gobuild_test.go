@@ -23,7 +23,9 @@ func module(t *testing.T, program string) Build {
 			t.Fatal(err)
 		}
 	}
-	return Build{Dir: dir, Env: append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="), Packages: []string{"."}, Out: filepath.Join(dir, "m")}
+	return Build{
+		Dir: dir, Env: append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="), Packages: []string{"."}, Out: filepath.Join(dir, "m"),
+	}
 }
 
 func part(t *testing.T) progress.Part {
