@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,9 +41,11 @@ func TestParseImport(t *testing.T) {
 
 // Lists as campus systems export them.
 func TestParseImportOfCampusSystems(t *testing.T) {
-	ada := ImportRow{Line: 2, Name: "Ada Lovelace", Handle: "ga42xyz", Email: "ada@example.org"}
+	ada := ImportRow{Line: 2, Name: "Ada Lovelace", Login: "ga42xyz", Email: "ada@example.org"}
 	without := ada
-	without.Handle = ""
+	without.Login = ""
+	inCapitals := ada
+	inCapitals.Login = "GA42XYZ"
 	withGroup := without
 	withGroup.Group = "seminar"
 	for name, c := range map[string]struct {
@@ -59,7 +62,7 @@ func TestParseImportOfCampusSystems(t *testing.T) {
 		"Spanish":               {"Nombre,Apellidos,Correo electrónico,Usuario\nAda,Lovelace,ada@example.org,ga42xyz\n", ada, ""},
 		"Canvas":                {"Student,ID,SIS Login ID,Email\n\"Ada Lovelace\",7,ga42xyz,ada@example.org\n", ada, "ID"},
 		"several logins":        {"login,username,email,email 2,surname,given name\nga42xyz,ada,ada@example.org,a@b.example,Lovelace,Ada\n", ada, "username, email 2"},
-		"login of another kind": {"surname,given name,login,email\nLovelace,Ada,GA42XYZ,ada@example.org\n", ada, ""},
+		"login of another kind": {"surname,given name,login,email\nLovelace,Ada,GA42XYZ,ada@example.org\n", inCapitals, ""},
 		"accents apart":         {"Nom,Pre\u0301nom,E-mail\nLovelace,Ada,ada@example.org\n", without, ""},
 	} {
 		list, err := ParseImport([]byte(c.text))
@@ -73,7 +76,7 @@ func TestParseImportOfCampusSystems(t *testing.T) {
 	}
 	for name, text := range map[string][]byte{"UTF-16, little endian": little, "UTF-16, big endian": big} {
 		list, err := ParseImport(text)
-		if err != nil || len(list.Rows) != 1 || list.Rows[0] != (ImportRow{Line: 2, Name: "Zoë 李", Handle: "zoe"}) {
+		if err != nil || len(list.Rows) != 1 || list.Rows[0] != (ImportRow{Line: 2, Name: "Zoë 李", Login: "zoe"}) {
 			t.Errorf("%s: %+v, %v", name, list, err)
 		}
 	}
@@ -246,13 +249,16 @@ func TestPlanImport(t *testing.T) {
 	if people, err := s.List(t.Context()); err != nil || len(people) != 2 {
 		t.Errorf("a look changed something: %+v, %v", people, err)
 	}
-	p := plan(t, s, "Nachname,Vorname,Login,E-Mail\n李,明,,ming.li@example.org\nLovelace,Ada,a.lovelace,al@example.org\nÜnal,Zoë,,\n王,芳,,\n", ImportOptions{Role: RoleMember})
+	const list = "Nachname,Vorname,Login,E-Mail\n李,明,,ming.li@example.org\nLovelace,Ada,a.lovelace,al@example.org\nÜnal,Zoë,,\n" +
+		"王,芳,,\nKim,Min,GA42XYZ,\nOkafor,Ben,ga77abc,ben@example.org\nLovelace,Ada,ada,\n"
 	var got []string
-	for _, r := range p.Rows {
-		got = append(got, r.Handle)
+	for _, r := range plan(t, s, list, ImportOptions{Role: RoleMember}).Rows {
+		got = append(got, string(r.Status)+" "+r.Handle)
 	}
-	if want := "ming-li a-lovelace zoe-unal user-1"; strings.Join(got, " ") != want {
-		t.Errorf("sign-in names are made as %v, want %s", got, want)
+	// Ben has an account under another name already, and Ada one under her login.
+	want := []string{"new ming-li", "new a-lovelace", "new zoe-unal", "new user-1", "new ga42xyz", "exists ben", "exists ada"}
+	if !slices.Equal(got, want) {
+		t.Errorf("sign-in names are %q, want %q", got, want)
 	}
 }
 

@@ -32,10 +32,10 @@ const (
 type ImportRow struct {
 	Line                             int // in the file, from 1
 	Name, Handle, Email, Role, Group string
+	Login                            string // sign-in name in another system, from which one here is made
 	Wrong                            string // why the row itself cannot be read; a sentence
 
 	first, last string // of a name in two columns, which Name puts together
-	login       string // elsewhere, which Handle is made from
 }
 
 // ImportList is what a file of comma-separated values says.
@@ -64,7 +64,7 @@ var importColumns = func() map[string]column {
 		"handle": func(r *ImportRow) *string { return &r.Handle },
 		"login loginname loginid sisloginid username userlogin netid unikennung kennung benutzer benutzername " +
 			"benutzerkennung nutzername nutzerkennung anmeldename identifiant nomdutilisateur utilisateur usuario " +
-			"nombredeusuario": func(r *ImportRow) *string { return &r.login },
+			"nombredeusuario": func(r *ImportRow) *string { return &r.Login },
 		"email emailaddress mail mailaddress emailadresse mailadresse adressemail adresseemail adresseelectronique courriel " +
 			"adressecourriel correo correoelectronico direcciondecorreo direcciondecorreoelectronico": func(r *ImportRow) *string {
 			return &r.Email
@@ -220,7 +220,7 @@ func (l *ImportList) columns(header []string) ([]column, error) {
 			l.Ignored = append(l.Ignored, cell)
 		}
 	}
-	for _, enough := range []*string{&probe.Name, &probe.first, &probe.last, &probe.Handle, &probe.login, &probe.Email} {
+	for _, enough := range []*string{&probe.Name, &probe.first, &probe.last, &probe.Handle, &probe.Login, &probe.Email} {
 		if seen[enough] != "" {
 			return columns, nil
 		}
@@ -273,12 +273,7 @@ func readRow(line int, cells []string, columns []column) (ImportRow, bool) {
 	if row.Name == "" {
 		row.Name = strings.TrimSpace(row.first + " " + row.last)
 	}
-	if row.Handle == "" && row.login != "" {
-		if row.Handle = strings.ToLower(row.login); CheckHandle(row.Handle) != nil {
-			row.Handle = SuggestHandle(row.login) // of a.lovelace, or of a number
-		}
-	}
-	row.first, row.last, row.login = "", "", ""
+	row.first, row.last = "", ""
 	return row, written
 }
 
