@@ -15,17 +15,25 @@ if [ "$(id -u)" = 0 ] && [ "$PWD" != "$place" ] && [ -z "${GPULAB_UNIT_HERE:-}" 
 fi
 
 go run ./test/mtimes
-gotestsum=$(go tool -modfile=tools/go.mod -n gotestsum)
 log=$PWD/test/output/unit
 rm -rf "$log" && mkdir -p "$log"
+flaky() {
+  [ ! -s "$log/flaky.txt" ] || printf '%s\n' "FLAKY: these unit tests failed once and then passed:" "$(cat "$log/flaky.txt")"
+}
+trap flaky EXIT
 
-# unit DIRECTORY PACKAGES FLAG...: a failed test runs a second time, and flaky.txt names it if it passes then.
+# unit DIRECTORY PACKAGES FLAG...: packages that fail are tested a second time, as a whole. If they pass then, flaky.txt
+# names what failed.
 unit() {
-  local n
-  n=$(find "$log" -name '*.json' | wc -l)
-  (cd "$1" && "$gotestsum" --format standard-quiet --hide-summary skipped --jsonfile "$log/$n.json" \
-    --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report "$log/$n.flaky" --packages "$2" -- "${@:3}")
-  [ ! -s "$log/$n.flaky" ] || sed "s|\$| (log: test/output/unit/$n.json)|" "$log/$n.flaky" >>"$log/flaky.txt"
+  local n again
+  n=$(find "$log" -name '*.log' | wc -l)
+  (cd "$1" && go test "${@:3}" $2 2>&1) | tee "$log/$n.log" && return
+  again=$(awk '$1 == "FAIL" && NF > 2 { print $2 }' "$log/$n.log")
+  [ -n "$again" ] && [ "$(wc -w <<<"$again")" -le 5 ] || return 1
+  echo "Once more: $again"
+  (cd "$1" && go test "${@:3}" -count=1 $again 2>&1) | tee "$log/$n.again.log" || return 1
+  sed -n "s|^ *--- FAIL: \([^ ]*\).*|\1 (test/output/unit/$n.log)|p; s|^FAIL\t\(.*\)\t.*|\1 (test/output/unit/$n.log)|p" \
+    "$log/$n.log" >>"$log/flaky.txt"
 }
 
 # NVIDIA's library is loaded by the probe as it runs: its symbols bind late. The linters run vet.
@@ -38,7 +46,3 @@ unit packaging/runtime/cni ./... "$@"
 unit packaging/images/packages . "$@"
 unit packaging/runtime/k3s ./hostip "$@"
 [ ! -e assets/bundle/runtime.tar.zst ] || unit . ./assets -vet=off -tags bundle "$@"
-if [ -s "$log/flaky.txt" ]; then
-  echo "FLAKY: these unit tests failed once and then passed:"
-  cat "$log/flaky.txt"
-fi

@@ -118,7 +118,7 @@ func readFields(node *yaml.Node, at string, known map[string]field) error {
 		name := strings.TrimPrefix(at+"."+clipped(key.Value), ".")
 		read, is := known[key.Value]
 		switch {
-		case saysNothing(value) && (!is || value.Tag == "!!null"):
+		case isEmpty(value) && (!is || value.Kind == yaml.ScalarNode):
 			continue // as in Kubernetes
 		case key.Kind != yaml.ScalarNode || !is:
 			return refuse("Line %d: %s is nothing that a job here can have. %s", key.Line, name, reason(key.Value))
@@ -135,9 +135,9 @@ func readFields(node *yaml.Node, at string, known map[string]field) error {
 	return nil
 }
 
-// saysNothing tells a value that Kubernetes' own tools write for what is not set: null, {} or [].
-func saysNothing(v *yaml.Node) bool {
-	return v.Tag == "!!null" || (v.Kind == yaml.MappingNode || v.Kind == yaml.SequenceNode) && len(v.Content) == 0
+// isEmpty reports whether v is what Kubernetes' own tools write for a field that is not set: null, {} or [].
+func isEmpty(v *yaml.Node) bool {
+	return v.Kind == yaml.ScalarNode && v.Tag == "!!null" || (v.Kind == yaml.MappingNode || v.Kind == yaml.SequenceNode) && len(v.Content) == 0
 }
 
 // reasons say why something that Kubernetes knows is not taken, and what there is instead.
@@ -146,7 +146,7 @@ var reasons = []struct {
 	names []string
 }{
 	{"Your home and your shared folders are there by themselves.", []string{"volumes", "volumeMounts", "volumeDevices"}},
-	{"It runs in your own.", []string{"namespace"}},
+	{"A job runs in your own namespace.", []string{"namespace"}},
 	{"It runs as you, without further rights.", []string{"securityContext", "hostNetwork", "hostPID", "hostIPC", "hostUsers", "privileged", "shareProcessNamespace"}},
 	{"Jobs have no access to the cluster.", []string{"serviceAccountName", "serviceAccount", "automountServiceAccountToken"}},
 	{"A profile says on which machines it runs.", []string{"nodeName", "nodeSelector", "affinity", "tolerations", "schedulerName", "topologySpreadConstraints", "priorityClassName", "runtimeClassName"}},
@@ -235,6 +235,13 @@ func (m *manifest) metadata(v *yaml.Node, at string) error {
 	return readFields(v, at, map[string]field{
 		"name": m.name, "generateName": m.name, "labels": unread, "annotations": unread, "uid": unread, "generation": unread,
 		"resourceVersion": unread, "creationTimestamp": unread, "managedFields": unread, "selfLink": unread,
+		"ownerReferences": unread,
+		"namespace": func(v *yaml.Node, at string) error {
+			if v.Value != "default" {
+				return wrong(v, at, "is not default. "+strings.TrimSuffix(reason("namespace"), "."))
+			}
+			return nil
+		},
 	})
 }
 
@@ -288,13 +295,13 @@ func (m *manifest) podSpec(v *yaml.Node, at string) error {
 		"dnsPolicy":     func(v *yaml.Node, at string) error { return only(v, at, "ClusterFirst") },
 		"schedulerName": func(v *yaml.Node, at string) error {
 			if v.Value != "default-scheduler" {
-				return wrong(v, at, "is another than default-scheduler. "+reason("nodeName"))
+				return wrong(v, at, "is not default-scheduler. "+strings.TrimSuffix(reason("nodeName"), "."))
 			}
 			return nil
 		},
 		"terminationGracePeriodSeconds": func(v *yaml.Node, at string) error {
 			if v.Value != "30" {
-				return wrong(v, at, "is another than 30. "+strings.TrimSuffix(reason("terminationGracePeriodSeconds"), "."))
+				return wrong(v, at, "is not 30. "+strings.TrimSuffix(reason("terminationGracePeriodSeconds"), "."))
 			}
 			return nil
 		},

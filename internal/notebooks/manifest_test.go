@@ -83,9 +83,10 @@ func TestManifestRefused(t *testing.T) {
 		pod("nodeSelector: {a: b}"):                                             "spec.template.spec.nodeSelector is",
 		pod("initContainers: [{command: [a]}]"):                                 "initContainers is nothing",
 		pod("dnsPolicy: None"):                                                  `dnsPolicy is "None"; it has to be ClusterFirst.`,
-		pod("schedulerName: mine"):                                              "schedulerName is another than default-scheduler.",
-		pod("terminationGracePeriodSeconds: 600"):                               "is another than 30. A job has 30 s after SIGTERM.",
+		pod("schedulerName: mine"):                                              "schedulerName is not default-scheduler. A profile says on which machines it runs.",
+		pod("terminationGracePeriodSeconds: 600"):                               "terminationGracePeriodSeconds is not 30. A job has 30 s after SIGTERM.",
 		pod("restartPolicy: Always"):                                            `Line 8: spec.template.spec.restartPolicy is "Always"; it has to be Never or OnFailure.`,
+		container("securityContext: !!null {privileged: true}"):                 "securityContext is nothing",
 		container("securityContext: {privileged: true}"):                        "Line 8: spec.template.spec.containers[0].securityContext is nothing",
 		container("volumeMounts: [{name: a, mountPath: /b}]"):                   "volumeMounts is nothing",
 		container("image: evil.example/miner:latest"):                           `Line 8: image "evil.example/miner:latest" is that of no profile of this lab. There are cpu (gpulab.local/notebook:1, cpu 1, memory 1Gi), gpu`,
@@ -109,7 +110,7 @@ func TestManifestRefused(t *testing.T) {
 		head + "  parallelism: 4\n":                        "spec.parallelism needs spec.completions",
 		head + "  activeDeadlineSeconds: 1\n":              "spec.activeDeadlineSeconds has to be a whole number from 10",
 		head + "  suspend: true\n":                         "spec.suspend is",
-		head + "metadata: {namespace: kube-system}\n":      "Line 8: metadata.namespace is nothing that a job here can have. It runs in your own.",
+		head + "metadata: {namespace: kube-system}\n":      "Line 8: metadata.namespace is not default. A job runs in your own namespace.",
 		head + "---\n" + head:                              "One file is one job.",
 		head + "kind: Job\n":                               "Line 8: kind is said twice.",
 		strings.Replace(head, "kind: Job", "kind: Pod", 1): `Line 2: kind is "Pod"; it has to be Job.`,
@@ -170,6 +171,8 @@ metadata:
   generation: 1
   labels: {controller-uid: 1f0c, job-name: count}
   name: count
+  namespace: default
+  ownerReferences: [{apiVersion: batch/v1, kind: CronJob, name: nightly, uid: 2f0c}]
   resourceVersion: "4711"
   uid: 1f0c
 spec:

@@ -258,8 +258,8 @@ func (f *files) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
 	return entries{held{info}}, err
 }
 
-// held is a file as SFTP can describe it. Its times are seconds from 1970 to 2106; others would wrap around, so the
-// nearest is told.
+// held is a file as SFTP can describe it. SFTP's times are seconds from 1970 to 2106, and others would wrap around; held
+// reports the nearest one.
 type held struct{ os.FileInfo }
 
 func (h held) ModTime() time.Time {

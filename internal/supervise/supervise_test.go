@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// eventually waits up to 5 s for cond.
+// eventually waits up to a minute for cond.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {

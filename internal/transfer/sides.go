@@ -24,7 +24,8 @@ type entry struct {
 
 func entryOf(info fs.FileInfo) entry {
 	return entry{
-		name: info.Name(), size: info.Size(), mtime: held(info.ModTime()), exact: info.ModTime().UnixNano(), mode: info.Mode(),
+		name: info.Name(), size: info.Size(), mode: info.Mode(),
+		mtime: held(info.ModTime()), exact: info.ModTime().UnixNano(),
 	}
 }
 

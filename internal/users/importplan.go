@@ -1,7 +1,6 @@
 package users
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,8 +99,7 @@ func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error)
 	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: slices.Concat([]string{}, list.Ignored)}
 	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}, tried: map[string]int{}}
 	for _, row := range list.Rows {
-		// Names that are written down come before those that are made.
-		l.wanted[cmp.Or(row.Handle, handleOf(row.Login))] = true
+		l.wanted[row.Handle] = true // names that are written down come before those that are made
 	}
 	for _, row := range list.Rows {
 		planned, err := l.plan(row)
@@ -136,7 +134,7 @@ func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 	if row.Wrong != "" {
 		return r, sentence(ErrImportStopped, "%s", row.Wrong)
 	}
-	if row.Name == "" && row.Handle == "" && row.Login == "" && row.Email == "" {
+	if row.Name == "" && row.Handle == "" && row.Email == "" {
 		return r, sentence(ErrNameInvalid, "The row has neither a name nor a sign-in name nor an e-mail address. Fill one in.")
 	}
 	n := NewUser{Handle: row.Handle, Name: row.Name, Email: row.Email, Role: l.opts.Role}
@@ -145,7 +143,7 @@ func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 	}
 	made := n.Handle == ""
 	if made {
-		n.Handle = l.handleFor(n, row.Login)
+		n.Handle = l.handleFor(n)
 	}
 	n, err := n.checked()
 	if err != nil {
@@ -216,26 +214,15 @@ func (l *lister) group(named string) (string, error) {
 	return name, nil
 }
 
-// handleOf makes a sign-in name from one of another system, "" from none: GA42 → ga42, a.lovelace → a-lovelace.
-func handleOf(login string) string {
-	if login == "" || CheckHandle(fold(login)) == nil {
-		return fold(login)
-	}
-	return SuggestHandle(login)
-}
-
 // handleFor makes a sign-in name for somebody without one: the one they have, when the list is imported again, or one
 // that nobody has.
-func (l *lister) handleFor(n NewUser, login string) string {
+func (l *lister) handleFor(n NewUser) string {
 	if owner := l.known.emails[strings.ToLower(strings.TrimSpace(n.Email))]; owner != "" && n.Email != "" {
 		return owner
 	}
-	if login != "" {
-		return handleOf(login)
-	}
 	source := n.Name
-	if local, _, has := strings.Cut(n.Email, "@"); has && SuggestHandle(source) == SuggestHandle("") {
-		source = local // there is no name, or one in a script that no sign-in name has
+	if source == "" {
+		source, _, _ = strings.Cut(n.Email, "@")
 	}
 	base, whose := SuggestHandle(source), n.Name+"\n"+strings.ToLower(n.Email)
 	for i := l.tried[whose] + 1; ; i++ {

@@ -156,6 +156,7 @@ func (b *build) helper(ctx context.Context, part, folder string, args ...string)
 		return failed(ctx, part, err)
 	}
 	cmd = gobuild.Command(ctx, program, args...)
+	cmd.WaitDelay *= 2 // the program ends its own first
 	ended := b.told.Show(cmd)
 	err = cmd.Run()
 	ended()

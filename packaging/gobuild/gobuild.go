@@ -33,8 +33,7 @@ func (b Build) Args() []string {
 	return slices.Concat([]string{"build", "-v", "-o", b.Out}, Flags, b.Flags, b.Packages)
 }
 
-// Run compiles. The status of shown is how many packages are compiled; what the go command prints of faults goes to
-// log.
+// Run compiles. The status of shown is how many packages are compiled; compile errors go to log.
 func (b Build) Run(ctx context.Context, shown progress.Part, log io.Writer) error {
 	total, err := b.count(ctx, shown.Go(log))
 	if err != nil {
@@ -67,11 +66,12 @@ func (b Build) command(ctx context.Context, stdout, stderr io.Writer, args []str
 	return cmd
 }
 
-// Command is a program that ends when ctx does, with all that it started: compilers would go on otherwise.
+// Command is a program that ends when ctx does, with all that it started: compilers would go on otherwise. A program
+// that ignores SIGTERM is killed after 10 s.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 20 * time.Second
+	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }

@@ -135,6 +135,9 @@ func (a *appliance) beside(t *testing.T, name, address string) *lab.Lab {
 // keepLogsBeside copies what gpulab said on a second machine when t has failed.
 func (a *appliance) keepLogsBeside(t *testing.T, machine *lab.Lab, name string) {
 	t.Cleanup(func() {
+		if a.kept {
+			return
+		}
 		keepLogs(t, machine, a.lifeOf.Name()+"/"+name, map[string]string{
 			"gpulab.log": "cat /var/lib/gpulab/log/*",
 			"status.txt": a.Binary() + " status",

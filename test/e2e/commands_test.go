@@ -20,7 +20,7 @@ const (
 )
 
 // testCommandsWithoutLab: on a machine without a lab every command ends with one sentence that says what to do, and
-// leaves no trace. TestWrongUse of cmd/gpulab has mistakes in the command line.
+// leaves no trace. TestWrongUse of cmd/gpulab tests mistakes in the command line.
 func testCommandsWithoutLab(t *testing.T, a *appliance) {
 	for _, test := range []struct {
 		args []string

@@ -46,7 +46,7 @@ func (tpl Template) Start(t testing.TB) []*Lab {
 	return tpl.hosts(t, Kept(t, "labs-"+tpl.Name, from, func(folder string) { tpl.make(t, folder) }))
 }
 
-// hosts starts all hosts of the template, with the files of a folder that keep filled, or as
+// hosts starts all hosts of the template, with the files of a folder that keep wrote, or as
 // fresh ones where it is "".
 func (tpl Template) hosts(t testing.TB, kept string) []*Lab {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpulab/gpulab/packaging/gobuild"
 	"github.com/gpulab/gpulab/packaging/progress"
 )
 
@@ -107,6 +108,7 @@ func (b *builder) key(ctx context.Context, name string) (string, error) {
 			return "", err
 		}
 		k.add(version)
+		k.add(gobuild.Flags...)
 	}
 	return k.sum(), nil
 }
