@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,11 +20,13 @@ import (
 
 // check tells what is wrong with the flags themselves.
 func (f *initFlags) check() error {
-	switch f.driver {
-	case "", driverInstall, driverShow, driverSkip:
-		return nil
+	if !slices.Contains([]string{"", driverInstall, driverShow, driverSkip}, f.driver) {
+		return fail(exitUsage, "--driver is %q; it may be install, show or skip", f.driver)
 	}
-	return fail(exitUsage, "--driver is %q; it may be install, show or skip", f.driver)
+	if !slices.Contains([]string{"", gpusReal, gpusSimulated, gpusNone}, f.gpus) {
+		return fail(exitUsage, "--gpus is %q; it may be real, simulated or none", f.gpus)
+	}
+	return nil
 }
 
 // carryOut does what init was told about the driver.

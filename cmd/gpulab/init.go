@@ -47,6 +47,9 @@ with the GPUs by itself. None of it needs a network but the driver's packages.`,
   sudo gpulab init --proxy http://10.0.0.2:3128   where that is the way to the internet`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
 			if err := requireRoot(c); err != nil {
 				return err
 			}
@@ -87,9 +90,6 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	}
 	if err := haveBundle(); err != nil {
 		return fail(exitPreflight, "%w", err)
-	}
-	if err := f.check(); err != nil {
-		return err
 	}
 	_, statErr := os.Stat(a.configPath)
 	told, err := applyFlags(c, &cfg, f, errors.Is(statErr, os.ErrNotExist))

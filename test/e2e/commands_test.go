@@ -27,6 +27,7 @@ func testCommandsWithoutLab(t *testing.T, a *appliance) {
 		code int
 		says string
 	}{
+		{[]string{"init", "--proxy", "proxy.example.org"}, exitUsage, "write it like http://proxy.example.org:3128"},
 		{[]string{"init", "--driver", "install"}, exitPreflight, "nothing to install a driver for"},
 		{[]string{"driver", "hold"}, exitFailure, "nothing to hold"},
 		{[]string{"frobnicate"}, exitUsage, "frobnicate"},
