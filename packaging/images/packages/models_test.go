@@ -226,10 +226,7 @@ func TestModelFilesShareNoConnection(t *testing.T) {
 		return s
 	}
 	h.Server, h.elsewhere = server(h.answer, &questions), server(h.file, &files)
-	kept, err := openStore(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := newStore(t, 1<<20)
 	m, err := newModels(kept, h.URL, []string{strings.TrimPrefix(h.elsewhere.URL, "https://")}, trusting(h.Server), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -372,10 +369,7 @@ func TestModelsBelowAPath(t *testing.T) {
 		w.WriteHeader(http.StatusFound)
 	}))
 	defer below.Close()
-	kept, err := openStore(t.TempDir(), 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := newStore(t, 1<<30)
 	m, err := newModels(kept, below.URL+"/hub/", nil, transport(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -118,6 +118,18 @@ func newCache(t *testing.T, u *upstream, dir string, most int64, hosts ...string
 	return server
 }
 
+// newStore is a store whose folder is removed after the test, when nothing is being written to it.
+func newStore(t *testing.T, most int64) *store {
+	t.Helper()
+	dir := t.TempDir()
+	kept, err := openStore(dir, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { settled(t, dir) })
+	return kept
+}
+
 // settled waits until nothing is being written.
 func settled(t *testing.T, dir string) {
 	t.Helper()
@@ -367,10 +379,7 @@ func TestForms(t *testing.T) {
 func TestOtherPath(t *testing.T) {
 	u := newUpstream(t)
 	u.pages["/team/+simple/demo/"] = `<a href="../../+f/demo.whl">demo</a>`
-	kept, err := openStore(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := newStore(t, 1<<20)
 	p, err := newProxy(kept, u.URL+"/team/+simple/", nil, transport(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -440,10 +449,7 @@ func TestFilesShareNoConnection(t *testing.T) {
 	u.EnableHTTP2 = true
 	u.StartTLS()
 	defer u.Close()
-	kept, err := openStore(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := newStore(t, 1<<20)
 	p, err := newProxy(kept, u.URL+"/simple", nil, trusting(u.Server), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
