@@ -23,8 +23,13 @@ func (f *initFlags) check() error {
 	if !slices.Contains([]string{"", driverInstall, driverShow, driverSkip}, f.driver) {
 		return fail(exitUsage, "--driver is %q; it may be install, show or skip", f.driver)
 	}
-	if !slices.Contains([]string{"", gpusReal, gpusSimulated, gpusNone}, f.gpus) {
-		return fail(exitUsage, "--gpus is %q; it may be real, simulated or none", f.gpus)
+	return checkGPUsFlag(f.gpus)
+}
+
+// checkGPUsFlag checks the value of --gpus, which is "" where nobody gave one.
+func checkGPUsFlag(mode string) error {
+	if !slices.Contains([]string{"", gpusReal, gpusSimulated, gpusNone}, mode) {
+		return fail(exitUsage, "--gpus is %q; it may be real, simulated or none", mode)
 	}
 	return nil
 }

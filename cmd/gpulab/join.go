@@ -342,9 +342,10 @@ func gpusToJoin(out io.Writer, s nodeapi.Settings, f *joinFlags) (mode string, s
 				fmt.Fprintf(out, "  ! %s %s It joins without GPUs; once the driver works (`gpulab driver` says how), run `gpulab leave` and join again.\n", situation.Seen(), situation.Means())
 			}
 		}
-	case gpusReal, gpusSimulated, gpusNone:
 	default:
-		return "", 0, fail(exitUsage, "--gpus is %q; it may be real, simulated or none", mode)
+		if err := checkGPUsFlag(mode); err != nil {
+			return "", 0, err
+		}
 	}
 	if mode != gpusNone && s.GPUs != gpusNone && s.GPUs != mode {
 		return "", 0, fail(exitPreflight, "the pool's GPUs are %s, and this machine's would be %s; all of a pool are of one kind: say --gpus %[1]s or --gpus none", s.GPUs, mode)

@@ -137,7 +137,10 @@ func readFields(node *yaml.Node, at string, known map[string]field) error {
 
 // isEmpty reports whether v is what Kubernetes' own tools write for a field that is not set: null, {} or [].
 func isEmpty(v *yaml.Node) bool {
-	return v.Kind == yaml.ScalarNode && v.Tag == "!!null" || (v.Kind == yaml.MappingNode || v.Kind == yaml.SequenceNode) && len(v.Content) == 0
+	if v.Kind == yaml.MappingNode || v.Kind == yaml.SequenceNode {
+		return len(v.Content) == 0
+	}
+	return v.Kind == yaml.ScalarNode && v.Tag == "!!null"
 }
 
 // reasons say why something that Kubernetes knows is not taken, and what there is instead.
@@ -236,12 +239,7 @@ func (m *manifest) metadata(v *yaml.Node, at string) error {
 		"name": m.name, "generateName": m.name, "labels": unread, "annotations": unread, "uid": unread, "generation": unread,
 		"resourceVersion": unread, "creationTimestamp": unread, "managedFields": unread, "selfLink": unread,
 		"ownerReferences": unread,
-		"namespace": func(v *yaml.Node, at string) error {
-			if v.Value != "default" {
-				return wrong(v, at, "is not default. "+strings.TrimSuffix(reason("namespace"), "."))
-			}
-			return nil
-		},
+		"namespace":       unchanged("namespace", "default"),
 	})
 }
 
@@ -284,6 +282,16 @@ func (m *manifest) spec(v *yaml.Node, at string) error {
 // unread is a field that changes nothing for a job here.
 func unread(*yaml.Node, string) error { return nil }
 
+// unchanged is a field that may have Kubernetes' default alone; any other value is refused with the reason of its name.
+func unchanged(name, standard string) field {
+	return func(v *yaml.Node, at string) error {
+		if v.Value != standard {
+			return wrong(v, at, "is not "+standard+". "+strings.TrimSuffix(reason(name), "."))
+		}
+		return nil
+	}
+}
+
 func ignored(v *yaml.Node, at string) error {
 	_, err := text(v, at)
 	return err
@@ -291,20 +299,10 @@ func ignored(v *yaml.Node, at string) error {
 
 func (m *manifest) podSpec(v *yaml.Node, at string) error {
 	return readFields(v, at, map[string]field{
-		"restartPolicy": func(v *yaml.Node, at string) error { return only(v, at, "Never", "OnFailure") },
-		"dnsPolicy":     func(v *yaml.Node, at string) error { return only(v, at, "ClusterFirst") },
-		"schedulerName": func(v *yaml.Node, at string) error {
-			if v.Value != "default-scheduler" {
-				return wrong(v, at, "is not default-scheduler. "+strings.TrimSuffix(reason("nodeName"), "."))
-			}
-			return nil
-		},
-		"terminationGracePeriodSeconds": func(v *yaml.Node, at string) error {
-			if v.Value != "30" {
-				return wrong(v, at, "is not 30. "+strings.TrimSuffix(reason("terminationGracePeriodSeconds"), "."))
-			}
-			return nil
-		},
+		"restartPolicy":                 func(v *yaml.Node, at string) error { return only(v, at, "Never", "OnFailure") },
+		"dnsPolicy":                     func(v *yaml.Node, at string) error { return only(v, at, "ClusterFirst") },
+		"schedulerName":                 unchanged("schedulerName", "default-scheduler"),
+		"terminationGracePeriodSeconds": unchanged("terminationGracePeriodSeconds", "30"),
 		"containers": func(v *yaml.Node, at string) error {
 			if v.Kind != yaml.SequenceNode || len(v.Content) != 1 {
 				return wrong(v, at, "has to be a list of one: a job here is one container")

@@ -63,7 +63,7 @@ func NewBeside(t testing.TB, other *Lab, name, address string) *Lab {
 	return newLab(t, other.beside(Host{name, address})...)
 }
 
-// Host is a host beside another one.
+// Host is a further host on the wire of another one.
 type Host struct{ Name, Address string }
 
 // beside tells host.sh of a further host on this one's wire.

@@ -185,20 +185,13 @@ func (l *heard) String() string {
 // newModelCache is a cache of h of so many bytes, and what it logs.
 func newModelCache(t *testing.T, h *hub, most int64) (*httptest.Server, *heard) {
 	t.Helper()
-	dir, said := t.TempDir(), &heard{}
-	kept, err := openStore(dir, most)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept, said := newStore(t, t.TempDir(), most), &heard{}
 	m, err := newModels(kept, h.URL+"/", []string{strings.TrimPrefix(h.elsewhere.URL, "http://")}, transport(), slog.New(slog.NewTextHandler(said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(m)
-	t.Cleanup(func() {
-		server.Close()
-		settled(t, dir)
-	})
+	t.Cleanup(server.Close)
 	return server, said
 }
 
@@ -226,7 +219,7 @@ func TestModelFilesShareNoConnection(t *testing.T) {
 		return s
 	}
 	h.Server, h.elsewhere = server(h.answer, &questions), server(h.file, &files)
-	kept := newStore(t, 1<<20)
+	kept := newStore(t, t.TempDir(), 1<<20)
 	m, err := newModels(kept, h.URL, []string{strings.TrimPrefix(h.elsewhere.URL, "https://")}, trusting(h.Server), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +362,7 @@ func TestModelsBelowAPath(t *testing.T) {
 		w.WriteHeader(http.StatusFound)
 	}))
 	defer below.Close()
-	kept := newStore(t, 1<<30)
+	kept := newStore(t, t.TempDir(), 1<<30)
 	m, err := newModels(kept, below.URL+"/hub/", nil, transport(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
