@@ -420,16 +420,20 @@ func TestCredentialOfALabel(t *testing.T) {
 	if port.Code != http.StatusUnauthorized {
 		t.Errorf("the port takes the label's credential: %d", port.Code)
 	}
-	for what, end := range map[string]func() error{
-		"sign-out":  func() error { return l.appliance.people.EndSession(t.Context(), token) },
-		"suspended": func() error { return l.appliance.people.Suspend(t.Context(), l.people["ann"].ID) },
+	for _, ending := range []struct { // in this order: nobody who is suspended signs in
+		what string
+		end  func() error
+	}{
+		{"sign-out", func() error { return l.appliance.people.EndSession(t.Context(), token) }},
+		{"suspended", func() error { return l.appliance.people.Suspend(t.Context(), l.people["ann"].ID) }},
 	} {
+		what := ending.what
 		w, token = l.signedIn("ann")
 		w.open(l.url(ann, "/user/ann/gpu/lab"))
 		if got := w.get(notebook, program); got.StatusCode != http.StatusOK {
 			t.Fatalf("before %s: %s", what, got.Status)
 		}
-		if err := end(); err != nil {
+		if err := ending.end(); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.get(notebook, program); got.StatusCode != http.StatusUnauthorized {
