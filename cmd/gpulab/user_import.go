@@ -28,7 +28,7 @@ func newUserImport(a *app) *cobra.Command {
 	var f importFlags
 	c := &cobra.Command{
 		Use: "import FILE", Short: "Add the people of a CSV list, or of this machine’s Linux accounts",
-		Long: "Add the people of a CSV list (- reads it from the input) and print a one-time\nlink for each of them, with which they choose a password. The list is UTF-8; its\nfirst line names the columns: name, handle, email, role, group, in any order, of\nwhich one of the first three is needed. It is imported whole or not at all;\n--dry-run says what would happen.\n\n" +
+		Long: "Add the people of a CSV list (- reads it from the input) and print a one-time\nlink for each of them, with which they choose a password. Its first line\nnames the columns: name (or first and last name), handle, email, role, group, in\nany order, of which one of the first three is needed. Lists of Moodle, Canvas and\nother campus systems work as they are, in English, German, French and Spanish; a\ncolumn that is not understood is named. The list is imported whole or not at all;\n--dry-run shows what would happen.\n\n" +
 			"With --from-passwd, people come from /etc/passwd and keep their numbers (UIDs).\nSystem accounts are left out. Without --yes, nothing is changed. Files in /home\nstay where they are.",
 		Example: "  sudo gpulab user import class.csv --group ml-2026 --make-groups --dry-run\n  sudo gpulab user import class.csv --links links.csv\n  sudo gpulab user import --from-passwd\n  sudo gpulab user import --from-passwd --yes --links links.csv",
 		Args:    cobra.MaximumNArgs(1),
@@ -152,6 +152,9 @@ func (f *importFlags) show(w io.Writer, r ctl.ImportResult) error {
 	}
 	if r.Stopped != "" {
 		return fail(exitFailure, "%s Here that is --skip-errors.", r.Stopped)
+	}
+	if r.Plan.Wrong > 0 {
+		return fail(exitFailure, "%d of %d rows have errors and were left out.", r.Plan.Wrong, len(r.Plan.Rows))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,49 @@ func TestParseImport(t *testing.T) {
 	}
 }
 
+// Lists as campus systems export them.
+func TestParseImportOfCampusSystems(t *testing.T) {
+	ada := ImportRow{Line: 2, Name: "Ada Lovelace", Login: "ga42xyz", Email: "ada@example.org"}
+	without := ada
+	without.Login = ""
+	inCapitals := ada
+	inCapitals.Login = "GA42XYZ"
+	withGroup := without
+	withGroup.Group = "seminar"
+	for name, c := range map[string]struct {
+		text    string
+		want    ImportRow
+		ignored string
+	}{
+		"Moodle":                {"First name,Last name,ID number,Email address,Groups\nAda,Lovelace,1815001,ada@example.org,seminar\n", withGroup, "ID number"},
+		"German":                {"Matrikelnummer;Nachname;Vorname;E-Mail;Login\n1815001;Lovelace;Ada;ada@example.org;ga42xyz\n", ada, "Matrikelnummer"},
+		"Name is the last":      {"Name;Vorname;E-Mail-Adresse;Benutzername\nLovelace;Ada;ada@example.org;ga42xyz\n", ada, ""},
+		"German, whole":         {"Benutzername,Vollständiger Name,E-Mail\nga42xyz,Ada Lovelace,ada@example.org\n", ada, ""},
+		"French":                {"Nom;Prénom;Adresse e-mail;Identifiant\nLovelace;Ada;ada@example.org;ga42xyz\n", ada, ""},
+		"French, official":      {"NOM DE FAMILLE;PRÉNOM;COURRIEL;N° étudiant\nLovelace;Ada;ada@example.org;1815001\n", without, "N° étudiant"},
+		"Spanish":               {"Nombre,Apellidos,Correo electrónico,Usuario\nAda,Lovelace,ada@example.org,ga42xyz\n", ada, ""},
+		"Canvas":                {"Student,ID,SIS Login ID,Email\n\"Ada Lovelace\",7,ga42xyz,ada@example.org\n", ada, "ID"},
+		"several logins":        {"login,username,email,email 2,surname,given name\nga42xyz,ada,ada@example.org,a@b.example,Lovelace,Ada\n", ada, "username, email 2"},
+		"login of another kind": {"surname,given name,login,email\nLovelace,Ada,GA42XYZ,ada@example.org\n", inCapitals, ""},
+		"accents apart":         {"Nom,Pre\u0301nom,E-mail\nLovelace,Ada,ada@example.org\n", without, ""},
+	} {
+		list, err := ParseImport([]byte(c.text))
+		if err != nil || len(list.Rows) != 1 || list.Rows[0] != c.want || strings.Join(list.Ignored, ", ") != c.ignored {
+			t.Errorf("%s: %+v, %v", name, list, err)
+		}
+	}
+	var little, big []byte
+	for _, unit := range utf16.Encode([]rune("\ufeffVorname\tNachname\tLogin\r\nZoë\t李\tzoe\r\n")) {
+		little, big = append(little, byte(unit), byte(unit>>8)), append(big, byte(unit>>8), byte(unit))
+	}
+	for name, text := range map[string][]byte{"UTF-16, little endian": little, "UTF-16, big endian": big} {
+		list, err := ParseImport(text)
+		if err != nil || len(list.Rows) != 1 || list.Rows[0] != (ImportRow{Line: 2, Name: "Zoë 李", Login: "zoe"}) {
+			t.Errorf("%s: %+v, %v", name, list, err)
+		}
+	}
+}
+
 func TestParseImportRefuses(t *testing.T) {
 	utf16le := func(s string) []byte {
 		var b []byte
@@ -53,7 +97,7 @@ func TestParseImportRefuses(t *testing.T) {
 	}{
 		{"nothing", nil, "empty"},
 		{"a mark alone", []byte("\ufeff"), "empty"},
-		{"UTF-16 with a mark", append([]byte{0xff, 0xfe}, utf16le("name\nZoë\n")...), "CSV UTF-8"},
+		{"UTF-16 cut short", append(append([]byte{0xff, 0xfe}, utf16le("name\nZoë\n")...), 'x'), "CSV UTF-8"},
 		{"UTF-16 without", utf16le("name\nZoë\n"), "CSV UTF-8"},
 		{"Latin-1", []byte("name\nZo\xeb\n"), "CSV UTF-8"},
 		{"a spreadsheet", []byte("PK\x03\x04\x00\x00"), "no text"},
@@ -81,7 +125,7 @@ func TestParseImportRefuses(t *testing.T) {
 func FuzzParseImport(f *testing.F) {
 	for _, seed := range []string{
 		"name,handle,email,role,group\nZoë,zoe,zoe@example.org,guest,vision\n", "\ufeffName;E-Mail\r\n\"a;b\";x@y\r\n", "name\tgroup\n\t\n",
-		"sep=;\nname;x\n1;2;3\n", "name\n\"", "name,name\n", "\xff\xfen\x00", "name\r\r\rx", "name\n=cmd|x", "nAme\t\n\t00", "handle\nAda\nada\n",
+		"Vorname;Name;Login\nAda;Lovelace;ga42\n", "sep=;\nname;x\n1;2;3\n", "name\n\"", "name,name\n", "\xff\xfen\x00", "name\r\r\rx", "name\n=cmd|x", "nAme\t\n\t00", "handle\nAda\nada\n",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -204,6 +248,17 @@ func TestPlanImport(t *testing.T) {
 	}
 	if people, err := s.List(t.Context()); err != nil || len(people) != 2 {
 		t.Errorf("a look changed something: %+v, %v", people, err)
+	}
+	const list = "Nachname,Vorname,Login,E-Mail\n李,明,,ming.li@example.org\nLovelace,Ada,a.lovelace,al@example.org\nÜnal,Zoë,,\n" +
+		"王,芳,,\nKim,Min,GA42XYZ,\nOkafor,Ben,ga77abc,ben@example.org\nLovelace,Ada,ada,\n"
+	var got []string
+	for _, r := range plan(t, s, list, ImportOptions{Role: RoleMember}).Rows {
+		got = append(got, string(r.Status)+" "+r.Handle)
+	}
+	// Ben has an account under another name already, and Ada one under her login.
+	want := []string{"new ming-li", "new a-lovelace", "new zoe-unal", "new user-1", "new ga42xyz", "exists ben", "exists ada"}
+	if !slices.Equal(got, want) {
+		t.Errorf("sign-in names are %q, want %q", got, want)
 	}
 }
 

@@ -2,12 +2,16 @@ package users
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // What goes wrong with importing people. ErrListInvalid is about the list as a whole, ErrImportStopped about rows of it.
@@ -28,7 +32,10 @@ const (
 type ImportRow struct {
 	Line                             int // in the file, from 1
 	Name, Handle, Email, Role, Group string
+	Login                            string // sign-in name in another system, from which one here is made
 	Wrong                            string // why the row itself cannot be read; a sentence
+
+	first, last string // of a name in two columns, which Name puts together
 }
 
 // ImportList is what a file of comma-separated values says.
@@ -37,24 +44,57 @@ type ImportList struct {
 	Ignored []string // columns that mean nothing here, as they are written
 }
 
-// importColumns are the columns that mean something, by their name in lower case without signs.
-var importColumns = map[string]func(*ImportRow) *string{
-	"name":   func(r *ImportRow) *string { return &r.Name },
-	"handle": func(r *ImportRow) *string { return &r.Handle },
-	"email":  func(r *ImportRow) *string { return &r.Email },
-	"role":   func(r *ImportRow) *string { return &r.Role },
-	"group":  func(r *ImportRow) *string { return &r.Group },
+// column is where a cell of a row goes.
+type column func(*ImportRow) *string
+
+func nameColumn(r *ImportRow) *string  { return &r.Name }
+func firstColumn(r *ImportRow) *string { return &r.first }
+func lastColumn(r *ImportRow) *string  { return &r.last }
+
+// importColumns are the columns that mean something, by their name as columnKey simplifies it: gpulab's own, and those
+// of campus systems (Moodle, Canvas, HISinOne, TUMonline, Apogée) in English, German, French and Spanish.
+var importColumns = func() map[string]column {
+	columns := map[string]column{}
+	for names, to := range map[string]column{
+		"name nom nombre student teilnehmer participant nomcomplet nomprenom nombrecompleto nombreyapellidos " +
+			"fullname displayname studentname vollstandigername": nameColumn,
+		"first firstname firstnames given givenname givennames forename forenames vorname vornamen rufname prenom prenoms " +
+			"nombres nombredepila": firstColumn,
+		"last lastname surname familyname nachname familienname zuname nomdefamille nomdusage apellido apellidos": lastColumn,
+		"handle": func(r *ImportRow) *string { return &r.Handle },
+		"login loginname loginid sisloginid username userlogin netid unikennung kennung benutzer benutzername " +
+			"benutzerkennung nutzername nutzerkennung anmeldename identifiant nomdutilisateur utilisateur usuario " +
+			"nombredeusuario": func(r *ImportRow) *string { return &r.Login },
+		"email emailaddress mail mailaddress emailadresse mailadresse adressemail adresseemail adresseelectronique courriel " +
+			"adressecourriel correo correoelectronico direcciondecorreo direcciondecorreoelectronico": func(r *ImportRow) *string {
+			return &r.Email
+		},
+		"role": func(r *ImportRow) *string { return &r.Role },
+		"group groups gruppe gruppen groupe groupes grupo grupos": func(r *ImportRow) *string { return &r.Group },
+	} {
+		for _, name := range strings.Fields(names) {
+			columns[name] = to
+		}
+	}
+	return columns
+}()
+
+func columnNamed(cell string) column { return importColumns[columnKey(cell)] }
+
+// columnKey is the name of a column without case, accents and signs.
+func columnKey(cell string) string {
+	var key strings.Builder
+	for _, c := range norm.NFD.String(strings.ToLower(clip(cell, 60))) {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			key.WriteRune(c)
+		}
+	}
+	return key.String()
 }
 
-var withoutSigns = strings.NewReplacer("-", "", "_", "", " ", "")
-
-func columnNamed(cell string) func(*ImportRow) *string {
-	return importColumns[withoutSigns.Replace(strings.ToLower(strings.TrimSpace(clip(cell, 40))))]
-}
-
-// ParseImport reads a list of people: UTF-8 with or without a mark at its start; cells between commas, semicolons or
-// tabs, in quotes where they hold one of those; the first line names the columns, in any order and case. Anything that
-// makes the whole list unreadable is an ErrListInvalid.
+// ParseImport reads a list of people: UTF-8, or UTF-16 with a byte order mark; cells between commas, semicolons or tabs,
+// in quotes where they hold one of those; the first line names the columns, in any order and case. Anything that makes
+// the whole list unreadable is an ErrListInvalid.
 func ParseImport(text []byte) (ImportList, error) {
 	plain, err := importText(text)
 	if err != nil {
@@ -99,8 +139,14 @@ func ParseImport(text []byte) (ImportList, error) {
 // importText is the text without its mark, with plain line ends.
 func importText(text []byte) (string, error) {
 	switch {
-	case bytes.HasPrefix(text, []byte{0xff, 0xfe}), bytes.HasPrefix(text, []byte{0xfe, 0xff}), bytes.IndexByte(text, 0) >= 0:
-		return "", sentence(ErrListInvalid, "The file is UTF-16 (“Unicode text”) or no text at all. Save it as “CSV UTF-8” and try again.")
+	case bytes.HasPrefix(text, []byte{0xff, 0xfe}) && len(text)%2 == 0:
+		text = fromUTF16(text, binary.LittleEndian)
+	case bytes.HasPrefix(text, []byte{0xfe, 0xff}) && len(text)%2 == 0:
+		text = fromUTF16(text, binary.BigEndian)
+	}
+	switch {
+	case bytes.IndexByte(text, 0) >= 0:
+		return "", sentence(ErrListInvalid, "The file is no text, or in an encoding that it does not name. Save it as “CSV UTF-8” and try again.")
 	case !utf8.Valid(text):
 		return "", sentence(ErrListInvalid, "The file is text in an old encoding, so its ä and é would be lost. Save it as “CSV UTF-8” and try again.")
 	}
@@ -114,6 +160,15 @@ func importText(text []byte) (string, error) {
 		plain = "\n" + rest // lines keep their numbers
 	}
 	return plain, nil
+}
+
+// fromUTF16 is a text with a byte order mark, which spreadsheets call “Unicode text”, as UTF-8.
+func fromUTF16(text []byte, order binary.ByteOrder) []byte {
+	units := make([]uint16, 0, len(text)/2)
+	for i := 0; i+1 < len(text); i += 2 {
+		units = append(units, order.Uint16(text[i:]))
+	}
+	return []byte(string(utf16.Decode(units)))
 }
 
 // separator is the sign under which the first line names the most columns.
@@ -141,36 +196,67 @@ func separator(plain string) rune {
 	return best
 }
 
-// columns finds what each column means, nil for nothing.
-func (l *ImportList) columns(header []string) ([]func(*ImportRow) *string, error) {
+// columns finds what each column means, nil for nothing. Of several names for the same thing the first column counts.
+func (l *ImportList) columns(header []string) ([]column, error) {
 	if len(header) > maxImportColumns {
 		return nil, sentence(ErrListInvalid, "The first line names more than %d columns. Leave those out that are not needed.", maxImportColumns)
 	}
-	columns := make([]func(*ImportRow) *string, len(header))
+	columns := make([]column, len(header))
 	var probe ImportRow
-	seen := map[*string]bool{}
+	seen := map[*string]string{}
 	for i, cell := range header {
-		column := columnNamed(cell)
-		switch {
-		case column == nil:
-			if cell = tidy(strings.TrimSpace(cell), 40); cell != "" {
-				l.Ignored = append(l.Ignored, cell)
-			}
-			continue
-		case seen[column(&probe)]:
-			return nil, sentence(ErrListInvalid, "The first line names the column %s twice. Leave one of them out.", quote(strings.TrimSpace(cell)))
+		to := ambiguous(header, i)
+		if to == nil {
+			to = columnNamed(cell)
 		}
-		seen[column(&probe)] = true
-		columns[i] = column
+		cell = tidy(strings.TrimSpace(cell), 40)
+		switch {
+		case to != nil && seen[to(&probe)] == "":
+			seen[to(&probe)] = columnKey(cell)
+			columns[i] = to
+		case to != nil && seen[to(&probe)] == columnKey(cell):
+			return nil, sentence(ErrListInvalid, "The first line names the column %s twice. Leave one of them out.", quote(cell))
+		case cell != "":
+			l.Ignored = append(l.Ignored, cell)
+		}
 	}
-	if !seen[&probe.Name] && !seen[&probe.Handle] && !seen[&probe.Email] {
-		return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write their names above the list.")
+	for _, enough := range []*string{&probe.Name, &probe.first, &probe.last, &probe.Handle, &probe.Login, &probe.Email} {
+		if seen[enough] != "" {
+			return columns, nil
+		}
 	}
-	return columns, nil
+	return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write their names above the list.")
+}
+
+// ambiguous is what a column means whose name means a whole name alone, and half of one beside the other half: Name
+// beside Vorname, Nom beside Prénom, Nombre beside Apellidos. For other columns it is nil.
+func ambiguous(header []string, i int) column {
+	beside := func(want column) bool {
+		var probe ImportRow
+		for j, cell := range header {
+			if to := columnNamed(cell); j != i && to != nil && to(&probe) == want(&probe) {
+				return true
+			}
+		}
+		return false
+	}
+	switch columnKey(header[i]) {
+	case "name", "nom":
+		if beside(firstColumn) {
+			return lastColumn
+		}
+		return nameColumn
+	case "nombre":
+		if beside(lastColumn) {
+			return firstColumn
+		}
+		return nameColumn
+	}
+	return nil
 }
 
 // readRow is false for a row in which nothing is written.
-func readRow(line int, cells []string, columns []func(*ImportRow) *string) (ImportRow, bool) {
+func readRow(line int, cells []string, columns []column) (ImportRow, bool) {
 	row, written := ImportRow{Line: line}, false
 	for i, cell := range cells {
 		cell = strings.TrimSpace(cell)
@@ -184,6 +270,10 @@ func readRow(line int, cells []string, columns []func(*ImportRow) *string) (Impo
 			*columns[i](&row) = cell
 		}
 	}
+	if row.Name == "" {
+		row.Name = strings.TrimSpace(row.first + " " + row.last)
+	}
+	row.first, row.last = "", ""
 	return row, written
 }
 

@@ -1,6 +1,7 @@
 package users
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,8 @@ func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error)
 	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: slices.Concat([]string{}, list.Ignored)}
 	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}, tried: map[string]int{}}
 	for _, row := range list.Rows {
-		l.wanted[row.Handle] = true // names that are written down come before those that are made
+		// Names that are written down come before those that are made.
+		l.wanted[cmp.Or(row.Handle, handleOf(row.Login))] = true
 	}
 	for _, row := range list.Rows {
 		planned, err := l.plan(row)
@@ -134,7 +136,7 @@ func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 	if row.Wrong != "" {
 		return r, sentence(ErrImportStopped, "%s", row.Wrong)
 	}
-	if row.Name == "" && row.Handle == "" && row.Email == "" {
+	if row.Name == "" && row.Handle == "" && row.Login == "" && row.Email == "" {
 		return r, sentence(ErrNameInvalid, "The row has neither a name nor a sign-in name nor an e-mail address. Fill one in.")
 	}
 	n := NewUser{Handle: row.Handle, Name: row.Name, Email: row.Email, Role: l.opts.Role}
@@ -143,7 +145,7 @@ func (l *lister) plan(row ImportRow) (PlannedRow, error) {
 	}
 	made := n.Handle == ""
 	if made {
-		n.Handle = l.handleFor(n)
+		n.Handle = l.handleFor(n, row.Login)
 	}
 	n, err := n.checked()
 	if err != nil {
@@ -214,15 +216,26 @@ func (l *lister) group(named string) (string, error) {
 	return name, nil
 }
 
+// handleOf makes a sign-in name from one of another system, "" from none: GA42 → ga42, a.lovelace → a-lovelace.
+func handleOf(login string) string {
+	if login == "" || CheckHandle(fold(login)) == nil {
+		return fold(login)
+	}
+	return SuggestHandle(login)
+}
+
 // handleFor makes a sign-in name for somebody without one: the one they have, when the list is imported again, or one
 // that nobody has.
-func (l *lister) handleFor(n NewUser) string {
+func (l *lister) handleFor(n NewUser, login string) string {
 	if owner := l.known.emails[strings.ToLower(strings.TrimSpace(n.Email))]; owner != "" && n.Email != "" {
 		return owner
 	}
+	if login != "" {
+		return handleOf(login)
+	}
 	source := n.Name
-	if source == "" {
-		source, _, _ = strings.Cut(n.Email, "@")
+	if local, _, has := strings.Cut(n.Email, "@"); has && SuggestHandle(source) == SuggestHandle("") {
+		source = local // there is no name, or one in a script that no sign-in name has
 	}
 	base, whose := SuggestHandle(source), n.Name+"\n"+strings.ToLower(n.Email)
 	for i := l.tried[whose] + 1; ; i++ {

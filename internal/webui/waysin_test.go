@@ -398,7 +398,7 @@ func TestImportRefuses(t *testing.T) {
 		return c.upload("/users/import", fields, []byte(file))
 	}
 	look("", "text", "").want(t, http.StatusUnprocessableEntity, "The list is empty")
-	look("\xff\xfen\x00").want(t, http.StatusUnprocessableEntity, "CSV UTF-8")
+	look("\xff\xfen\x00x").want(t, http.StatusUnprocessableEntity, "CSV UTF-8")
 	look("name\nZo\xeb\n").want(t, http.StatusUnprocessableEntity, "CSV UTF-8")
 	look("name\nZoë\n", "group", "nothing").want(t, http.StatusUnprocessableEntity, "no group", "Zoë")
 	look("name\nZoë\n", "new-group", "A B", "make-groups", "yes").want(t, http.StatusUnprocessableEntity, "a-b")
