@@ -28,10 +28,19 @@ func newUserImport(a *app) *cobra.Command {
 	var f importFlags
 	c := &cobra.Command{
 		Use: "import FILE", Short: "Add the people of a CSV list, or of this machine’s Linux accounts",
-		Long: "Add the people of a CSV list (- reads it from the input) and print a one-time\nlink for each of them, with which they choose a password. Its first line\nnames the columns: name (or first and last name), handle, email, role, group, in\nany order, of which one of the first three is needed. Lists of Moodle, Canvas and\nother campus systems work as they are, in English, German, French and Spanish; a\ncolumn that is not understood is named. The list is imported whole or not at all;\n--dry-run shows what would happen.\n\n" +
-			"With --from-passwd, people come from /etc/passwd and keep their numbers (UIDs).\nSystem accounts are left out. Without --yes, nothing is changed. Files in /home\nstay where they are.",
-		Example: "  sudo gpulab user import class.csv --group ml-2026 --make-groups --dry-run\n  sudo gpulab user import class.csv --links links.csv\n  sudo gpulab user import --from-passwd\n  sudo gpulab user import --from-passwd --yes --links links.csv",
-		Args:    cobra.MaximumNArgs(1),
+		Long: "Add the people of a CSV list (- reads it from the input) and print a one-time\nlink for each of them, " +
+			"with which they choose a password.\n\n" +
+			"The first line names the columns: name (or first and last name), handle, email,\nrole, group, in any order, " +
+			"of which one of the first three is needed. Columns of\nMoodle, Canvas, TUMonline and other campus systems are " +
+			"understood in English,\nGerman, French and Spanish; the report lists those that are not used. The file is\n" +
+			"UTF-8, or UTF-16 as spreadsheets write it. The list is imported whole or not at\nall; --dry-run shows what " +
+			"would happen.\n\n" +
+			"With --from-passwd, people come from /etc/passwd and keep their numbers (UIDs).\nSystem accounts are left out. " +
+			"Without --yes, nothing is changed. Files in /home\nstay where they are.",
+		Example: "  sudo gpulab user import class.csv --group ml-2026 --make-groups --dry-run\n" +
+			"  sudo gpulab user import class.csv --links links.csv\n" +
+			"  sudo gpulab user import --from-passwd\n  sudo gpulab user import --from-passwd --yes --links links.csv",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := requireRoot(c); err != nil {
 				return err
@@ -153,8 +162,10 @@ func (f *importFlags) show(w io.Writer, r ctl.ImportResult) error {
 	if r.Stopped != "" {
 		return fail(exitFailure, "%s Here that is --skip-errors.", r.Stopped)
 	}
-	if r.Plan.Wrong > 0 {
-		return fail(exitFailure, "%d of %d rows have errors and were left out.", r.Plan.Wrong, len(r.Plan.Rows))
+	if r.Plan.Wrong > 0 && r.Applied {
+		return fail(exitFailure, "not everybody was imported; rows with errors: %d", r.Plan.Wrong)
+	} else if r.Plan.Wrong > 0 {
+		return fail(exitFailure, "rows with errors: %d", r.Plan.Wrong)
 	}
 	return nil
 }

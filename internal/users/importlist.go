@@ -2,11 +2,13 @@ package users
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -34,8 +36,6 @@ type ImportRow struct {
 	Name, Handle, Email, Role, Group string
 	Login                            string // sign-in name in another system, from which one here is made
 	Wrong                            string // why the row itself cannot be read; a sentence
-
-	first, last string // of a name in two columns, which Name puts together
 }
 
 // ImportList is what a file of comma-separated values says.
@@ -44,42 +44,97 @@ type ImportList struct {
 	Ignored []string // columns that mean nothing here, as they are written
 }
 
-// column is where a cell of a row goes.
-type column func(*ImportRow) *string
+// A meaning is what a column of a list is about.
+type meaning int
 
-func nameColumn(r *ImportRow) *string  { return &r.Name }
-func firstColumn(r *ImportRow) *string { return &r.first }
-func lastColumn(r *ImportRow) *string  { return &r.last }
+const (
+	unknownMeaning meaning = iota
+	nameMeaning
+	handleMeaning
+	emailMeaning
+	roleMeaning
+	groupMeaning
+	// The rest are columns of other systems.
+	wholeNameMeaning
+	firstMeaning
+	lastMeaning       // the name in use
+	birthNameMeaning  // the last name where there is no other
+	secondLastMeaning // follows the last name
+	loginMeaning
+	theirEmailMeaning
+	theirGroupMeaning
+	meanings
+)
 
-// importColumns are the columns that mean something, by their name as columnKey simplifies it: gpulab's own, and those
-// of campus systems (Moodle, Canvas, HISinOne, TUMonline, Apogée) in English, German, French and Spanish.
-var importColumns = func() map[string]column {
-	columns := map[string]column{}
-	for names, to := range map[string]column{
-		"name nom nombre student teilnehmer participant nomcomplet nomprenom nombrecompleto nombreyapellidos " +
-			"fullname displayname studentname vollstandigername": nameColumn,
-		"first firstname firstnames given givenname givennames forename forenames vorname vornamen rufname prenom prenoms " +
-			"nombres nombredepila": firstColumn,
-		"last lastname surname familyname nachname familienname zuname nomdefamille nomdusage apellido apellidos": lastColumn,
-		"handle": func(r *ImportRow) *string { return &r.Handle },
-		"login loginname loginid sisloginid username userlogin netid unikennung kennung benutzer benutzername " +
-			"benutzerkennung nutzername nutzerkennung anmeldename identifiant nomdutilisateur utilisateur usuario " +
-			"nombredeusuario": func(r *ImportRow) *string { return &r.Login },
-		"email emailaddress mail mailaddress emailadresse mailadresse adressemail adresseemail adresseelectronique courriel " +
-			"adressecourriel correo correoelectronico direcciondecorreo direcciondecorreoelectronico": func(r *ImportRow) *string {
-			return &r.Email
+// ownColumns are gpulab's own columns, by their name in lower case without signs. They come before those of other systems.
+var ownColumns = map[string]meaning{
+	"name": nameMeaning, "handle": handleMeaning, "email": emailMeaning, "role": roleMeaning, "group": groupMeaning,
+}
+
+// theirColumns are those of campus systems in English, German, French and Spanish, by the name that columnKey makes.
+var theirColumns = func() map[string]meaning {
+	columns := map[string]meaning{}
+	for what, names := range map[meaning][]string{
+		wholeNameMeaning: {
+			"student teilnehmer participant fullname displayname studentname vollstandigername nomcomplet nomprenom",
+			"nom nombre nombrecompleto nombreyapellidos",
 		},
-		"role": func(r *ImportRow) *string { return &r.Role },
-		"group groups gruppe gruppen groupe groupes grupo grupos": func(r *ImportRow) *string { return &r.Group },
+		firstMeaning: {
+			"first firstname firstnames given givenname givennames forename forenames",
+			"vorname vornamen rufname prenom prenoms nombres nombredepila",
+		},
+		lastMeaning: {
+			"last lastname surname familyname nachname familienname zuname nomdefamille nomdusage",
+			"apellido apellidos primerapellido",
+		},
+		birthNameMeaning:  {"nomdenaissance nompatronymique"},
+		secondLastMeaning: {"segundoapellido"},
+		loginMeaning: {
+			"login loginname loginid sisloginid username userlogin netid unikennung kennung benutzer benutzername",
+			"benutzerkennung nutzername nutzerkennung anmeldename identifiant nomdutilisateur utilisateur",
+			"usuario nombredeusuario",
+		},
+		theirEmailMeaning: {
+			"emailaddress mail mailaddress emailadresse mailadresse adressemail adresseemail adresseelectronique",
+			"courriel adressecourriel adressedecourriel correo correoelectronico direcciondecorreo",
+			"direcciondecorreoelectronico",
+		},
+		theirGroupMeaning: {"groups gruppe gruppen groupe groupes grupo grupos"},
 	} {
-		for _, name := range strings.Fields(names) {
-			columns[name] = to
+		for _, name := range strings.Fields(strings.Join(names, " ")) {
+			columns[name] = what
 		}
 	}
 	return columns
 }()
 
-func columnNamed(cell string) column { return importColumns[columnKey(cell)] }
+// nameParts are words by which a longer column name tells a part of the name, such as FAMILY_NAME_OF_STUDENT.
+var nameParts = []struct {
+	word string
+	what meaning
+}{
+	{"familyname", lastMeaning}, {"lastname", lastMeaning}, {"surname", lastMeaning}, {"nachname", lastMeaning},
+	{"familienname", lastMeaning}, {"firstname", firstMeaning}, {"givenname", firstMeaning}, {"vorname", firstMeaning},
+}
+
+var withoutSigns = strings.NewReplacer("-", "", "_", "", " ", "")
+
+// meaningOf is what a column is about by its name alone. It is sure of names that it knows as a whole.
+func meaningOf(cell string) (what meaning, sure bool) {
+	if what := ownColumns[withoutSigns.Replace(strings.ToLower(strings.TrimSpace(clip(cell, 40))))]; what != unknownMeaning {
+		return what, true
+	}
+	key := columnKey(cell)
+	if what := theirColumns[key]; what != unknownMeaning {
+		return what, true
+	}
+	for _, part := range nameParts {
+		if strings.Contains(key, part.word) {
+			return part.what, false
+		}
+	}
+	return unknownMeaning, false
+}
 
 // columnKey is the name of a column without case, accents and signs.
 func columnKey(cell string) string {
@@ -109,11 +164,11 @@ func ParseImport(text []byte) (ImportList, error) {
 	if err != nil {
 		return ImportList{}, brokenLine(err)
 	}
-	var list ImportList
-	columns, err := list.columns(header)
+	columns, err := columnsOf(header)
 	if err != nil {
 		return ImportList{}, err
 	}
+	list := ImportList{Ignored: columns.ignored}
 	for {
 		cells, err := r.Read()
 		if errors.Is(err, io.EOF) {
@@ -123,13 +178,14 @@ func ParseImport(text []byte) (ImportList, error) {
 			return ImportList{}, brokenLine(err)
 		}
 		line, _ := r.FieldPos(0)
-		if row, ok := readRow(line, cells, columns); ok {
+		if row, ok := columns.row(line, cells); ok {
 			if len(list.Rows) == MaxImportRows {
 				return ImportList{}, sentence(ErrListInvalid, "The list has more than %d people. Split it.", MaxImportRows)
 			}
 			list.Rows = append(list.Rows, row)
 		}
 	}
+	columns.dropOtherGroups(&list)
 	if len(list.Rows) == 0 {
 		return ImportList{}, sentence(ErrListInvalid, "The list names its columns, but nobody below them. Add a line for each person.")
 	}
@@ -138,15 +194,10 @@ func ParseImport(text []byte) (ImportList, error) {
 
 // importText is the text without its mark, with plain line ends.
 func importText(text []byte) (string, error) {
-	switch {
-	case bytes.HasPrefix(text, []byte{0xff, 0xfe}) && len(text)%2 == 0:
-		text = fromUTF16(text, binary.LittleEndian)
-	case bytes.HasPrefix(text, []byte{0xfe, 0xff}) && len(text)%2 == 0:
-		text = fromUTF16(text, binary.BigEndian)
-	}
+	text = ListText(text)
 	switch {
 	case bytes.IndexByte(text, 0) >= 0:
-		return "", sentence(ErrListInvalid, "The file is no text, or in an encoding that it does not name. Save it as “CSV UTF-8” and try again.")
+		return "", sentence(ErrListInvalid, "The file is no text, or it is UTF-16 that is cut short or has no byte order mark. Save it as “CSV UTF-8” and try again.")
 	case !utf8.Valid(text):
 		return "", sentence(ErrListInvalid, "The file is text in an old encoding, so its ä and é would be lost. Save it as “CSV UTF-8” and try again.")
 	}
@@ -162,10 +213,21 @@ func importText(text []byte) (string, error) {
 	return plain, nil
 }
 
-// fromUTF16 is a text with a byte order mark, which spreadsheets call “Unicode text”, as UTF-8.
-func fromUTF16(text []byte, order binary.ByteOrder) []byte {
+// ListText is a list as UTF-8: “Unicode text” of a spreadsheet, UTF-16 with a byte order mark, is converted.
+func ListText(text []byte) []byte {
+	var order binary.ByteOrder
+	switch {
+	case len(text)%2 != 0:
+		return text
+	case bytes.HasPrefix(text, []byte{0xff, 0xfe}):
+		order = binary.LittleEndian
+	case bytes.HasPrefix(text, []byte{0xfe, 0xff}):
+		order = binary.BigEndian
+	default:
+		return text
+	}
 	units := make([]uint16, 0, len(text)/2)
-	for i := 0; i+1 < len(text); i += 2 {
+	for i := 0; i < len(text); i += 2 {
 		units = append(units, order.Uint16(text[i:]))
 	}
 	return []byte(string(utf16.Decode(units)))
@@ -184,7 +246,7 @@ func separator(plain string) rune {
 		}
 		known := 0
 		for _, cell := range cells[:min(len(cells), maxImportColumns)] {
-			if columnNamed(cell) != nil {
+			if _, sure := meaningOf(cell); sure {
 				known++
 			}
 		}
@@ -196,85 +258,142 @@ func separator(plain string) rune {
 	return best
 }
 
-// columns finds what each column means, nil for nothing. Of several names for the same thing the first column counts.
-func (l *ImportList) columns(header []string) ([]column, error) {
+// listColumns says which column of a list has which meaning.
+type listColumns struct {
+	header  []string
+	at      [meanings]int // the column of a meaning, -1 for none
+	ignored []string
+	canvas  bool // the whole name is under Student, as Canvas writes it
+}
+
+// columnsOf finds what the columns mean. Of several with the same meaning the first counts; gpulab's own come before
+// those of other systems, and names known as a whole before others.
+func columnsOf(header []string) (*listColumns, error) {
 	if len(header) > maxImportColumns {
 		return nil, sentence(ErrListInvalid, "The first line names more than %d columns. Leave those out that are not needed.", maxImportColumns)
 	}
-	columns := make([]column, len(header))
-	var probe ImportRow
-	seen := map[*string]string{}
-	for i, cell := range header {
-		to := ambiguous(header, i)
-		if to == nil {
-			to = columnNamed(cell)
-		}
-		cell = tidy(strings.TrimSpace(cell), 40)
-		switch {
-		case to != nil && seen[to(&probe)] == "":
-			seen[to(&probe)] = columnKey(cell)
-			columns[i] = to
-		case to != nil && seen[to(&probe)] == columnKey(cell):
-			return nil, sentence(ErrListInvalid, "The first line names the column %s twice. Leave one of them out.", quote(cell))
-		case cell != "":
-			l.Ignored = append(l.Ignored, cell)
-		}
+	c := &listColumns{header: header}
+	for what := range c.at {
+		c.at[what] = -1
 	}
-	for _, enough := range []*string{&probe.Name, &probe.first, &probe.last, &probe.Handle, &probe.Login, &probe.Email} {
-		if seen[enough] != "" {
-			return columns, nil
-		}
-	}
-	return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write their names above the list.")
-}
-
-// ambiguous is what a column means whose name means a whole name alone, and half of one beside the other half: Name
-// beside Vorname, Nom beside Prénom, Nombre beside Apellidos. For other columns it is nil.
-func ambiguous(header []string, i int) column {
-	beside := func(want column) bool {
-		var probe ImportRow
-		for j, cell := range header {
-			if to := columnNamed(cell); j != i && to != nil && to(&probe) == want(&probe) {
-				return true
+	for _, wantSure := range []bool{true, false} {
+		for i, cell := range header {
+			what, sure := meaningOf(cell)
+			if what == unknownMeaning || sure != wantSure {
+				continue
+			}
+			if c.at[what] < 0 {
+				c.at[what] = i
+			} else if what <= groupMeaning {
+				return nil, sentence(ErrListInvalid, "The first line names the column %s twice. Leave one of them out.", quote(strings.TrimSpace(cell)))
 			}
 		}
-		return false
 	}
-	switch columnKey(header[i]) {
-	case "name", "nom":
-		if beside(firstColumn) {
-			return lastColumn
-		}
-		return nameColumn
-	case "nombre":
-		if beside(lastColumn) {
-			return firstColumn
-		}
-		return nameColumn
+	c.sortNames()
+	if c.at[handleMeaning] >= 0 {
+		c.at[loginMeaning] = -1
 	}
-	return nil
+	if c.at[emailMeaning] >= 0 {
+		c.at[theirEmailMeaning] = -1
+	}
+	if c.at[groupMeaning] >= 0 {
+		c.at[theirGroupMeaning] = -1
+	}
+	if c.noneOf(nameMeaning, handleMeaning, emailMeaning, wholeNameMeaning, firstMeaning, lastMeaning, birthNameMeaning, loginMeaning, theirEmailMeaning) {
+		return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write their names above the list.")
+	}
+	for i, cell := range header {
+		if cell = tidy(strings.TrimSpace(cell), 40); cell != "" && !slices.Contains(c.at[:], i) {
+			c.ignored = append(c.ignored, cell)
+		}
+	}
+	return c, nil
 }
 
-// readRow is false for a row in which nothing is written.
-func readRow(line int, cells []string, columns []column) (ImportRow, bool) {
+// sortNames decides which columns make the name. Name beside Vorname, Nom beside Prénom and Nombre beside Apellidos are
+// half a name each. First and last name come before a whole one of another system, and gpulab's own before all.
+func (c *listColumns) sortNames() {
+	at := &c.at
+	halves := func(whole int) {
+		key := ""
+		if whole >= 0 {
+			key = columnKey(c.header[whole])
+		}
+		switch {
+		case (key == "name" || key == "nom") && at[firstMeaning] >= 0 && c.noneOf(lastMeaning, birthNameMeaning):
+			at[lastMeaning] = whole
+		case key == "nombre" && at[lastMeaning] >= 0 && at[firstMeaning] < 0:
+			at[firstMeaning] = whole
+		default:
+			return
+		}
+		if at[nameMeaning] == whole {
+			at[nameMeaning] = -1
+		} else {
+			at[wholeNameMeaning] = -1
+		}
+	}
+	halves(at[nameMeaning])
+	halves(at[wholeNameMeaning])
+	switch {
+	case at[nameMeaning] >= 0:
+		at[wholeNameMeaning], at[firstMeaning], at[lastMeaning], at[birthNameMeaning], at[secondLastMeaning] = -1, -1, -1, -1, -1
+	case at[firstMeaning] >= 0 && !c.noneOf(lastMeaning, birthNameMeaning):
+		at[wholeNameMeaning] = -1
+	case at[wholeNameMeaning] >= 0:
+		at[firstMeaning], at[lastMeaning], at[birthNameMeaning], at[secondLastMeaning] = -1, -1, -1, -1
+		c.canvas = columnKey(c.header[at[wholeNameMeaning]]) == "student"
+	}
+}
+
+func (c *listColumns) noneOf(what ...meaning) bool {
+	return !slices.ContainsFunc(what, func(m meaning) bool { return c.at[m] >= 0 })
+}
+
+// row is false for a row in which nothing is written, and for the rows of Canvas that are no person's.
+func (c *listColumns) row(line int, cells []string) (ImportRow, bool) {
 	row, written := ImportRow{Line: line}, false
 	for i, cell := range cells {
-		cell = strings.TrimSpace(cell)
-		written = written || cell != ""
-		switch {
-		case i >= len(columns):
-			if cell != "" {
-				row.Wrong = fmt.Sprintf("The row has %d cells, but the first line names %d columns. A name with a comma in it needs quotes.", len(cells), len(columns))
-			}
-		case columns[i] != nil:
-			*columns[i](&row) = cell
+		cells[i] = strings.TrimSpace(cell)
+		written = written || cells[i] != ""
+		if i >= len(c.header) && cells[i] != "" {
+			row.Wrong = fmt.Sprintf("The row has %d cells, but the first line names %d columns. A name with a comma in it needs quotes.", len(cells), len(c.header))
 		}
 	}
-	if row.Name == "" {
-		row.Name = strings.TrimSpace(row.first + " " + row.last)
+	cell := func(what meaning) string {
+		if i := c.at[what]; i >= 0 && i < len(cells) {
+			return cells[i]
+		}
+		return ""
 	}
-	row.first, row.last = "", ""
+	whole := cell(wholeNameMeaning)
+	if c.canvas {
+		if whole == "Points Possible" || whole == "Student, Test" {
+			return row, false
+		}
+		if last, first, has := strings.Cut(whole, ","); has && !strings.Contains(first, ",") {
+			whole = strings.TrimSpace(first) + " " + strings.TrimSpace(last)
+		}
+	}
+	parts := cell(firstMeaning) + " " + cmp.Or(cell(lastMeaning), cell(birthNameMeaning)) + " " + cell(secondLastMeaning)
+	row.Name = strings.TrimSpace(cmp.Or(cell(nameMeaning), whole, strings.Join(strings.Fields(parts), " ")))
+	row.Handle, row.Role, row.Login = cell(handleMeaning), cell(roleMeaning), cell(loginMeaning)
+	row.Email = cmp.Or(cell(emailMeaning), cell(theirEmailMeaning))
+	row.Group = cmp.Or(cell(groupMeaning), cell(theirGroupMeaning))
 	return row, written
+}
+
+// dropOtherGroups ignores a column of groups of another system if one of its cells is no name that a group here can
+// have, such as "Tutorial 3" or several names.
+func (c *listColumns) dropOtherGroups(list *ImportList) {
+	at := c.at[theirGroupMeaning]
+	if at < 0 || !slices.ContainsFunc(list.Rows, func(r ImportRow) bool { return r.Group != "" && CheckGroup(r.Group) != nil }) {
+		return
+	}
+	for i := range list.Rows {
+		list.Rows[i].Group = ""
+	}
+	list.Ignored = append(list.Ignored, tidy(strings.TrimSpace(c.header[at]), 40))
 }
 
 func brokenLine(err error) error {

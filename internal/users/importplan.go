@@ -1,7 +1,6 @@
 package users
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,8 +99,7 @@ func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error)
 	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: slices.Concat([]string{}, list.Ignored)}
 	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}, tried: map[string]int{}}
 	for _, row := range list.Rows {
-		// Names that are written down come before those that are made.
-		l.wanted[cmp.Or(row.Handle, handleOf(row.Login))] = true
+		l.wanted[row.Handle] = true // names that are written down come before those that are made
 	}
 	for _, row := range list.Rows {
 		planned, err := l.plan(row)
@@ -216,28 +214,40 @@ func (l *lister) group(named string) (string, error) {
 	return name, nil
 }
 
-// handleOf makes a sign-in name from one of another system, "" from none: GA42 → ga42, a.lovelace → a-lovelace.
+// handleOf makes a sign-in name from one of another system, "" from none: GA42 → ga42, a.lovelace@example.org →
+// a-lovelace, CAMPUS\ada → ada.
 func handleOf(login string) string {
-	if login == "" || CheckHandle(fold(login)) == nil {
-		return fold(login)
+	if _, name, has := strings.Cut(login, `\`); has {
+		login = name
+	}
+	login, _, _ = strings.Cut(login, "@")
+	if login = fold(login); login == "" || CheckHandle(login) == nil {
+		return login
 	}
 	return SuggestHandle(login)
 }
 
 // handleFor makes a sign-in name for somebody without one: the one they have, when the list is imported again, or one
-// that nobody has.
+// that nobody has. It comes from the login of another system, the name, or the e-mail address.
 func (l *lister) handleFor(n NewUser, login string) string {
 	if owner := l.known.emails[strings.ToLower(strings.TrimSpace(n.Email))]; owner != "" && n.Email != "" {
 		return owner
-	}
-	if login != "" {
-		return handleOf(login)
 	}
 	source := n.Name
 	if local, _, has := strings.Cut(n.Email, "@"); has && SuggestHandle(source) == SuggestHandle("") {
 		source = local // there is no name, or one in a script that no sign-in name has
 	}
-	base, whose := SuggestHandle(source), n.Name+"\n"+strings.ToLower(n.Email)
+	named, theirs := l.numberedHandle(n, SuggestHandle(source))
+	if login = handleOf(login); login == "" || theirs {
+		return named
+	}
+	handle, _ := l.numberedHandle(n, login)
+	return handle
+}
+
+// numberedHandle is base, with a number if others have it; theirs reports that n has it already.
+func (l *lister) numberedHandle(n NewUser, base string) (handle string, theirs bool) {
+	whose := base + "\n" + n.Name + "\n" + strings.ToLower(n.Email)
 	for i := l.tried[whose] + 1; ; i++ {
 		l.tried[whose] = i - 1
 		handle := numbered(base, i)
@@ -247,7 +257,7 @@ func (l *lister) handleFor(n NewUser, login string) string {
 		there := l.known.people[handle]
 		same := !there.removed && there.name == n.Name && n.Name != "" && (there.email == "" || n.Email == "" || strings.EqualFold(there.email, n.Email))
 		if same || l.known.free(handle) == nil {
-			return handle
+			return handle, same
 		}
 	}
 }

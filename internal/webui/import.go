@@ -148,7 +148,7 @@ func readImportForm(r *http.Request) (importForm, error) {
 		return form, fmt.Errorf("read an uploaded list: %w", err)
 	}
 	if len(text) > 0 {
-		form.Text = string(text)
+		form.Text = string(users.ListText(text))
 	}
 	return form, nil
 }

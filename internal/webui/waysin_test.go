@@ -398,6 +398,8 @@ func TestImportRefuses(t *testing.T) {
 		return c.upload("/users/import", fields, []byte(file))
 	}
 	look("", "text", "").want(t, http.StatusUnprocessableEntity, "The list is empty")
+	unicodeText := "\xff\xfen\x00a\x00m\x00e\x00\n\x00Z\x00o\x00\xeb\x00\n\x00"
+	look(unicodeText).want(t, http.StatusOK, "Zoë", "name\nZoë")
 	look("\xff\xfen\x00x").want(t, http.StatusUnprocessableEntity, "CSV UTF-8")
 	look("name\nZo\xeb\n").want(t, http.StatusUnprocessableEntity, "CSV UTF-8")
 	look("name\nZoë\n", "group", "nothing").want(t, http.StatusUnprocessableEntity, "no group", "Zoë")
