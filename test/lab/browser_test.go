@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,13 +10,27 @@ import (
 	"testing"
 )
 
+// TestMain keeps pictures out of the repository: Go's cache would take them for input of these tests.
+func TestMain(m *testing.M) {
+	pictures, err := os.MkdirTemp("", "gpulab-pictures-")
+	if err == nil {
+		err = os.Setenv("GPULAB_SCREENSHOTS", pictures)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(pictures)
+	os.Exit(code)
+}
+
 // TestBrowser opens a page of the visitor's own network in a Chromium that
 // trusts its certificate, and uses it as a person does.
 func TestBrowser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("test hosts need root")
 	}
-	t.Setenv("GPULAB_SCREENSHOTS", t.TempDir())
 	l := New(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")

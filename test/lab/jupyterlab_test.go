@@ -52,14 +52,14 @@ type line struct {
 	kernels []net.Conn // ends of kernels' connections
 }
 
-// serve passes connections on to an address.
-func (l *line) serve(listener net.Listener, to string) {
+// serve passes connections on to a socket.
+func (l *line) serve(listener net.Listener, socket string) {
 	for {
 		in, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		out, err := net.Dial("tcp", to)
+		out, err := net.Dial("unix", socket)
 		if err != nil {
 			_ = in.Close()
 			continue
@@ -167,9 +167,10 @@ func (l *line) dropKernels() {
 	l.kernels = nil
 }
 
-// startJupyter starts a notebook server with a home of its own.
+// startJupyter starts a notebook server with a home of its own. The test runs beside others: most of its time it waits.
 func startJupyter(t *testing.T) jupyter {
 	t.Helper()
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: JupyterLab is installed from PyPI and run in a browser")
 	}
@@ -187,23 +188,17 @@ func startJupyter(t *testing.T) jupyter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
 	passed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	socket := filepath.Join(scratch, "server")
 	j := jupyter{base: fmt.Sprintf("http://%s/user/ada/one/", passed.Addr()), home: t.TempDir(), line: &line{}}
-	go j.serve(passed, fmt.Sprintf("127.0.0.1:%d", port))
+	go j.serve(passed, socket)
 	t.Cleanup(func() { _ = passed.Close(); j.dropAll() })
-	server := exec.Command(filepath.Join(venv, "bin/jupyter-lab"), "--no-browser", "--allow-root", "--ip=127.0.0.1",
-		fmt.Sprintf("--port=%d", port), "--ServerApp.base_url=/user/ada/one/", "--IdentityProvider.token=", "--ServerApp.allow_unauthenticated_access=True")
+	server := exec.Command(filepath.Join(venv, "bin/jupyter-lab"), "--no-browser", "--allow-root",
+		"--ServerApp.sock="+socket, "--ServerApp.base_url=/user/ada/one/", "--IdentityProvider.token=",
+		"--ServerApp.allow_unauthenticated_access=True")
 	server.Dir = j.home
 	server.Env = append(os.Environ(), "HOME="+j.home, "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"),
 		"JUPYTER_RUNTIME_DIR="+scratch, "JUPYTER_CONFIG_PATH="+filepath.Join(lab, "etc/jupyter"), "JUPYTER_PATH="+filepath.Join(lab, "share/jupyter"),
@@ -234,10 +229,15 @@ func startJupyter(t *testing.T) jupyter {
 	return j
 }
 
+// making lets one test at a time make the environment.
+var making sync.Mutex
+
 // jupyterVenv is an environment with what the image's locks name, made once per
 // lock in the user's cache folder.
 func jupyterVenv(t *testing.T, image string) string {
 	t.Helper()
+	making.Lock()
+	defer making.Unlock()
 	locks := []string{filepath.Join(image, "kernel.txt"), filepath.Join(image, "lab.txt")}
 	sum := sha256.New()
 	for _, lock := range locks {
@@ -275,7 +275,6 @@ func jupyterVenv(t *testing.T, image string) string {
 // browser opens a browser of the person's own computer.
 func (j jupyter) browser(t *testing.T) *Browser {
 	t.Helper()
-	t.Setenv("GPULAB_SCREENSHOTS", t.TempDir())
 	return NewBrowser(t, []string{"env"}, nil).Patient(2 * time.Minute) // JupyterLab tries to connect again for up to 63 s
 }
 
