@@ -41,6 +41,7 @@ func readClients(files fs.FS) ([]clientBuild, error) {
 // A cliView says how to get the commands onto one's own computer, and what to do with them.
 type cliView struct {
 	Systems     []cliSystem // the visitor's own first
+	Missing     string      // names of systems without a program
 	Login       string      // the command that signs in
 	Fingerprint bool        // the command names the lab's own authority
 }
@@ -91,6 +92,7 @@ func (s *Server) cliPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		view.Fingerprint = true
 	}
 	own := systemOf(r.UserAgent())
+	var missing []string
 	for _, system := range cliSystems {
 		shown := cliSystem{key: system.key, Name: system.name, Shell: system.shell}
 		for _, b := range s.builds {
@@ -101,8 +103,11 @@ func (s *Server) cliPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		}
 		if len(shown.Builds) > 0 {
 			view.Systems = append(view.Systems, shown)
+		} else {
+			missing = append(missing, system.name)
 		}
 	}
+	view.Missing = strings.Join(missing, " and ")
 	slices.SortStableFunc(view.Systems, func(a, b cliSystem) int { return notOwn(a.key, own) - notOwn(b.key, own) })
 	s.render(w, r, http.StatusOK, cliPage(s.page(w, r, v, "Command line", ""), view))
 	return nil

@@ -1,6 +1,6 @@
 // Command build builds gpulab and everything that it brings along:
 //
-//	go run ./packaging/build [-version V] [-small] [-out FILE] [runtime] [images] [clients] [program]
+//	go run ./packaging/build [-version V] [-small] [-own] [-out FILE] [runtime] [images] [clients] [program]
 //
 // Without names it builds all four, side by side where they do not need each other. What was built before and has not
 // changed is taken from the user's cache folder.
@@ -32,6 +32,7 @@ type options struct {
 	version string
 	out     string
 	small   bool
+	own     bool
 	parts   []string
 }
 
@@ -42,6 +43,7 @@ func main() {
 	flag.StringVar(&o.version, "version", "", "version of this build")
 	flag.StringVar(&o.out, "out", "bin/gpulab", "write the program to `file`")
 	flag.BoolVar(&o.small, "small", false, "pack the runtime bundle as small as possible, for a release; takes minutes")
+	flag.BoolVar(&o.own, "own", false, "of the clients, build the one for this machine's system and those built before")
 	flag.Parse()
 	o.parts = flag.Args()
 	// Compilers end soon. Four times the memory for their garbage takes a fifth off their time.
@@ -103,7 +105,7 @@ func (b *build) run(ctx context.Context) error {
 			return err
 		}
 		// After k3s, which takes all processors as well.
-		return b.helper(ctx, "clients", "clients", "-version", b.version)
+		return b.helper(ctx, "clients", "clients", "-version", b.version, fmt.Sprintf("-own=%t", b.own))
 	})
 	fork(func(ctx context.Context) error { return b.helper(ctx, "images", "images/build", "-out", "bin/images") })
 	if b.wanted("program") {

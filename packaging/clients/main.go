@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -24,8 +26,11 @@ import (
 	"github.com/gpulab/gpulab/packaging/progress"
 )
 
+// A target is a system.
+type target struct{ os, arch string }
+
 // targets are the systems that people's computers have.
-var targets = []struct{ os, arch string }{
+var targets = []target{
 	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "arm64"}, {"darwin", "amd64"}, {"windows", "amd64"}, {"windows", "arm64"},
 }
 
@@ -38,19 +43,43 @@ type build struct {
 	SHA256 string `json:"sha256"` // of that
 }
 
+// file is the name that its program has.
+func (t target) file() string {
+	name := "gpulab-" + t.os + "-" + t.arch
+	if t.os == "windows" {
+		name += ".exe"
+	}
+	return name
+}
+
+// wanted are all systems, or this machine's own and those that were built before.
+func wanted(own bool, before []build) []target {
+	if !own {
+		return targets
+	}
+	var list []target
+	for _, t := range targets {
+		if t == (target{runtime.GOOS, runtime.GOARCH}) || has(before, t.file()) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
 func main() {
 	out := flag.String("out", "assets/clients", "folder to write to")
 	version := flag.String("version", "", "version of this build")
+	own := flag.Bool("own", false, "build for this machine's system, and for those that the folder has already")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *out, *version); err != nil {
+	if err := run(ctx, *out, *version, *own); err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out, version string) (err error) {
+func run(ctx context.Context, out, version string, own bool) (err error) {
 	told := progress.New(os.Stdout)
 	defer told.Close()
 	shown := told.Begin("clients")
@@ -71,11 +100,8 @@ func run(ctx context.Context, out, version string) (err error) {
 	}
 	var index []build
 	packed := int64(0)
-	for _, t := range targets {
-		b := build{File: "gpulab-" + t.os + "-" + t.arch, OS: t.os, Arch: t.arch}
-		if t.os == "windows" {
-			b.File += ".exe"
-		}
+	for _, t := range wanted(own, before) {
+		b := build{File: t.file(), OS: t.os, Arch: t.arch}
 		program := filepath.Join(scratch, b.File)
 		compiling := gobuild.Build{
 			Env:      append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.os, "GOARCH="+t.arch),
@@ -101,7 +127,11 @@ func run(ctx context.Context, out, version string) (err error) {
 	if err := replace(filepath.Join(out, "index.json"), append(text, '\n')); err != nil {
 		return err
 	}
-	shown.Done("%d systems, %.1f MB packed", len(index), float64(packed)/1e6)
+	systems := fmt.Sprintf("%d systems", len(index))
+	if len(index) == 1 {
+		systems = index[0].OS + "/" + index[0].Arch + " only"
+	}
+	shown.Done("%s, %.1f MB packed", systems, float64(packed)/1e6)
 	return removeOthers(out, index)
 }
 
@@ -159,11 +189,13 @@ func removeOthers(out string, index []build) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".zst" {
 			return err
 		}
-		for _, b := range index {
-			if strings.TrimSuffix(entry.Name(), ".zst") == b.File {
-				return nil
-			}
+		if has(index, strings.TrimSuffix(entry.Name(), ".zst")) {
+			return nil
 		}
 		return os.Remove(path)
 	})
+}
+
+func has(index []build, file string) bool {
+	return slices.ContainsFunc(index, func(b build) bool { return b.File == file })
 }
