@@ -186,7 +186,7 @@ func (b *build) gpulab() gobuild.Build {
 	}
 	return gobuild.Build{
 		Env:      append(os.Environ(), "CGO_ENABLED=0"),
-		Flags:    []string{"-tags", "bundle", "-ldflags", flags},
+		Flags:    []string{"-tags", "bundle," + gobuild.PureGo, "-ldflags", flags},
 		Packages: []string{"./cmd/gpulab"},
 		Out:      b.out,
 	}

@@ -52,6 +52,15 @@ func (t target) file() string {
 	return name
 }
 
+// flags are those of its compiler, by flags of the linker.
+func (t target) flags(linker string) []string {
+	flags := []string{"-ldflags", linker}
+	if t.os == "linux" { // others look names up as the system does, which knows more
+		flags = append(flags, "-tags", gobuild.PureGo)
+	}
+	return flags
+}
+
 // wanted are all systems, or this machine's own and those that were built before.
 func wanted(own bool, before []build) []target {
 	if !own {
@@ -105,7 +114,7 @@ func run(ctx context.Context, out, version string, own bool) (err error) {
 		program := filepath.Join(scratch, b.File)
 		compiling := gobuild.Build{
 			Env:      append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.os, "GOARCH="+t.arch),
-			Flags:    []string{"-ldflags", flags},
+			Flags:    t.flags(flags),
 			Packages: []string{"./cmd/gpulab-client"},
 			Out:      program,
 			For:      t.os + "/" + t.arch,

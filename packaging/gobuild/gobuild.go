@@ -18,6 +18,10 @@ import (
 // while their flags are the same.
 var Flags = []string{"-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 
+// PureGo are the build tags of programs for Linux: names and users are looked up without the C library. A program with
+// cgo then shares the compiled net, and all that imports it, with one without.
+const PureGo = "netgo,osusergo"
+
 // Build is one run of go build.
 type Build struct {
 	Dir      string   // where it runs; empty for this process's folder

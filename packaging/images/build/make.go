@@ -115,7 +115,7 @@ func (b *builder) lendGo(ctx context.Context, p part, call *invocation) error {
 		bind{from: dirs[2], to: "/run/build/go-cache", write: true})
 	call.env = append(call.env, "PATH=/run/build/go/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOROOT=/run/build/go",
 		"GOMODCACHE=/run/build/mod", "GOCACHE=/run/build/go-cache", "GOGC="+os.Getenv("GOGC"), "GOPATH=/tmp/go", "GOPROXY=off",
-		"GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly "+strings.Join(gobuild.Flags, " "), "GOTELEMETRY=off")
+		"GOTOOLCHAIN=local", "GOFLAGS=-mod=readonly "+strings.Join(gobuild.Flags, " ")+" -tags="+gobuild.PureGo, "GOTELEMETRY=off")
 	return nil
 }
 
@@ -162,8 +162,8 @@ func (b *builder) goContent(ctx context.Context, p part, work string, log io.Wri
 		}
 	}
 	build := gobuild.Build{
-		Dir: folder, Env: env, Flags: []string{"-ldflags", flags}, Packages: []string{p.of.main},
-		Out: filepath.Join(out, p.of.name),
+		Dir: folder, Env: env, Flags: []string{"-tags", gobuild.PureGo, "-ldflags", flags},
+		Packages: []string{p.of.main}, Out: filepath.Join(out, p.of.name),
 	}
 	if err := build.Run(ctx, shown, log); err != nil {
 		return nil, err

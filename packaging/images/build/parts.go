@@ -109,6 +109,7 @@ func (b *builder) key(ctx context.Context, name string) (string, error) {
 		}
 		k.add(version)
 		k.add(gobuild.Flags...)
+		k.add(gobuild.PureGo)
 	}
 	return k.sum(), nil
 }
