@@ -163,6 +163,7 @@ func audit(ctx context.Context) ([]violation, error) {
 // and dark: axe-core finds no violation of WCAG AA, nothing is wider than the
 // screen, and the browser reports no error.
 func TestPagesInABrowser(t *testing.T) {
+	t.Parallel()
 	ctx := browser(t)
 	busy, empty, many, none, cpuOnly := newLab(t, "ada", "ben"), newLab(t), newLab(t), newLab(t), newLab(t)
 	cpuOnly.fleet.publish(gpu.Snapshot{Node: "gpu-box", Time: time.Now()})
@@ -526,6 +527,7 @@ func rightClock(id page.ScriptIdentifier) chromedp.Action[chromedp.Void] {
 
 // TestPagesLive uses the pages as a person does, over the real connection.
 func TestPagesLive(t *testing.T) {
+	t.Parallel()
 	ctx := browser(t)
 	l := newLab(t, "ada", "ben")
 	l.busy()

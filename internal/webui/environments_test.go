@@ -194,6 +194,7 @@ func TestEnvironmentsLive(t *testing.T) {
 
 // A build is begun, followed and its outcome removed, on a phone.
 func TestBuildInABrowser(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives an environment's files to everybody")
 	}

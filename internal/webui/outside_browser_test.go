@@ -15,6 +15,7 @@ import (
 // TestProviderInTheBrowser signs in with the button, as a person does: to the provider's own page and back, with the
 // cookies and the Content-Security-Policy of a real browser. Then each page on the way is looked at.
 func TestProviderInTheBrowser(t *testing.T) {
+	t.Parallel()
 	ctx := browser(t)
 	d := signintest.StartDirectory(t, "")
 	directory := signin.Config{Name: "directory", Type: "ldap", Title: "Department of Physics", URL: d.URL, CAFile: d.Authority.File,

@@ -69,6 +69,7 @@ func waysInPages(t *testing.T) (*lab, []wayPage) {
 // TestClassInTheBrowser brings a class in from a file, as an admin does:
 // upload, report, import, links; then one of them comes in with theirs.
 func TestClassInTheBrowser(t *testing.T) {
+	t.Parallel()
 	ctx := browser(t)
 	l := newLab(t)
 	var wrong complaints

@@ -34,6 +34,7 @@ func imagePython(t *testing.T, dir string, args ...string) *exec.Cmd {
 }
 
 func TestOutputsKept(t *testing.T) {
+	t.Parallel()
 	script, err := filepath.Abs("testdata/outputs.py")
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +61,7 @@ func TestRunNotebook(t *testing.T) {
 		"absent": {nil, 2, "cannot be read: No such file or directory\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			j := jupyter{home: t.TempDir()}
 			if c.cells != nil {
 				j.write(t, "my.ipynb", c.cells...)
