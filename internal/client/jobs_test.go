@@ -44,7 +44,7 @@ func TestJobs(t *testing.T) {
 	if err := os.WriteFile(script, []byte("echo hi\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.refuses(t, ExitUsage, []string{"submit", script + "x"}, "cannot be read", "gpulab run -- COMMAND")
+	a.refuses(t, ExitUsage, []string{"submit", script + "x"}, "cannot be read", "no such file", "gpulab run -- COMMAND")
 	a.refuses(t, ExitUsage, []string{"submit"}, "gpulab submit --help")
 	a.refuses(t, ExitRefused, []string{"submit", "--time", "soon", script}, `"soon" is no time limit`)
 	a.wants(t, []string{"submit", "--gpus", "1", script, "--epochs", "3"}, "Job 1 (train.sh) is submitted: waiting: It is next in line.", "gpulab logs -f 1", s.URL+"/jobs/1")

@@ -180,7 +180,7 @@ func TestParseArray(t *testing.T) {
 		}
 	}
 	h := newHouse(t, 1)
-	for output, want := range map[string]string{"one.log": "Have %a", "%A.log": "Have %a", "%b.log": "nothing else begins with %"} {
+	for output, want := range map[string]string{"one.log": "to the same file. Have %a", "%A.log": "Have %a", "%b.log": "nothing else begins with %"} {
 		_, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Array: "0-1", Output: output})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("output %s: %v", output, err)
