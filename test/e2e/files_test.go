@@ -53,17 +53,7 @@ func newLaptopAt(t *testing.T, a *appliance, b *lab.Browser, at, handle, scope s
 	b.Fill("What it is for", "my laptop")
 	b.Click("main", "Make the token")
 	b.WaitFor("the token", `document.querySelector("#secret")?.value`)
-	dir := a.lifeOf.TempDir() // for the chapters after this one, too
-	l := &laptop{a: a, dir: dir, login: filepath.Join(dir, "login.json")}
-	text, err := json.Marshal(map[string]any{"server": at, "lab": "Class lab", "handle": handle, "scope": scope, "ca": string(a.ca),
-		"token": lab.Evaluate[string](b, `() => document.querySelector("#secret").value`), "expires": time.Now().Add(time.Hour)})
-	if err == nil {
-		err = os.WriteFile(l.login, text, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return signedIn(t, a, at, handle, scope, lab.Evaluate[string](b, `() => document.querySelector("#secret").value`))
 }
 
 // command is gpulab on that computer.

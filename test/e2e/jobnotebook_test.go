@@ -55,8 +55,5 @@ func (j *jobs) notebook(t *testing.T, a *appliance) {
 	j.terminal.gpulab(t, 1, []string{"run", "--profile", "cpu", "--", "run-notebook", "broken.ipynb"}, "cell 1 of", "ZeroDivisionError: division by zero")
 	page.Open(pages + "/jobs?notebook=../ben/secret.ipynb")
 	page.WaitText("main", "The notebook has to lie in your home.")
-	page.Open(pages + "/")
-	page.Click("#mine", "Stop Draft")
-	page.Click("dialog[open]", "Stop")
-	waitGone(page, "Draft")
+	j.terminal.stop(t, "Draft")
 }

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -96,26 +95,7 @@ func (o *olderLab) setUp(t *testing.T, a *appliance) {
 	createAccount(b, "Ada Lovelace", adminHandle, adminPassword)
 	a.guest = a.browser.Private().For(t)
 	choosePassword(a.guest, o.must(t, "user", "add", guestHandle, "--name", "Ben"), guestPassword)
-	o.token = tokenOf(t, a, adminHandle, adminPassword)
-}
-
-// tokenOf makes a token for the API.
-func tokenOf(t *testing.T, a *appliance, handle, password string) string {
-	t.Helper()
-	body, err := json.Marshal(map[string]string{"handle": handle, "password": password, "name": "laptop", "scope": "full"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := a.HTTPClient(a.ca).Post(pages+"/api/v1/tokens", "application/json", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	var made struct{ Secret string }
-	if err := json.NewDecoder(response.Body).Decode(&made); err != nil || made.Secret == "" {
-		t.Fatalf("no token: %s, %v", response.Status, err)
-	}
-	return made.Secret
+	o.token = tokenOf(t, a, adminHandle, adminPassword, "full")
 }
 
 func (o *olderLab) join(t *testing.T, a *appliance) {

@@ -3,15 +3,7 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
-	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -20,48 +12,31 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestQueue is a lab with fewer GPUs than people who want one, with the real
-// Kueue, which is killed while they wait, as gpulab is.
+// TestQueue is a lab with fewer GPUs than people who want one: who is next in line, why, and what the report
+// says of it.
 //
 //test:about internal/queue internal/notebooks
 func TestQueue(t *testing.T) {
 	t.Parallel()
-	var q line
-	ready(t, queueConfig).live(t, []chapter{
-		{"set up", q.setUp, true},
+	a := ready(t, queueConfig+"idle: {unopened: 15s}\n")
+	q := newLine(t, a)
+	a.live(t, []chapter{
 		{"more than there is", q.moreThanThereIs, false},
 		{"who used less goes first", q.whoUsedLess, true},
 		{"a group's share", q.groupShare, true},
 		{"no machine takes new work", q.noneOpen, true},
-		{"Kueue is killed", q.kueueKilled, true},
-		{"gpulab is killed", q.gpulabKilled, true},
-		{"what is deleted by hand comes back", q.byHand, true},
-		{"a deleted pod makes room", q.podDeleted, true},
 		{"a turn that nobody takes", q.notOpened, true},
-		{"nothing is left", q.nothingLeft, false},
+		{"nothing is left", q.nothingLeft, true},
 		{"the report", q.report, false},
-		{"certificates that have run out", q.runOut, false},
 	})
 }
 
-// TestKueueKindsDeleted is a lab in whose Kubernetes somebody deletes the kinds of Kueue.
-//
-//test:about internal/queue internal/charts
-func TestKueueKindsDeleted(t *testing.T) {
-	t.Parallel()
-	var q line
-	ready(t, queueConfig).live(t, []chapter{
-		{"set up", q.setUp, true},
-		{"Kueue's kinds are deleted", q.kindsDeleted, false},
-	})
-}
-
-// line is what the chapters of TestQueue hand on.
+// line is a line of people for the GPUs.
 type line struct {
-	cleo   *lab.Browser
-	more   *lab.Browser // ada's page of the launch that waits
-	third  *lab.Browser // ben's
-	kernel *kernel      // of the first notebook
+	computers
+	cleo  *lab.Browser
+	more  *lab.Browser // ada's page of the launch that waits
+	third *lab.Browser // ben's
 }
 
 // queueConfig counts use anew every second: what people do in these minutes counts.
@@ -74,17 +49,29 @@ profiles:
   - {slug: gpu, title: GPU notebook, cpus: 2, memory: 2Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}
   - {slug: many, title: Many GPUs, cpus: 2, memory: 2Gi, gpus: 9}
 queue: {halfLife: 1h, sampling: 1s, shares: {vision: 2}}
-idle: {unopened: 30s}
 `
 
-func (q *line) setUp(t *testing.T, a *appliance) {
-	q.cleo = a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))
+// newLine makes the account of a third person, and waits until the lab gives GPUs away.
+func newLine(t *testing.T, a *appliance) *line {
+	t.Helper()
+	q := &line{cleo: a.welcome(t, "cleo", "Cleo", studentPassword("cleo"))}
+	q.computers = newComputers(t, a, adminHandle, guestHandle, "cleo")
+	a.waitKueue(t)
+	return q
+}
+
+// waitKueue waits until Kueue gives GPUs away.
+func (a *appliance) waitKueue(t *testing.T) {
+	t.Helper()
 	began := time.Now()
 	a.eventually(t, "Kueue is ready", func() bool {
-		return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "deployment", "kueue-controller-manager", "-o", "jsonpath={.status.readyReplicas}") == "1"
+		return a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "deployment", "kueue-controller-manager",
+			"-o", "jsonpath={.status.readyReplicas}") == "1"
 	})
-	t.Logf("Kueue was ready %s after the lab was set up; its memory in MB: %s", time.Since(began).Round(100*time.Millisecond),
-		strings.Join(strings.Fields(a.Run(a.ctx, "sh", "-c", `for p in $(pgrep -f '^/manager'); do awk '/^(Rss|Pss):/ { print $1, $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`).Stdout), " "))
+	memory := a.Run(a.ctx, "sh", "-c", `for p in $(pgrep -f '^/manager'); do
+		awk '/^(Rss|Pss):/ { print $1, $2 * 1024 / 1e6 }' /proc/$p/smaps_rollup; done`).Stdout
+	t.Logf("Kueue was ready after %s; its memory in MB: %s", time.Since(began).Round(100*time.Millisecond),
+		strings.Join(strings.Fields(memory), " "))
 }
 
 // moreThanThereIs is refused at once with what there is.
@@ -104,15 +91,13 @@ for hours in range(1, 10):
         SELECT id, handle, 'old', 'Old', 'gpu', 1, 'ended', ?, ?, ?, ? FROM users WHERE handle = ?""", (at, at, at, at + hours * 3600000, "`+adminHandle+`"))
 db.commit()`)
 	began := time.Now()
-	ada := a.browser.For(t)
+	ada, ben := a.browser.For(t), a.guest.For(t)
 	launch(ada, "gpu", "First")
-	waitJupyterLab(ada, adminHandle)
-	t.Logf("the first launch took %s", time.Since(began).Round(100*time.Millisecond))
-	q.kernel = newKernel(ada)
-	q.kernel.run(t, "answer = 41")
-	ben := a.guest.For(t)
 	launch(ben, "gpu", "Second")
+	// What nobody opens is taken back soon here.
+	waitJupyterLab(ada, adminHandle)
 	waitJupyterLab(ben, guestHandle)
+	t.Logf("the first two launches took %s", time.Since(began).Round(100*time.Millisecond))
 
 	q.more = a.browser.For(a.lifeOf).Tab().For(t) // for the chapters after this one, too
 	launch(q.more, "gpu", "More")
@@ -194,112 +179,16 @@ func stopNotebook(t *testing.T, owner *lab.Browser, title string) {
 	waitGone(b, title)
 }
 
-// kueueKilled: nobody is let in while it is away, it is said so, and nobody
-// loses their place.
-func (q *line) kueueKilled(t *testing.T, a *appliance) {
-	cleo := q.cleo.For(t)
-	// Its next pod finds no machine until that has the label again.
-	const label = "node-role.kubernetes.io/control-plane"
-	a.MustGpulab(a.ctx, "kubectl", "label", "nodes", "--all", label+"-")
-	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "delete", "pod", "-l", "control-plane=controller-manager", "--force", "--grace-period=0", "--wait=false")
-	cleo.WaitText("#launch-state", "Kueue, which decides who gets a GPU next, does not answer.")
-	cleo.Pictures("queue-kueue-away")
-	stopNotebook(t, a.guest, "Second")
-	// What runs goes on, and what needs no GPU starts.
-	if got := strings.TrimSpace(q.kernel.run(t, "print(answer + 1)")); got != "42" {
-		t.Errorf("the running notebook says %q", got)
-	}
-	ben := a.guest.For(t).Tab()
-	launch(ben, "cpu", "Meanwhile")
-	waitJupyterLab(ben, guestHandle)
-	stopNotebook(t, a.guest, "Meanwhile")
-	cleo.WaitText("#launch-state", "does not answer.")
-	a.MustGpulab(a.ctx, "kubectl", "label", "nodes", "--all", label+"=true")
-	began := time.Now()
-	waitJupyterLab(cleo, "cleo")
-	t.Logf("from the end of that to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
-	q.more.For(t).WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
-	if got := a.running(t, "More"); got != 0 {
-		t.Error("who is second was let in, too")
-	}
-}
-
-// gpulabKilled: who waits keeps the place, and gets the GPU that becomes free.
-func (q *line) gpulabKilled(t *testing.T, a *appliance) {
-	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
-		t.Fatal("gpulab does not run")
-	}
-	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
-		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
-	}
-	ada := q.more.For(t)
-	ada.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
-	stopNotebook(t, q.cleo, "Fresh")
-	began := time.Now()
-	waitJupyterLab(ada, adminHandle)
-	t.Logf("from the stop to the next one's JupyterLab: %s", time.Since(began).Round(100*time.Millisecond))
-}
-
-// byHand: what of the line somebody deletes is made again, and what runs counts
-// at once: a third is not let in.
-func (q *line) byHand(t *testing.T, a *appliance) {
-	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+adminHandle, "--all", "--wait=false")
-	ben := a.guest.For(a.lifeOf).Tab().For(t) // for the next chapter, too
-	q.third = ben
-	launch(ben, "gpu", "Third")
-	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
-	a.eventually(t, "what runs is booked again", func() bool {
-		got := a.workloads(t)
-		return strings.Count(got, "user-"+adminHandle) == 2 && strings.Count(got, "True") == 2
-	})
-	a.MustGpulab(a.ctx, "kubectl", "delete", "localqueues", "-n", "user-"+guestHandle, "--all", "--wait=false")
-	a.MustGpulab(a.ctx, "kubectl", "patch", "cohort", "lab", "--type=json", "-p", `[{"op":"replace","path":"/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota","value":"5"}]`)
-	a.eventually(t, "the quota is that of the pool again", func() bool {
-		return a.MustGpulab(a.ctx, "kubectl", "get", "cohort", "lab", "-o", "jsonpath={.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota}") == "2"
-	})
-	a.MustGpulab(a.ctx, "kubectl", "delete", "workloads", "-n", "user-"+guestHandle, "--all", "--wait=false")
-	a.eventually(t, "who waits is in line again", func() bool { return strings.Contains(a.workloads(t), "user-"+guestHandle) })
-	ben.WaitText("#launch-state", "Both GPUs are in use. It is next in line.")
-}
-
-// podDeleted: what holds a GPU ends, whatever ended it, and the next one gets it.
-func (q *line) podDeleted(t *testing.T, a *appliance) {
-	a.MustGpulab(a.ctx, "kubectl", "-n", "user-"+adminHandle, "delete", "pods", "-l", "gpulab.dev/notebook=first", "--wait=false")
-	waitJupyterLab(q.third.For(t), guestHandle)
-	a.eventually(t, "two have a GPU, as before", func() bool {
-		got := a.workloads(t)
-		return strings.Count(got, "launch-") == 2 && strings.Count(got, "True") == 2 && strings.Contains(got, "user-"+guestHandle)
-	})
-	if got := a.running(t, "First"); got != 0 {
-		t.Error("the notebook without its pod runs")
-	}
-}
-
-// notOpened: who waited, went away and does not open what they got loses it to
-// the next.
+// notOpened: who waited, went away and does not open what they got loses it to the next.
 func (q *line) notOpened(t *testing.T, a *appliance) {
-	cleo := q.cleo.For(t).Tab()
-	launch(cleo, "gpu", "Forgotten")
-	cleo.WaitText("#launch-state", "It is next in line.")
+	cleo, ada := q.cleo.For(t), q.more.For(t)
 	cleo.Open(pages + "/")
-	ben := a.guest.For(t).Tab()
-	launch(ben, "gpu", "After")
-	ben.WaitText("#launch-state", "One launch is ahead of it.")
-	stopNotebook(t, a.browser, "More")
-	cleo.WaitText("main", "It is your turn: your notebook “Forgotten” has been ready")
+	q.computers[guestHandle].stop(t, "Second")
+	cleo.WaitText("main", "It is your turn: your notebook “Fresh” has been ready")
 	cleo.Pictures("queue-your-turn")
-	ben.WaitText("#launch-state", "It was the turn of cleo, who has not opened the notebook")
-	waitJupyterLab(ben, guestHandle)
+	ada.WaitText("#launch-state", "It was the turn of cleo, who has not opened the notebook")
+	waitJupyterLab(ada, adminHandle)
 	cleo.WaitText("main", "nobody opened it for")
-}
-
-// nothingLeft: when all have ended, Kueue knows of none.
-func (q *line) nothingLeft(t *testing.T, a *appliance) {
-	stopNotebook(t, a.guest, "Third")
-	stopNotebook(t, a.guest, "After")
-	a.eventually(t, "Kueue knows of no launch", func() bool {
-		return strings.TrimSpace(a.workloads(t)) == ""
-	})
 }
 
 // report: what all this has come to, on the page and in the terminal.
@@ -316,7 +205,7 @@ func (q *line) report(t *testing.T, a *appliance) {
 	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "report", "--json")), &got); err != nil {
 		t.Fatal(err)
 	}
-	if w := got.Whole; !got.Simulated || w.People != 3 || w.Launches != 7 || w.GaveUp != 0 || w.Reclaimed != 1 || w.ReclaimedForSomebody != 1 ||
+	if w := got.Whole; !got.Simulated || w.People != 3 || w.Launches != 4 || w.GaveUp != 0 || w.Reclaimed != 1 || w.ReclaimedForSomebody != 1 ||
 		w.HeldSeconds <= 0 || w.HeldSeconds > w.ThereSeconds || w.Waited95Seconds < 3 || w.Waited50Seconds > w.Waited95Seconds || w.Fairness <= 1.0/3 || w.Fairness > 1 || len(got.Weeks) == 0 {
 		t.Errorf("the report says %+v", got)
 	}
@@ -330,79 +219,4 @@ func (q *line) report(t *testing.T, a *appliance) {
 	b.ClickOn(`a[href="/report"]`)
 	b.WaitText("main", "Week by week")
 	b.Pictures("report")
-}
-
-// runOut: Kueue makes certificates anew that have run out, and whoever wants a GPU
-// then has it soon.
-func (q *line) runOut(t *testing.T, a *appliance) {
-	const secret = "kueue-webhook-server-cert"
-	certificate, key := expiredCertificate(t)
-	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{"tls.crt": certificate, "tls.key": key, "ca.crt": certificate, "ca.key": key}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "patch", "secret", secret, "--type=merge", "-p", string(patch))
-	began := time.Now()
-	ben := a.guest.For(t).Tab()
-	launch(ben, "gpu", "Afterwards")
-	waitJupyterLab(ben, guestHandle)
-	t.Logf("a notebook was open %s after Kueue's certificates had run out", time.Since(began).Round(100*time.Millisecond))
-	if got := a.MustGpulab(a.ctx, "kubectl", "-n", "gpulab-system", "get", "secret", secret, "-o", `jsonpath={.data.tls\.crt}`); got == base64.StdEncoding.EncodeToString(certificate) {
-		t.Error("the one that has run out is still there")
-	}
-	stopNotebook(t, a.guest, "Afterwards")
-}
-
-// expiredCertificate is one that was good until yesterday, and its key.
-func expiredCertificate(t *testing.T) (certificate, key []byte) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const service = "kueue-webhook-service.gpulab-system.svc"
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: service}, DNSNames: []string{service}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().AddDate(-1, 0, 0), NotAfter: time.Now().AddDate(0, 0, -1),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	scalar, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: scalar})
-}
-
-// kindsDeleted: without one of its kinds, and all that was of it, what runs goes
-// on and is booked again, once gpulab has put the kind back.
-func (q *line) kindsDeleted(t *testing.T, a *appliance) {
-	ben := a.guest.For(t).Tab()
-	launch(ben, "gpu", "Throughout")
-	waitJupyterLab(ben, guestHandle)
-	k := newKernel(ben)
-	k.run(t, "answer = 41")
-	uid := func() string {
-		return a.Gpulab(a.ctx, "kubectl", "get", "crd", "workloads.kueue.x-k8s.io", "-o", "jsonpath={.metadata.uid}").Stdout
-	}
-	before, began := uid(), time.Now()
-	a.MustGpulab(a.ctx, "kubectl", "delete", "crd", "workloads.kueue.x-k8s.io", "--wait=false")
-	a.eventually(t, "the kind is there again", func() bool { now := uid(); return now != "" && now != before })
-	t.Logf("Kueue's Workload was a kind again after %s", time.Since(began).Round(100*time.Millisecond))
-	a.eventually(t, "what runs is booked again", func() bool {
-		got := a.Gpulab(a.ctx, "kubectl", "get", "workloads", "-A", "--no-headers", "-o", `custom-columns=NS:.metadata.namespace,ADMITTED:.status.conditions[?(@.type=="Admitted")].status`).Stdout
-		return strings.Contains(got, "user-"+guestHandle) && strings.Contains(got, "True")
-	})
-	t.Logf("and what ran was booked after %s", time.Since(began).Round(100*time.Millisecond))
-	if got := strings.TrimSpace(k.run(t, "print(answer + 1)")); got != "42" {
-		t.Errorf("the running notebook says %q", got)
-	}
-	cleo := q.cleo.For(t).Tab()
-	launch(cleo, "gpu", "Later")
-	waitJupyterLab(cleo, "cleo")
-	t.Logf("and somebody else had a GPU after %s", time.Since(began).Round(100*time.Millisecond))
-	stopNotebook(t, a.guest, "Throughout")
-	stopNotebook(t, q.cleo, "Later")
 }

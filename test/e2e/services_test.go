@@ -78,14 +78,20 @@ print("listening", flush=True)
 tornado.ioloop.IOLoop.current().start()
 `
 
-// services: a service is opened by its group and by nobody else, is started again
-// when it crashes, can do nothing to who visits it, and leaves nothing.
-func (j *jobs) services(t *testing.T, a *appliance) {
+// TestServices is a lab whose people run programs that others open. A service is opened by its group and by nobody
+// else, is started again when it crashes, can do nothing to who visits it, and leaves nothing.
+//
+//test:about internal/notebooks
+func TestServices(t *testing.T) {
+	t.Parallel()
+	a := ready(t, jobsConfig)
+	j := newJobs(t, a)
+	j.computers[adminHandle].start(t, "cpu", "First")
 	l := j.terminal
 	ada, ben := a.browser.For(t).Tab(), a.guest.For(t).Tab()
 	a.MustGpulab(a.ctx, "group", "add", "vision")
 	a.MustGpulab(a.ctx, "group", "member", "add", "vision", "cleo", guestHandle)
-	a.WriteFile(a.homeOf(t, "cleo")+"/service.py", aProgram)
+	l.cp(t, l.script(t, "service.py", aProgram), "lab:service.py")
 
 	l.gpulab(t, 9, []string{"service", "run", "--port", "80", "--", "true"}, "needs the port on which its program listens")
 	l.gpulab(t, 9, []string{"service", "tensorboard", "runs"}, "gpulab env create --from tensorboard")
@@ -163,9 +169,7 @@ func (j *jobs) services(t *testing.T, a *appliance) {
 	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
 		t.Fatal("gpulab does not run")
 	}
-	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
-		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
-	}
+	a.MustGpulab(a.ctx, initArgs...)
 	a.eventually(t, "it is to be had again", func() bool {
 		cleo.Open(board)
 		answers, err := lab.TryEvaluate[bool](cleo, `async () => {
