@@ -86,9 +86,10 @@ func TestServices(t *testing.T) {
 	t.Parallel()
 	a := ready(t, jobsConfig)
 	j := newJobs(t, a)
-	j.computers[adminHandle].start(t, "cpu", "First")
 	l := j.terminal
 	ada, ben := a.browser.For(t).Tab(), a.guest.For(t).Tab()
+	launch(ada, "cpu", "First")
+	waitJupyterLab(ada, adminHandle)
 	a.MustGpulab(a.ctx, "group", "add", "vision")
 	a.MustGpulab(a.ctx, "group", "member", "add", "vision", "cleo", guestHandle)
 	l.cp(t, l.script(t, "service.py", aProgram), "lab:service.py")
