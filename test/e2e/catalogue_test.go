@@ -1,0 +1,129 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/environments"
+	"github.com/gpulab/gpulab/test/lab"
+)
+
+// TestCatalogue is a lab whose environments have what those of the catalogue have: programs of Debian, and by hand the
+// catalogue's own, with the real packages.
+//
+//test:about internal/environments assets/environments
+func TestCatalogue(t *testing.T) {
+	t.Parallel()
+	readyIndex(t).live(t, slices.Concat([]chapter{
+		{"packages of Debian", testDebianPackages, false},
+	}, byHand(t,
+		chapter{"TensorBoard and PyTorch", testCatalogue, false},
+		chapter{"R", testR, false})))
+}
+
+// jq is a program of Debian, and the libraries that it needs.
+const jq = `# deb: pool/updates/main/j/jq/jq_1.6-2.1+deb12u3_amd64.deb c25f3fda201207ed98b1d63686f2d81b9dfeb99f1ab2d1d35fb3f7b6a1c107dc
+# deb: pool/updates/main/j/jq/libjq1_1.6-2.1+deb12u3_amd64.deb 5e9a7081ba10ce826f6d3d103aa9b912170c5adc836e2561000733571995dd5b
+# deb: pool/main/libo/libonig/libonig5_6.9.8-1_amd64.deb 59ecfce6d88c7c4b09496ce182b3b8303e8e8477664e009b16ae83a09cd12be7
+`
+
+// testDebianPackages: their programs are on the environment's path, and what is not the named file is not unpacked.
+func testDebianPackages(t *testing.T, a *appliance) {
+	a.index.addDebs(t, jq)
+	const nothing = "0000000000000000000000000000000000000000000000000000000000000000"
+	first, _, _ := strings.Cut(jq, "\n")
+	for requirements, why := range map[string]string{
+		first[:len(first)-len(nothing)] + nothing:               "is another file than the one that was asked for",
+		"# deb: pool/main/../../jq_1_amd64.deb " + nothing:      "names no package of Debian",
+		"# deb: pool/main/n/none/none_1_amd64.deb " + nothing:   "cannot be had from " + mirrorURL,
+		"# deb: pool/main/n/none/none_1_2_amd64.deb " + nothing: "names no package of Debian",
+	} {
+		a.WriteFile("/root/debian.txt", requirements+"\n")
+		checkFailure(t, a.Gpulab(a.ctx, "env", "create", "query", "-r", "/root/debian.txt"), exitFailure, "was not built", why)
+	}
+	a.WriteFile("/root/debian.txt", jq)
+	a.MustGpulab(a.ctx, "env", "create", "query", "--version", "1", "-r", "/root/debian.txt")
+	if lock := a.MustGpulab(a.ctx, "env", "show", "--lock", "query"); !strings.Contains(lock, jq) || !strings.Contains(lock, "ipykernel==") {
+		t.Errorf("the lock:\n%s", lock)
+	}
+	l := newLaptopFor(t, a, a.guest.For(t).Tab(), guestHandle, "launch")
+	l.gpulab(t, 0, []string{"run", "--env", "query", "--", "jq", "-n", "6 * 7"}, "42")
+	// What was kept of a download is believed no more than the download was.
+	a.MustRun(a.ctx, "sh", "-c", "for f in /var/lib/gpulab/environments/cache/debian/*.deb; do echo broken >$f; done")
+	a.MustGpulab(a.ctx, "env", "create", "query", "--version", "2", "-r", "/root/debian.txt")
+	for _, version := range []string{"1", "2"} {
+		a.MustGpulab(a.ctx, "env", "remove", "query/"+version)
+	}
+}
+
+// testCatalogue: what the catalogue offers first is what its page says, with the real packages: TensorBoard shows what a
+// job has written, and PyTorch computes.
+func testCatalogue(t *testing.T, a *appliance) {
+	cleo := a.guest.For(t).Tab()
+	l := newLaptopFor(t, a, cleo, guestHandle, "launch")
+	build := func(name string) {
+		offer, err := environments.Offered(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.index.add(t, wheels(t, offer.Requirements+"ipykernel\npip\n"))
+		began := time.Now()
+		t.Log(a.MustGpulab(a.ctx, "env", "create", "--from", name))
+		t.Logf("%s is built in %s", name, time.Since(began).Round(time.Second))
+	}
+	build("tensorboard")
+	l.gpulab(t, 0, []string{"run", "--env", "tensorboard", "--", "python", "-c", `
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+w = EventFileWriter("runs/one")
+for step in range(20):
+    w.add_event(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag="the loss", simple_value=1 / (step + 1))])))
+w.close()`})
+	l.gpulab(t, 0, []string{"service", "tensorboard", "runs", "--wait"}, "ready")
+	cleo.Open(pages + "/services")
+	cleo.WaitText("#services", "ready")
+	cleo.Open(hub + lab.Evaluate[string](cleo, `() => new URL([...document.querySelectorAll("#services a")].find(a => a.href.includes("/service/")).href).pathname`))
+	cleo.WaitFor("the curve that the job has written", `document.title === "TensorBoard" && document.body.innerText.includes("the loss")`)
+	cleo.Pictures("tensorboard")
+
+	build("pytorch")
+	said := l.gpulab(t, 0, []string{"run", "--env", "pytorch", "--", "python", "-c", `
+import torch, torchvision
+x = torch.arange(6.0).reshape(2, 3)
+print("torch", torch.__version__, "torchvision", torchvision.__version__, "CUDA", torch.version.cuda, "product", (x @ x.T).sum().item())`}, "product 83.0")
+	t.Log(said)
+}
+
+// testR: the catalogue's R computes in a notebook and in a job, and what somebody installs is in their home.
+func testR(t *testing.T, a *appliance) {
+	offer, err := environments.Offered("r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.index.addDebs(t, offer.Requirements)
+	began := time.Now()
+	t.Log(a.MustGpulab(a.ctx, "env", "create", "--from", "r", "--version", "1"))
+	t.Logf("R is built in %s", time.Since(began).Round(time.Second))
+	b := a.guest.For(t)
+	launch(b, "cpu", "Ben's")
+	waitJupyterLab(b, guestHandle)
+	k := &kernel{lab.NewKernelOf(b, "r.1"), b}
+	if got := k.run(t, `suppressMessages(library(tidyverse)); cat(R.version$major, nrow(filter(mtcars, cyl == 4)), .libPaths()[1])`); got != "4 11 /home/ben/R/x86_64-pc-linux-gnu-library/4.2" {
+		t.Errorf("the cell printed %q", got)
+	}
+	b.Open(hub + "/user/" + guestHandle + "/ben-s/lab?reset")
+	b.WaitFor("its card", `document.querySelector('.jp-LauncherCard[data-category="Notebook"][title="R (1)"]')`)
+	lab.TypeCellIn(b, "R (1)", `print(6 * 7); ggplot2::qplot(wt, mpg, data = mtcars, main = "Weight and use")`)
+	b.WaitFor("the plot", `document.querySelector(".jp-OutputArea-output img")`)
+	b.Pictures("environment-r")
+	l := newLaptopFor(t, a, b.Tab(), guestHandle, "launch")
+	l.gpulab(t, 0, []string{"run", "--env", "r", "--", "Rscript", "-e", `
+library(data.table)
+writeLines(c("# Sum", "", "It is ` + "`r data.table(x = 1:4)[, sum(x)]`" + `."), "sum.Rmd")
+rmarkdown::render("sum.Rmd", quiet = TRUE)
+cat(grep("It is", readLines("sum.html"), value = TRUE), length(system2("fc-list", stdout = TRUE)) > 0, Sys.timezone())`}, "<p>It is 10.</p> TRUE Etc/UTC")
+}
