@@ -14,51 +14,74 @@ import (
 )
 
 // TestIdle is a lab with two GPUs and three people: one computes without a browser, one has a tab open and does nothing,
-// and one waits.
+// and one waits, who gets the GPU of the idle one.
 //
-//test:about internal/idle internal/mail internal/report
+//test:about internal/idle internal/report
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	ready(t, fmt.Sprintf(idleConfig, "60s", "0")).live(t, []chapter{
-		{"set up", testSetUpIdle, true},
+	ready(t, idleConfig(2, "45s", "0")).live(t, []chapter{
 		{"the idle one goes for the one who waits", testReclaim, true},
+		{"a kernel that computes was left alone", testComputingIsSpared, false},
+	})
+}
+
+// TestIdleKept is a lab with one GPU, whose holder keeps it as often as the lab allows; then it goes to the one who waits,
+// also when gpulab is killed meanwhile. Both are told by mail.
+//
+//test:about internal/idle internal/mail
+func TestIdleKept(t *testing.T) {
+	t.Parallel()
+	ready(t, idleConfig(1, "30s", "0")+mailConfig).live(t, []chapter{
+		{"set up", testSetUpMail, true},
 		{"one click keeps it, once", testKeep, true},
 		{"gpulab restarts in the middle of a countdown", testRestartInCountdown, false},
-		{"a kernel that computes was left alone", testComputingIsSpared, false},
-		{"an admin frees one", testFreeIdle, false},
-		{"as old as one may get", testMaxAge, false},
 		{"mail", testMail, false},
 	})
 }
 
-// idleConfig has times for a test's patience. What a loop on a processor holds is bounded by hours here, too.
-const idleConfig = `
+// TestIdleEnds is a lab where nobody waits: an admin frees an idle GPU, and who computes is stopped once their notebook
+// is as old as one may get.
+//
+//test:about internal/idle internal/mail
+func TestIdleEnds(t *testing.T) {
+	t.Parallel()
+	ready(t, idleConfig(2, "20s", "0")+mailConfig).live(t, []chapter{
+		{"set up", testSetUpEnds, true},
+		{"an admin frees one", testFreeIdle, false},
+		{"as old as one may get", testMaxAge, false},
+	})
+}
+
+// idleConfig has times for a test's patience. JupyterLab asks every ten seconds whether there is something to tell: a
+// countdown is longer. What a loop on a processor holds is bounded by hours here, too.
+func idleConfig(gpus int, countdown, maxAge string) string {
+	return fmt.Sprintf(`
 lab: Idle lab
 gpus: simulated
-simulatedGPUs: 2
+simulatedGPUs: %d
 idle:
-  after: 20s
+  after: 10s
   countdown: %s
-  extend: 20s
+  extend: 10s
   extensions: 1
   maxAge: %s
   profiles:
     cpu: {maxAge: 0}
-` + mailConfig
-
-func (a *appliance) idleConfig(countdown, maxAge string) {
-	a.WriteFile("/etc/gpulab/config.yaml", fmt.Sprintf(idleConfig, countdown, maxAge))
+`, gpus, countdown, maxAge)
 }
 
 // thirdHandle is who waits in the story.
 const thirdHandle = "eve"
 
-func testSetUpIdle(t *testing.T, a *appliance) {
-	a.mail = serveMail(t, a)
-	a.third = a.welcome(t, thirdHandle, "Eve", "a password for eve, quite long")
-	for _, handle := range []string{adminHandle, guestHandle, thirdHandle} {
-		a.MustGpulab(a.ctx, "user", "set", handle, "--email", handle+"@mail.test")
-	}
+// testSetUpEnds: both GPUs are held by notebooks that no browser has opened; ben's computes.
+func testSetUpEnds(t *testing.T, a *appliance) {
+	testSetUpMail(t, a)
+	launchBy(t, a.admin(t), "gpu", "Again")
+	launchBy(t, signIn(t, a, guestHandle, guestPassword), "gpu", "Training")
+	a.eventually(t, "it runs", func() bool { return a.running(t, "Training") == 1 })
+	namespace, pod := a.podOf(t, guestHandle)
+	a.MustGpulab(a.ctx, "kubectl", "-n", namespace, "exec", pod, "--",
+		"sh", "-c", `python3 -c "$0" >/dev/null 2>&1 </dev/null`, load(70, "8GiB"))
 }
 
 // warnings is how often somebody was warned.
@@ -87,13 +110,14 @@ const toast = `[...document.querySelectorAll(".Toastify__toast")].some(e => e.in
 // testReclaim: three people, two GPUs. The third waits; the first, who has JupyterLab open and does nothing, is warned,
 // ignores it and is stopped; the third gets the GPU. The second computes without a browser and is left alone.
 func testReclaim(t *testing.T, a *appliance) {
+	a.third = a.welcome(t, thirdHandle, "Eve", "a password for eve, quite long")
 	launch(a.guest.For(t), "gpu", "Training")
+	launch(a.browser.For(t), "gpu", "Forgotten")
 	waitJupyterLab(a.guest.For(t), guestHandle)
 	a.second = newKernel(a.guest.For(t))
 	a.second.in(t).run(t, load(70, "8GiB"))
 	a.guest.For(t).Open(pages + "/network")
 
-	launch(a.browser.For(t), "gpu", "Forgotten")
 	waitJupyterLab(a.browser.For(t), adminHandle)
 	a.first = newKernel(a.browser.For(t))
 	a.first.in(t).run(t, "kept = 1")
@@ -152,10 +176,12 @@ func testReclaim(t *testing.T, a *appliance) {
 
 // testKeep: the button in JupyterLab keeps a notebook, as often as the lab allows.
 func testKeep(t *testing.T, a *appliance) {
+	jupyter := a.guest.For(t).Patient(idlePatience)
+	launch(jupyter, "gpu", "Mine")
+	waitJupyterLab(jupyter, guestHandle)
 	page := a.browser.For(t)
 	launch(page, "gpu", "Again")
 	page.WaitText("#launch-state", "Waiting for 1 GPU")
-	jupyter := a.third.For(t).Patient(idlePatience)
 	jupyter.WaitFor("JupyterLab to warn", fmt.Sprintf(toast, adminHandle+" waits for one"))
 	jupyter.WaitFor("the click", `(() => {
 		const button = [...document.querySelectorAll(".Toastify__toast button")].find(e => e.innerText.includes("I still need it"));
@@ -163,27 +189,28 @@ func testKeep(t *testing.T, a *appliance) {
 		return !!button;
 	})()`)
 	jupyter.WaitFor("what came of it", fmt.Sprintf(toast, "is yours until"))
-	a.eventually(t, "the audit log has it", func() bool { return a.warnings(t, "idle.extend", thirdHandle) == 1 })
+	a.eventually(t, "the audit log has it", func() bool { return a.warnings(t, "idle.extend", guestHandle) == 1 })
 	jupyter.WaitFor("the second warning, without a button", `[...document.querySelectorAll(".Toastify__toast")].some(e => e.innerText.includes("`+adminHandle+` waits for one") && !e.innerText.includes("I still need it"))`)
-	if n := a.warnings(t, "idle.stop", thirdHandle); n != 0 {
+	a.eventually(t, "the audit log has that, too", func() bool { return a.warnings(t, "idle.warn", guestHandle) == 2 })
+	if n := a.warnings(t, "idle.stop", guestHandle); n != 0 {
 		t.Errorf("what was kept was stopped %d times", n)
 	}
 }
 
-// testRestartInCountdown: gpulab is killed while eve's countdown runs. It goes on, nobody is warned anew, and the one who
+// testRestartInCountdown: gpulab is killed while ben's countdown runs. It goes on, nobody is warned anew, and the one who
 // waits gets the GPU.
 func testRestartInCountdown(t *testing.T, a *appliance) {
-	before := a.warnings(t, "idle.warn", thirdHandle)
+	before := a.warnings(t, "idle.warn", guestHandle)
 	a.Kill(a.ctx, "KILL", "gpulab")
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init after kill -9: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
 	a.browser.For(t).Patient(idlePatience).WaitFor("JupyterLab of who waited", `location.pathname.startsWith("/user/`+adminHandle+`/again/lab")`)
-	if after := a.warnings(t, "idle.warn", thirdHandle); after != before {
-		t.Errorf("eve was warned %d times before and %d times after a restart", before, after)
+	if after := a.warnings(t, "idle.warn", guestHandle); after != before {
+		t.Errorf("ben was warned %d times before and %d times after a restart", before, after)
 	}
-	if n := a.warnings(t, "idle.stop", thirdHandle); n != 1 {
-		t.Errorf("eve was stopped %d times", n)
+	if n := a.warnings(t, "idle.stop", guestHandle); n != 1 {
+		t.Errorf("ben was stopped %d times", n)
 	}
 }
 
@@ -220,12 +247,16 @@ func testFreeIdle(t *testing.T, a *appliance) {
 
 // testMaxAge: every notebook ends once it is as old as one may get, also one that computes.
 func testMaxAge(t *testing.T, a *appliance) {
-	a.idleConfig("30s", "60s")
+	b := a.guest.For(t).Patient(idlePatience)
+	b.Open(pages + "/")
+	b.ClickOn("#mine a.title")
+	b.WaitText("#launch-idle", "at work")
+	a.WriteFile("/etc/gpulab/config.yaml", idleConfig(2, "20s", "40s")+mailConfig)
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
-	b := a.guest.For(t).Patient(idlePatience)
 	b.Open(pages + "/")
 	b.WaitText("#idle", "which is as long as one may run here")
+	a.mailedWarning(t, guestHandle)
 	b.WaitText("#mine", "It was stopped: it had run for")
 }

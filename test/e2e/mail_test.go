@@ -37,14 +37,29 @@ func serveMail(t *testing.T, a *appliance) *mailtest.Server {
 	return mailtest.Serve(a.lifeOf, listener, mailtest.Options{Certificate: &certificate, User: "lab", Password: "quite secret"})
 }
 
+// testSetUpMail: the people of a ready lab have addresses.
+func testSetUpMail(t *testing.T, a *appliance) {
+	a.mail = serveMail(t, a)
+	for _, handle := range []string{adminHandle, guestHandle} {
+		a.MustGpulab(a.ctx, "user", "set", handle, "--email", handle+"@mail.test")
+	}
+}
+
+// mailedWarning waits until somebody was written to that their notebook is about to be stopped.
+func (a *appliance) mailedWarning(t *testing.T, handle string) {
+	t.Helper()
+	warned := a.mail.Wait(t, handle+"@mail.test", "is about to be stopped")
+	if !warned.Encrypted || !strings.Contains(warned.Text, pages+"/launches/") ||
+		!strings.Contains(warned.Header.Get("List-Unsubscribe"), pages+"/account#mail") {
+		t.Errorf("the warning is %+v", warned)
+	}
+}
+
 // testMail: what happened in the chapters before was mailed, once; an invitation is mailed, and its link works; the test
 // button works; who does not want a mail does not get it.
 func testMail(t *testing.T, a *appliance) {
-	warned := a.mail.Wait(t, "ben@mail.test", "is about to be stopped")
-	if !warned.Encrypted || !strings.Contains(warned.Text, pages+"/launches/") || !strings.Contains(warned.Header.Get("List-Unsubscribe"), pages+"/account#mail") {
-		t.Errorf("the warning is %+v", warned)
-	}
-	a.mail.Wait(t, "eve@mail.test", "It is your turn: “Urgent” has started")
+	a.mailedWarning(t, guestHandle)
+	a.mail.Wait(t, "ada@mail.test", "It is your turn: “Again” has started")
 	seen := map[string]bool{}
 	for _, m := range a.mail.Mails() {
 		if seen[m.To+m.Text] {
