@@ -25,8 +25,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestIdleKept is a lab with one GPU, whose holder keeps it as often as the lab allows; then it goes to the one who waits,
-// also when gpulab is killed meanwhile. Both are told by mail.
+// TestIdleKept is a lab with one GPU, whose holder keeps it as often as the lab allows; then it goes to the one who
+// waits, also when gpulab is killed meanwhile. Both are told by mail.
 //
 //test:about internal/idle internal/mail
 func TestIdleKept(t *testing.T) {
@@ -197,8 +197,8 @@ func testKeep(t *testing.T, a *appliance) {
 	}
 }
 
-// testRestartInCountdown: gpulab is killed while ben's countdown runs. It goes on, nobody is warned anew, and the one who
-// waits gets the GPU.
+// testRestartInCountdown: gpulab is killed while ben's countdown runs. It goes on, nobody is warned anew, and the one
+// who waits gets the GPU.
 func testRestartInCountdown(t *testing.T, a *appliance) {
 	before := a.warnings(t, "idle.warn", guestHandle)
 	a.Kill(a.ctx, "KILL", "gpulab")
