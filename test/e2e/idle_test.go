@@ -13,8 +13,8 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestIdle is a lab with two GPUs and three people: one computes without a browser, one has a tab open and does nothing,
-// and one waits, who gets the GPU of the idle one.
+// TestIdle is a lab with two GPUs and three people: one computes without a browser, one has a tab open and does
+// nothing, and one waits, who gets the GPU of the idle one.
 //
 //test:about internal/idle internal/report
 func TestIdle(t *testing.T) {
@@ -82,6 +82,7 @@ func testSetUpEnds(t *testing.T, a *appliance) {
 	namespace, pod := a.podOf(t, guestHandle)
 	a.MustGpulab(a.ctx, "kubectl", "-n", namespace, "exec", pod, "--",
 		"sh", "-c", `python3 -c "$0" >/dev/null 2>&1 </dev/null`, load(70, "8GiB"))
+	a.eventually(t, "it computes", func() bool { return strings.Contains(a.MustGpulab(a.ctx, "gpus"), " 70 % ") })
 }
 
 // warnings is how often somebody was warned.
@@ -152,6 +153,7 @@ func testReclaim(t *testing.T, a *appliance) {
 	open.Open(pages + "/")
 	open.ClickOn("#mine a.title")
 	open.WaitText("#launch-idle", "Kernels")
+	t.Logf("left of the countdown when all of it was seen: %s", page.Text("#idle [data-countdown]"))
 
 	waiting.Patient(idlePatience).WaitFor("JupyterLab of who waited", `location.pathname.startsWith("/user/eve/urgent/lab")`)
 	page.WaitText("#mine", "nobody had used its GPU for")
@@ -247,14 +249,11 @@ func testFreeIdle(t *testing.T, a *appliance) {
 
 // testMaxAge: every notebook ends once it is as old as one may get, also one that computes.
 func testMaxAge(t *testing.T, a *appliance) {
-	b := a.guest.For(t).Patient(idlePatience)
-	b.Open(pages + "/")
-	b.ClickOn("#mine a.title")
-	b.WaitText("#launch-idle", "at work")
 	a.WriteFile("/etc/gpulab/config.yaml", idleConfig(2, "20s", "40s")+mailConfig)
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}
+	b := a.guest.For(t).Patient(idlePatience)
 	b.Open(pages + "/")
 	b.WaitText("#idle", "which is as long as one may run here")
 	a.mailedWarning(t, guestHandle)
