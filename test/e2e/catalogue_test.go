@@ -12,17 +12,24 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// TestCatalogue is a lab whose environments have what those of the catalogue have: programs of Debian, and by hand the
-// catalogue's own, with the real packages.
+// TestCatalogue is a lab whose environments have what those of the catalogue have: programs of Debian, and the
+// catalogue's own, with the real packages. PyTorch is left to a run by hand: it is several gigabytes.
 //
 //test:about internal/environments assets/environments
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	readyIndex(t).live(t, slices.Concat([]chapter{
 		{"packages of Debian", testDebianPackages, false},
-	}, byHand(t,
-		chapter{"TensorBoard and PyTorch", testCatalogue, false},
-		chapter{"R", testR, false})))
+		{"TensorBoard", testTensorBoard, false},
+	}, byHand(t, chapter{"PyTorch", testPyTorch, false})))
+}
+
+// TestR is a lab with the catalogue's R.
+//
+//test:about internal/environments assets/environments
+func TestR(t *testing.T) {
+	t.Parallel()
+	readyIndex(t).live(t, []chapter{{"R", testR, false}})
 }
 
 // jq is a program of Debian, and the libraries that it needs.
@@ -60,22 +67,24 @@ func testDebianPackages(t *testing.T, a *appliance) {
 	}
 }
 
-// testCatalogue: what the catalogue offers first is what its page says, with the real packages: TensorBoard shows what a
-// job has written, and PyTorch computes.
-func testCatalogue(t *testing.T, a *appliance) {
+// fromCatalogue builds what the catalogue offers under a name, with the real packages.
+func fromCatalogue(t *testing.T, a *appliance, name string) {
+	t.Helper()
+	offer, err := environments.Offered(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.index.add(t, wheels(t, offer.Requirements+"ipykernel\npip\n"))
+	began := time.Now()
+	t.Log(a.MustGpulab(a.ctx, "env", "create", "--from", name))
+	t.Logf("%s is built in %s", name, time.Since(began).Round(time.Second))
+}
+
+// testTensorBoard: a service shows what a job has written.
+func testTensorBoard(t *testing.T, a *appliance) {
 	cleo := a.guest.For(t).Tab()
 	l := newLaptopFor(t, a, cleo, guestHandle, "launch")
-	build := func(name string) {
-		offer, err := environments.Offered(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.index.add(t, wheels(t, offer.Requirements+"ipykernel\npip\n"))
-		began := time.Now()
-		t.Log(a.MustGpulab(a.ctx, "env", "create", "--from", name))
-		t.Logf("%s is built in %s", name, time.Since(began).Round(time.Second))
-	}
-	build("tensorboard")
+	fromCatalogue(t, a, "tensorboard")
 	l.gpulab(t, 0, []string{"run", "--env", "tensorboard", "--", "python", "-c", `
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -89,8 +98,12 @@ w.close()`})
 	cleo.Open(hub + lab.Evaluate[string](cleo, `() => new URL([...document.querySelectorAll("#services a")].find(a => a.href.includes("/service/")).href).pathname`))
 	cleo.WaitFor("the curve that the job has written", `document.title === "TensorBoard" && document.body.innerText.includes("the loss")`)
 	cleo.Pictures("tensorboard")
+}
 
-	build("pytorch")
+// testPyTorch: PyTorch computes in a job.
+func testPyTorch(t *testing.T, a *appliance) {
+	l := newLaptopFor(t, a, a.guest.For(t).Tab(), guestHandle, "launch")
+	fromCatalogue(t, a, "pytorch")
 	said := l.gpulab(t, 0, []string{"run", "--env", "pytorch", "--", "python", "-c", `
 import torch, torchvision
 x = torch.arange(6.0).reshape(2, 3)
