@@ -86,7 +86,7 @@ type build struct {
 func (b *build) run(ctx context.Context) error {
 	if cache, err := os.UserCacheDir(); err == nil && b.wanted("runtime") {
 		if _, err := os.Stat(filepath.Join(cache, "gpulab", "parts")); os.IsNotExist(err) {
-			b.told.Line("Everything is built from source, which takes about 20 minutes on two processors.")
+			b.told.Line("Everything is built from source, which takes about 17 minutes on two processors.")
 			b.told.Line("Later builds take what has not changed from %s.", filepath.Join(cache, "gpulab"))
 		}
 	}
