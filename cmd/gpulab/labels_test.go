@@ -420,7 +420,7 @@ func TestCredentialOfALabel(t *testing.T) {
 	if port.Code != http.StatusUnauthorized {
 		t.Errorf("the port takes the label's credential: %d", port.Code)
 	}
-	for _, ending := range []struct { // in this order: nobody who is suspended signs in
+	for _, ending := range []struct { // sign-out first: a suspended person cannot sign in again
 		what string
 		end  func() error
 	}{

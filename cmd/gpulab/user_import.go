@@ -34,7 +34,7 @@ func newUserImport(a *app) *cobra.Command {
 			"of which one of the first three is needed. Columns of\nMoodle, Canvas, TUMonline and other campus systems are " +
 			"understood in English,\nGerman, French and Spanish; the report lists those that are not used. The file is\n" +
 			"UTF-8, or UTF-16 as spreadsheets write it. The list is imported whole or not at\nall; --dry-run shows what " +
-			"would happen.\n\n" +
+			"would happen. The exit status is 1 if a row has an error, with\n--skip-errors as well.\n\n" +
 			"With --from-passwd, people come from /etc/passwd and keep their numbers (UIDs).\nSystem accounts are left out. " +
 			"Without --yes, nothing is changed. Files in /home\nstay where they are.",
 		Example: "  sudo gpulab user import class.csv --group ml-2026 --make-groups --dry-run\n" +
@@ -162,12 +162,13 @@ func (f *importFlags) show(w io.Writer, r ctl.ImportResult) error {
 	if r.Stopped != "" {
 		return fail(exitFailure, "%s Here that is --skip-errors.", r.Stopped)
 	}
-	if r.Plan.Wrong > 0 && r.Applied {
+	switch {
+	case r.Plan.Wrong == 0:
+		return nil
+	case r.Applied:
 		return fail(exitFailure, "not everybody was imported; rows with errors: %d", r.Plan.Wrong)
-	} else if r.Plan.Wrong > 0 {
-		return fail(exitFailure, "rows with errors: %d", r.Plan.Wrong)
 	}
-	return nil
+	return fail(exitFailure, "rows with errors: %d; correct them, or leave them out with --skip-errors", r.Plan.Wrong)
 }
 
 func (f *importFlags) report(w io.Writer, r ctl.ImportResult) error {

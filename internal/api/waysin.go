@@ -106,7 +106,7 @@ type approveInput struct {
 
 type importInput struct {
 	Body struct {
-		List       string `json:"list" minLength:"1" maxLength:"1048576" doc:"CSV with a header, such as name,email,group"`
+		List       string `json:"list" minLength:"1" maxLength:"1048576" doc:"CSV with a header, such as name,email,group; columns of campus systems are understood, see gpulab user import --help"`
 		Role       string `json:"role,omitempty" enum:"admin,lead,member,guest" default:"member" doc:"Where the list names none"`
 		Group      string `json:"group,omitempty" maxLength:"64" doc:"Where the list names none"`
 		MakeGroups bool   `json:"makeGroups,omitempty" doc:"Make groups that are not there yet"`

@@ -42,7 +42,7 @@ type ImportOptions struct {
 type PlannedRow struct {
 	Line   int          `json:"line"`
 	Status ImportStatus `json:"status"`
-	Handle string       `json:"handle"` // made from the name where the list has none
+	Handle string       `json:"handle"` // made from the login, the name or the address where the list has none
 	Name   string       `json:"name"`
 	Email  string       `json:"email,omitempty"`
 	Role   Role         `json:"role,omitempty"`

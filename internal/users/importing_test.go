@@ -94,6 +94,21 @@ func TestParseImportOfCampusSystems(t *testing.T) {
 			"login,username,email,email 2,surname,given name", "ga42xyz,ada,ada@example.org,a@b.example,Lovelace,Ada", ada,
 			"username, email 2",
 		},
+		"nom and an empty nom d'usage": {"Nom;Nom d'usage;Prénom", "Lovelace;;Ada", "Ada Lovelace|||", ""},
+		"nom d'usage before nom":       {"Nom;Nom d'usage;Prénom", "Byron;Lovelace;Ada", "Ada Lovelace|||", ""},
+		"nom and an empty birth name":  {"Nom;Prénom;Nom de naissance", "Lovelace;Ada;", "Ada Lovelace|||", ""},
+		"nom before a birth name":      {"Nom;Prénom;Nom de naissance", "Lovelace;Ada;Byron", "Ada Lovelace|||", ""},
+		"nom de famille":               {"Nom d'usage;Nom de famille;Prénom", ";Lovelace;Ada", "Ada Lovelace|||", ""},
+		"a name, and one in use":       {"Name,Preferred first name,Email", "Ada Lovelace,Ada,ada@example.org", "Ada Lovelace||ada@example.org|", "Preferred first name"},
+		"a name, and a part of it":     {"name,first name,email", "Ada Lovelace,Ada,a@b.example", "Ada Lovelace||a@b.example|", "first name"},
+		"a number of participants":     {"Teilnehmer;Vollständiger Name", "1;Ada Lovelace", "Ada Lovelace|||", "Teilnehmer"},
+		"names of others":              {"Login;Vorname Betreuer;Nachname Betreuer", "ga42;Max;Muster", "|ga42||", "Vorname Betreuer, Nachname Betreuer"},
+		"Canvas, names apart": {
+			"LastName,FirstName,ID,SIS Login ID,Section", "Lovelace,Ada,7,ga42xyz,Lab\nPoints Possible,,,,\nStudent,Test,8,,Lab", "Ada Lovelace|ga42xyz||", "ID, Section",
+		},
+		"Canvas, an assignment is not posted": {
+			"Student,ID,SIS Login ID,Section,Essay (12)", ",,,,Manual Posting\n    Points Possible,,,,10\n\"Lovelace, Ada\",7,ga42xyz,Lab,9", "Ada Lovelace|ga42xyz||", "ID, Section, Essay (12)",
+		},
 		"accents apart": {"Nom,Pre\u0301nom", "Lovelace,Ada", "Ada Lovelace|||", ""},
 	} {
 		list, err := ParseImport([]byte(c.header + "\n" + c.row + "\n"))
@@ -294,13 +309,32 @@ func TestPlanImport(t *testing.T) {
 		{"Kim,Min,GA42XYZ,", "new ga42xyz"},
 		{"Lee,Kai,CAMPUS\\kai,", "new kai"},
 		{"Okafor,Ben,ga77abc,ben@example.org", "exists ben"}, // by the address
-		{"Okafor,Ben,ga77abc,", "new ga77abc"},               // ben is no name that Ben Okafor's list made
+		{"Okafor,Ben,ga77abc,", "new ga77abc"},               // ben was not made from the name Ben Okafor: somebody else
 		{"Miller,Ada,ada,", "new ada-2"},                     // ada is somebody else
 		{"Miller,Gus,gone,", "new gone-2"},                   // gone has left
+		{"Li,Ming,-,", "new ming-li"},                        // nothing of the login can be in a name
+		{",,ben,", "exists ben"},                             // there is nothing else by which ben is known
 	} {
 		p := plan(t, s, "Nachname,Vorname,Login,E-Mail\n"+c.row+"\n", ImportOptions{Role: RoleMember})
 		if got := string(p.Rows[0].Status) + " " + p.Rows[0].Handle; got != c.want {
 			t.Errorf("%s: %s, want %s", c.row, got, c.want)
+		}
+	}
+	for what, c := range map[string]struct {
+		list string
+		opts ImportOptions
+		want string // the groups of its people, and the columns that are not used
+	}{
+		"their groups":          {"name,groups\nYan,VISION\nLu,\n", ImportOptions{}, "vision  []"},
+		"a group for all":       {"name,groups\nYan,vision\nLu,\n", ImportOptions{Group: "vision"}, "vision vision [groups]"},
+		"one that is not there": {"name,groups\nYan,vision\nLu,robots\n", ImportOptions{}, "  [groups]"},
+		"one that is made":      {"name,groups\nYan,vision\nLu,robots\n", ImportOptions{MakeGroups: true}, "vision robots []"},
+		"no name of a group":    {"name,groups\nYan,vision\nLu,Tutorial 3\n", ImportOptions{MakeGroups: true}, "  [groups]"},
+	} {
+		c.opts.Role = RoleMember
+		p := plan(t, s, c.list, c.opts)
+		if got := fmt.Sprint(p.Rows[0].Group, " ", p.Rows[1].Group, " ", p.Ignored); got != c.want || p.Wrong > 0 {
+			t.Errorf("%s: %s, want %s; %+v", what, got, c.want, p)
 		}
 	}
 	p := plan(t, s, "name,login\nAda B,a.b\nAnna B,a-b\n", ImportOptions{Role: RoleMember})
@@ -407,8 +441,31 @@ func TestImport(t *testing.T) {
 
 // Names without sign-in names do not become new people when the list is imported again.
 func TestImportAgainWithoutHandles(t *testing.T) {
+	for _, list := range []string{
+		"name\nAnna Li\nAnna Li\nZoë\n", "username\nga42\nga43\nCAMPUS\\yan\n",
+		"name,login\nMin Kim,ga42\nMin Kim,ga43\nZoë,zoe\n",
+	} {
+		importTwice(t, list)
+	}
 	s, _ := importLab(t)
-	const list = "name\nAnna Li\nAnna Li\nZoë\n"
+	again := func(list string) []PlannedRow {
+		p, _, err := s.Import(t.Context(), byAda, []byte(list), ImportOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Rows
+	}
+	again("name,login\nMin Kim,ga42\n")
+	again("name,handle\nMin Kim,min-kim\n")
+	if rows := again("name,login\nMin Kim,ga42\n"); rows[0].Handle != "ga42" || rows[0].Status != ImportExists {
+		t.Errorf("the login says who it is, and not the name: %+v", rows)
+	}
+}
+
+// importTwice imports a list of three, who are there the second time.
+func importTwice(t *testing.T, list string) {
+	t.Helper()
+	s, _ := importLab(t)
 	for i, wantNew := range []int{3, 0} {
 		p, _, err := s.Import(t.Context(), byAda, []byte(list), ImportOptions{})
 		if err != nil || p.New != wantNew || p.Exists != 3-wantNew {

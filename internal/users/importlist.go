@@ -42,6 +42,8 @@ type ImportRow struct {
 type ImportList struct {
 	Rows    []ImportRow
 	Ignored []string // columns that mean nothing here, as they are written
+	// TheirGroups is the column of another system that the rows' groups are from, "" for gpulab's own.
+	TheirGroups string
 }
 
 // A meaning is what a column of a list is about.
@@ -57,12 +59,14 @@ const (
 	// The rest are columns of other systems.
 	wholeNameMeaning
 	firstMeaning
-	lastMeaning       // the name in use
+	usageNameMeaning // French nom d'usage, which comes before the last name
+	lastMeaning
 	birthNameMeaning  // the last name where there is no other
 	secondLastMeaning // follows the last name
 	loginMeaning
 	theirEmailMeaning
 	theirGroupMeaning
+	participantMeaning // a whole name, where no other column has it
 	meanings
 )
 
@@ -76,19 +80,21 @@ var theirColumns = func() map[string]meaning {
 	columns := map[string]meaning{}
 	for what, names := range map[meaning][]string{
 		wholeNameMeaning: {
-			"student teilnehmer participant fullname displayname studentname vollstandigername nomcomplet nomprenom",
+			"fullname displayname studentname vollstandigername nomcomplet nomprenom",
 			"nom nombre nombrecompleto nombreyapellidos",
 		},
 		firstMeaning: {
 			"first firstname firstnames given givenname givennames forename forenames",
-			"vorname vornamen rufname prenom prenoms nombres nombredepila",
+			"vorname vornamen rufname prenom prenoms nombres nombredepila firstnameofstudent",
 		},
 		lastMeaning: {
-			"last lastname surname familyname nachname familienname zuname nomdefamille nomdusage",
-			"apellido apellidos primerapellido",
+			"last lastname surname familyname nachname familienname zuname nomdefamille",
+			"apellido apellidos primerapellido familynameofstudent",
 		},
-		birthNameMeaning:  {"nomdenaissance nompatronymique"},
-		secondLastMeaning: {"segundoapellido"},
+		participantMeaning: {"student teilnehmer participant"},
+		usageNameMeaning:   {"nomdusage"},
+		birthNameMeaning:   {"nomdenaissance nompatronymique"},
+		secondLastMeaning:  {"segundoapellido"},
 		loginMeaning: {
 			"login loginname loginid sisloginid username userlogin netid unikennung kennung benutzer benutzername",
 			"benutzerkennung nutzername nutzerkennung anmeldename identifiant nomdutilisateur utilisateur",
@@ -108,32 +114,12 @@ var theirColumns = func() map[string]meaning {
 	return columns
 }()
 
-// nameParts are words by which a longer column name tells a part of the name, such as FAMILY_NAME_OF_STUDENT.
-var nameParts = []struct {
-	word string
-	what meaning
-}{
-	{"familyname", lastMeaning}, {"lastname", lastMeaning}, {"surname", lastMeaning}, {"nachname", lastMeaning},
-	{"familienname", lastMeaning}, {"firstname", firstMeaning}, {"givenname", firstMeaning}, {"vorname", firstMeaning},
-}
-
 var withoutSigns = strings.NewReplacer("-", "", "_", "", " ", "")
 
-// meaningOf is what a column is about by its name alone. It is sure of names that it knows as a whole.
-func meaningOf(cell string) (what meaning, sure bool) {
-	if what := ownColumns[withoutSigns.Replace(strings.ToLower(strings.TrimSpace(clip(cell, 40))))]; what != unknownMeaning {
-		return what, true
-	}
-	key := columnKey(cell)
-	if what := theirColumns[key]; what != unknownMeaning {
-		return what, true
-	}
-	for _, part := range nameParts {
-		if strings.Contains(key, part.word) {
-			return part.what, false
-		}
-	}
-	return unknownMeaning, false
+// meaningOf is what a column is about by its name alone.
+func meaningOf(cell string) meaning {
+	own := withoutSigns.Replace(strings.ToLower(strings.TrimSpace(clip(cell, 40))))
+	return cmp.Or(ownColumns[own], theirColumns[columnKey(cell)])
 }
 
 // columnKey is the name of a column without case, accents and signs.
@@ -185,7 +171,7 @@ func ParseImport(text []byte) (ImportList, error) {
 			list.Rows = append(list.Rows, row)
 		}
 	}
-	columns.dropOtherGroups(&list)
+	columns.theirGroups(&list)
 	if len(list.Rows) == 0 {
 		return ImportList{}, sentence(ErrListInvalid, "The list names its columns, but nobody below them. Add a line for each person.")
 	}
@@ -197,7 +183,8 @@ func importText(text []byte) (string, error) {
 	text = ListText(text)
 	switch {
 	case bytes.IndexByte(text, 0) >= 0:
-		return "", sentence(ErrListInvalid, "The file is no text, or it is UTF-16 that is cut short or has no byte order mark. Save it as “CSV UTF-8” and try again.")
+		return "", sentence(ErrListInvalid, "The file is no text, or it is UTF-16 that is cut short or has no byte order mark. "+
+			"Save it as “CSV UTF-8” and try again.")
 	case !utf8.Valid(text):
 		return "", sentence(ErrListInvalid, "The file is text in an old encoding, so its ä and é would be lost. Save it as “CSV UTF-8” and try again.")
 	}
@@ -213,7 +200,7 @@ func importText(text []byte) (string, error) {
 	return plain, nil
 }
 
-// ListText is a list as UTF-8: “Unicode text” of a spreadsheet, UTF-16 with a byte order mark, is converted.
+// ListText returns a list as UTF-8. It converts UTF-16 with a byte order mark, which spreadsheets call “Unicode text”.
 func ListText(text []byte) []byte {
 	var order binary.ByteOrder
 	switch {
@@ -246,7 +233,7 @@ func separator(plain string) rune {
 		}
 		known := 0
 		for _, cell := range cells[:min(len(cells), maxImportColumns)] {
-			if _, sure := meaningOf(cell); sure {
+			if meaningOf(cell) != unknownMeaning {
 				known++
 			}
 		}
@@ -263,11 +250,11 @@ type listColumns struct {
 	header  []string
 	at      [meanings]int // the column of a meaning, -1 for none
 	ignored []string
-	canvas  bool // the whole name is under Student, as Canvas writes it
+	canvas  bool // it is a list as Canvas exports it
 }
 
 // columnsOf finds what the columns mean. Of several with the same meaning the first counts; gpulab's own come before
-// those of other systems, and names known as a whole before others.
+// those of other systems.
 func columnsOf(header []string) (*listColumns, error) {
 	if len(header) > maxImportColumns {
 		return nil, sentence(ErrListInvalid, "The first line names more than %d columns. Leave those out that are not needed.", maxImportColumns)
@@ -276,20 +263,22 @@ func columnsOf(header []string) (*listColumns, error) {
 	for what := range c.at {
 		c.at[what] = -1
 	}
-	for _, wantSure := range []bool{true, false} {
-		for i, cell := range header {
-			what, sure := meaningOf(cell)
-			if what == unknownMeaning || sure != wantSure {
-				continue
-			}
-			if c.at[what] < 0 {
-				c.at[what] = i
-			} else if what <= groupMeaning {
-				return nil, sentence(ErrListInvalid, "The first line names the column %s twice. Leave one of them out.", quote(strings.TrimSpace(cell)))
-			}
+	for i, cell := range header {
+		what := meaningOf(cell)
+		if what == unknownMeaning {
+			continue
+		}
+		if c.at[what] < 0 {
+			c.at[what] = i
+		} else if what <= groupMeaning {
+			return nil, sentence(ErrListInvalid, "The first line names the column %s twice. Leave one of them out.",
+				quote(strings.TrimSpace(cell)))
 		}
 	}
 	c.sortNames()
+	c.canvas = c.noneOf(nameMeaning, handleMeaning, emailMeaning) && slices.ContainsFunc(header, func(cell string) bool {
+		return columnKey(cell) == "sisloginid" || columnKey(cell) == "student"
+	})
 	if c.at[handleMeaning] >= 0 {
 		c.at[loginMeaning] = -1
 	}
@@ -299,7 +288,8 @@ func columnsOf(header []string) (*listColumns, error) {
 	if c.at[groupMeaning] >= 0 {
 		c.at[theirGroupMeaning] = -1
 	}
-	if c.noneOf(nameMeaning, handleMeaning, emailMeaning, wholeNameMeaning, firstMeaning, lastMeaning, birthNameMeaning, loginMeaning, theirEmailMeaning) {
+	if c.noneOf(nameMeaning, handleMeaning, emailMeaning, wholeNameMeaning, participantMeaning, firstMeaning,
+		usageNameMeaning, lastMeaning, birthNameMeaning, loginMeaning, theirEmailMeaning) {
 		return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write their names above the list.")
 	}
 	for i, cell := range header {
@@ -314,35 +304,45 @@ func columnsOf(header []string) (*listColumns, error) {
 // half a name each. First and last name come before a whole one of another system, and gpulab's own before all.
 func (c *listColumns) sortNames() {
 	at := &c.at
-	halves := func(whole int) {
-		key := ""
-		if whole >= 0 {
-			key = columnKey(c.header[whole])
+	key := func(what meaning) string {
+		if at[what] < 0 {
+			return ""
 		}
-		switch {
-		case (key == "name" || key == "nom") && at[firstMeaning] >= 0 && c.noneOf(lastMeaning, birthNameMeaning):
-			at[lastMeaning] = whole
-		case key == "nombre" && at[lastMeaning] >= 0 && at[firstMeaning] < 0:
-			at[firstMeaning] = whole
-		default:
-			return
+		return columnKey(c.header[at[what]])
+	}
+	switch key(firstMeaning) {
+	case "vorname", "vornamen", "rufname":
+		if key(nameMeaning) == "name" && c.noneOf(lastMeaning) {
+			at[lastMeaning], at[nameMeaning] = at[nameMeaning], -1
 		}
-		if at[nameMeaning] == whole {
-			at[nameMeaning] = -1
-		} else {
-			at[wholeNameMeaning] = -1
+	case "":
+		if key(wholeNameMeaning) == "nombre" && at[lastMeaning] >= 0 {
+			at[firstMeaning], at[wholeNameMeaning] = at[wholeNameMeaning], -1
+		}
+	default:
+		if key(wholeNameMeaning) == "nom" && c.noneOf(lastMeaning) {
+			at[lastMeaning], at[wholeNameMeaning] = at[wholeNameMeaning], -1
 		}
 	}
-	halves(at[nameMeaning])
-	halves(at[wholeNameMeaning])
+	if at[wholeNameMeaning] < 0 {
+		at[wholeNameMeaning] = at[participantMeaning]
+	}
+	at[participantMeaning] = -1
 	switch {
 	case at[nameMeaning] >= 0:
-		at[wholeNameMeaning], at[firstMeaning], at[lastMeaning], at[birthNameMeaning], at[secondLastMeaning] = -1, -1, -1, -1, -1
-	case at[firstMeaning] >= 0 && !c.noneOf(lastMeaning, birthNameMeaning):
+		at[wholeNameMeaning] = -1
+		c.dropParts()
+	case at[firstMeaning] >= 0 && !c.noneOf(usageNameMeaning, lastMeaning, birthNameMeaning):
 		at[wholeNameMeaning] = -1
 	case at[wholeNameMeaning] >= 0:
-		at[firstMeaning], at[lastMeaning], at[birthNameMeaning], at[secondLastMeaning] = -1, -1, -1, -1
-		c.canvas = columnKey(c.header[at[wholeNameMeaning]]) == "student"
+		c.dropParts()
+	}
+}
+
+// dropParts ignores the columns with parts of a name.
+func (c *listColumns) dropParts() {
+	for _, what := range []meaning{firstMeaning, usageNameMeaning, lastMeaning, birthNameMeaning, secondLastMeaning} {
+		c.at[what] = -1
 	}
 }
 
@@ -350,7 +350,7 @@ func (c *listColumns) noneOf(what ...meaning) bool {
 	return !slices.ContainsFunc(what, func(m meaning) bool { return c.at[m] >= 0 })
 }
 
-// row is false for a row in which nothing is written, and for the rows of Canvas that are no person's.
+// row reports false for an empty row, and for Canvas's rows that are not people.
 func (c *listColumns) row(line int, cells []string) (ImportRow, bool) {
 	row, written := ImportRow{Line: line}, false
 	for i, cell := range cells {
@@ -366,34 +366,47 @@ func (c *listColumns) row(line int, cells []string) (ImportRow, bool) {
 		}
 		return ""
 	}
-	whole := cell(wholeNameMeaning)
+	whole, first := cell(wholeNameMeaning), cell(firstMeaning)
+	last := cmp.Or(cell(usageNameMeaning), cell(lastMeaning), cell(birthNameMeaning))
 	if c.canvas {
-		if whole == "Points Possible" || whole == "Student, Test" {
+		switch {
+		case strings.EqualFold(cells[0], "Points Possible"), whole == "Student, Test", last == "Student" && first == "Test",
+			whole+first+last+cell(loginMeaning)+cell(theirEmailMeaning) == "": // such as Manual Posting
 			return row, false
 		}
-		if last, first, has := strings.Cut(whole, ","); has && !strings.Contains(first, ",") {
-			whole = strings.TrimSpace(first) + " " + strings.TrimSpace(last)
+		if l, f, has := strings.Cut(whole, ","); has && !strings.Contains(f, ",") {
+			whole = strings.TrimSpace(f) + " " + strings.TrimSpace(l)
 		}
 	}
-	parts := cell(firstMeaning) + " " + cmp.Or(cell(lastMeaning), cell(birthNameMeaning)) + " " + cell(secondLastMeaning)
-	row.Name = strings.TrimSpace(cmp.Or(cell(nameMeaning), whole, strings.Join(strings.Fields(parts), " ")))
+	parts := strings.Join(strings.Fields(first+" "+last+" "+cell(secondLastMeaning)), " ")
+	row.Name = cmp.Or(cell(nameMeaning), strings.TrimSpace(whole), parts)
 	row.Handle, row.Role, row.Login = cell(handleMeaning), cell(roleMeaning), cell(loginMeaning)
 	row.Email = cmp.Or(cell(emailMeaning), cell(theirEmailMeaning))
 	row.Group = cmp.Or(cell(groupMeaning), cell(theirGroupMeaning))
 	return row, written
 }
 
-// dropOtherGroups ignores a column of groups of another system if one of its cells is no name that a group here can
-// have, such as "Tutorial 3" or several names.
-func (c *listColumns) dropOtherGroups(list *ImportList) {
-	at := c.at[theirGroupMeaning]
-	if at < 0 || !slices.ContainsFunc(list.Rows, func(r ImportRow) bool { return r.Group != "" && CheckGroup(r.Group) != nil }) {
+// theirGroups says which column of another system the groups are from. It is ignored if one of its cells is not a name
+// that a group here can have, such as "Tutorial 3" or several names.
+func (c *listColumns) theirGroups(list *ImportList) {
+	if at := c.at[theirGroupMeaning]; at >= 0 {
+		list.TheirGroups = tidy(strings.TrimSpace(c.header[at]), 40)
+	}
+	if slices.ContainsFunc(list.Rows, func(r ImportRow) bool { return r.Group != "" && CheckGroup(fold(r.Group)) != nil }) {
+		list.dropTheirGroups()
+	}
+}
+
+// dropTheirGroups ignores the groups if they are another system's.
+func (l *ImportList) dropTheirGroups() {
+	if l.TheirGroups == "" {
 		return
 	}
-	for i := range list.Rows {
-		list.Rows[i].Group = ""
+	for i := range l.Rows {
+		l.Rows[i].Group = ""
 	}
-	list.Ignored = append(list.Ignored, tidy(strings.TrimSpace(c.header[at]), 40))
+	l.Ignored = append(l.Ignored, l.TheirGroups)
+	l.TheirGroups = ""
 }
 
 func brokenLine(err error) error {

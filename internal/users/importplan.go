@@ -96,6 +96,12 @@ func planList(list ImportList, opts ImportOptions, k *known) (ImportPlan, error)
 			return ImportPlan{}, sentence(ErrGroupNotFound, "There is no group %s. Choose one that is there, or let the import make it.", quote(opts.Group))
 		}
 	}
+	if opts.Group != "" || !opts.MakeGroups && slices.ContainsFunc(list.Rows, func(r ImportRow) bool {
+		_, there := k.groups[fold(r.Group)]
+		return r.Group != "" && !there
+	}) {
+		list.dropTheirGroups()
+	}
 	p := ImportPlan{Rows: []PlannedRow{}, Groups: []string{}, Ignored: slices.Concat([]string{}, list.Ignored)}
 	l := lister{opts: opts, known: k, handles: map[string]int{}, emails: map[string]int{}, wanted: map[string]bool{}, tried: map[string]int{}}
 	for _, row := range list.Rows {
@@ -221,10 +227,15 @@ func handleOf(login string) string {
 		login = name
 	}
 	login, _, _ = strings.Cut(login, "@")
-	if login = fold(login); login == "" || CheckHandle(login) == nil {
+	login = fold(login)
+	suggested := SuggestHandle(login)
+	switch {
+	case login != "" && CheckHandle(login) == nil:
 		return login
+	case suggested == SuggestHandle(""):
+		return "" // nothing of it can be in a name here
 	}
-	return SuggestHandle(login)
+	return suggested
 }
 
 // handleFor makes a sign-in name for somebody without one: the one they have, when the list is imported again, or one
@@ -233,15 +244,24 @@ func (l *lister) handleFor(n NewUser, login string) string {
 	if owner := l.known.emails[strings.ToLower(strings.TrimSpace(n.Email))]; owner != "" && n.Email != "" {
 		return owner
 	}
+	login = handleOf(login)
+	if login != "" && n.Name == "" && n.Email == "" {
+		return login // as if it were a handle: there is nothing else by which the account is known
+	}
+	var handle string
+	if login != "" {
+		var theirs bool
+		if handle, theirs = l.numberedHandle(n, login); theirs {
+			return handle
+		}
+	}
 	source := n.Name
 	if local, _, has := strings.Cut(n.Email, "@"); has && SuggestHandle(source) == SuggestHandle("") {
 		source = local // there is no name, or one in a script that no sign-in name has
 	}
-	named, theirs := l.numberedHandle(n, SuggestHandle(source))
-	if login = handleOf(login); login == "" || theirs {
+	if named, theirs := l.numberedHandle(n, SuggestHandle(source)); handle == "" || theirs {
 		return named
 	}
-	handle, _ := l.numberedHandle(n, login)
 	return handle
 }
 

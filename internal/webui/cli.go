@@ -103,11 +103,20 @@ func (s *Server) cliPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		}
 		if len(shown.Builds) > 0 {
 			view.Systems = append(view.Systems, shown)
+			for arch, machine := range system.machines {
+				if !slices.ContainsFunc(s.builds, func(b clientBuild) bool { return b.OS == system.key && b.Arch == arch }) {
+					missing = append(missing, system.name+" on "+machine)
+				}
+			}
 		} else {
 			missing = append(missing, system.name)
 		}
 	}
-	view.Missing = strings.Join(missing, " and ")
+	if last := len(missing) - 1; last > 0 {
+		view.Missing = strings.Join(missing[:last], ", ") + " and " + missing[last]
+	} else {
+		view.Missing = strings.Join(missing, "")
+	}
 	slices.SortStableFunc(view.Systems, func(a, b cliSystem) int { return notOwn(a.key, own) - notOwn(b.key, own) })
 	s.render(w, r, http.StatusOK, cliPage(s.page(w, r, v, "Command line", ""), view))
 	return nil

@@ -168,7 +168,7 @@ func importFormCard(p page, view importView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = fieldNote("text-note", "The first line names the columns: name (or first and last name), handle, email, role, group. Columns of Moodle, Canvas, TUMonline and other campus systems are understood in English, German, French and Spanish. A sign-in name (handle) that is missing is made from the login, the name or the e-mail address. At most 2000 people.", view.Form.TextError, "").Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = fieldNote("text-note", "The first line names the columns: name (or first and last name), handle, email, role, group. One of the first three is enough. Columns of Moodle, Canvas, TUMonline and other campus systems are understood in English, German, French and Spanish. Without a handle, gpulab makes one from the other system’s user name, the person’s name or the e-mail address. At most 2000 people.", view.Form.TextError, "").Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

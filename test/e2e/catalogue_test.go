@@ -24,10 +24,10 @@ func TestCatalogue(t *testing.T) {
 	}, byHand(t, chapter{"PyTorch", testPyTorch, false})))
 }
 
-// TestR is a lab with the catalogue's R.
+// TestCatalogueR is a lab with the catalogue's R.
 //
 //test:about internal/environments assets/environments
-func TestR(t *testing.T) {
+func TestCatalogueR(t *testing.T) {
 	t.Parallel()
 	readyIndex(t).live(t, []chapter{{"R", testR, false}})
 }

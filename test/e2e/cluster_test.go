@@ -348,3 +348,13 @@ func testHubRestartAfterKubernetes(t *testing.T, a *appliance) {
 	a.checkKept(t, pods)
 	a.waitReady(t)
 }
+
+// stopNotebook stops one as its owner does, and waits until it is gone.
+func stopNotebook(t *testing.T, owner *lab.Browser, title string) {
+	t.Helper()
+	b := owner.For(t).Tab()
+	b.Open(pages + "/")
+	b.Click("#mine", "Stop "+title)
+	b.Click("dialog[open]", "Stop")
+	waitGone(b, title)
+}

@@ -203,7 +203,12 @@ func testKeep(t *testing.T, a *appliance) {
 // who waits gets the GPU.
 func testRestartInCountdown(t *testing.T, a *appliance) {
 	before := a.warnings(t, "idle.warn", guestHandle)
-	a.Kill(a.ctx, "KILL", "gpulab")
+	if n := a.warnings(t, "idle.stop", guestHandle); n != 0 {
+		t.Fatalf("the countdown is over: ben was stopped %d times", n)
+	}
+	if a.Kill(a.ctx, "KILL", "gpulab") == 0 {
+		t.Fatal("gpulab does not run")
+	}
 	if result := a.Gpulab(a.ctx, initArgs...); result.Code != 0 {
 		t.Fatalf("init after kill -9: exit code %d\n%s%s", result.Code, result.Stdout, result.Stderr)
 	}

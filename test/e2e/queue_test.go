@@ -169,16 +169,6 @@ func (a *appliance) workloads(t *testing.T) string {
 		`custom-columns=NS:.metadata.namespace,NAME:.metadata.name,ADMITTED:.status.conditions[?(@.type=="Admitted")].status`)
 }
 
-// stopNotebook stops one as its owner does, and waits until it is gone.
-func stopNotebook(t *testing.T, owner *lab.Browser, title string) {
-	t.Helper()
-	b := owner.For(t).Tab()
-	b.Open(pages + "/")
-	b.Click("#mine", "Stop "+title)
-	b.Click("dialog[open]", "Stop")
-	waitGone(b, title)
-}
-
 // notOpened: who waited, went away and does not open what they got loses it to the next.
 func (q *line) notOpened(t *testing.T, a *appliance) {
 	cleo, ada := q.cleo.For(t), q.more.For(t)

@@ -22,14 +22,13 @@ func TestQuotas(t *testing.T) {
 	})
 }
 
-// quotasConfig gives people whose hours are used up little time: more than JupyterLab takes to ask whether there is
-// something to tell, which it does every ten seconds.
+// quotasConfig has a short grace period, but one longer than the ten seconds between JupyterLab's requests.
 const quotasConfig = `
 lab: Quotas lab
 gpus: simulated
 simulatedGPUs: 2
 quotas:
-  grace: 20s
+  grace: 30s
 `
 
 // startRefused clicks on a launch card and waits for the page that says why not.
