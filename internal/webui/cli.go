@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -103,9 +104,9 @@ func (s *Server) cliPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 		}
 		if len(shown.Builds) > 0 {
 			view.Systems = append(view.Systems, shown)
-			for arch, machine := range system.machines {
+			for _, arch := range slices.Sorted(maps.Keys(system.machines)) {
 				if !slices.ContainsFunc(s.builds, func(b clientBuild) bool { return b.OS == system.key && b.Arch == arch }) {
-					missing = append(missing, system.name+" on "+machine)
+					missing = append(missing, system.name+" on "+system.machines[arch])
 				}
 			}
 		} else {
