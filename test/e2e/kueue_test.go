@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// TestKueueFaults is a lab whose Kueue is harmed: its certificates run out, somebody deletes its kinds, and it is
-// killed while people wait. It comes back by itself, what runs goes on, and nobody loses their place.
+// TestKueueFaults is a lab whose Kueue loses what it needs: its certificates run out, and somebody deletes its kinds.
+// What runs goes on, and whoever wants a GPU then has it soon.
 //
 //test:about internal/queue internal/charts
 func TestKueueFaults(t *testing.T) {
@@ -28,6 +28,18 @@ func TestKueueFaults(t *testing.T) {
 	a.live(t, []chapter{
 		{"certificates that have run out", q.runOut, false},
 		{"Kueue's kinds are deleted", q.kindsDeleted, false},
+	})
+}
+
+// TestKueueKilled is a lab whose Kueue is killed while people wait for GPUs, and does not come back at once. Nobody is
+// let in meanwhile, what runs goes on, and nobody loses their place.
+//
+//test:about internal/queue internal/charts
+func TestKueueKilled(t *testing.T) {
+	t.Parallel()
+	a := ready(t, queueConfig)
+	q := newLine(t, a)
+	a.live(t, []chapter{
 		{"Kueue is killed", q.kueueKilled, false},
 	})
 }
