@@ -32,7 +32,7 @@ func TestKueueFaults(t *testing.T) {
 }
 
 // TestKueueKilled is a lab whose Kueue is killed while people wait for GPUs, and does not come back at once. Nobody is
-// let in meanwhile, what runs goes on, and nobody loses their place.
+// admitted meanwhile, what runs goes on, and nobody loses their place.
 //
 //test:about internal/queue internal/charts
 func TestKueueKilled(t *testing.T) {
