@@ -133,10 +133,10 @@ func TestImagesNamed(t *testing.T) {
 // Kueue, CoreDNS, NVIDIA's programs and gpulab share compiled packages: where two of them use a module, its version is
 // the same.
 func TestImagesShareModulesWithGpulab(t *testing.T) {
-	modules := func(folder string, mains ...string) map[string]string {
+	modules := func(folder, cgo string, mains ...string) map[string]string {
 		const format = "{{with .Module}}{{.Path}} {{.Version}}{{end}}"
 		list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-f", format}, mains...)...)
-		list.Dir = folder
+		list.Dir, list.Env = folder, append(os.Environ(), "CGO_ENABLED="+cgo)
 		lines, err := list.Output()
 		if err != nil {
 			t.Fatal(err)
@@ -149,12 +149,16 @@ func TestImagesShareModulesWithGpulab(t *testing.T) {
 		}
 		return found
 	}
-	gpulab := modules("../../..", "./cmd/gpulab")
+	gpulab := modules("../../..", "0", "./cmd/gpulab")
 	for name, mains := range map[string][]string{
 		"kueue": {parts["kueue"].of.main}, "coredns": {parts["coredns"].of.main},
 		"nvidia": {"github.com/NVIDIA/k8s-device-plugin/cmd/..."},
 	} {
-		image := modules(filepath.Join("..", name), mains...)
+		cgo := "0"
+		if parts[name].kind == compiled {
+			cgo = "1"
+		}
+		image := modules(filepath.Join("..", name), cgo, mains...)
 		if len(image) < 20 {
 			t.Fatalf("%s uses %d modules", name, len(image))
 		}
