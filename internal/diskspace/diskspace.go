@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -124,7 +123,7 @@ func (f *Filesystem) Percent() int {
 
 // Words says in one sentence how full it is.
 func (f *Filesystem) Words() string {
-	what := "The disk with " + listed(f.Holds)
+	what := "The disk with " + units.List(f.Holds)
 	if f.only {
 		what = "The lab's disk"
 	}
@@ -142,13 +141,6 @@ func (f *Filesystem) Words() string {
 // filesShort tells whether it is the number of files that is short, not their size.
 func (f *Filesystem) filesShort() bool {
 	return f.Level > Fine && f.Files > 0 && f.Level > levelOf(f.Free, f.Free+f.Used, [3]float64{fullBytes, refuseBytes, noticeBytes}, shares, slack)
-}
-
-func listed(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
 // Config describes a Watch. Places is needed.

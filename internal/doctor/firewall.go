@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpulab/gpulab/internal/nfs"
+	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/wireguard"
 )
 
@@ -290,6 +291,5 @@ func portList(ports []int) string {
 	if len(ports) == 1 {
 		return "port " + strconv.Itoa(ports[0])
 	}
-	last := len(ports) - 1
-	return "ports " + strings.Join(texts(ports[:last]), ", ") + " and " + strconv.Itoa(ports[last])
+	return "ports " + units.List(texts(ports))
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpulab/gpulab/internal/units"
 )
 
 // Dependency is an earlier job that has to end before another one may start.
@@ -129,5 +131,5 @@ func enumerated(names []string) string {
 	if n := len(names); n > most {
 		names = append(slices.Clone(names[:most-1]), fmt.Sprintf("%d more", n-most+1))
 	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+	return units.List(names)
 }

@@ -218,7 +218,7 @@ func cordonWords(list []NodeRoom) string {
 	if len(names) == 1 {
 		return names[0] + " takes no new work now."
 	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1] + " take no new work now."
+	return units.List(names) + " take no new work now."
 }
 
 func shortWords(v verdict, room Room) string {

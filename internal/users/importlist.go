@@ -288,8 +288,8 @@ func columnsOf(header []string) (*listColumns, error) {
 	if c.at[groupMeaning] >= 0 {
 		c.at[theirGroupMeaning] = -1
 	}
-	if c.noneOf(nameMeaning, handleMeaning, emailMeaning, wholeNameMeaning, participantMeaning, firstMeaning,
-		usageNameMeaning, lastMeaning, birthNameMeaning, loginMeaning, theirEmailMeaning) {
+	if c.noneOf(nameMeaning, handleMeaning, emailMeaning, wholeNameMeaning, firstMeaning, usageNameMeaning,
+		lastMeaning, birthNameMeaning, loginMeaning, theirEmailMeaning) {
 		return nil, sentence(ErrListInvalid, "The first line names none of the columns name, handle and email. Write their names above the list.")
 	}
 	for i, cell := range header {

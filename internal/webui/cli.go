@@ -113,11 +113,7 @@ func (s *Server) cliPage(w http.ResponseWriter, r *http.Request, v visitor) erro
 			missing = append(missing, system.name)
 		}
 	}
-	if last := len(missing) - 1; last > 0 {
-		view.Missing = strings.Join(missing[:last], ", ") + " and " + missing[last]
-	} else {
-		view.Missing = strings.Join(missing, "")
-	}
+	view.Missing = units.List(missing)
 	slices.SortStableFunc(view.Systems, func(a, b cliSystem) int { return notOwn(a.key, own) - notOwn(b.key, own) })
 	s.render(w, r, http.StatusOK, cliPage(s.page(w, r, v, "Command line", ""), view))
 	return nil

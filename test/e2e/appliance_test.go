@@ -46,7 +46,7 @@ type appliance struct {
 	adminClient *http.Client // see admin
 	foldersOf   map[string]*kernel
 	mail        *mailtest.Server // where a story has one
-	index       *packageIndex    // the same
+	index       *packageIndex    // where a test has one
 }
 
 // pages is where the lab's pages are, hub where its notebooks are.

@@ -108,7 +108,7 @@ func (l *laptop) stop(t *testing.T, title string) {
 	})
 }
 
-// atOnce does several things at the same time. When one goes wrong, nothing comes after them.
+// atOnce does several things at the same time. If one of them fails, the test stops.
 func atOnce(t *testing.T, things ...func()) {
 	t.Helper()
 	var all sync.WaitGroup

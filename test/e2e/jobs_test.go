@@ -88,7 +88,7 @@ func (a *appliance) notebooksOf(t *testing.T, handle string) string {
 	return fmt.Sprintf("%s:%d", pages, 21000+id-1)
 }
 
-// refused: what cannot be is refused at once, with what there is, and somebody who has no job has none then.
+// refused: a job that the lab can never run is refused at once, and the answer says what the lab has. No job is left.
 // TestJobRefused of internal/notebooks has the other reasons.
 func (j *jobs) refused(t *testing.T, a *appliance) {
 	l := j.computers[guestHandle]
@@ -115,7 +115,7 @@ func (j *jobs) ends(t *testing.T, a *appliance) {
 			t.Logf("run %.40q ended after %s", args, time.Since(began).Round(100*time.Millisecond))
 		}
 	}
-	// All at once: that of the time limit alone takes its 10 s, which is the shortest there may be.
+	// They run at the same time: the time limit takes 10 s, the shortest allowed.
 	atOnce(t,
 		run(0, []string{"--", "printf", "%s|", "a b", "$(id)", "'\"", "two\nlines"}, "a b|$(id)|'\"|two\nlines|"),
 		run(7, []string{"--", "bash", "-c", "echo the reason; exit 7"},

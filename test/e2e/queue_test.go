@@ -94,7 +94,7 @@ db.commit()`)
 	ada, ben := a.browser.For(t), a.guest.For(t)
 	launch(ada, "gpu", "First")
 	launch(ben, "gpu", "Second")
-	// What nobody opens is taken back soon here.
+	// The lab takes back notebooks that nobody opens within 15 s.
 	waitJupyterLab(ada, adminHandle)
 	waitJupyterLab(ben, guestHandle)
 	t.Logf("the first two launches took %s", time.Since(began).Round(100*time.Millisecond))
