@@ -31,7 +31,10 @@ func TestCaches(t *testing.T) {
 // testPackageCache: what pip has fetched for one is there for all, and while the index is away; nobody can put anything
 // into the cache, nor reach anything by it but the index.
 func testPackageCache(t *testing.T, a *appliance) {
-	a.second.in(t).run(t, "%pip install inflection")
+	cell := "%pip install inflection\nimport inflection\nprint(inflection.pluralize('house'))"
+	if said := a.second.in(t).run(t, cell); !strings.Contains(said, "houses") {
+		t.Fatalf("after %%pip install, the kernel does not have the package: %s", said)
+	}
 	l := newLaptopFor(t, a, a.guest.For(t).Tab(), guestHandle, "launch")
 	job := func(script string, words ...string) {
 		t.Helper()
