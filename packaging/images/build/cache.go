@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 // keepUnused is how long a layer that nothing asked for stays in the cache.
@@ -160,6 +162,9 @@ func (k *keyer) add(values ...string) { k.parts = append(k.parts, values...) }
 // addTree adds the names, modes and contents of a file or of all files below a folder.
 func (k *keyer) addTree(path string) error {
 	return filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == gobuild.PatchedFolder {
+			return fs.SkipDir
+		}
 		if err != nil || d.IsDir() {
 			return err
 		}

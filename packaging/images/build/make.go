@@ -161,8 +161,17 @@ func (b *builder) goContent(ctx context.Context, p part, work string, log io.Wri
 			return nil, err
 		}
 	}
+	modfile, remove, err := gobuild.ApplyPatches(ctx, folder, p.of.patches)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	buildFlags := []string{"-tags", gobuild.PureGo, "-ldflags", flags}
+	if modfile != "" {
+		buildFlags = append(buildFlags, "-modfile="+modfile)
+	}
 	build := gobuild.Build{
-		Dir: folder, Env: env, Flags: []string{"-tags", gobuild.PureGo, "-ldflags", flags},
+		Dir: folder, Env: env, Flags: buildFlags,
 		Packages: []string{p.of.main}, Out: filepath.Join(out, p.of.name),
 	}
 	if err := build.Run(ctx, shown, log); err != nil {

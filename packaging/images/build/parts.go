@@ -29,6 +29,8 @@ type program struct {
 	module string // the module it comes from, unless that is the folder's own
 	name   string // in the image, at its top
 	flags  string // of the linker, with VERSION for the module's version
+	// patches are of modules it is built from.
+	patches []gobuild.Patch
 }
 
 // kind is the way a part is made.
@@ -84,6 +86,9 @@ func (b *builder) key(ctx context.Context, name string) (string, error) {
 	p := parts[name]
 	k := &keyer{}
 	k.add(p.folder, fmt.Sprint(p.kind), p.of.module, p.of.main, p.of.name, p.of.flags)
+	for _, change := range p.of.patches {
+		k.add(fmt.Sprintf("%+v", change))
+	}
 	for _, lower := range p.on {
 		sum, err := b.key(ctx, lower)
 		if err != nil {

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 // parts are all layers, by name.
@@ -26,7 +28,39 @@ var parts = map[string]part{
 		main: "sigs.k8s.io/kueue/cmd/kueue", module: "sigs.k8s.io/kueue", name: "manager",
 		flags: "-X sigs.k8s.io/kueue/pkg/version.GitVersion=VERSION -X sigs.k8s.io/kueue/pkg/version.GitCommit= " +
 			"-X sigs.k8s.io/kueue/pkg/version.BuildDate=",
+		patches: []gobuild.Patch{jobsAlone, helpersForTests},
 	}},
+}
+
+// gpulab queues Jobs of Kubernetes alone. What Kueue has for other kinds of work is left out, but for pods, whose rules
+// its configuration reads.
+var jobsAlone = gobuild.Patch{
+	Module: "sigs.k8s.io/kueue",
+	File:   "pkg/controller/jobs/jobs.go",
+	From: `	_ "sigs.k8s.io/kueue/pkg/controller/jobs/appwrapper"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/deployment"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/job"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/jobset"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/kubeflow/jobs"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/leaderworkerset"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/mpijob"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/pod"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/raycluster"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/rayjob"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/rayservice"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/sparkapplication"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/statefulset"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/trainjob"
+`,
+	To: `	_ "sigs.k8s.io/kueue/pkg/controller/jobs/job"
+	_ "sigs.k8s.io/kueue/pkg/controller/jobs/pod"
+`,
+}
+
+// helpersForTests import all of client-go's clients for tests, and no program calls them.
+var helpersForTests = gobuild.Patch{
+	Module: "k8s.io/apiserver",
+	File:   "pkg/admission/plugin/policy/generic/policy_test_context.go",
 }
 
 // image is one image: layers, lowest first, and how a container of it starts.

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 const source = ".."
@@ -171,5 +173,37 @@ func TestImagesShareModulesWithGpulab(t *testing.T) {
 					"or exclude the newer one", module, other, name, version)
 			}
 		}
+	}
+}
+
+// Kueue is built without what gpulab does not use of it.
+func TestKueueWithoutWhatIsNotUsed(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(source, "kueue", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, name), text, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	kueue := parts["kueue"].of
+	modfile, remove, err := gobuild.ApplyPatches(t.Context(), folder, kueue.patches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	list, err := output(t.Context(), folder, "go", "list", "-mod=readonly", "-modfile="+modfile, "-deps", kueue.main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []string{"jobs/rayjob", "jobs/statefulset", "k8s.io/client-go/kubernetes/fake"} {
+		if strings.Contains(list, left) {
+			t.Errorf("Kueue has %s", left)
+		}
+	}
+	if !strings.Contains(list, "sigs.k8s.io/kueue/pkg/controller/jobs/job\n") {
+		t.Error("Kueue cannot queue jobs")
 	}
 }

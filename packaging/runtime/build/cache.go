@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpulab/gpulab/packaging/gobuild"
 	"github.com/gpulab/gpulab/packaging/progress"
 )
 
@@ -136,7 +137,7 @@ func (c *cache) obtain(ctx context.Context, root string, p part, have versions) 
 
 // build runs the part's steps and describes what they made.
 func (p part) build(ctx context.Context, root, out string, shown progress.Part) (map[string]built, error) {
-	modfile, remove, err := p.applyPatches(ctx, root)
+	modfile, remove, err := gobuild.ApplyPatches(ctx, filepath.Join(root, p.dir), p.patches)
 	if err != nil {
 		return nil, err
 	}

@@ -15,10 +15,10 @@ import (
 // part is one group of files that is built, and built again, as a whole.
 type part struct {
 	name     string
-	dir      string   // its module or folder; everything in it counts as input
-	packages []string // instead of all of dir: these packages of the module, with what they import
-	patches  []patch  // of modules it is built from
-	tools    []tool   // beyond Go
+	dir      string          // its module or folder; everything in it counts as input
+	packages []string        // instead of all of dir: these packages of the module, with what they import
+	patches  []gobuild.Patch // of modules it is built from
+	tools    []tool          // beyond Go
 	steps    []step
 	linked   linkage
 	folder   string // where its files go inside the bundle
@@ -52,7 +52,7 @@ func parts(root string) ([]part, error) {
 		{
 			name:    "k3s",
 			dir:     "packaging/runtime/k3s",
-			patches: []patch{interruptedDumps, otherDatabases, registryOfNodes},
+			patches: k3sPatches,
 			tools:   []tool{gcc, glibc},
 			linked:  nothing,
 			version: k3s,

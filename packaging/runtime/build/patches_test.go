@@ -5,12 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 // k3sModule is a folder with the module that k3s is built from.
-func k3sModule(t *testing.T) (root string, p part) {
+func k3sModule(t *testing.T) string {
 	t.Helper()
-	root = t.TempDir()
+	root := t.TempDir()
 	for _, name := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join("../k3s", name))
 		if err == nil {
@@ -20,16 +22,21 @@ func k3sModule(t *testing.T) (root string, p part) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.CopyFS(filepath.Join(root, "spegel"), os.DirFS("../k3s/spegel")); err != nil {
-		t.Fatal(err)
+	for _, change := range k3sPatches {
+		if change.By == "" {
+			continue
+		}
+		if err := os.CopyFS(filepath.Join(root, change.By), os.DirFS(filepath.Join("../k3s", change.By))); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return root, part{name: "k3s", dir: ".", patches: []patch{interruptedDumps, otherDatabases, registryOfNodes}}
+	return root
 }
 
 // What gpulab does not use of k3s is not linked into it.
 func TestK3sWithoutWhatIsNotUsed(t *testing.T) {
-	root, p := k3sModule(t)
-	modfile, remove, err := p.applyPatches(t.Context(), root)
+	root := k3sModule(t)
+	modfile, remove, err := gobuild.ApplyPatches(t.Context(), root, k3sPatches)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +60,8 @@ func TestK3sWithoutWhatIsNotUsed(t *testing.T) {
 }
 
 func TestPatchedModuleIsWhatIsBuilt(t *testing.T) {
-	root, p := k3sModule(t)
-	modfile, remove, err := p.applyPatches(t.Context(), root)
+	root := k3sModule(t)
+	modfile, remove, err := gobuild.ApplyPatches(t.Context(), root, k3sPatches)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +69,7 @@ func TestPatchedModuleIsWhatIsBuilt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := filepath.Join(root, patchedFolder, "netlink", "nl"); dir != want {
+	if want := filepath.Join(root, gobuild.PatchedFolder, "netlink", "nl"); dir != want {
 		t.Errorf("netlink comes from %s, want %s", dir, want)
 	}
 	if _, err := output(t.Context(), root, "go", "build", "-mod=readonly", "-modfile="+modfile, "-o", os.DevNull, "github.com/vishvananda/netlink/nl"); err != nil {
@@ -75,18 +82,23 @@ func TestPatchedModuleIsWhatIsBuilt(t *testing.T) {
 }
 
 func TestPatchThatFitsNoMore(t *testing.T) {
-	root, p := k3sModule(t)
-	p.patches[0].From = "what stood there once"
-	_, _, err := p.applyPatches(t.Context(), root)
+	root := k3sModule(t)
+	changed := interruptedDumps
+	changed.From = "what stood there once"
+	_, _, err := gobuild.ApplyPatches(t.Context(), root, []gobuild.Patch{changed})
 	if err == nil || !strings.Contains(err.Error(), "0 times, not once") {
 		t.Errorf("the build goes on without the change: %v", err)
 	}
-	p.patches = []patch{{Module: "github.com/vishvananda/netlink", Folder: "was/there/once", By: "spegel"}}
-	_, _, err = p.applyPatches(t.Context(), root)
+	changed = gobuild.Patch{Module: "github.com/vishvananda/netlink", Folder: "was/there/once", By: "spegel"}
+	_, _, err = gobuild.ApplyPatches(t.Context(), root, []gobuild.Patch{changed})
 	if err == nil || !strings.Contains(err.Error(), "it has no folder was/there/once") {
 		t.Errorf("the build goes on without the other folder: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(root, patchedFolder)); !os.IsNotExist(err) {
+	changed = gobuild.Patch{Module: "github.com/vishvananda/netlink", File: "was/there.go"}
+	if _, _, err := gobuild.ApplyPatches(t.Context(), root, []gobuild.Patch{changed}); err == nil {
+		t.Error("the build goes on where the file to be removed is not there")
+	}
+	if _, err := os.Stat(filepath.Join(root, gobuild.PatchedFolder)); !os.IsNotExist(err) {
 		t.Errorf("the copies stay: %v", err)
 	}
 }
