@@ -68,6 +68,7 @@ gpulab init puts it to use.`,
 			if err != nil {
 				return fail(exitUsage, "%w", err)
 			}
+			service.Untold(reports, a.untold(c.Context()))
 			missing := a.missingGroups(c.Context(), service)
 			return printSignIn(c.OutOrStdout(), reports, missing, asJSON)
 		},
@@ -75,6 +76,42 @@ gpulab init puts it to use.`,
 	c.Flags().StringVar(&person, "person", "", "also look this person up in directories, and say what the rules make of them")
 	jsonFlag(c, &asJSON)
 	return c
+}
+
+// untoldSince is how far back signin check looks for people whose groups a provider did not tell.
+const untoldSince = 30 * 24 * time.Hour
+
+// untold says, by the names of providers, of whom they did not tell what the rules look at; nothing where gpulab does not
+// run to be asked.
+func (a *app) untold(ctx context.Context) map[string]string {
+	people, last := map[string][]string{}, map[string]users.Untold{}
+	for _, action := range []string{"identity.untold", "sign-in.failed"} {
+		entries, err := a.client().AuditEntries(ctx, users.AuditFilter{Action: action, Since: time.Now().Add(-untoldSince), Limit: 1000})
+		if err != nil {
+			return nil
+		}
+		for _, e := range entries {
+			u, ok := users.UntoldIn(e)
+			if !ok {
+				continue
+			}
+			if !slices.Contains(people[u.Provider], u.Username) {
+				people[u.Provider] = append(people[u.Provider], u.Username)
+			}
+			if u.At.After(last[u.Provider].At) {
+				last[u.Provider] = u
+			}
+		}
+	}
+	why := map[string]string{}
+	for provider, u := range last {
+		text := "the provider did not tell what the rules look at of " + u.Username
+		if n := len(people[provider]) - 1; n > 0 {
+			text += fmt.Sprintf(" and %d more in the last 30 days", n)
+		}
+		why[provider] = fmt.Sprintf("%s, the last time on %s: %s", text, u.At.Local().Format("2006-01-02 15:04"), u.Why)
+	}
+	return why
 }
 
 // missingGroups are groups that rules name and the lab does not have; none where gpulab does not run to be asked.

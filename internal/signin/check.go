@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-ldap/ldap/v3"
 	"github.com/zitadel/oidc/v3/pkg/client/rp"
@@ -93,6 +94,21 @@ func (s *Service) Test(ctx context.Context, name, person string) ([]Report, erro
 	return list, nil
 }
 
+// Untold warns that providers did not tell all that domains and rules look at of people who signed in. why is of the
+// last of them, by the name of the provider.
+func (s *Service) Untold(reports []Report, why map[string]string) {
+	for i := range reports {
+		r := &reports[i]
+		if p, err := s.provider(r.Name); err == nil && why[r.Name] != "" {
+			next := p.groupsNext()
+			if !p.looksAtGroups() {
+				next = "Make the provider tell e-mail addresses, and that they are verified, to the client of this lab."
+			}
+			r.warn("groups", why[r.Name], next)
+		}
+	}
+}
+
 // LabGroups are the groups of the lab that rules name.
 func (s *Service) LabGroups() (list []string) {
 	for i := range s.providers {
@@ -144,12 +160,18 @@ func (o *openID) test(ctx context.Context, r *Report) {
 		return // said already
 	}
 	defer web.CloseIdleConnections()
-	about, err := o.about(ctx, web)
+	about, ahead, err := o.about(ctx, web)
 	if err != nil {
 		r.fail("discovery", err, o.discoveryNext(err))
 		return
 	}
 	r.ok("discovery", "%s answers", o.Issuer)
+	switch {
+	case ahead.Abs() > skew:
+		r.fail("clock", errors.New(clocksApart(ahead, "the provider's")+", so the lab refuses sign-ins"), clockNext)
+	case ahead.Abs() > clockWarning:
+		r.warn("clock", clocksApart(ahead, "the provider's"), clockNext)
+	}
 	if algs := about.IDTokenSigningAlgValuesSupported; len(algs) > 0 && !slices.ContainsFunc(algs, func(a string) bool { return slices.Contains(algorithms, a) }) {
 		r.fail("signature", fmt.Errorf("the provider signs with %s only", strings.Join(algs, ", ")), "Make it sign with RS256 or ES256 for this client.")
 	}
@@ -168,6 +190,9 @@ func (o *openID) test(ctx context.Context, r *Report) {
 		return err
 	})
 }
+
+// clockWarning is from when on clocks that differ are told of; people sign in until they differ by skew.
+const clockWarning = 30 * time.Second
 
 // discoveryNext is what to do about a provider that cannot be asked about itself.
 func (o *openID) discoveryNext(err error) string {
@@ -328,6 +353,9 @@ func (d *directory) testPerson(conn *ldap.Conn, r *Report, person string) {
 	if err != nil {
 		r.fail("person", err, "")
 		return
+	}
+	if w.groupsGap.is() {
+		r.warn("groups", "the groups of this person are not all known: "+w.groupsGap.why, d.groupsNext())
 	}
 	o := d.judge(w)
 	view := &Preview{Name: w.name, Email: w.email, Groups: append([]string{}, w.groups...), Role: o.Role, Joins: []string{}, Refused: o.Refused}

@@ -32,6 +32,22 @@ func claimTrue(claims map[string]any, path string) bool {
 	return len(values) == 1 && (values[0] == "true" || values[0] == "1")
 }
 
+// hasClaim tells whether a claim is there, be it empty.
+func hasClaim(claims map[string]any, path string) bool {
+	if _, ok := claims[path]; ok {
+		return true
+	}
+	for i := range len(path) {
+		if path[i] != '.' {
+			continue
+		}
+		if inner, ok := claims[path[:i]].(map[string]any); ok {
+			return hasClaim(inner, path[i+1:])
+		}
+	}
+	return false
+}
+
 func readClaim(value any, path string, depth int, out *[]string) {
 	if depth > 16 || len(*out) >= maxValues {
 		return

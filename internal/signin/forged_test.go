@@ -33,7 +33,7 @@ type forger struct {
 	userinfo  string
 	nonce     string
 	refuse    bool // every code, and the client first
-	told      atomic.Int32
+	asked     atomic.Int32
 }
 
 func newForger(t testing.TB) *forger {
@@ -57,7 +57,7 @@ func newForger(t testing.TB) *forger {
 		say(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: f.key.Public(), KeyID: "k", Use: "sig", Algorithm: "ES256"}}})
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
-		f.told.Add(1)
+		f.asked.Add(1)
 		if f.refuse {
 			_, secret, _ := r.BasicAuth()
 			code := "invalid_grant"
@@ -238,7 +238,7 @@ func TestMixUpTellsTheOtherNothing(t *testing.T) {
 	if _, o, err := s.Finish(t.Context(), "evil", "mine", q); !errors.Is(err, signin.ErrInvalid) {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if n := evil.told.Load(); n != 0 {
+	if n := evil.asked.Load(); n != 0 {
 		t.Errorf("the other was told %d times", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -249,7 +251,8 @@ func seconds(d time.Duration) int { return int(d / time.Second) }
 
 // attributes are all that is read of a person.
 func (d *directory) attributes() []string {
-	list := append([]string{d.Claims.Username, d.Claims.Name, d.Claims.Email, d.Claims.Groups}, idAttributes...)
+	list := append([]string{d.Claims.Username, d.Claims.Name, d.Claims.Email, d.Claims.Groups,
+		"objectClass", "gidNumber", "primaryGroupID", "objectSid"}, idAttributes...)
 	if d.Claims.ID != "" {
 		list = append(list, d.Claims.ID)
 	}
@@ -266,7 +269,10 @@ func (d *directory) attributes() []string {
 func (d *directory) describe(conn *ldap.Conn, name string, entry *ldap.Entry) (who, error) {
 	w := who{name: first(entry, d.Claims.Name), email: first(entry, d.Claims.Email), username: first(entry, d.Claims.Username), fold: true, claims: map[string]any{}}
 	w.verified = w.email != "" // who keeps the directory vouches for what is in it
-	if w.subject = d.subject(entry); w.subject == "" {
+	if w.email == "" {
+		w.emailGap = gap{why: "the entry has no " + d.Claims.Email, none: true}
+	}
+	if w.subject = subject(entry, d.ids()); w.subject == "" {
 		return who{}, fmt.Errorf("the entry %s has none of %s, by which people are known for good; claims.id names another attribute", entry.DN, orList(d.ids()))
 	}
 	for _, attribute := range entry.Attributes {
@@ -281,24 +287,151 @@ func (d *directory) describe(conn *ldap.Conn, name string, entry *ldap.Entry) (w
 			}
 		}
 	}
-	for _, dn := range values(entry, d.Claims.Groups) {
-		w.groups = append(w.groups, groupNames(dn)...)
-	}
-	if d.GroupBase == "" || !d.asksForGroups() {
-		return w, nil
-	}
-	found, err := conn.Search(ldap.NewSearchRequest(d.GroupBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, maxValues, seconds(directoryTime), false,
-		fillFilter(d.GroupFilter, orText(w.username, name), entry.DN), []string{"cn"}, nil))
-	if err != nil {
-		return who{}, fmt.Errorf("search groups below %s: %w", d.GroupBase, err)
-	}
-	for _, group := range found.Entries {
-		w.groups = append(w.groups, group.DN)
-		for _, name := range values(group, "cn") {
-			w.groups = append(w.groups, plainNames(name)...)
+	// A directory that tells another of them one day still means the same person.
+	for _, id := range idAttributes {
+		if other := subject(entry, []string{id}); other != "" && other != w.subject {
+			w.also = append(w.also, other)
 		}
 	}
-	return w, nil
+	err := d.addGroups(conn, name, entry, &w)
+	return w, err
+}
+
+// addGroups reads somebody's groups: from their entry, by searching, and the one that their entry has as the primary.
+// Where the directory does not tell them all, w says so; an error means that it does not answer.
+func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w *who) error {
+	told, whole := listed(entry, d.Claims.Groups)
+	for _, dn := range told {
+		w.groups = append(w.groups, groupNames(dn)...)
+	}
+	if !d.looksAtGroups() {
+		return nil
+	}
+	for _, search := range d.groupSearches(orText(w.username, name), entry) {
+		found, err := conn.SearchWithPaging(ldap.NewSearchRequest(search.base, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, maxValues,
+			seconds(directoryTime), false, search.filter, []string{"cn"}, nil), groupPage)
+		if found != nil {
+			for _, group := range found.Entries {
+				w.groups = append(w.groups, group.DN)
+				for _, name := range values(group, "cn") {
+					w.groups = append(w.groups, plainNames(name)...)
+				}
+			}
+		}
+		switch {
+		case err != nil && !refusesGroups(err):
+			return fmt.Errorf("search groups below %s: %w", search.base, err)
+		case err != nil && !w.groupsGap.is():
+			w.groupsGap = d.groupsGap(false, "the search below %s ended with “%s”", search.base, resultOf(err))
+		case search.base == d.GroupBase && err == nil && len(found.Entries) == 0 && len(found.Referrals) > 0 && !w.groupsGap.is():
+			w.groupsGap = d.groupsGap(true, "below %s the directory only refers to %s", search.base, printable(found.Referrals[0]))
+		}
+	}
+	switch {
+	case w.groupsGap.is() || d.GroupBase != "":
+	case !whole:
+		w.groupsGap = d.groupsGap(false, "%s has more values than the directory tells at once", d.Claims.Groups)
+	case len(told) == 0:
+		w.groupsGap = d.groupsGap(true, "the entry has no %s", d.Claims.Groups)
+	}
+	return nil
+}
+
+// groupPage is how many groups a directory is asked for at once; Active Directory gives 1000 at most.
+const groupPage = 500
+
+// groupSearch is one question for groups.
+type groupSearch struct{ base, filter string }
+
+// groupSearches are the questions for the groups of somebody who is called so.
+func (d *directory) groupSearches(username string, entry *ldap.Entry) (list []groupSearch) {
+	primary := primaryFilter(entry)
+	if d.GroupBase != "" {
+		// Somebody may have several names, and groups that list names know no capitals from small letters but by chance.
+		filter := ""
+		for _, name := range append([]string{username}, values(entry, d.Claims.Username)...) {
+			for _, written := range []string{name, strings.ToLower(name)} {
+				if part := fillFilter(d.GroupFilter, written, entry.DN); !strings.Contains(filter, part) {
+					filter += part
+				}
+			}
+		}
+		list = append(list, groupSearch{d.GroupBase, "(|" + filter + primary + ")"})
+	}
+	// Active Directory's usual primary group, Domain Users, lies elsewhere than the groups of the lab.
+	if base := domainOf(d.UserBase); primary != "" && d.Type == typeActiveDirectory && base != "" && !strings.EqualFold(base, d.GroupBase) {
+		list = append(list, groupSearch{base, primary})
+	}
+	return list
+}
+
+// primaryFilter finds the group that is somebody's primary one, which does not list them as a member: by the number of
+// POSIX accounts, and by that of Active Directory. Empty where the entry has none.
+func primaryFilter(entry *ldap.Entry) string {
+	filter := ""
+	if number := first(entry, "gidNumber"); digits(number) {
+		filter += "(&(|(objectClass=posixGroup)(objectClass=group))(gidNumber=" + number + "))"
+	}
+	if sid := primarySID(rawValue(entry, "objectSid"), first(entry, "primaryGroupID")); sid != nil {
+		filter += "(objectSid=" + escapeBytes(sid) + ")"
+	}
+	if strings.Count(filter, "(objectSid=") > 0 && strings.HasPrefix(filter, "(&") {
+		filter = "(|" + filter + ")"
+	}
+	return filter
+}
+
+func digits(text string) bool {
+	return text != "" && len(text) <= 10 && !strings.ContainsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+}
+
+// primarySID is the security identifier of a group of the domain of somebody with another one: its last part is the
+// group's number. nil where either is not what it should be.
+func primarySID(person []byte, group string) []byte {
+	number, err := strconv.ParseUint(group, 10, 32)
+	// A revision, how many parts, six bytes for who gave it, and four for each part.
+	if err != nil || len(person) < 12 || person[0] != 1 || len(person) != 8+4*int(person[1]) {
+		return nil
+	}
+	return binary.LittleEndian.AppendUint32(slices.Clone(person[:len(person)-4]), uint32(number))
+}
+
+// escapeBytes writes bytes as a value in a filter.
+func escapeBytes(value []byte) string {
+	var b strings.Builder
+	for _, c := range value {
+		fmt.Fprintf(&b, `\%02x`, c)
+	}
+	return b.String()
+}
+
+// domainOf is the end of a DN that names a domain, dc=example,dc=org; empty where there is none.
+func domainOf(text string) string {
+	dn, err := ldap.ParseDN(text)
+	if err != nil {
+		return ""
+	}
+	i := len(dn.RDNs)
+	for i > 0 && len(dn.RDNs[i-1].Attributes) == 1 && strings.EqualFold(dn.RDNs[i-1].Attributes[0].Type, "dc") {
+		i--
+	}
+	return (&ldap.DN{RDNs: dn.RDNs[i:]}).String()
+}
+
+// refusesGroups tells whether a directory answers, but gives not all groups, or none.
+func refusesGroups(err error) bool {
+	return ldap.IsErrorAnyOf(err, ldap.LDAPResultSizeLimitExceeded, ldap.LDAPResultTimeLimitExceeded, ldap.LDAPResultAdminLimitExceeded,
+		ldap.LDAPResultReferral, ldap.LDAPResultNoSuchObject, ldap.LDAPResultInsufficientAccessRights, ldap.LDAPResultInappropriateMatching,
+		ldap.LDAPResultUnwillingToPerform)
+}
+
+// resultOf is the name of what a directory answered.
+func resultOf(err error) string {
+	var result *ldap.Error
+	if errors.As(err, &result) {
+		return ldap.LDAPResultCodeMap[result.ResultCode]
+	}
+	return printable(err.Error())
 }
 
 func (d *directory) ids() []string {
@@ -308,14 +441,10 @@ func (d *directory) ids() []string {
 	return idAttributes
 }
 
-// subject is what never belongs to somebody else. Active Directory's is no text.
-func (d *directory) subject(entry *ldap.Entry) string {
-	for _, id := range d.ids() {
-		for _, attribute := range entry.Attributes {
-			if !strings.EqualFold(attribute.Name, id) || len(attribute.ByteValues) != 1 || len(attribute.ByteValues[0]) == 0 {
-				continue
-			}
-			value := attribute.ByteValues[0]
+// subject is what never belongs to somebody else, by the first of these attributes. Active Directory's is no text.
+func subject(entry *ldap.Entry, ids []string) string {
+	for _, id := range ids {
+		if value := rawValue(entry, id); value != nil {
 			if strings.EqualFold(id, "objectGUID") || !utf8.Valid(value) {
 				return hex.EncodeToString(value)
 			}
@@ -323,6 +452,33 @@ func (d *directory) subject(entry *ldap.Entry) string {
 		}
 	}
 	return ""
+}
+
+// rawValue is the only value of an attribute; nil where it has none or several.
+func rawValue(entry *ldap.Entry, name string) []byte {
+	for _, attribute := range entry.Attributes {
+		if strings.EqualFold(attribute.Name, name) && len(attribute.ByteValues) == 1 && len(attribute.ByteValues[0]) > 0 {
+			return attribute.ByteValues[0]
+		}
+	}
+	return nil
+}
+
+// listed are the values of an attribute of which Active Directory tells only the first where there are many, and calls
+// it memberOf;range=0-1499 then. whole tells whether these are all.
+func listed(entry *ldap.Entry, name string) (list []string, whole bool) {
+	whole = true
+	for _, attribute := range entry.Attributes {
+		base, option, _ := strings.Cut(attribute.Name, ";")
+		if !strings.EqualFold(base, name) {
+			continue
+		}
+		list = append(list, attribute.Values...)
+		if strings.HasPrefix(strings.ToLower(option), "range=") && !strings.HasSuffix(option, "-*") {
+			whole = false
+		}
+	}
+	return list, whole
 }
 
 func values(entry *ldap.Entry, name string) []string {

@@ -2,6 +2,8 @@ package signin_test
 
 import (
 	"crypto/tls"
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -10,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/go-ldap/ldap/v3"
 
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/signin/signintest"
@@ -221,5 +225,174 @@ func TestUnknownNamesCostTheSame(t *testing.T) {
 	}
 	if b, n := steps("nobody"); b != binds || n != searches {
 		t.Errorf("%d binds and %d searches for nobody, %d and %d for somebody who is there", b, n, binds, searches)
+	}
+}
+
+// asRoot does something in a directory that its keepers do.
+func asRoot(t *testing.T, d *signintest.Directory, do func(conn *ldap.Conn) error) {
+	t.Helper()
+	conn, err := ldap.DialURL(d.URL, ldap.DialWithTLSConfig(&tls.Config{RootCAs: d.Authority.Pool, MinVersion: tls.VersionTLS12}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.Bind(signintest.RootDN, signintest.RootPassword); err != nil {
+		t.Fatal(err)
+	}
+	if err := do(conn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fromDirectory(t *testing.T, cfg signin.Config, name, password string) users.Outside {
+	t.Helper()
+	s, log := newService(t, cfg)
+	o, err := s.SignIn(t.Context(), "directory", name, password)
+	if err != nil || o == nil {
+		t.Fatalf("%s: %+v, %v\n%s", name, o, err, log)
+	}
+	return *o
+}
+
+// pia's group is the primary one, sam is in a group by another of his names, and both may write them in capitals.
+const posixPeople = `
+dn: uid=pia,ou=people,dc=example,dc=org
+objectClass: inetOrgPerson
+objectClass: posixAccount
+uid: pia
+cn: Pia Primary
+sn: Primary
+uidNumber: 5001
+gidNumber: 5000
+homeDirectory: /home/pia
+userPassword: pia-directory
+
+dn: uid=sam,ou=people,dc=example,dc=org
+objectClass: inetOrgPerson
+uid: sam
+uid: samuel
+cn: Sam Alias
+sn: Alias
+departmentNumber: Physics
+userPassword: sam-directory
+
+dn: cn=cluster,ou=groups,dc=example,dc=org
+objectClass: posixGroup
+cn: cluster
+gidNumber: 5000
+
+dn: cn=others,ou=groups,dc=example,dc=org
+objectClass: posixGroup
+cn: others
+gidNumber: 5002
+memberUid: samuel
+`
+
+func TestPrimaryGroupsAndAliases(t *testing.T) {
+	at := signintest.Loopback(t)
+	at.Entries = posixPeople
+	d := signintest.StartDirectoryAt(t, at, "")
+	cfg := ldapConfig(d)
+	cfg.Rules = []signin.Rule{{Groups: []string{"CN=Cluster, OU=groups, DC=example, DC=org"}, Role: users.RoleLead}, {Groups: []string{"OTHERS"}, Role: users.RoleMember},
+		{Claim: "departmentNumber", Values: []string{"physics"}, Group: "physics"}}
+	if o := fromDirectory(t, cfg, "pia", "pia-directory"); o.Role != users.RoleLead || !o.Told {
+		t.Errorf("by the primary group: %+v", o)
+	}
+	if o := fromDirectory(t, cfg, "mia", signintest.DirectoryPassword("mia")); o.Role != users.RoleMember || len(o.Groups) != 1 || o.Refused != "" {
+		t.Errorf("in none of them, but of the department: %+v", o) // of the rules that fit, none gives a role
+	}
+	subject := ""
+	for _, name := range []string{"sam", "samuel", "SAM", "Samuel"} {
+		o := fromDirectory(t, cfg, name, "sam-directory")
+		if o.Role != users.RoleMember || len(o.Groups) != 1 || subject != "" && o.Subject != subject {
+			t.Errorf("%s: %+v", name, o)
+		}
+		subject = o.Subject
+	}
+	// A filter of the lab's own knows nothing of primary groups.
+	cfg.GroupFilter = "(&(objectClass=posixGroup)(memberUid={username}))"
+	if o := fromDirectory(t, cfg, "pia", "pia-directory"); o.Role != users.RoleLead {
+		t.Errorf("with a filter: %+v", o)
+	}
+}
+
+func TestRenamedInADirectory(t *testing.T) {
+	d := signintest.StartDirectory(t, "")
+	before := fromDirectory(t, ldapConfig(d), "ben", signintest.DirectoryPassword("ben"))
+	asRoot(t, d, func(conn *ldap.Conn) error {
+		return conn.ModifyDN(ldap.NewModifyDNRequest("uid=ben,ou=people,dc=example,dc=org", "uid=benjamin", true, ""))
+	})
+	cfg := ldapConfig(d)
+	cfg.UserBase = "OU=people,  dc=example,dc=org"
+	after := fromDirectory(t, cfg, "benjamin", signintest.DirectoryPassword("ben"))
+	if after.Subject != before.Subject || after.Username != "benjamin" {
+		t.Errorf("ben is %+v, benjamin %+v", before, after)
+	}
+}
+
+// Who is in more groups than a directory gives, or where it gives none, is not taken for somebody in no group.
+func TestDirectoryThatTellsNotAllGroups(t *testing.T) {
+	at := signintest.Loopback(t)
+	at.Config = "sizelimit 1"
+	d := signintest.StartDirectoryAt(t, at, "ldap://127.0.0.1:1")
+	ada := func(edit func(*signin.Config)) users.Outside {
+		t.Helper()
+		cfg := ldapConfig(d)
+		cfg.Rules = []signin.Rule{{Groups: []string{"of-another-name"}, Role: users.RoleMember}}
+		edit(&cfg)
+		return fromDirectory(t, cfg, "ada", signintest.DirectoryPassword("ada"))
+	}
+	for what, tc := range map[string]struct {
+		edit func(*signin.Config)
+		why  string
+		none bool
+	}{
+		"limit":       {func(*signin.Config) {}, "Limit Exceeded", false},
+		"no base":     {func(c *signin.Config) { c.GroupBase = "" }, "no memberOf", true},
+		"none there":  {func(c *signin.Config) { c.GroupBase = "ou=gone," + d.GroupBase }, "No Such Object", false},
+		"referred to": {func(c *signin.Config) { c.GroupBase = "ou=elsewhere," + d.UserBase }, "Referral", false},
+	} {
+		o := ada(tc.edit)
+		if !strings.Contains(o.Untold, tc.why) || o.MayBeNone != tc.none || o.Told || !strings.Contains(o.Refused, "did not tell this lab all groups that you are in") {
+			t.Errorf("%s: %+v", what, o)
+		}
+	}
+	if o := ada(func(c *signin.Config) { c.GroupFilter = "(cn=none)" }); o.Untold != "" || !o.Told || !strings.Contains(o.Refused, "is not in a group") {
+		t.Errorf("in no group: %+v", o)
+	}
+	cfg := ldapConfig(d)
+	if r, text := findings(t, cfg, "ada"); !strings.Contains(text, "warning groups: the groups of this person are not all known: the search below") {
+		t.Errorf("%+v\n%s", r, text)
+	}
+}
+
+// What Active Directory has, in another directory's schema.
+const adSchema = `
+attributetype ( 1.2.840.113556.1.4.146 NAME 'objectSid' EQUALITY octetStringMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.40 SINGLE-VALUE )
+attributetype ( 1.2.840.113556.1.4.98 NAME 'primaryGroupID' EQUALITY integerMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.27 SINGLE-VALUE )
+attributetype ( 1.2.840.113556.1.4.2 NAME 'objectGUID' EQUALITY octetStringMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.40 SINGLE-VALUE )
+attributetype ( 1.2.840.113556.1.4.221 NAME 'sAMAccountName' EQUALITY caseIgnoreMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 SINGLE-VALUE )
+objectclass ( 1.3.6.1.4.1.4203.666.11.1 NAME 'adEntry' SUP top AUXILIARY MAY ( objectSid $ primaryGroupID $ objectGUID $ sAMAccountName ) )
+`
+
+func TestPrimaryGroupOfActiveDirectory(t *testing.T) {
+	sid := func(last uint32) string {
+		b := binary.LittleEndian.AppendUint32([]byte{1, 5, 0, 0, 0, 0, 0, 5, 21, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, last)
+		return base64.StdEncoding.EncodeToString(b)
+	}
+	at := signintest.Loopback(t)
+	at.Config = adSchema
+	at.Entries = "\ndn: cn=Zoe,ou=people,dc=example,dc=org\nobjectClass: inetOrgPerson\nobjectClass: adEntry\ncn: Zoe\nsn: Zoe\nsAMAccountName: zoe\nobjectGUID:: " +
+		base64.StdEncoding.EncodeToString([]byte("0123456789abcdef")) + "\nobjectSid:: " + sid(1104) + "\nprimaryGroupID: 513\nuserPassword: zoe-directory\n" +
+		"\ndn: cn=Domain Users,ou=people,dc=example,dc=org\nobjectClass: organizationalRole\nobjectClass: adEntry\ncn: Domain Users\nobjectSid:: " + sid(513) + "\n"
+	d := signintest.StartDirectoryAt(t, at, "")
+	cfg := ldapConfig(d)
+	cfg.Type, cfg.UserFilter = "activedirectory", "(sAMAccountName={username})"
+	cfg.Rules = []signin.Rule{{Groups: []string{"domain users"}, Role: users.RoleMember}}
+	for what, base := range map[string]string{"elsewhere": d.GroupBase, "in the domain": "dc=example,dc=org", "no base": ""} {
+		cfg.GroupBase = base
+		if o := fromDirectory(t, cfg, "ZOE", "zoe-directory"); o.Role != users.RoleMember || o.Refused != "" || o.Subject != "30313233343536373839616263646566" {
+			t.Errorf("%s: %+v", what, o)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -69,36 +70,75 @@ func (o *plainOAuth) finish(ctx context.Context, code string, _ url.Values, f fl
 		w.email, w.verified = bestEmail(answer, o.Domains)
 	}
 	for _, source := range o.groupSources {
-		if answer, err = o.ask(ctx, client, source.url, token); err != nil {
-			return who{}, err
+		next := source.url
+		for range maxPages {
+			if answer, next, err = o.askPage(ctx, client, next, token); err != nil {
+				return who{}, err
+			}
+			w.groups = append(w.groups, source.groups(answer)...)
+			if next == "" {
+				break
+			}
 		}
-		w.groups = append(w.groups, source.groups(answer)...)
+		if next != "" {
+			w.groupsGap = o.groupsGap(false, "%s has more than %d pages", source.url, maxPages)
+		}
+	}
+	if len(o.groupSources) == 0 && o.looksAtGroups() && !hasClaim(claims, o.Claims.Groups) {
+		w.groupsGap = o.groupsGap(true, "the claim %s is not in the answer of %s", o.Claims.Groups, o.UserinfoURL)
 	}
 	return w, nil
 }
 
+// maxPages bounds how many pages of a list are read: GitHub's have 100 entries.
+const maxPages = 50
+
 // ask reads an address in somebody's name.
 func (o *plainOAuth) ask(ctx context.Context, client *http.Client, address string, token *oauth2.Token) (any, error) {
+	answer, _, err := o.askPage(ctx, client, address, token)
+	return answer, err
+}
+
+// askPage is ask for a list that may go on at another address of the same server (RFC 8288), empty where it does not.
+func (o *plainOAuth) askPage(ctx context.Context, client *http.Client, address string, token *oauth2.Token) (answer any, next string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "gpulab")
 	token.SetAuthHeader(req)
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s about somebody: %w", address, plainReason(err))
+		return nil, "", fmt.Errorf("ask %s about somebody: %w", address, plainReason(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask %s about somebody: it answered %s", address, resp.Status)
+		return nil, "", fmt.Errorf("ask %s about somebody: it answered %s", address, resp.Status)
 	}
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s about somebody: %w", address, err)
+		return nil, "", fmt.Errorf("ask %s about somebody: %w", address, err)
 	}
-	return parseAnswer(data)
+	if answer, err = parseAnswer(data); err != nil {
+		return nil, "", err
+	}
+	return answer, nextPage(req.URL, resp.Header.Values("Link")), nil
+}
+
+var linkPattern = regexp.MustCompile(`<([^>]*)>([^,]*)`)
+
+// nextPage finds where a list goes on, unless that is another server: the token would go there.
+func nextPage(at *url.URL, links []string) string {
+	for _, part := range linkPattern.FindAllStringSubmatch(strings.Join(links, ","), -1) {
+		if !strings.Contains(part[2], `rel="next"`) && !strings.Contains(part[2], "rel=next") {
+			continue
+		}
+		if next, err := at.Parse(part[1]); err == nil && next.Scheme == at.Scheme && next.Host == at.Host && next.User == nil {
+			return next.String()
+		}
+	}
+	return ""
 }
 
 // parseAnswer reads JSON with numbers as they are written: an ID that was rounded is somebody else's.

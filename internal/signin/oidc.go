@@ -28,8 +28,9 @@ const (
 	// quietAfterFailure is how long a provider that did not answer is not asked again, so that a lecture hall that
 	// clicks does not wait in a queue.
 	quietAfterFailure = 5 * time.Second
-	// skew is how far the clocks may be apart, tokenAge how old an ID token may be that was just asked for.
-	skew, tokenAge = 10 * time.Second, 10 * time.Minute
+	// skew is how far the clocks may be apart, tokenAge how old an ID token may be that was just asked for, and lateUse
+	// how long after its end it is taken: some providers give them one minute.
+	skew, tokenAge, lateUse = 5 * time.Minute, 10 * time.Minute, 2 * time.Minute
 )
 
 // algorithms that an ID token may be signed with: those with a public key. Neither "none" nor ones whose key would be
@@ -80,7 +81,7 @@ func (o *openID) relyingParty(ctx context.Context, present bool) (rp.RelyingPart
 	}
 	if known {
 		web := o.party.HttpClient()
-		if _, o.failed = o.about(ctx, web); o.failed != nil {
+		if _, _, o.failed = o.about(ctx, web); o.failed != nil {
 			web.CloseIdleConnections() // one that leads nowhere any more would be used again
 		}
 	} else {
@@ -108,7 +109,7 @@ func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, 
 	if err != nil {
 		return nil, err
 	}
-	about, err := o.about(ctx, web)
+	about, _, err := o.about(ctx, web)
 	if err != nil {
 		return nil, err
 	}
@@ -118,41 +119,46 @@ func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, 
 	}
 	return rp.NewRelyingPartyOIDC(ctx, o.Issuer, o.ClientID, secret, "", o.Scopes,
 		rp.WithHTTPClient(web), rp.WithAuthStyle(style), rp.WithVerifierOpts(
-			rp.WithSupportedSigningAlgorithms(algorithms...), rp.WithIssuedAtOffset(skew), rp.WithIssuedAtMaxAge(tokenAge),
+			rp.WithSupportedSigningAlgorithms(algorithms...),
 			rp.WithNonce(func(ctx context.Context) string {
 				nonce, _ := ctx.Value(nonceKey{}).(string)
 				return nonce
 			})))
 }
 
-// about asks a provider about itself. Its name must be the one that was configured, and everything encrypted.
-func (o *openID) about(ctx context.Context, web *http.Client) (*oidc.DiscoveryConfiguration, error) {
+// about asks a provider about itself. Its name must be the one that was configured, and everything encrypted. ahead is
+// how far its clock is ahead of this machine's, to the second; 0 where it does not say.
+func (o *openID) about(ctx context.Context, web *http.Client) (about *oidc.DiscoveryConfiguration, ahead time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.discovery(), nil)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	req.Header.Set("Accept", "application/json")
 	resp, err := web.Do(req)
 	if err != nil {
-		return nil, plainReason(err)
+		return nil, 0, plainReason(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, &statusError{resp.StatusCode}
+		return nil, 0, &statusError{resp.StatusCode}
 	}
-	about := new(oidc.DiscoveryConfiguration)
+	about = new(oidc.DiscoveryConfiguration)
 	if err := json.NewDecoder(resp.Body).Decode(about); err != nil {
-		return nil, fmt.Errorf("what it says about itself is no OpenID Connect: %w", err)
+		return nil, 0, fmt.Errorf("what it says about itself is no OpenID Connect: %w", err)
 	}
 	if about.Issuer != o.Issuer {
-		return nil, &issuerError{about.Issuer}
+		return nil, 0, &issuerError{about.Issuer}
 	}
 	for what, address := range map[string]string{"authorization": about.AuthorizationEndpoint, "token": about.TokenEndpoint, "key": about.JwksURI} {
 		if u, err := url.Parse(address); err != nil || u.Scheme != "https" || u.Host == "" {
-			return nil, fmt.Errorf("the provider's %s address is %q, which is not encrypted", what, printable(address))
+			return nil, 0, fmt.Errorf("the provider's %s address is %q, which is not encrypted", what, printable(address))
 		}
 	}
-	return about, nil
+	// An answer with an age is some cache's.
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil && resp.Header.Get("Age") == "" {
+		ahead = date.Sub(o.now().Truncate(time.Second))
+	}
+	return about, ahead, nil
 }
 
 // discovery is the address at which a provider tells about itself.
@@ -196,11 +202,14 @@ func (o *openID) finish(ctx context.Context, code string, answer url.Values, f f
 		return who{}, untrusted("the sign-in has no nonce")
 	}
 	ctx = context.WithValue(ctx, nonceKey{}, f.nonce)
-	tokens, err := rp.CodeExchange[*oidc.IDTokenClaims](ctx, code, party, func() []oauth2.AuthCodeOption {
+	tokens, err := rp.CodeExchange[*idToken](ctx, code, party, func() []oauth2.AuthCodeOption {
 		return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("redirect_uri", f.redirect), oauth2.VerifierOption(f.verifier)}
 	})
 	if err != nil {
 		return who{}, exchangeError(err)
+	}
+	if err := tokens.IDTokenClaims.checkTimes(o.now()); err != nil {
+		return who{}, err
 	}
 	claims := maps.Clone(tokens.IDTokenClaims.Claims)
 	if o.lacks(claims) && party.UserinfoEndpoint() != "" {
@@ -219,8 +228,70 @@ func (o *openID) finish(ctx context.Context, code string, answer url.Values, f f
 	}
 	w := o.who(claims)
 	w.subject = tokens.IDTokenClaims.Subject
+	w.groupsGap, w.emailGap = o.gaps(claims)
 	return w, nil
 }
+
+// idToken is an ID token whose times checkTimes looks at. The library takes no clock that differs: what it allows for
+// the time of issue it takes off the end.
+type idToken struct{ oidc.IDTokenClaims }
+
+// GetExpiration implements oidc.Claims.
+func (t *idToken) GetExpiration() time.Time {
+	if t.Expiration == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Hour)
+}
+
+// GetIssuedAt implements oidc.Claims.
+func (t *idToken) GetIssuedAt() time.Time {
+	if t.IssuedAt == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Second)
+}
+
+// checkTimes looks at when a token was issued and for how long, by a clock that may differ from the provider's.
+func (t *idToken) checkTimes(now time.Time) error {
+	issued, begins, ends := t.IssuedAt.AsTime(), t.IDTokenClaims.NotBefore.AsTime(), t.Expiration.AsTime()
+	latest := issued
+	if begins.After(latest) {
+		latest = begins
+	}
+	switch {
+	case !ends.After(issued) || !ends.After(latest):
+		return untrusted("the ID token ends at %s, before it begins", ends.Format(time.RFC3339))
+	case latest.Sub(now) > skew:
+		return &clockError{ahead: latest.Sub(now).Round(time.Second), what: "the ID token is of " + latest.Format(time.RFC3339)}
+	case now.Sub(issued) > tokenAge:
+		return &clockError{ahead: issued.Sub(now).Round(time.Second), what: "the ID token is of " + issued.Format(time.RFC3339)}
+	case now.Sub(ends) >= lateUse:
+		return &clockError{ahead: issued.Sub(now).Round(time.Second), what: "the ID token ended at " + ends.Format(time.RFC3339)}
+	}
+	return nil
+}
+
+// clockError says that a token that was just issued is not of this time, by this machine's clock. It is an errUntrusted.
+type clockError struct {
+	ahead time.Duration // of the provider's clock; below 0 it is behind
+	what  string
+}
+
+func (e *clockError) Error() string { return clocksApart(e.ahead, "the provider's") + ": " + e.what }
+func (e *clockError) Unwrap() error { return errUntrusted }
+
+// clocksApart says how this machine's clock differs from another one.
+func clocksApart(ahead time.Duration, other string) string {
+	word := "behind"
+	if ahead < 0 {
+		word = "ahead of"
+	}
+	return fmt.Sprintf("this machine's clock is %s %s %s", ahead.Abs(), word, other)
+}
+
+// clockNext is what to do about clocks that differ.
+const clockNext = "Run `timedatectl` on the lab's machine, and `apt install chrony` if it is not synchronized; if it is, those who run the provider have to set theirs."
 
 // lacks tells whether an ID token leaves something out that is asked for; most providers tell it elsewhere.
 func (o *openID) lacks(claims map[string]any) bool {

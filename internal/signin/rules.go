@@ -2,6 +2,7 @@ package signin
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,14 +17,18 @@ type who struct {
 	email    string
 	verified bool // the e-mail address is theirs, says the provider
 	groups   []string
-	fold     bool // groups are the same in capitals and small letters
+	fold     bool // groups and values are the same in capitals and small letters
 	claims   map[string]any
+	// also are further subjects that never belong to somebody else.
+	also []string
+	// groupsGap and emailGap say that the provider has not told these.
+	groupsGap, emailGap gap
 }
 
 // judge applies domains and rules. The role is the strongest of all rules that fit, and the groups are those of all of
-// them.
+// them. Of somebody about whom the provider has not told everything, it is what is certain.
 func (s *settings) judge(w who) users.Outside {
-	o := users.Outside{Provider: s.Name, Title: s.Title, Realm: s.realm, Subject: w.subject, Username: w.username, Name: w.name,
+	o := users.Outside{Provider: s.Name, Title: s.Title, Realm: s.realm, Subject: w.subject, Also: w.also, Username: w.username, Name: w.name,
 		Create: s.Accounts == accountsCreate}
 	if o.Username == "" {
 		o.Username = w.email
@@ -31,12 +36,19 @@ func (s *settings) judge(w who) users.Outside {
 	if w.verified {
 		o.Email = w.email
 	}
-	if o.Refused = s.wrongDomain(w); o.Refused != "" {
+	var certain bool
+	if o.Refused, certain = s.wrongDomain(w); o.Refused != "" {
+		if !certain {
+			o.Untold, o.MayBeNone = w.emailGap.why, w.emailGap.none
+		}
 		return o
 	}
 	if len(s.Rules) == 0 {
+		o.Told = len(s.Domains) > 0
 		return o
 	}
+	o.Untold, o.MayBeNone = w.groupsGap.why, w.groupsGap.none
+	o.Told = !w.groupsGap.is()
 	fits := false
 	for _, r := range s.Rules {
 		if !r.fits(w) {
@@ -53,7 +65,7 @@ func (s *settings) judge(w who) users.Outside {
 	switch {
 	case fits || users.Role(s.NoMatch).Valid():
 		if !fits {
-			o.Role = users.Role(s.NoMatch)
+			o.Role = s.withoutMatch(w)
 		}
 		if o.Role == "" && s.decidesRoles() {
 			o.Role = users.RoleMember // the one that a rule gave before must not stay
@@ -61,8 +73,41 @@ func (s *settings) judge(w who) users.Outside {
 	default:
 		o.Suspend = s.NoMatch == noMatchSuspend
 		o.Refused = fmt.Sprintf("Your account at %s is not in a group that may use this lab. Ask %s.", s.Title, s.Help)
+		o.Why = s.nearMiss(w)
+		if w.groupsGap.is() {
+			o.Refused = w.groupsGap.text
+		}
 	}
 	return o
+}
+
+// withoutMatch is the role of somebody whom no rule fits. Where groups are missing one of them might give less, so it
+// is then the least of all roles.
+func (s *settings) withoutMatch(w who) users.Role {
+	role := users.Role(s.NoMatch)
+	if w.groupsGap.is() && !w.groupsGap.none {
+		for _, r := range s.Rules {
+			if r.Role != "" && stronger(role, r.Role) {
+				role = r.Role
+			}
+		}
+	}
+	return role
+}
+
+// nearMiss says, for admins, that a group is nearly the one of a rule: in other letters, or as a path. Empty if none is.
+func (s *settings) nearMiss(w who) string {
+	bare := func(group string) string { return strings.Trim(group, "/ ") }
+	for _, r := range s.Rules {
+		for _, wanted := range r.Groups {
+			for _, has := range w.groups {
+				if strings.EqualFold(bare(has), bare(wanted)) {
+					return fmt.Sprintf("a rule names the group %s, the provider says %s", wanted, has)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // stronger compares roles; any is stronger than none.
@@ -72,29 +117,37 @@ func stronger(a, b users.Role) bool {
 	return j < 0 || i < j
 }
 
-// wrongDomain is the sentence for somebody whose e-mail address is not of a domain that may come in, or not verified.
-func (s *settings) wrongDomain(w who) string {
+// wrongDomain is the sentence for somebody whose e-mail address is not of a domain that may come in, or not verified. It is
+// certain where the provider has told all that decides it.
+func (s *settings) wrongDomain(w who) (text string, certain bool) {
 	if len(s.Domains) == 0 {
-		return ""
+		return "", true
 	}
 	at := strings.LastIndexByte(w.email, '@')
 	switch {
 	case at < 0:
-		return fmt.Sprintf("%s does not tell this lab your e-mail address, which decides who may come in. Ask %s.", s.Title, s.Help)
+		return fmt.Sprintf("%s does not tell this lab your e-mail address, which decides who may come in. Ask %s.", s.Title, s.Help), !w.emailGap.is()
 	case !slices.Contains(s.Domains, strings.ToLower(w.email[at+1:])):
-		return fmt.Sprintf("Your account at %s has an e-mail address of another domain than %s, which this lab is for. Ask %s.", s.Title, orList(s.Domains), s.Help)
+		return fmt.Sprintf("Your account at %s has an e-mail address of another domain than %s, which this lab is for. Ask %s.", s.Title, orList(s.Domains), s.Help), true
 	case !w.verified:
-		return fmt.Sprintf("%s has not made sure that your e-mail address is yours. Confirm it there, then sign in again; or ask %s.", s.Title, s.Help)
+		return fmt.Sprintf("%s has not made sure that your e-mail address is yours. Confirm it there, then sign in again; or ask %s.", s.Title, s.Help), !w.emailGap.is()
 	}
-	return ""
+	return "", true
 }
 
 func (r Rule) fits(w who) bool {
 	if r.Claim != "" {
 		has := claimValues(w.claims, r.Claim)
-		return slices.ContainsFunc(r.Values, func(v string) bool { return slices.Contains(has, v) })
+		return slices.ContainsFunc(r.Values, func(v string) bool {
+			return slices.ContainsFunc(has, func(h string) bool { return h == v || w.fold && strings.EqualFold(h, v) })
+		})
 	}
 	return slices.ContainsFunc(r.Groups, func(g string) bool {
-		return slices.ContainsFunc(w.groups, func(has string) bool { return has == g || w.fold && sameGroup(has, g) })
+		return slices.ContainsFunc(w.groups, func(has string) bool {
+			return has == g || w.fold && sameGroup(has, g) || objectID.MatchString(g) && strings.EqualFold(has, g)
+		})
 	})
 }
+
+// objectID is how Microsoft names groups: the letters in it are digits.
+var objectID = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)

@@ -32,10 +32,11 @@ var (
 	ErrInvalid     = errors.New("the provider's answer cannot be trusted")
 )
 
-// Error is a sentence for a person. Cause is for the log and may be nil.
+// Error is a sentence for a person. Cause is for the log and may be nil. Why is for the audit log, and may be empty.
 type Error struct {
 	Kind  error
 	Text  string
+	Why   string
 	Cause error
 }
 
@@ -259,6 +260,12 @@ func (s *Service) Finish(ctx context.Context, name, browser string, answer url.V
 	}
 	invalid := func(cause error) (Flow, users.Outside, error) {
 		s.cfg.Log.Warn("a sign-in was refused", "provider", p.Name, "remote", f.Remote, "err", cause)
+		var clock *clockError
+		if errors.As(cause, &clock) {
+			return f.Flow, users.Outside{}, &Error{Kind: ErrInvalid, Cause: cause, Why: clocksApart(clock.ahead, "the provider's"), Text: fmt.Sprintf(
+				"The clocks of this lab and of %s differ, so you were not signed in: %s. Tell an admin of the lab. %s",
+				p.Title, clocksApart(clock.ahead, "the provider's"), clockNext)}
+		}
 		return f.Flow, users.Outside{}, &Error{Kind: ErrInvalid, Cause: cause, Text: fmt.Sprintf(
 			"What %s says about you cannot be relied on, so you were not signed in. Try again; if it stays, tell an admin of the lab.", p.Title)}
 	}

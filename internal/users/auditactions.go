@@ -27,6 +27,7 @@ var auditActions = []AuditAction{
 	{"account.mail", "chose which mails to get"},
 	{"mail.test", "sent a test mail"},
 	{"identity.join", "came in with an outside account"},
+	{"identity.untold", "kept somebody's role and groups, because the provider did not tell what the rules look at"},
 	{"identity.link", "linked an outside account"},
 	{"identity.unlink", "unlinked an outside account"},
 	{"admin.link", "made the link for the first administrator"},

@@ -26,6 +26,8 @@ type Outside struct {
 	Title    string // its name for people
 	Realm    string // within it, Subject is never given to somebody else
 	Subject  string
+	// Also are further subjects of the same person, by which an account is found that has none by Subject.
+	Also     []string
 	Username string // what they are called there
 	Name     string
 	Email    string // only one that the provider has verified
@@ -35,6 +37,15 @@ type Outside struct {
 	Create  bool           // an account is made for whoever has none
 	Refused string         // the sentence for somebody who may not come in; empty = they may
 	Suspend bool           // a refusal suspends the account
+	Why     string         // more about a refusal, for admins; may be empty
+
+	// Told says that the provider told all that the rules look at. Untold, for admins, is the reason where it left out
+	// something: Role and Groups are then only what is certain, and an account that exists keeps what it has.
+	Told   bool
+	Untold string
+	// MayBeNone says of what was left out that there may be none: then it counts as none once the provider has told it
+	// of somebody else meanwhile.
+	MayBeNone bool
 	// ByHand lets the account be linked by hand although the rules refuse it, which know nobody like it.
 	ByHand bool
 	// Machine says that it is nobody's: no account of somebody can be linked with it.
@@ -115,8 +126,9 @@ func (h *HandleNeeded) Error() string {
 func (h *HandleNeeded) Unwrap() error { return ErrHandleTaken }
 
 // SignInOutside signs somebody in whom a provider vouches for, and applies the rules: role and groups are those of
-// this sign-in from now on. A role that was given by hand stays. Whoever is new gets an account where the provider
-// makes some. Errors are *Refusal, ErrSuspended, ErrNoAccount and *HandleNeeded.
+// this sign-in from now on. A role that was given by hand stays. Who has an account and of whom the provider has not
+// told what the rules look at keeps role, groups, access tokens and SSH keys. Whoever is new gets an account where the
+// provider makes some. Errors are *Refusal, ErrSuspended, ErrNoAccount and *HandleNeeded.
 func (s *Service) SignInOutside(ctx context.Context, o Outside, remote string) (User, error) {
 	return s.signInOutside(ctx, o, "", remote)
 }
@@ -159,17 +171,33 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 			refusal = errSuspended()
 			return nil
 		}
-		if o.Refused != "" {
+		untold, err := s.isUntold(ctx, tx, id, o)
+		switch {
+		case err != nil:
+			return err
+		case untold && id.refused && o.Refused != "": // what they have is nothing
+			refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID}
+			return nil
+		case o.Refused != "" && !untold:
 			refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID, Suspend: o.Suspend}
 			ended = !u.HasPassword
-			return s.shutOut(ctx, tx, id, u)
+			return s.shutOut(ctx, tx, id, u, o)
 		}
 		var detail string
-		if ended, detail, err = s.applyRules(ctx, tx, id, &u, o); err != nil {
+		if untold && !id.refused {
+			detail, err = s.keepUntold(ctx, tx, id, u, o, remote)
+		} else {
+			ended, detail, err = s.applyRules(ctx, tx, id, &u, o)
+		}
+		if err != nil {
 			return err
 		}
+		name := tidy(o.Username, 100)
+		if id.username != "" && id.username != name {
+			detail += ", where the account was called " + id.username + " and is now " + name
+		}
 		_, err = tx.ExecContext(ctx, "UPDATE identities SET provider = ?, username = ?, used_at = ? WHERE id = ?",
-			o.Provider, tidy(o.Username, 100), s.now().UnixMilli(), id.id)
+			o.Provider, name, s.now().UnixMilli(), id.id)
 		if err != nil {
 			return err
 		}
@@ -198,6 +226,12 @@ func (s *Service) failOutside(ctx context.Context, o Outside, handle, remote str
 	switch {
 	case errors.Is(err, ErrNotAdmitted):
 		why = "not admitted by the rules"
+		switch {
+		case o.Untold != "":
+			why += "; " + untoldMark + o.Untold
+		case o.Why != "":
+			why += "; " + o.Why
+		}
 	case errors.Is(err, ErrSuspended):
 		why = "the account is suspended"
 	case errors.Is(err, ErrNoAccount):
@@ -205,7 +239,7 @@ func (s *Service) failOutside(ctx context.Context, o Outside, handle, remote str
 	default:
 		return // they go on and choose a name, or it is ours
 	}
-	s.fail(ctx, failure{handle, remote, tidy(o.Provider+", "+o.Username+": "+why, 200)})
+	s.fail(ctx, failure{handle, remote, tidy(o.Provider+", "+tidy(o.Username, 100)+": "+why, 400)})
 }
 
 // LimitOutside begins a sign-in with an outside account, or refuses it with a *RateError where too many of the same
@@ -281,6 +315,9 @@ func (s *Service) joinOutside(ctx context.Context, tx *sql.Tx, o Outside, handle
 	// Nobody has given it by hand.
 	id.role = u.Role
 	if _, err := tx.ExecContext(ctx, "UPDATE identities SET role = ?, used_at = ? WHERE id = ?", u.Role, s.now().UnixMilli(), id.id); err != nil {
+		return User{}, err
+	}
+	if err := s.noteTold(ctx, tx, id, o); err != nil {
 		return User{}, err
 	}
 	if _, _, err := s.applyRules(ctx, tx, id, &u, o); err != nil {

@@ -12,6 +12,9 @@ import (
 // applyRules gives an account the role and the groups that the rules give its outside account now, and says whether
 // its sessions ended and what the log should know besides. u gets the new role.
 func (s *Service) applyRules(ctx context.Context, tx *sql.Tx, id identityRow, u *User, o Outside) (ended bool, detail string, err error) {
+	if err := s.noteTold(ctx, tx, id, o); err != nil {
+		return false, "", err
+	}
 	if o.Role != "" {
 		if ended, detail, err = s.applyRole(ctx, tx, id, u, o); err != nil {
 			return false, "", err
@@ -148,7 +151,13 @@ func (s *Service) takeGroup(ctx context.Context, tx *sql.Tx, id identityRow, u U
 
 // shutOut takes back what the rules gave somebody whom they refuse now. An account that has no password of the
 // lab's own lives by the outside one alone, so its sessions, access tokens and SSH keys end.
-func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u User) error {
+func (s *Service) shutOut(ctx context.Context, tx *sql.Tx, id identityRow, u User, o Outside) error {
+	if err := s.noteTold(ctx, tx, id, o); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE identities SET refused_at = ? WHERE id = ?", s.now().UnixMilli(), id.id); err != nil {
+		return err
+	}
 	given, err := givenGroups(ctx, tx, id.id)
 	if err != nil {
 		return err

@@ -218,7 +218,12 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request, v visitor)
 		s.cfg.Users.FailOutside(r.Context(), "", s.known(provider), "begun in another browser, too long ago, or over already", remote(r))
 		return outsideProblem(err)
 	case errors.Is(err, signin.ErrInvalid):
-		s.cfg.Users.FailOutside(r.Context(), "", s.known(provider), "its answer cannot be relied on", remote(r))
+		why := "its answer cannot be relied on"
+		var theirs *signin.Error
+		if errors.As(err, &theirs) && theirs.Why != "" {
+			why += ", " + theirs.Why
+		}
+		s.cfg.Users.FailOutside(r.Context(), "", s.known(provider), why, remote(r))
 		return outsideProblem(err)
 	case err != nil:
 		return outsideProblem(err)

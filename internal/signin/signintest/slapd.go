@@ -56,6 +56,12 @@ func (d *Directory) Searches() int { return strings.Count(d.log.String(), " SRCH
 // DirectoryPassword is what somebody signs in with at the directory.
 func DirectoryPassword(name string) string { return name + "-directory" }
 
+// RootDN may change everything in the directory.
+const (
+	RootDN       = "cn=root," + base
+	RootPassword = "for changing"
+)
+
 const (
 	base            = "dc=example,dc=org"
 	servicePassword = "for searching only"
@@ -65,8 +71,13 @@ const (
 // people of the part ou=elsewhere: a server that is not to be asked; empty for none.
 func StartDirectory(t testing.TB, referral string) *Directory {
 	t.Helper()
-	return StartDirectoryAt(t, Place{Host: "localhost", Address: "127.0.0.1", TLSPort: freePort(t), PlainPort: freePort(t),
-		Command: exec.Command, Dial: net.Dial}, referral)
+	return StartDirectoryAt(t, Loopback(t), referral)
+}
+
+// Loopback is a place on this machine.
+func Loopback(t testing.TB) Place {
+	t.Helper()
+	return Place{Host: "localhost", Address: "127.0.0.1", TLSPort: freePort(t), PlainPort: freePort(t), Command: exec.Command, Dial: net.Dial}
 }
 
 // Place is where a directory is.
@@ -77,6 +88,8 @@ type Place struct {
 	// Command makes a command that runs there, and Dial connects to it.
 	Command func(name string, args ...string) *exec.Cmd
 	Dial    func(network, address string) (net.Conn, error)
+	// Config and Entries are further lines of slapd.conf, before those of the database, and of LDIF; empty for none.
+	Config, Entries string
 }
 
 // StartDirectoryAt is StartDirectory for another place.
@@ -90,8 +103,8 @@ func StartDirectoryAt(t testing.TB, at Place, referral string) *Directory {
 		t.Fatal(err)
 	}
 	conf, ldif := filepath.Join(dir, "slapd.conf"), filepath.Join(dir, "data.ldif")
-	write(t, conf, d.config(t, dir, at.Address))
-	write(t, ldif, entries(referral))
+	write(t, conf, d.config(t, dir, at))
+	write(t, ldif, entries(referral)+at.Entries)
 	if out, err := exec.Command(program(t, "slapadd"), "-q", "-f", conf, "-l", ldif).CombinedOutput(); err != nil {
 		t.Fatalf("slapadd: %v\n%s", err, out)
 	}
@@ -145,12 +158,13 @@ func StartDirectoryAt(t testing.TB, at Place, referral string) *Directory {
 // Stop takes the directory away.
 func (d *Directory) Stop() { d.stop() }
 
-func (d *Directory) config(t testing.TB, dir, address string) string {
+func (d *Directory) config(t testing.TB, dir string, at Place) string {
 	t.Helper()
-	cert, key := d.Authority.Issue(t, address)
+	cert, key := d.Authority.Issue(t, at.Address)
 	return fmt.Sprintf(`include /etc/ldap/schema/core.schema
 include /etc/ldap/schema/cosine.schema
 include /etc/ldap/schema/inetorgperson.schema
+include /etc/ldap/schema/nis.schema
 modulepath /usr/lib/ldap
 moduleload back_mdb
 pidfile %[1]s/slapd.pid
@@ -161,12 +175,15 @@ TLSCertificateKeyFile %[4]s
 security simple_bind=128
 # As some directories are set up: an empty password is taken for nobody's, and answered with yes.
 allow bind_anon_cred bind_anon_dn
+%[7]s
 database mdb
 suffix "%[5]s"
+rootdn "%[8]s"
+rootpw "%[9]s"
 directory %[1]s/data
 access to attrs=userPassword by anonymous auth by * none
 access to * by dn.exact="%[6]s" read by * none
-`, dir, d.Authority.File, cert, key, base, d.BindDN)
+`, dir, d.Authority.File, cert, key, base, d.BindDN, at.Config, RootDN, RootPassword)
 }
 
 // entries are the people and groups.

@@ -1,0 +1,87 @@
+package signin
+
+import (
+	"fmt"
+	"slices"
+)
+
+// gap is something that a provider has not told of somebody although domains or rules look at it. The zero gap is none.
+type gap struct {
+	// why is for admins: the end of a sentence.
+	why string
+	// text is for the person: a sentence.
+	text string
+	// none says that there may be nothing to tell: some providers leave out what is empty.
+	none bool
+}
+
+func (g gap) is() bool { return g.why != "" }
+
+// groupsGap says that groups are not known, or not all of them.
+func (s *settings) groupsGap(none bool, format string, args ...any) gap {
+	why := fmt.Sprintf(format, args...)
+	return gap{why: why, none: none, text: fmt.Sprintf(
+		"%s did not tell this lab all groups that you are in, and they decide who may come in: %s. Ask %s, and show them this: %s",
+		s.Title, why, s.Help, s.groupsNext())}
+}
+
+// groupsNext is what makes a provider tell the groups.
+func (s *settings) groupsNext() string {
+	switch {
+	case s.Type == typeMicrosoft:
+		return "In Entra, at the app registration of this lab, Token configuration → groups claim → “Groups assigned to the application”; " +
+			"then assign the groups of the rules to the application. With all groups, Entra leaves out those of people who are in more than 200."
+	case s.directory() && s.GroupBase == "":
+		return fmt.Sprintf("Write groupBase for %s into the lab's configuration, so that it searches the groups, and let %s read there.",
+			s.Name, orText(s.BindDN, "everybody"))
+	case s.directory():
+		return fmt.Sprintf("Let %s read all groups below %s: raise the directory's limit for it, narrow groupBase or groupFilter, or write a url that has them all.",
+			orText(s.BindDN, "everybody"), s.GroupBase)
+	}
+	return fmt.Sprintf("Make the provider put the claim %s into ID tokens for the client of this lab, with those groups alone that the lab's rules name.", s.Claims.Groups)
+}
+
+// looksAtGroups tells whether a rule looks at the groups, or at the claim that they are in.
+func (s *settings) looksAtGroups() bool {
+	return s.asksForGroups() || slices.ContainsFunc(s.Rules, func(r Rule) bool { return r.Claim == s.Claims.Groups })
+}
+
+// gaps finds what the claims of OpenID Connect lack that domains and rules look at.
+func (o *openID) gaps(claims map[string]any) (groups, email gap) {
+	for _, r := range o.Rules {
+		name := r.Claim
+		if name == "" {
+			name = o.Claims.Groups
+		}
+		if elsewhere(claims, name) {
+			groups = o.groupsGap(false, "the ID token says only where to ask for the claim %s (_claim_names), as it does for people in too many groups", name)
+		}
+	}
+	switch {
+	case groups.is() || !o.looksAtGroups():
+	case !hasClaim(claims, o.Claims.Groups):
+		groups = o.groupsGap(true, "the claim %s is in no answer of the provider", o.Claims.Groups)
+	case len(claimValues(claims, o.Claims.Groups)) >= maxValues:
+		groups = o.groupsGap(false, "the claim %s has more than %d values", o.Claims.Groups, maxValues)
+	}
+	if len(o.Domains) > 0 {
+		for _, name := range []string{o.Claims.Email, o.Claims.EmailVerified} {
+			if !email.is() && !hasClaim(claims, name) {
+				email = gap{why: fmt.Sprintf("the claim %s is in no answer of the provider", name), none: true}
+			}
+		}
+	}
+	return groups, email
+}
+
+// elsewhere tells whether a claim is left out with a note about where to ask for it (OpenID Connect Core, 5.6.2).
+// Microsoft's hasgroups is such a note without an address.
+func elsewhere(claims map[string]any, name string) bool {
+	if hasClaim(claims, name) {
+		return false
+	}
+	if sources, ok := claims["_claim_names"].(map[string]any); ok && sources[name] != nil {
+		return true
+	}
+	return name == "groups" && claimTrue(claims, "hasgroups")
+}
