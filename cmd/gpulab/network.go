@@ -160,7 +160,9 @@ func (n NetworkConfig) proxyEnv(id embedk8s.Identity) map[string]string {
 		return nil
 	}
 	direct := append([]string{
-		"localhost", "127.0.0.1", "::1", ".svc", ".cluster.local", id.ClusterCIDR.String(), id.ServiceCIDR.String(),
+		"localhost", "127.0.0.1", "::1", ".svc", ".cluster.local",
+		".cluster.local.", // Python compares names as they are written
+		id.ClusterCIDR.String(), id.ServiceCIDR.String(),
 	}, n.NoProxy...)
 	env := map[string]string{}
 	for name, value := range map[string]string{

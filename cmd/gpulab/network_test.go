@@ -48,7 +48,7 @@ k3s: {podMaxPids: 2000}
 		t.Errorf("%v %v, want %s", list, err, want)
 	}
 	env := cfg.Network.proxyEnv(embedk8s.Identity{ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")})
-	const direct = "localhost,127.0.0.1,::1,.svc,.cluster.local,10.42.0.0/16,10.43.0.0/16,.example.org"
+	const direct = "localhost,127.0.0.1,::1,.svc,.cluster.local,.cluster.local.,10.42.0.0/16,10.43.0.0/16,.example.org"
 	for name, want := range map[string]string{"HTTP_PROXY": cfg.Network.Proxy, "https_proxy": cfg.Network.Proxy, "NO_PROXY": direct, "no_proxy": direct} {
 		if env[name] != want {
 			t.Errorf("%s is %q, want %q", name, env[name], want)

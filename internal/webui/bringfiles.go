@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -106,16 +105,17 @@ func hostOf(r *http.Request) string {
 	return strings.Trim(r.Host, "[]")
 }
 
-// address is how the visitor's browser reaches the pages.
+// address is how the visitor's browser reaches the pages: by the port that it used, which may be another one than the
+// lab's own.
 func (s *Server) address(r *http.Request) string {
-	host := hostOf(r)
-	if s.cfg.HTTPSPort != 443 {
-		return (&url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(s.cfg.HTTPSPort))}).String()
+	port := s.cfg.HTTPSPort
+	if _, digits, err := net.SplitHostPort(r.Host); err == nil {
+		if n, err := strconv.Atoi(digits); err == nil && n > 0 && n < 1<<16 {
+			port = n
+		}
 	}
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return "https://" + host
+	at, _ := authorityAt(r, port) // of a name that is the lab's
+	return "https://" + at
 }
 
 func (s *Server) addSSHKey(w http.ResponseWriter, r *http.Request, v visitor) error {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -39,6 +40,17 @@ func authorityAt(r *http.Request, port int) (string, bool) {
 		return name, true
 	}
 	return name + ":" + strconv.Itoa(port), true
+}
+
+// forwarded tells whether a visitor comes by another port than the lab's own, or by the name of their own machine: then
+// something forwards the port, such as an SSH tunnel, and the others of the lab are reached only where it forwards them too.
+func (s *Server) forwarded(r *http.Request) bool {
+	// Reverse proxies leave the port out.
+	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != strconv.Itoa(s.cfg.HTTPSPort) {
+		return true
+	}
+	ip := net.ParseIP(hostOf(r))
+	return ip.IsLoopback() || strings.EqualFold(hostOf(r), "localhost")
 }
 
 // headers sets what every answer carries. There is no HSTS: it would lock

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -41,6 +42,45 @@ func TestPageNamesNotebooks(t *testing.T) {
 		}
 		if !strings.Contains(w.Body.String(), `data-notebooks="n21042.lab.example.org"`) {
 			t.Errorf("%s: the page does not name the notebooks", host)
+		}
+	}
+}
+
+// Whoever comes by another port than the lab's own is told which ports to forward besides.
+func TestPageNamesPortsToForward(t *testing.T) {
+	l := newLabWith(t, func(c *webui.Config) {
+		c.HTTPSPort, c.HubPort = 443, 8443
+		c.NotebooksAt = func(_ context.Context, host string, _ int64) (string, error) { return host + ":21000", nil }
+	})
+	ben := l.client(t, "ben")
+	page := ben.post("/services", "/services", url.Values{"command": {"python app.py"}, "name": {"demo"}, "port": {"7860"}, "share": {"private"}, "stop-after": {"12h"}}).header.Get("Location")
+	token := l.session(t, "ben")
+	open := func(host, path string) string {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+host+path, nil)
+		r.AddCookie(&http.Cookie{Name: cookies.Session, Value: token})
+		w := httptest.NewRecorder()
+		l.pages.ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			t.Fatalf("%s%s: %d", host, path, w.Code)
+		}
+		return w.Body.String()
+	}
+	const sentence, notebooks = "You reach the lab through a forwarded port", "ssh -L 21000:LAB:21000"
+	for host, forwarded := range map[string]bool{"lab.example": false, "lab.example:9443": true, "localhost": true, "127.0.0.1:9443": true, "[::1]:9443": true} {
+		if got := open(host, "/account"); strings.Contains(got, sentence) != forwarded || strings.Contains(got, notebooks) != forwarded {
+			t.Errorf("%s: a page says it: %v", host, !forwarded)
+		}
+		at := "https://lab.example:8443/service/ben/"
+		if forwarded {
+			at = "https://" + host + "/service/ben/"
+		}
+		if got := open(host, page); !strings.Contains(got, `href="`+at) || strings.Contains(got, "The service answers at port") != forwarded {
+			t.Errorf("%s: the service is not at %s", host, at)
+		}
+	}
+	for _, host := range []string{"localhost:9443", "[::1]:9443"} {
+		if got := open(host, "/api"); !strings.Contains(got, "https://"+host) {
+			t.Errorf("%s: the page about the API has another address", host)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package webui
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"net/http"
 	"strconv"
 
@@ -29,6 +30,8 @@ type page struct {
 	// Notebooks is the authority of the visitor's notebooks, such as lab.example:21000, where
 	// a script tries whether WebSockets work; "" for pages of people who are not signed in.
 	Notebooks string
+	// Forward is the port of the visitor's notebooks where they have to forward it, "" where not.
+	Forward string
 	// Charts says that the page draws curves.
 	Charts bool
 	// Waiting counts the requests for an account, on the list of people.
@@ -76,6 +79,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 	if v.signedIn {
 		p.Waiting = s.waiting(r, v)
 		p.Notebooks = s.notebooksAt(r, v.session.User.ID)
+		if _, port, err := net.SplitHostPort(p.Notebooks); err == nil && s.forwarded(r) {
+			p.Forward = port
+		}
 		w.Header().Set("Content-Security-Policy", contentPolicy(p.Notebooks))
 		p.Nav = navFor(v)
 	}

@@ -35,6 +35,7 @@ type serviceRow struct {
 	ID, Title, Owner, Reason, State string
 	Tone                            tone
 	Address                         string // "" where it cannot be opened
+	Door                            string // its port, for visitors who have to forward it; "" for others
 	Share                           string // in words
 	Stops                           string
 	GPU                             string
@@ -137,6 +138,9 @@ func (s *Server) serviceRow(r *http.Request, v visitor, l *notebooks.Launch, mac
 	row.State, row.Tone = serviceStateWords(l)
 	if hub, ok := authorityAt(r, s.cfg.HubPort); ok && l.Active() {
 		row.Address = "https://" + hub + l.URL
+		if s.forwarded(r) { // the pages lead there as well, and are reached
+			row.Address, row.Door = s.address(r)+l.URL, strconv.Itoa(l.Service.Door)
+		}
 	}
 	if now := s.now(); l.Active() {
 		row.Stops = "in " + units.Lasting(max(l.Service.StopAt.Sub(now), 0))
