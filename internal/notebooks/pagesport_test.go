@@ -107,7 +107,7 @@ func TestWhichPortsAreKept(t *testing.T) {
 		"the lab's own, again":      {"https://localhost:4443/", kept, nil, "", true},
 		"the same again":            {"https://localhost:9443/gpus", kept, nil, "", false},
 		"another":                   {"https://localhost:10443/", kept, nil, "10443.", true},
-		"none, as from a proxy":                      {"https://localhost/", "", nil, "", false},
+		"none, as from a proxy":     {"https://localhost/", "", nil, "", false},
 		"IPv6":                      {"https://[::1]:9443/", "", nil, "9443.", true},
 		"a name that is not ours":   {"https://evil.example:9443/", "", nil, "", false},
 		"an impossible one":         {"https://localhost:99999/", "", nil, "", false},
