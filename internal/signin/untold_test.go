@@ -101,7 +101,7 @@ func TestClocksDiffer(t *testing.T) {
 		"4 minutes behind":          {-4 * time.Minute, nil, ""},
 		"4 minutes ahead":           {4 * time.Minute, nil, ""},
 		"6 minutes ahead":           {6 * time.Minute, nil, ""}, // the token ended a minute ago
-		"8 minutes behind":          {-8 * time.Minute, nil, "this machine's clock is 8m"},
+		"8 minutes behind":          {-8 * time.Minute, nil, "behind the provider's"},
 		"8 minutes ahead":           {8 * time.Minute, nil, "ahead of the provider's"},
 		"15 minutes ahead":          {15 * time.Minute, map[string]any{"exp": time.Now().Add(time.Hour).Unix()}, "ahead of the provider's"},
 		"valid only later":          {0, map[string]any{"nbf": time.Now().Add(8 * time.Minute).Unix(), "exp": time.Now().Add(time.Hour).Unix()}, "behind the provider's"},
