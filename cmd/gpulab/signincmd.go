@@ -34,7 +34,8 @@ func newSignInCheck(a *app) *cobra.Command {
 answer, whom their certificate is from, whether they take the client's secret or
 the password to bind with, and where they have to send browsers back to. Nobody is
 signed in. It reads the configuration itself, so a change can be tried before
-gpulab init puts it to use.`,
+gpulab init puts it to use. It warns where a provider left out somebody's groups in
+the last 30 days, and where its clock differs from this machine's.`,
 		Example: "  sudo gpulab signin check\n  sudo gpulab signin check university --json\n  sudo gpulab signin check directory --person ada",
 		Args:    cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -84,32 +85,40 @@ const untoldSince = 30 * 24 * time.Hour
 // untold says, by the names of providers, of whom they did not tell what the rules look at; nothing where gpulab does not
 // run to be asked.
 func (a *app) untold(ctx context.Context) map[string]string {
-	people, last := map[string][]string{}, map[string]users.Untold{}
+	var all []users.Entry
 	for _, action := range []string{"identity.untold", "sign-in.failed"} {
 		entries, err := a.client().AuditEntries(ctx, users.AuditFilter{Action: action, Since: time.Now().Add(-untoldSince), Limit: 1000})
 		if err != nil {
 			return nil
 		}
-		for _, e := range entries {
-			u, ok := users.UntoldIn(e)
-			if !ok {
-				continue
-			}
-			if !slices.Contains(people[u.Provider], u.Username) {
-				people[u.Provider] = append(people[u.Provider], u.Username)
-			}
-			if u.At.After(last[u.Provider].At) {
-				last[u.Provider] = u
-			}
+		all = append(all, entries...)
+	}
+	return untoldWords(all)
+}
+
+// untoldWords are the words for that, from the audit log.
+func untoldWords(entries []users.Entry) map[string]string {
+	people, last := map[string][]string{}, map[string]users.Untold{}
+	for _, e := range entries {
+		u, ok := users.UntoldIn(e)
+		if !ok {
+			continue
+		}
+		if !slices.Contains(people[u.Provider], u.Username) {
+			people[u.Provider] = append(people[u.Provider], u.Username)
+		}
+		if u.At.After(last[u.Provider].At) {
+			last[u.Provider] = u
 		}
 	}
 	why := map[string]string{}
 	for provider, u := range last {
-		text := "the provider did not tell what the rules look at of " + u.Username
+		who := u.Username
 		if n := len(people[provider]) - 1; n > 0 {
-			text += fmt.Sprintf(" and %d more in the last 30 days", n)
+			who += fmt.Sprintf(" and of %d more", n)
 		}
-		why[provider] = fmt.Sprintf("%s, the last time on %s: %s", text, u.At.Local().Format("2006-01-02 15:04"), u.Why)
+		why[provider] = fmt.Sprintf("in the last 30 days the provider did not tell what the rules look at, of %s; the last time on %s: %s",
+			who, u.At.Local().Format("2006-01-02 15:04"), u.Why)
 	}
 	return why
 }

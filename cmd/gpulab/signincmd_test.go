@@ -12,6 +12,7 @@ import (
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/signin/signintest"
+	"github.com/gpulab/gpulab/internal/users"
 )
 
 // TestSignInCheck tries real providers from the command line, one that works and one that does not.
@@ -65,6 +66,22 @@ func TestSignInCheck(t *testing.T) {
 }
 
 // A provider that is away is told of and makes no lab unready.
+// What providers did not tell is read from the audit log, of people with an account and without.
+func TestUntoldWords(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	const mark = "what the rules look at was not told: "
+	got := untoldWords([]users.Entry{
+		{At: at, Action: "identity.untold", Detail: "uni, ada@example.org: " + mark + "there are too many"},
+		{At: at.Add(-time.Hour), Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; " + mark + "no claim"},
+		{At: at.Add(-time.Hour), Action: "identity.untold", Detail: "uni, ada@example.org: " + mark + "there are too many"},
+		{At: at, Action: "sign-in.failed", Detail: "uni, ben: not admitted by the rules"},
+		{At: at, Action: "sign-in.failed", Detail: "wrong password"},
+	})
+	if want := "of ada@example.org and of 1 more; the last time on " + at.Local().Format("2006-01-02 15:04") + ": there are too many"; len(got) != 1 || !strings.HasSuffix(got["uni"], want) {
+		t.Errorf("%q, want the end %q", got, want)
+	}
+}
+
 func TestSignInComponent(t *testing.T) {
 	if got := signInComponent(nil); len(got) != 0 {
 		t.Errorf("a lab without providers has the part %+v", got)

@@ -139,3 +139,20 @@ func TestClocksDiffer(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckWarnsOfWhatWasNotTold: with the setting of that kind of provider that mends it.
+func TestCheckWarnsOfWhatWasNotTold(t *testing.T) {
+	rules := []signin.Rule{{Groups: []string{"a"}, Role: users.RoleMember}}
+	s, _ := newService(t, signin.Config{Name: "entra", Type: "microsoft", Tenant: "01234567-89ab-cdef-0123-456789abcdef", ClientID: "x", ClientSecretFile: "/etc/x", Rules: rules},
+		signin.Config{Name: "ldap", Type: "ldap", URL: "ldaps://ldap.example", UserBase: "ou=people,dc=example", Rules: rules})
+	reports := []signin.Report{{Name: "entra", OK: true}, {Name: "ldap", OK: true}, {Name: "other", OK: true}}
+	s.Untold(reports, map[string]string{"entra": "of ada", "ldap": "of ben", "other": "of eve"})
+	for i, next := range []string{"Groups assigned to the application", "groupBase"} {
+		if f := reports[i].Findings; len(f) != 1 || f[0].What != "groups" || f[0].State != "warning" || !strings.Contains(f[0].Next, next) || !reports[i].OK {
+			t.Errorf("%+v", reports[i])
+		}
+	}
+	if len(reports[2].Findings) != 0 {
+		t.Errorf("of a provider that is not there: %+v", reports[2])
+	}
+}
