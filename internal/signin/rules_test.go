@@ -2,6 +2,7 @@ package signin
 
 import (
 	"encoding/json"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +116,24 @@ func TestEmailsOfGitHub(t *testing.T) {
 		}
 		if email, verified := bestEmail(answer, []string{"example.org"}); email != tc.email || verified != tc.verified {
 			t.Errorf("%s: %s, %v", tc.list, email, verified)
+		}
+	}
+}
+
+// A list goes on at the same server alone: the token would go to another one.
+func TestNextPage(t *testing.T) {
+	at, err := url.Parse("https://api.github.com/user/teams?per_page=100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for link, want := range map[string]string{
+		`<https://api.github.com/user/teams?per_page=100&page=2>; rel="next", <https://api.github.com/user/teams?page=9>; rel="last"`: "https://api.github.com/user/teams?per_page=100&page=2",
+		`</user/teams?page=3>; rel=next`:                         "https://api.github.com/user/teams?page=3",
+		`<https://api.github.com/user/teams?page=1>; rel="prev"`: "", `<https://evil.example/user/teams>; rel="next"`: "",
+		`<http://api.github.com/user/teams?page=2>; rel="next"`: "", `<https://x@api.github.com/>; rel="next"`: "", "": "", "<>": "",
+	} {
+		if got := nextPage(at, []string{link}); got != want {
+			t.Errorf("%s: %q", link, got)
 		}
 	}
 }

@@ -156,3 +156,16 @@ func TestCheckWarnsOfWhatWasNotTold(t *testing.T) {
 		t.Errorf("of a provider that is not there: %+v", reports[2])
 	}
 }
+
+// A provider that says null says that there are none.
+func TestToldNoGroups(t *testing.T) {
+	p := university(t)
+	cfg := uniConfig(t, p)
+	cfg.Rules = []signin.Rule{{Groups: []string{"gpu-admins"}, Role: users.RoleAdmin}}
+	s, _ := newService(t, cfg)
+	p.SetGroups("1")
+	back := p.SignIn(t, begin(t, s, "uni"), "ada", "ada's")
+	if _, o, err := s.Finish(t.Context(), "uni", "mine", back.Query()); err != nil || o.Untold != "" || !o.Told || !strings.Contains(o.Refused, "is not in a group") {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
