@@ -81,6 +81,8 @@ type Config struct {
 	SimulatedGPUs int `json:"simulatedGPUs,omitempty"`
 	// StayAwake says what keeps this machine awake: notebooks, lid-open or off.
 	StayAwake StayAwake `json:"stayAwake,omitempty"`
+	// TimeZone is that of notebooks, jobs and services; empty is this machine's.
+	TimeZone TimeZone `json:"timezone,omitempty"`
 	// GPUSharing is how many notebooks share each GPU by taking turns.
 	GPUSharing int `json:"gpuSharing,omitempty"`
 	// DataDir holds all state.
@@ -348,6 +350,9 @@ func (c *Config) check() error {
 		return err
 	}
 	if err := c.StayAwake.check(); err != nil {
+		return err
+	}
+	if err := c.TimeZone.check(); err != nil {
 		return err
 	}
 	if _, err := c.Metrics.networks(); err != nil {

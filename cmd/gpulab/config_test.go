@@ -33,6 +33,9 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"files: {listen: 443}":               "both have port 443",
 		"gpuSharing: 2\n\nlabb: x":           "line 3: there is no key labb; did you mean lab?",
 		"stayAwake: always":                  `stayAwake is "always"; it may be notebooks`,
+		"lab: x\ntimezone: CET+1":            `line 2: timezone is "CET+1", which is no time zone that this machine knows`,
+		"timezone: Local":                    `timezone is "Local"`,
+		"timezone: ../../etc/passwd":         `timezone is "../../etc/passwd"`,
 		"signin:\n- name: uni\n  type: okta": "line 3: signin: the type of uni is \"okta\"; it may be oidc",
 		"lab: x\nsignin:\n- name: uni\n  type: keycloak\n  realm: a\n  clientID: b":                                                   "line 3: signin: uni lacks url",
 		"signin:\n- {name: uni, type: oidc, clientSecret: x}":                                                                         "line 2: there is no key clientSecret; did you mean clientSecretFile?",
@@ -83,7 +86,7 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "gpuSharing:", "gpuSharing: 1", "lab: 2026", "gpuSharing: 2\nnames: []", "names: [Lab.example.org, \"*.lab.Example.org\"]", "names: [\"*.gpu.internal\", gpu.internal]", "files: {listen: off}",
-		"stayAwake: off", "stayAwake: lid-open", "stayAwake: on",
+		"stayAwake: off", "stayAwake: lid-open", "stayAwake: on", "timezone: Europe/Berlin", "timezone: UTC",
 		"packages: {cache: 0}", "files: {listen: 2222}", "files: {listen: '[::1]:2022'}"} {
 		c, err := loadConfig(writeConfig(t, text))
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {

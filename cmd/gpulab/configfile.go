@@ -85,6 +85,10 @@ gpuSharing: {{.GPUSharing}}
 # but with its lid closed it sleeps), or off.
 stayAwake: {{.StayAwake}}
 
+# The time zone of notebooks, jobs and services, such as Europe/Berlin. Without this key:
+# the one that this machine has when they start.
+{{if not .TimeZone}}# {{end}}timezone: {{printf "%q" .TimeZone}}
+
 # All state: databases, homes, Kubernetes.
 dataDir: {{printf "%q" .DataDir}}
 

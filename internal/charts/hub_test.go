@@ -476,6 +476,37 @@ func TestNotebookPodEnvironments(t *testing.T) {
 	}
 }
 
+// A notebook has the environment that gpulab sends, and how many processors it may use from Kubernetes. What the lab
+// sets stays.
+func TestNotebookEnv(t *testing.T) {
+	t.Parallel()
+	in := sampleInputs()
+	in.HubValues = parse(t, `singleuser: {extraEnv: {MKL_NUM_THREADS: "3", TZ: Europe/Paris}}`)
+	options := func(env, threads any) map[string]any {
+		return map[string]any{"uid": 20001, "profile": "cpu", "env": env, "threads": threads}
+	}
+	pods := spawn(t, release(t, in, "jupyterhub"), "ada", "n",
+		options(map[string]any{"USER": "ada", "TZ": "Asia/Tokyo", "GPULAB_USER_NAME": "Ada $$(HOME)"}, []any{"OMP_NUM_THREADS", "MKL_NUM_THREADS"}),
+		options(nil, nil), options(map[string]any{"a b": "c"}, nil), options(map[string]any{"A": 1}, nil), options(nil, "OMP_NUM_THREADS"), options([]any{"A"}, nil))
+	if pods[0].Error != "" || pods[1].Error != "" {
+		t.Fatal(pods[0].Error, pods[1].Error)
+	}
+	env := at(t, pods[0].Pod, "spec", "containers", 0, "env")
+	for name, want := range map[string]string{"USER": "ada", "TZ": "Europe/Paris", "MKL_NUM_THREADS": "3", "GPULAB_USER_NAME": "Ada $$(HOME)"} {
+		if got := named(t, env, name)["value"]; got != want {
+			t.Errorf("%s is %v, want %s", name, got, want)
+		}
+	}
+	if got := dotted(t, named(t, env, "OMP_NUM_THREADS"), "valueFrom.resourceFieldRef.resource"); got != "limits.cpu" {
+		t.Errorf("OMP_NUM_THREADS comes from %v", got)
+	}
+	for _, s := range pods[2:] {
+		if !strings.Contains(s.Error, "gpulab sent an environment that cannot be") {
+			t.Errorf("an environment that cannot be: %q", s.Error)
+		}
+	}
+}
+
 // A notebook asks the lab's cache for models where gpulab says so.
 func TestNotebookModels(t *testing.T) {
 	t.Parallel()

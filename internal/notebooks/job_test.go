@@ -203,6 +203,21 @@ func TestJobPod(t *testing.T) {
 	if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "https_proxy" }) {
 		t.Errorf("its environment is %v", c.Env)
 	}
+	for name, want := range map[string]string{"USER": "alice", "LOGNAME": "alice", "TZ": "Asia/Tokyo", "GPULAB_USER_NAME": "alice"} {
+		if !slices.Contains(c.Env, corev1.EnvVar{Name: name, Value: want}) {
+			t.Errorf("%s is not %s in %v", name, want, c.Env)
+		}
+	}
+	for _, name := range []string{"OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS", "PYTHON_CPU_COUNT"} {
+		if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return e.Name == name && e.ValueFrom != nil && e.ValueFrom.ResourceFieldRef != nil && e.ValueFrom.ResourceFieldRef.Resource == "limits.cpu"
+		}) {
+			t.Errorf("%s is not the limit of processors in %v", name, c.Env)
+		}
+	}
+	if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GPULAB_USER_EMAIL" }) {
+		t.Errorf("somebody without an address has one: %v", c.Env)
+	}
 	if d := p.Spec.DNSConfig; d == nil || len(d.Options) != 1 || d.Options[0].Name != "ndots" || *d.Options[0].Value != "1" {
 		t.Errorf("it looks names up with %+v", d)
 	}

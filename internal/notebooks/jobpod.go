@@ -73,6 +73,9 @@ type podOptions struct {
 	Machines []string `json:"machines"`
 	Prefer   []string `json:"prefer"`
 	Models   string   `json:"models"` // where it asks for models; "" is Hugging Face itself
+	// Env and Threads are of podEnv.
+	Env     map[string]string `json:"env"`
+	Threads []string          `json:"threads"`
 }
 
 // readOptions takes what a launch gets besides its profile.
@@ -162,8 +165,13 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 
 func (s *Service) jobEnv(l Launch, home string, o podOptions) []corev1.EnvVar {
 	env := []corev1.EnvVar{{Name: "HOME", Value: home}, {Name: "JUPYTERHUB_USER", Value: l.Handle}, {Name: "SCRATCH", Value: "/scratch"}}
-	for _, name := range slices.Sorted(maps.Keys(s.cfg.JobEnv)) {
-		env = append(env, corev1.EnvVar{Name: name, Value: s.cfg.JobEnv[name]})
+	for _, all := range []map[string]string{s.cfg.JobEnv, o.Env} {
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			env = append(env, corev1.EnvVar{Name: name, Value: all[name]})
+		}
+	}
+	for _, name := range o.Threads {
+		env = append(env, processors(name))
 	}
 	if o.Models != "" {
 		env = append(env, corev1.EnvVar{Name: "HF_ENDPOINT", Value: o.Models}, corev1.EnvVar{Name: "HF_HUB_DISABLE_XET", Value: "1"})

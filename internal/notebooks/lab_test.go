@@ -706,6 +706,7 @@ func (h *house) open(tune func(*patience)) {
 		Head: "node1", Booted: h.booted, Doors: h.doors, Origins: portsByID{},
 		Home: func(id int64) string { return filepath.Join(h.homes, fmt.Sprint(id)) }, JobImage: func() string { return "gpulab.local/notebook:1" },
 		JobEnv:      map[string]string{"https_proxy": "http://proxy.example:3128"},
+		TimeZone:    func() string { return "Asia/Tokyo" },
 		MemoryKills: func(PodInfo) (int, bool) { return int(h.kills.Load()), true },
 		Hold: func() string {
 			if why := h.hold.Load(); why != nil {

@@ -645,7 +645,8 @@ func (s *Service) options(ctx context.Context, l Launch) (map[string]any, error)
 	if err != nil {
 		return nil, fmt.Errorf("find the owner: %w", err)
 	}
-	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID}
+	env, threads := s.podEnv(ctx, l, u)
+	options := map[string]any{"profile": l.Profile, "launch": fmt.Sprint(l.ID), "uid": u.UID, "env": env, "threads": threads}
 	if s.cfg.Options != nil {
 		more, err := s.cfg.Options(ctx, u, l.ID)
 		if err != nil {

@@ -149,6 +149,12 @@ type Config struct {
 	ScratchSize resource.Quantity
 	// JobEnv is in the environment of every job, such as the proxy it is to use.
 	JobEnv map[string]string
+	// TimeZone is the lab's now, as "Europe/Berlin", "" where it is not known. Nil
+	// leaves it to images.
+	TimeZone func() string
+	// ImageEnv is the environment ("NAME=value" each) that an image sets, as far as is
+	// known; it answers within seconds. Nil knows none.
+	ImageEnv func(ctx context.Context, image string) []string
 	// CordonReason says why a machine takes no new work, in a few words, "" for
 	// no reason. Nil knows none.
 	CordonReason func(machine string) string

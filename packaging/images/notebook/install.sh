@@ -47,6 +47,11 @@ cp /src/files/usr/local/share/jupyter/kernels/python3/kernel.json /usr/local/sha
 sed -i -E 's/^(passwd|group|shadow):.*/& extrausers/' /etc/nsswitch.conf
 ln -s /tmp/.gpulab/passwd /var/lib/extrausers/passwd
 ln -s /tmp/.gpulab/group /var/lib/extrausers/group
+# The same for what git takes where the person's own ~/.gitconfig says nothing.
+ln -s /tmp/.gpulab/gitconfig /etc/gitconfig
+
+# The C library and all that ask it get their time zones where Python has them.
+ln -s "$(/usr/bin/python3 -c 'import os, tzdata; print(os.path.dirname(tzdata.__file__))')/zoneinfo" /usr/share/zoneinfo
 
 # Compiled by content, not by time: every file of an image has the same time.
 # All of it (-f): what ran above has left files compiled by time.

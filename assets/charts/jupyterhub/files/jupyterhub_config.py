@@ -20,12 +20,14 @@ from kubernetes_asyncio.client import (
     V1Affinity,
     V1EmptyDirVolumeSource,
     V1EnvVar,
+    V1EnvVarSource,
     V1NodeAffinity,
     V1NodeSelector,
     V1NodeSelectorRequirement,
     V1NodeSelectorTerm,
     V1PersistentVolumeClaimVolumeSource,
     V1PreferredSchedulingTerm,
+    V1ResourceFieldSelector,
     V1Toleration,
     V1Volume,
     V1VolumeMount,
@@ -351,6 +353,31 @@ def add_environments(spawner, pod):
     ]
 
 
+def add_env(spawner, pod):
+    """Add what gpulab has in the environment of every pod; what the lab or the profile sets stays.
+
+    The value of each variable in "threads" is how many processors the notebook may
+    use, which Kubernetes knows once the limits of the namespace have been applied.
+    """
+    env = spawner.user_options.get("env") or {}
+    threads = spawner.user_options.get("threads") or []
+    if not (
+        isinstance(env, dict)
+        and isinstance(threads, list)
+        and all(isinstance(value, str) for value in env.values())
+        and all(re.fullmatch(r"[A-Z][A-Z0-9_]*", str(name)) for name in [*env, *threads])
+    ):
+        raise ValueError(f"gpulab sent an environment that cannot be: {env!r}, {threads!r}")
+    container = pod.spec.containers[0]
+    theirs = {variable.name for variable in container.env or []}
+    source = V1EnvVarSource(resource_field_ref=V1ResourceFieldSelector(resource="limits.cpu"))
+    container.env = [
+        *(container.env or []),
+        *(V1EnvVar(name=name, value=value) for name, value in env.items() if name not in theirs),
+        *(V1EnvVar(name=name, value_from=source) for name in threads if name not in theirs),
+    ]
+
+
 def add_models(spawner, pod):
     """Let the pod ask the lab's cache for models, where gpulab says that it may.
 
@@ -456,6 +483,7 @@ def finish_pod(spawner, pod):
         pod.spec.host_users = True
     add_folders(spawner, pod)
     add_environments(spawner, pod)
+    add_env(spawner, pod)
     add_models(spawner, pod)
     bind_to_node(spawner, pod)
     choose_machine(spawner, pod)

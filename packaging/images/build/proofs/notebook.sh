@@ -11,6 +11,8 @@ fail() { echo "proof: $*" >&2; exit 1; }
 for program in git nano vi tmux gcc g++ make ssh curl less ps rsync jupyter pip python; do
   command -v "$program" >/dev/null || fail "there is no $program"
 done
+[ "$(TZ=America/New_York date -d 2026-01-15T12:00Z +%Z%z)" = EST-0500 ] || fail "there are no time zones"
+python -c 'from zoneinfo import ZoneInfo; ZoneInfo("Europe/Berlin")' || fail "Python has no time zones"
 # OpenSSH refuses users that it cannot look up.
 ssh -V 2>/dev/null && ssh -o ConnectTimeout=1 -p 1 127.0.0.1 2>&1 | grep -q 'refused' || fail "ssh does not know the user"
 bash -lc 'command -v jupyter && case $PATH in "$HOME/.local/bin:"*) ;; *) exit 1 ;; esac' >/dev/null || fail "a login shell's PATH is wrong"
