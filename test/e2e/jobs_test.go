@@ -25,6 +25,7 @@ func TestJobs(t *testing.T) {
 	a.live(t, []chapter{
 		{"refused", j.refused, false},
 		{"how they end", j.ends, false},
+		{"what they find", j.finds, false},
 		{"a notebook as a job", j.notebook, false},
 		{"a manifest of Kubernetes", j.manifest, false},
 		{"nothing is left", j.nothingLeft, false},
@@ -153,6 +154,24 @@ func (j *jobs) ends(t *testing.T, a *appliance) {
 	if said := l.gpulab(t, 0, []string{"logs", long}, "bytes are left out here"); !strings.HasPrefix(said, "1\n2\n3\n") {
 		t.Errorf("a long log begins with %.40q", said)
 	}
+}
+
+// finds: a job knows whose it is, how many processors it may use, and what the time is
+// where the lab is. A person's own git settings come before those of the account.
+func (j *jobs) finds(t *testing.T, a *appliance) {
+	zone := strings.TrimSpace(a.MustRun(a.ctx, "readlink", "/etc/localtime"))
+	a.MustRun(a.ctx, "ln", "-sfn", "/usr/share/zoneinfo/Asia/Tokyo", "/etc/localtime")
+	defer a.MustRun(a.ctx, "ln", "-sfn", zone, "/etc/localtime")
+	j.terminal.gpulab(t, 0, []string{"run", "--profile", "small", "--", "sh", "-ec", `
+		TZ=America/New_York date -d 2026-01-15T12:00Z +%Z%z
+		date +%Z
+		python3 -c "import getpass, os; print(getpass.getuser(), *(os.environ[n] for n in ('LOGNAME', 'OMP_NUM_THREADS', 'NUMEXPR_MAX_THREADS')))"
+		nproc
+		OMP_NUM_THREADS=3 nproc
+		git init -q /tmp/work && cd /tmp/work && export EMAIL=cleo@example.org && git commit -q --allow-empty -m first && git log --format='by %an'
+		git config --global user.name Own && git commit -q --allow-empty -m second && git log -1 --format='then by %an'
+		git config --global --unset user.name`},
+		"EST-0500\nJST\ncleo cleo 1 1\n1\n3\nby Cleo\nthen by Own\n")
 }
 
 // manifest: that of a plain Kubernetes Job becomes a job as any other, and what such

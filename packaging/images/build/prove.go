@@ -122,7 +122,7 @@ func proveNotebook(ctx context.Context, b *builder, img builtImage, r root) erro
 	for _, session := range []string{"first", "again"} {
 		_, err := inImage(ctx, img, r, invocation{
 			args: append(append([]string{}, config.Config.Entrypoint...), "/bin/bash", "/proof/notebook.sh", session),
-			env:  []string{"HOME=/home/alice", "JUPYTERHUB_USER=alice"},
+			env:  []string{"HOME=/home/alice", "JUPYTERHUB_USER=alice", "GPULAB_USER_NAME=Alice \"A\" Liddell", "GPULAB_USER_EMAIL=alice@example.org"},
 			user: "20001:20001",
 			bind: []bind{{from: home, to: "/home/alice", write: true}, {from: dir, to: "/proof"}},
 		})
