@@ -254,6 +254,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people = users.New(l.store.DB())
+	l.people.AvoidNumbers(newHostNumbers().taken)
 	if err := l.noteVersion(ctx); err != nil {
 		return err
 	}

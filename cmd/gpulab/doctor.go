@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
+	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 )
 
@@ -245,8 +246,27 @@ func doctorOptions(a *app) doctor.Options {
 	}
 	opts := machineOptions(cfg)
 	opts.ConfigError = err
-	opts.Version, opts.Socket, opts.Ask = version.Version, a.socket, a.askLab
+	opts.Version, opts.Socket, opts.Ask, opts.Numbers = version.Version, a.socket, a.askLab, a.givenNumbers
 	return opts
+}
+
+// givenNumbers asks the running gpulab which numbers people and folders have.
+func (a *app) givenNumbers(ctx context.Context) (map[int]string, error) {
+	people, err := a.client().Users(ctx, users.Query{})
+	if errors.Is(err, ctl.ErrNotAllowed) {
+		return nil, doctor.ErrNotAllowed
+	}
+	folders, ferr := a.client().Folders(ctx)
+	numbers := map[int]string{}
+	for i := range people {
+		numbers[people[i].UID] = people[i].Handle
+	}
+	for i := range folders {
+		if f := &folders[i]; f.GID != 0 {
+			numbers[f.GID], numbers[f.GID+1] = "the folder "+f.Name, "the folder "+f.Name
+		}
+	}
+	return numbers, errors.Join(err, ferr)
 }
 
 // machineOptions is what a configuration asks of the machine.

@@ -62,6 +62,8 @@ func all() []Probe {
 			Looks: "the machine's name, and whether it was changed"},
 		{Name: "machineid", Group: machineGroup, Init: Warns, look: probeMachineID,
 			Looks: "whether `/etc/machine-id` is the machine's own"},
+		{Name: "numbers", Group: machineGroup, look: probeNumbers,
+			Looks: "whether users or groups of the machine have numbers of the lab's people or folders"},
 		{Name: "cgroups", Group: machineGroup, Init: Stops, look: probeCgroups,
 			Looks: "control groups and their controllers"},
 		{Name: "kernel", Group: machineGroup, Init: Stops, look: probeKernel,

@@ -126,7 +126,7 @@ func TestNothingChanges(t *testing.T) {
 }
 
 // readers are the programs that probes may run, which only read.
-var readers = map[string]string{"iptables-save": "", "nft": "-j list ruleset", "systemctl": "show"}
+var readers = map[string]string{"iptables-save": "", "nft": "-j list ruleset", "systemctl": "show", "getent": ""}
 
 // TestOnlyReading looks into the code: no probe calls what changes a machine,
 // and none runs another program than those that read.

@@ -188,8 +188,11 @@ func (s *Service) Create(ctx context.Context, n NewFolder) (Folder, error) {
 				UNION ALL SELECT CAST(value AS INTEGER) FROM settings WHERE key = 'last.gid')`, firstGID).Scan(&gid); err != nil {
 				return err
 			}
+			for gid.Int64 <= lastGID && s.cfg.Taken != nil && (s.cfg.Taken(ctx, int(gid.Int64)) || s.cfg.Taken(ctx, int(gid.Int64)+1)) {
+				gid.Int64 += 2
+			}
 			if gid.Int64 > lastGID {
-				return refused(ErrFull, "All %d numbers for folders have been given out, and none is used twice. Use a folder that there is.", (lastGID-firstGID)/2+1)
+				return refused(ErrFull, "All %d numbers for folders have been given out or are known to this machine, and none is used twice. Use a folder that there is.", (lastGID-firstGID)/2+1)
 			}
 		}
 		res, err := tx.ExecContext(ctx, `INSERT INTO folders (name, kind, note, guests, others, path, host_users, gid, created_by, created_at)

@@ -86,6 +86,9 @@ type Config struct {
 	// Grace is how long notebooks go on with a home beyond its limit, where only
 	// measuring keeps it; 0 = one hour.
 	Grace time.Duration
+	// Taken tells whether a number is some group's or user's of the machine, whose
+	// files those of a folder would be. It has to answer within seconds. Nil: none is.
+	Taken func(ctx context.Context, number int) bool
 	Log   *slog.Logger
 }
 

@@ -26,6 +26,23 @@ func PersonalUID(uid int) bool {
 	return uid >= FirstUID && uid <= LastUID || uid >= FirstKeptUID && uid <= LastKeptUID
 }
 
+// AvoidNumbers keeps new accounts from numbers that are somebody else's as a UID or GID, of which taken tells: somebody of
+// the machine would own their files. It is asked while the database is being written, so it has to answer within
+// seconds.
+func (s *Service) AvoidNumbers(taken func(ctx context.Context, number int) bool) {
+	s.hookMu.Lock()
+	defer s.hookMu.Unlock()
+	s.taken = taken
+}
+
+// isTaken asks what AvoidNumbers was given.
+func (s *Service) isTaken(ctx context.Context, number int) bool {
+	s.hookMu.RLock()
+	taken := s.taken
+	s.hookMu.RUnlock()
+	return taken != nil && taken(ctx, number)
+}
+
 // NewUser is what it takes to create an account. Name and Email may be empty; Role defaults to member.
 type NewUser struct {
 	Handle, Name, Email string
@@ -129,8 +146,11 @@ func (s *Service) insert(ctx context.Context, tx *sql.Tx, n NewUser, passwordHas
 	if last.Valid {
 		uid = last.Int64 + 1
 	}
+	for uid <= LastUID && s.isTaken(ctx, int(uid)) {
+		uid++
+	}
 	if uid > LastUID {
-		return User{}, sentence(ErrUIDsExhausted, "All %d numbers for accounts have been given out, and none is used twice. Set up a new lab for new people.", LastUID-FirstUID+1)
+		return User{}, sentence(ErrUIDsExhausted, "All %d numbers for accounts have been given out or are known to this machine, and none is used twice. Set up a new lab for new people.", LastUID-FirstUID+1)
 	}
 	res, err := tx.ExecContext(ctx, `INSERT INTO users (handle, name, email, role, uid, kept_uid, password_hash, created_at, search)
 		VALUES (?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?)`,

@@ -54,6 +54,7 @@ type Service struct {
 	hooks     []func(userID int64, sessionID string)
 	elsewhere []func(userID int64)
 	suspend   func(ctx context.Context, userID int64) error // nil = Suspend
+	taken     func(ctx context.Context, number int) bool    // nil = none is
 }
 
 // New makes the service over an open gpulab.db.

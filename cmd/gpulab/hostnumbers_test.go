@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gpulab/gpulab/internal/store"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// fakeGetent is a getent that knows the lines, by database, and is as slow as it says.
+func fakeGetent(t *testing.T, passwd, group, first string) {
+	t.Helper()
+	dir := t.TempDir()
+	mustDo(t, os.WriteFile(filepath.Join(dir, "passwd"), []byte(passwd), 0o600))
+	mustDo(t, os.WriteFile(filepath.Join(dir, "group"), []byte(group), 0o600))
+	script := "#!/bin/sh\n" + first + "\ndatabase=$1; shift; all=0\nfor n; do grep \"^[^:]*:[^:]*:$n:\" '" + dir + "'/$database || all=2; done\nexit $all\n"
+	mustDo(t, os.WriteFile(filepath.Join(dir, "getent"), []byte(script), 0o755)) //nolint:gosec // it is to be run
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// What the machine knows as a user's or a group's number is nobody's in the lab.
+func TestNumbersOfTheMachineAreNotGiven(t *testing.T) {
+	fakeGetent(t, "prof:x:20000:20000::/:/bin/sh\nprof2:x:20003:100::/:/bin/sh\n", "lab:x:20002:\n", "")
+	st, err := store.Open(t.Context(), t.TempDir())
+	mustDo(t, err)
+	defer func() { _ = st.Close() }()
+	people := users.New(st.DB())
+	people.AvoidNumbers(newHostNumbers().taken)
+	for i, uid := range []int{20001, 20004, 20005, 20006} {
+		u, err := people.Create(t.Context(), users.NewUser{Handle: "member" + string(rune('a'+i))})
+		if err != nil || u.UID != uid {
+			t.Errorf("member %d has %d, %v, want %d", i, u.UID, err, uid)
+		}
+	}
+}
+
+// A directory that does not answer keeps nobody out, and is left alone for a while.
+func TestNumbersWithoutADirectory(t *testing.T) {
+	fakeGetent(t, "", "", "exec sleep 60")
+	n := newHostNumbers()
+	began := time.Now()
+	for number := range 100 {
+		if n.taken(t.Context(), 20000+number) {
+			t.Errorf("%d is taken", 20000+number)
+		}
+	}
+	if took := time.Since(began); took < numbersPatient || took > 2*numbersPatient {
+		t.Errorf("100 numbers of a silent directory took %s", took)
+	}
+}
+
+// What was found out is believed for a while, and then asked for again.
+func TestNumbersAreAskedForAgain(t *testing.T) {
+	at, asks, known := time.Now(), 0, map[int]bool{}
+	n := &hostNumbers{now: func() time.Time { return at }, look: func(_ context.Context, database string, numbers []string) (map[int]bool, error) {
+		if database == "passwd" {
+			asks++
+		}
+		return known, nil
+	}}
+	for number := range 70 {
+		n.taken(t.Context(), 20000+number)
+	}
+	if asks != 2 {
+		t.Errorf("70 numbers were asked for %d times", asks)
+	}
+	known[20001] = true
+	if at = at.Add(numbersBelieve); !n.taken(t.Context(), 20001) || asks != 3 {
+		t.Errorf("a minute later it is not taken, after %d times", asks)
+	}
+}

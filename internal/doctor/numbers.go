@@ -1,0 +1,164 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// The numbers that a lab gives to people and folders. Who keeps the number of a Linux
+// account has one below, which the head knows for that very reason.
+const (
+	firstGiven = 20000
+	lastGiven  = 64999
+)
+
+// largestList is how many collisions are named.
+const largestList = 5
+
+// probeNumbers looks whether the machine or its directory has given numbers of the lab's
+// people and folders to somebody else: gpulab gives none that the head knew then.
+func probeNumbers(h host, opts Options) []Finding {
+	given, unseen := h.givenNumbers(opts)
+	known, err := h.knownNumbers(given)
+	if err != nil {
+		return []Finding{{Probe: "numbers", State: Unseen,
+			Seen: fmt.Sprintf("This machine does not say which numbers its users and groups have: %s.", strings.TrimSuffix(err.Error(), ".")),
+			Mend: "Look whether `getent passwd 20000` ends at once, and at the directory that stands in /etc/nsswitch.conf."}}
+	}
+	if len(known) > 0 {
+		return []Finding{{Probe: "numbers", State: Fail,
+			Seen:  "Numbers of the lab's people or folders are somebody else's on this machine: " + collisions(known, given) + ".",
+			Means: "Each of the two can read the other's files here, and end the other's programs.",
+			Mend: fmt.Sprintf("Give the machine's users and groups other numbers, below %d or above %d, with `usermod -u` and `groupmod -g` or in the directory: the lab's numbers never change. "+
+				"Then `find / -xdev -nouser -o -nogroup` shows which files of theirs have to follow.", firstGiven, lastGiven)}}
+	}
+	if later := h.localNumbers(given); opts.Joined != nil && len(later) > 0 {
+		return []Finding{{Probe: "numbers", State: Warn,
+			Seen:  "Users or groups of this machine have numbers that the lab may give to somebody: " + collisions(later, nil) + ".",
+			Means: "The head, which gives them, does not know of these; whoever gets one shares files and programs with its owner here.",
+			Mend:  fmt.Sprintf("Give them numbers below %d or above %d, with `usermod -u` and `groupmod -g`.", firstGiven, lastGiven)}}
+	}
+	if unseen {
+		return []Finding{{Probe: "numbers", State: Unseen, Seen: "Only root can see which numbers the lab has given to people and folders."}}
+	}
+	if len(given) == 0 {
+		return nil
+	}
+	return []Finding{{Probe: "numbers", State: OK, Seen: fmt.Sprintf("No user or group of this machine has one of the %d numbers of the lab's people and folders.", len(given))}}
+}
+
+// collisions lists numbers with their owners in the lab and on the machine.
+func collisions(known, given map[int]string) string {
+	var list []string
+	for _, n := range slices.Sorted(maps.Keys(known)) {
+		text := fmt.Sprintf("%d is %s's", n, known[n])
+		if of := given[n]; of != "" {
+			text = fmt.Sprintf("%d, of %s, is %s's", n, of, known[n])
+		}
+		list = append(list, text)
+	}
+	if more := len(list) - largestList; more > 0 {
+		list = append(list[:largestList], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(list, "; ")
+}
+
+// givenNumbers are those of the lab's people and folders, with what they are of where
+// that is known: what the running gpulab says, and the owners of what lies on disk.
+// unseen says that others may be among them that only root sees.
+func (h host) givenNumbers(opts Options) (given map[int]string, unseen bool) {
+	given = map[int]string{}
+	add := func(n int, of string) {
+		if n >= firstGiven && n <= lastGiven && given[n] == "" {
+			given[n] = of
+		}
+	}
+	if opts.Numbers != nil {
+		numbers, err := opts.Numbers(h.ctx)
+		unseen = errors.Is(err, ErrNotAllowed)
+		for n, of := range numbers {
+			add(n, of)
+		}
+	}
+	places := []string{filepath.Join(opts.DataDir, "homes"), filepath.Join(opts.DataDir, "folders")}
+	if opts.Joined != nil {
+		places = append(places, opts.Joined.Exported...)
+	}
+	for _, dir := range places {
+		entries, err := os.ReadDir(h.path(dir))
+		unseen = unseen || errors.Is(err, os.ErrPermission) && !h.isRoot()
+		for _, e := range entries {
+			info, err := e.Info()
+			if err != nil {
+				continue
+			}
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				add(int(st.Uid), "")
+				add(int(st.Gid), "")
+			}
+		}
+	}
+	return given, unseen
+}
+
+// knownNumbers are those of the given ones that the machine or its directory knows, with
+// whose they are.
+func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
+	known := map[int]string{}
+	if len(given) == 0 {
+		return known, nil
+	}
+	var numbers []string
+	for _, n := range slices.Sorted(maps.Keys(given)) {
+		numbers = append(numbers, strconv.Itoa(n))
+	}
+	for _, database := range []string{"passwd", "group"} {
+		text, err := h.output(h.ctx, "getent", append([]string{database}, numbers...)...)
+		var exit *exec.ExitError
+		if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 2) { // 2: it does not know all of them
+			return nil, err
+		}
+		for n, name := range namesByNumber(text) {
+			if _, asked := given[n]; asked && known[n] == "" {
+				known[n] = name
+			}
+		}
+	}
+	return known, nil
+}
+
+// localNumbers are those of the machine's own files that a lab may still give.
+func (h host) localNumbers(given map[int]string) map[int]string {
+	found := map[int]string{}
+	for _, file := range []string{"/etc/passwd", "/etc/group"} {
+		for n, name := range namesByNumber(h.read(file)) {
+			if _, now := given[n]; !now && n >= firstGiven && n <= lastGiven && found[n] == "" {
+				found[n] = name
+			}
+		}
+	}
+	return found
+}
+
+// namesByNumber reads lines as those of passwd and group.
+func namesByNumber(text string) map[int]string {
+	names := map[int]string{}
+	for line := range strings.Lines(text) {
+		f := strings.Split(line, ":")
+		if len(f) < 3 || f[0] == "" {
+			continue
+		}
+		if n, err := strconv.Atoi(strings.TrimSpace(f[2])); err == nil {
+			names[n] = strings.Join(strings.Fields(f[0]), " ")
+		}
+	}
+	return names
+}
