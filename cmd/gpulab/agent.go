@@ -373,6 +373,9 @@ func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt e
 		if err := cluster.Claim(); err != nil {
 			return err
 		}
+		if err := cluster.Follow(); err != nil {
+			slog.Warn("what notebooks write beside their homes stays on the disk of the system", "err", err)
+		}
 		if _, err := cluster.Prepare(); err != nil {
 			return err
 		}

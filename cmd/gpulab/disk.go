@@ -15,9 +15,6 @@ import (
 	"github.com/gpulab/gpulab/internal/storage"
 )
 
-// kubeletDir is where Kubernetes writes beside the data folder and embedk8s.PodLogs.
-const kubeletDir = "/var/lib/kubelet"
-
 // newDiskWatch watches every disk that the lab writes to.
 func (l *appliance) newDiskWatch() *diskspace.Watch {
 	return diskspace.New(diskspace.Config{
@@ -26,7 +23,7 @@ func (l *appliance) newDiskWatch() *diskspace.Watch {
 			{Name: "homes", Path: l.homesDir()},
 			{Name: "shared folders", Path: l.foldersDir()},
 			{Name: "images", Path: filepath.Join(l.cfg.DataDir, "k3s", "agent", "containerd")},
-			{Name: "notebooks' scratch space", Path: kubeletDir},
+			{Name: "notebooks' scratch space", Path: embedk8s.PodFiles},
 			{Name: "logs", Path: embedk8s.PodLogs},
 		},
 		Changed: func() {
@@ -128,7 +125,7 @@ func (l *appliance) diskParts(homes, folders uint64) []diskspace.Part {
 		{Name: "environments", Path: in("environments")},
 		{Name: "cache of packages", Path: in("packages")},
 		{Name: "cache of models", Path: in("models")},
-		{Name: "scratch space of notebooks", Path: filepath.Join(kubeletDir, "pods")},
+		{Name: "scratch space of notebooks", Path: embedk8s.PodFiles},
 		{Name: "history of GPUs", Path: in("metrics.db*")},
 		{Name: "accounts and audit log", Path: in("gpulab.db*")},
 		{Name: "state of Kubernetes", Path: in("k3s/server")},

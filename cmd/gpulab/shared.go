@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/version"
@@ -210,9 +211,11 @@ func (l *appliance) sharedUsers(on string) bool {
 // canMapIDs says whether pods can have user IDs of their own on this machine, with what it keeps and homes in
 // these folders.
 func canMapIDs(data, homes string) bool {
-	kubelet := kubeletDir
-	if _, err := os.Stat(kubelet); err != nil {
-		kubelet = filepath.Dir(kubelet) // where it will be
+	pods := embedk8s.PodFiles
+	for range 2 {
+		if _, err := os.Stat(pods); err != nil {
+			pods = filepath.Dir(pods) // where it will be
+		}
 	}
-	return storage.OwnUserIDs(data, homes, kubelet)
+	return storage.OwnUserIDs(data, homes, pods)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -18,26 +19,46 @@ const setClock = "Run `timedatectl set-ntp true`, or without a network `date -s 
 
 // probeClock: certificates are made with the clock's time. A clock that stands
 // before the machine's own files was reset, by an empty battery for example;
-// one that is a year after all of them has jumped.
+// one that is a year after all of them has jumped. A single file from the future
+// was copied or written so: after a reset clock there are several.
 func probeClock(h host, opts Options) []Finding {
 	now, newest := h.now(), time.Time{}
 	files := clockFiles
 	for _, name := range []string{"gpulab.db", "gpulab.db-wal", "metrics.db-wal"} {
 		files = append(files, filepath.Join(opts.DataDir, name))
 	}
+	type file struct {
+		path string
+		time time.Time
+	}
+	var future []file
 	for _, p := range files {
-		if info, err := os.Stat(h.path(p)); err == nil && info.ModTime().After(newest) {
+		info, err := os.Stat(h.path(p))
+		switch {
+		case err != nil:
+		case info.ModTime().After(now.Add(time.Hour)):
+			future = append(future, file{p, info.ModTime()})
+		case info.ModTime().After(newest):
 			newest = info.ModTime()
 		}
 	}
 	says := now.Format("2006-01-02 15:04")
 	switch {
-	case newest.After(now.Add(time.Hour)):
+	case len(future) > 1:
+		// Of the newest two the older: one date alone may be anything.
+		slices.SortFunc(future, func(a, b file) int { return b.time.Compare(a.time) })
 		return []Finding{{
 			Probe: "clock", State: Fail,
-			Seen:  fmt.Sprintf("The clock says %s, but this machine's own files are from %s.", says, newest.Format(time.DateOnly)),
+			Seen:  fmt.Sprintf("The clock says %s, but this machine's own files are from %s.", says, future[1].time.Format(time.DateOnly)),
 			Means: "Certificates made now would look as if they were from the past.",
 			Mend:  setClock,
+		}}
+	case len(future) == 1:
+		return []Finding{{
+			Probe: "clock", State: Warn,
+			Seen:  fmt.Sprintf("The clock says %s, but %s is from %s.", says, future[0].path, future[0].time.Format(time.DateOnly)),
+			Means: "Where the clock is right, nothing comes of it. Where it is wrong, certificates made now would look as if they were from the past.",
+			Mend:  fmt.Sprintf("If the clock is right: `touch %s`. If not: %s", future[0].path, setClock),
 		}}
 	case !newest.IsZero() && now.Sub(newest) > 300*24*time.Hour:
 		return []Finding{{

@@ -7,7 +7,7 @@ import (
 )
 
 func TestClock(t *testing.T) {
-	h := machine(t, map[string]string{"/var/lib/gpulab/gpulab.db-wal": "x"})
+	h := machine(t, map[string]string{"/var/lib/gpulab/gpulab.db-wal": "x", "/var/lib/gpulab/metrics.db-wal": "x", "/var/log/dpkg.log": "x"})
 	finds(t, h, "clock", Options{}, OK)
 
 	// The machine's files are of today.
@@ -16,11 +16,21 @@ func TestClock(t *testing.T) {
 	h.now = func() time.Time { return time.Now().AddDate(1, 0, 0) }
 	finds(t, h, "clock", Options{}, Warn, "nothing was written", "jumped ahead")
 
-	// The database alone is newer than everything else.
+	// One file from the future says nothing of the clock, whatever wrote it.
 	h.now = time.Now
-	later := time.Now().Add(48 * time.Hour)
-	if err := os.Chtimes(h.path("/var/lib/gpulab/gpulab.db-wal"), later, later); err != nil {
-		t.Fatal(err)
+	from := func(path string, at time.Time) {
+		t.Helper()
+		if err := os.Chtimes(h.path(path), at, at); err != nil {
+			t.Fatal(err)
+		}
 	}
-	finds(t, h, "clock", Options{}, Fail)
+	from("/var/log/dpkg.log", time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
+	finds(t, h, "clock", Options{}, Warn, "/var/log/dpkg.log is from 2099-01-01", "`touch /var/log/dpkg.log`", "`timedatectl set-ntp true`")
+	from("/var/log/dpkg.log", time.Now())
+
+	// The lab's databases alone are newer than everything else.
+	later := time.Now().Add(48 * time.Hour)
+	from("/var/lib/gpulab/gpulab.db-wal", later)
+	from("/var/lib/gpulab/metrics.db-wal", later.Add(time.Hour))
+	finds(t, h, "clock", Options{}, Fail, "own files are from "+later.Format(time.DateOnly))
 }

@@ -61,7 +61,7 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	stopSlices(ctx)
 	step("removing mounts")
 	err = unmountAll(func(path string) bool { return goes(path, dataDir, keepNode) })
-	err = errors.Join(err, unmountKubelet())
+	err = errors.Join(err, here.unfollow(dataDir), unmountKubelet())
 	step("removing network interfaces and rules")
 	removeNetwork(ctx)
 	step("removing files")
