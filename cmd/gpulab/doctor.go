@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
+	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
 )
@@ -257,7 +258,7 @@ func (a *app) givenNumbers(ctx context.Context) (map[int]string, error) {
 		return nil, doctor.ErrNotAllowed
 	}
 	folders, ferr := a.client().Folders(ctx)
-	numbers := map[int]string{}
+	numbers := map[int]string{hubUID: "JupyterHub", environments.BuildUID: "builds of environments", packagesUID: "the cache of packages"}
 	for i := range people {
 		numbers[people[i].UID] = people[i].Handle
 	}

@@ -13,11 +13,12 @@ import (
 	"syscall"
 )
 
-// The numbers that a lab gives to people and folders. Who keeps the number of a Linux
-// account has one below, which the head knows for that very reason.
+// The numbers that a lab gives to people and folders, and those of its own parts before
+// and behind them. Who keeps the number of a Linux account has one below, which the head
+// knows for that very reason.
 const (
-	firstGiven = 20000
-	lastGiven  = 64999
+	firstGiven = 19999
+	lastGiven  = 65001
 )
 
 // largestList is how many collisions are named.
@@ -35,7 +36,7 @@ func probeNumbers(h host, opts Options) []Finding {
 	}
 	if len(known) > 0 {
 		return []Finding{{Probe: "numbers", State: Fail,
-			Seen:  "Numbers of the lab's people or folders are somebody else's on this machine: " + collisions(known, given) + ".",
+			Seen:  "Numbers of the lab are somebody else's on this machine: " + collisions(known, given) + ".",
 			Means: "Each of the two can read the other's files here, and end the other's programs.",
 			Mend: fmt.Sprintf("Give the machine's users and groups other numbers, below %d or above %d, with `usermod -u` and `groupmod -g` or in the directory: the lab's numbers never change. "+
 				"Then `find / -xdev -nouser -o -nogroup` shows which files of theirs have to follow.", firstGiven, lastGiven)}}
@@ -127,7 +128,8 @@ func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
 			return nil, err
 		}
 		for n, name := range namesByNumber(text) {
-			if _, asked := given[n]; asked && known[n] == "" {
+			// A Linux account of the same name is meant to be the same person's.
+			if of, asked := given[n]; asked && name != of && known[n] == "" {
 				known[n] = name
 			}
 		}
