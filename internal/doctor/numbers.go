@@ -50,10 +50,10 @@ func probeNumbers(h host, opts Options) []Finding {
 	if unseen {
 		return []Finding{{Probe: "numbers", State: Unseen, Seen: "Only root can see which numbers the lab has given to people and folders."}}
 	}
-	if len(given) == 0 {
+	if len(given) == 0 && opts.Joined == nil {
 		return nil
 	}
-	return []Finding{{Probe: "numbers", State: OK, Seen: fmt.Sprintf("No user or group of this machine has one of the %d numbers of the lab's people and folders.", len(given))}}
+	return []Finding{{Probe: "numbers", State: OK, Seen: fmt.Sprintf("No user or group of this machine has one of the %d numbers that the lab uses.", len(given))}}
 }
 
 // collisions lists numbers with their owners in the lab and on the machine.

@@ -60,6 +60,7 @@ func TestNumbersOnJoinedMachines(t *testing.T) {
 	h := machine(t, map[string]string{"/srv/lab/homes/1/x": "", "/etc/passwd": "root:x:0:0::/:/bin/sh\nprof:x:20500:100::/:/bin/sh\nfar:x:70000:100::/:/bin/sh\n", "/etc/group": "lasers:x:60500:\n"})
 	joined := Options{Joined: &Joined{Exported: []string{"/srv/lab/homes"}}}
 	finds(t, knows(h, "", ""), "numbers", joined, Warn, "20500 is prof's; 60500 is lasers's.", "The head")
+	finds(t, knows(machine(t, nil), "", ""), "numbers", joined, OK)
 	if os.Getuid() != 0 {
 		t.Skip("giving files to others needs root")
 	}

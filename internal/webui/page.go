@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/a-h/templ"
 
@@ -136,4 +137,21 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, body
 	w.WriteHeader(status)
 	// The only possible error is a client that went away.
 	_, _ = w.Write(buffer.Bytes())
+}
+
+// zone names the time zone in which pages write times: that of the lab's machine, as now
+// is in. Curves follow the browser's.
+func (p page) zone(now time.Time) string {
+	name, seconds := now.Zone()
+	switch offset := now.Format("UTC-07:00"); {
+	case seconds == 0 && name == "UTC":
+	case name == "" || name[0] == '+' || name[0] == '-': // as in zones without an abbreviation
+		name = offset
+	default:
+		name += " (" + offset + ")"
+	}
+	if p.Charts {
+		return "Times: " + name + "; curves: your browser’s zone"
+	}
+	return "Times: " + name
 }

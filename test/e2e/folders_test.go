@@ -71,9 +71,42 @@ func expect(t *testing.T, who string, k *kernel, pairs ...string) {
 	}
 }
 
+// takeNumbers gives the machine's accounts and groups numbers that the lab would give
+// next, and holds against them what it gives. What it returns takes them away, after the
+// doctor has named an account that came later.
+func (a *appliance) takeNumbers(t *testing.T) func() {
+	t.Helper()
+	a.MustRun(a.ctx, "sh", "-ec", "useradd -u 20002 -M prof; groupadd -g 20003 lasers; groupadd -g 60001 beams")
+	return func() {
+		uid := func(handle string) (of int) {
+			var person struct{ UID int }
+			if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "user", "show", handle, "--json")), &person); err != nil {
+				t.Error(err)
+			}
+			return person.UID
+		}
+		if lea, cleo := uid("lea"), uid("cleo"); lea != 20004 || cleo != 20005 {
+			t.Errorf("beside numbers of the machine, accounts have %d and %d", lea, cleo)
+		}
+		if gid := strings.TrimSpace(a.MustRun(a.ctx, "sh", "-c", "stat -c %g /var/lib/gpulab/folders/* | sort -n | head -1")); gid != "60003" {
+			t.Errorf("who reads the first folder, a hand-in, is in the group %s", gid)
+		}
+		if state, seen, _ := a.doctor(t, "numbers").of(t, "numbers"); state != "ok" {
+			t.Errorf("%s: %s", state, seen)
+		}
+		a.MustRun(a.ctx, "sh", "-ec", "userdel prof; groupdel lasers; groupdel beams; useradd -u 20004 -M late")
+		if state, seen, _ := a.doctor(t, "numbers").of(t, "numbers"); state != "fail" || !strings.Contains(seen, "20004, of lea, is late's") {
+			t.Errorf("an account that came later: %s: %s", state, seen)
+		}
+		a.MustRun(a.ctx, "userdel", "-f", "late") // somebody of this number runs programs
+	}
+}
+
 // testSharedFolders: a student writes in a group folder, another one reads and appends, a third person does not see
 // it; a hand-in is its student's and the lead's; a dataset and a folder of the machine are only read.
 func testSharedFolders(t *testing.T, a *appliance) {
+	taken := a.takeNumbers(t)
+	defer taken()
 	for _, args := range [][]string{
 		{"group", "add", "seminar"}, {"user", "add", "lea"}, {"user", "add", "cleo"}, {"user", "add", "dan"},
 		{"group", "member", "add", "seminar", guestHandle, "cleo"}, {"group", "member", "add", "seminar", "lea", "--lead"},
