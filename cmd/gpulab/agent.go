@@ -373,7 +373,7 @@ func (g *agent) startKubernetes(ctx context.Context, group *errgroup.Group, rt e
 		if err := cluster.Claim(); err != nil {
 			return err
 		}
-		if err := cluster.Follow(); err != nil {
+		if err := cluster.FollowData(); err != nil {
 			slog.Warn("what notebooks write beside their homes stays on the disk of the system", "err", err)
 		}
 		if _, err := cluster.Prepare(); err != nil {

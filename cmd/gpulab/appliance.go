@@ -476,7 +476,7 @@ func (l *appliance) startKubernetes(ctx context.Context, g *errgroup.Group, rt e
 				if err := cluster.Claim(); err != nil {
 					return err
 				}
-				if err := cluster.Follow(); err != nil {
+				if err := cluster.FollowData(); err != nil {
 					slog.Warn("what notebooks write beside their homes stays on the disk of the system", "err", err)
 				}
 				did, err := cluster.Prepare()

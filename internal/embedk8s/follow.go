@@ -31,9 +31,9 @@ var followers = []follower{
 	{PodLogs, "pod-logs", 0o755, ""},
 }
 
-// Follow puts what pods write and print onto the disk of the data folder, before k3s is
+// FollowData puts what pods write and print onto the disk of the data folder, before k3s is
 // started. What has something in it already stays where it is: a lab that exists goes on.
-func (c *Cluster) Follow() error {
+func (c *Cluster) FollowData() error {
 	var errs []error
 	for _, f := range followers {
 		errs = append(errs, ground{"/"}.follow(f, resolved(c.cfg.DataDir)))
@@ -93,7 +93,7 @@ func mayFollow(mounts []*mountinfo.Info, dir, below string, shared bool) bool {
 	return !shared || holds != nil && strings.Contains(holds.Optional, "shared:")
 }
 
-// unfollow takes the mounts of Follow away, and what is left of pods in the data folder.
+// unfollow takes the mounts of FollowData away, and what is left of pods in the data folder.
 func (m ground) unfollow(dataDir string) error {
 	var errs []error
 	for _, f := range followers {
