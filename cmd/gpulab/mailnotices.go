@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,7 +89,7 @@ func (l *appliance) requestNotices(ctx context.Context, since time.Time) ([]mail
 	return out, err
 }
 
-// launchNotices are notebooks whose turn has come, and jobs that have ended.
+// launchNotices are notebooks whose turn has come, and jobs that have begun or ended.
 func (l *appliance) launchNotices(ctx context.Context, since time.Time) ([]mail.Notice, error) {
 	parts := l.attached.Load()
 	if parts == nil {
@@ -102,7 +103,7 @@ func (l *appliance) launchNotices(ctx context.Context, since time.Time) ([]mail.
 	if err != nil {
 		return nil, err
 	}
-	return append(turnNotices(active, since), jobNotices(ended)...), nil
+	return slices.Concat(turnNotices(active, since), beginNotices(active, since), jobNotices(ended)), nil
 }
 
 func turnNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice) {
@@ -119,11 +120,36 @@ func turnNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice)
 	return out
 }
 
+// beginNotices are jobs that have begun and whose owners asked for mail about that.
+func beginNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice) {
+	for i := range active {
+		n := &active[i]
+		if !n.IsJob() || !slices.Contains(n.Job.Mail, notebooks.MailBegin) || n.State != notebooks.Running || n.Ready.Before(since) {
+			continue
+		}
+		out = append(out, mail.Notice{Kind: mail.Jobs, Key: fmt.Sprintf("%d began", n.ID), To: []int64{n.UserID}, Asked: true,
+			Subject: "Job “" + n.Title + "” has begun", Text: fmt.Sprintf("Your job “%s” (number %d) has begun.", n.Title, n.ID), Path: fmt.Sprintf("/jobs/%d", n.ID)})
+	}
+	return out
+}
+
+// toldOfEnd tells whether a job's owner gets a mail about its end.
+func toldOfEnd(n *notebooks.Launch) bool {
+	wants := func(what string) bool { return slices.Contains(n.Job.Mail, what) }
+	switch end := n.Finished(); {
+	case end == "cancelled": // who does that knows it
+		return false
+	case n.Job.Mail == nil:
+		return n.Ended.Sub(n.Requested) >= tookLong
+	default:
+		return wants(notebooks.MailEnd) || wants(notebooks.MailFail) && end != "succeeded" || wants(notebooks.MailTimeLimit) && end == "timed out"
+	}
+}
+
 func jobNotices(ended []notebooks.Launch) (out []mail.Notice) {
 	for i := range ended {
 		n := &ended[i]
-		// Who cancels a job knows it.
-		if n.Ended.Sub(n.Requested) < tookLong || n.EndCode == notebooks.EndStopped || n.EndCode == notebooks.EndCancelled {
+		if !toldOfEnd(n) {
 			continue
 		}
 		text := fmt.Sprintf("Your job “%s” (number %d) has ended", n.Title, n.ID)
@@ -134,7 +160,7 @@ func jobNotices(ended []notebooks.Launch) (out []mail.Notice) {
 		if n.Reason != "" {
 			text += " " + n.Reason
 		}
-		out = append(out, mail.Notice{Kind: mail.Jobs, Key: fmt.Sprint(n.ID), To: []int64{n.UserID}, Subject: "Job “" + n.Title + "” has ended", Text: text, Path: fmt.Sprintf("/jobs/%d", n.ID)})
+		out = append(out, mail.Notice{Kind: mail.Jobs, Key: fmt.Sprint(n.ID), To: []int64{n.UserID}, Asked: n.Job.Mail != nil, Subject: "Job “" + n.Title + "” has ended", Text: text, Path: fmt.Sprintf("/jobs/%d", n.ID)})
 	}
 	return out
 }
@@ -314,4 +340,15 @@ func (l *appliance) faultNotices(events []history.Event) (out []mail.Notice) {
 		out = append(out, n)
 	}
 	return out
+}
+
+// noJobMail says why somebody gets no mail about their jobs, "" where they do.
+func (l *appliance) noJobMail(u users.User) string {
+	switch {
+	case !l.mail.On():
+		return "this lab has no mail server. An admin can set one up."
+	case mail.CheckAddress(u.Email) != nil:
+		return "your account has no mail address. The page Account takes one."
+	}
+	return ""
 }

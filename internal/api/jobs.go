@@ -44,6 +44,9 @@ type Job struct {
 	ArrayJob    int64            `json:"arrayJob,omitempty" doc:"Of an element: the number of its array"`
 	ArrayTask   *int             `json:"arrayTask,omitempty" doc:"Of an element: its number there"`
 	Output      string           `json:"output,omitempty" doc:"The file of its log, in the home"`
+	Errors      string           `json:"errors,omitempty" doc:"The file of its standard error, in the home; left out where that is in its log"`
+	Notes       []string         `json:"notes,omitempty" doc:"What its script asks for that means nothing here; for people"`
+	Mail        []string         `json:"mail,omitempty" enum:"BEGIN,END,FAIL,TIME_LIMIT,NONE" doc:"What its owner wants mails of; left out where that is as they have chosen for all jobs"`
 	TimeLimit   int              `json:"timeLimit" doc:"For how many seconds it may run"`
 	Requested   time.Time        `json:"requested"`
 	Started     *time.Time       `json:"started,omitempty" doc:"When its turn came"`
@@ -108,13 +111,15 @@ type jobLogInput struct {
 
 type submitInput struct {
 	Body struct {
-		Script      string   `json:"script,omitempty" maxLength:"65536" doc:"Text of a script, or the manifest of a Kubernetes Job (batch/v1, YAML or JSON), of which the program, its environment and what it needs are taken and anything else is refused. A script's directives, #GPULAB --gpus=1 or #SBATCH --gres=gpu:1, hold where nothing else is said here"`
+		Script      string   `json:"script,omitempty" maxLength:"65536" doc:"Text of a script, or of a Jupyter notebook, which is run from top to bottom, or the manifest of a Kubernetes Job (batch/v1, YAML or JSON), of which the program, its environment and what it needs are taken and anything else is refused. A script's directives, #GPULAB --gpus=1 or #SBATCH --gres=gpu:1, hold where nothing else is said here"`
 		Command     []string `json:"command,omitempty" maxItems:"1000" doc:"A program with its arguments, instead of a script; no shell reads it"`
 		Args        []string `json:"args,omitempty" maxItems:"1000" doc:"Arguments of the script"`
 		Name        string   `json:"name,omitempty" maxLength:"80"`
-		File        string   `json:"file,omitempty" maxLength:"500" doc:"The script's own name, after which a job is called that has no other"`
+		File        string   `json:"file,omitempty" maxLength:"500" doc:"The script's own name, after which a job is called that has no other; a script without a first line #! is read by what its ending names: Python for .py, Rscript for .R, julia for .jl, bash otherwise"`
 		Profile     string   `json:"profile,omitempty" maxLength:"63" doc:"Its slug; the first with as many GPUs if left out"`
 		GPUs        *int     `json:"gpus,omitempty" minimum:"0" maximum:"1000"`
+		CPUs        float64  `json:"cpus,omitempty" minimum:"0" maximum:"1000000" doc:"How many cores it needs at least: it gets the smallest profile with so many"`
+		Memory      string   `json:"memory,omitempty" maxLength:"40" doc:"How much memory it needs at least, such as 16G, or in MiB: it gets the smallest profile with so much"`
 		TimeLimit   string   `json:"timeLimit,omitempty" maxLength:"40" doc:"Such as 2h, 90m, 3d, or as sbatch takes it; 24h if left out"`
 		Environment string   `json:"environment,omitempty" maxLength:"80" doc:"The lab's environment in which it runs, by name or NAME/VERSION; the Python of its image if left out"`
 		After       string   `json:"after,omitempty" maxLength:"2000" doc:"Jobs of yours that have to end first: their numbers, such as 12,13, if they have to succeed, or as sbatch takes it, such as afterok:12:13,afterany:14"`
@@ -122,6 +127,8 @@ type submitInput struct {
 		Array       string   `json:"array,omitempty" maxLength:"2000" doc:"Makes it an array: the numbers of its elements as sbatch takes them, such as 0-9, 1,3,7-20:2, or 0-99%4 for four at a time"`
 		Preemptible *bool    `json:"preemptible,omitempty" doc:"It may give way to anybody else who waits for its GPU, then goes back into the line; it stands behind them, and its use counts half"`
 		Output      string   `json:"output,omitempty" maxLength:"500" doc:"File of its log, in the home; %j is the job's number and %x its name; jobs/NAME-NUMBER.log if left out"`
+		Errors      string   `json:"errors,omitempty" maxLength:"500" doc:"File of its standard error, in the home, named like output; in its log if left out"`
+		Mail        string   `json:"mail,omitempty" maxLength:"200" doc:"What its owner wants mails of, as sbatch takes it: BEGIN, END, FAIL, TIME_LIMIT with commas, ALL or NONE; as they have chosen for all jobs if left out"`
 		Dir         string   `json:"dir,omitempty" maxLength:"500" doc:"Where it runs, in the home"`
 	}
 }
@@ -181,6 +188,10 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 		j.Name, j.Reason, j.EndCode, j.ExitCode, j.Machine, j.GPUUUIDs, j.Position, j.Never, j.Output, j.Environment =
 			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output, l.Job.Environment
 		j.Held, j.Preemptible = l.Held(), l.Job.Preemptible
+		j.Errors, j.Mail = l.Job.Errors, l.Job.Mail
+		if l.UserID == c.user.ID { // they quote the script
+			j.Notes = l.Job.Notes
+		}
 		gaveWay, lost := l.Job.Preempted()
 		j.GaveWay, j.Lost = gaveWay, lost.Seconds()
 		for _, d := range l.Job.After {
@@ -232,7 +243,7 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 	if b.Script != "" && len(b.Command) > 0 {
 		return nil, &notebooks.JobError{Text: "A job runs a script or a command, not both."}
 	}
-	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries, Array: b.Array, Preemptible: b.Preemptible}
+	r := notebooks.JobRequest{Program: notebooks.Program{Script: b.Script, Args: b.Args, Dir: b.Dir}, Name: strings.TrimSpace(b.Name), File: b.File, Profile: b.Profile, GPUs: b.GPUs, Output: b.Output, Environment: b.Environment, Retries: b.Retries, Array: b.Array, Preemptible: b.Preemptible, Errors: b.Errors, CPUs: b.CPUs}
 	if b.Script == "" {
 		r.Args = b.Command
 	}
@@ -242,6 +253,13 @@ func (s *Server) submitJob(ctx context.Context, c *call, in *submitInput) (*subm
 			return nil, err
 		}
 		r.After = after
+	}
+	var err error
+	if r.Memory, err = notebooks.ParseMemory(b.Memory); err != nil {
+		return nil, err
+	}
+	if r.Mail, err = notebooks.ParseMail(b.Mail); err != nil {
+		return nil, err
 	}
 	if b.TimeLimit != "" {
 		limit, err := notebooks.ParseJobTime(b.TimeLimit)

@@ -147,7 +147,11 @@ func (p *Problem) Error() string {
 	if p.Detail == "" {
 		return plain(p.Title)
 	}
-	return plain(p.Detail)
+	lines := strings.Split(p.Detail, "\n")
+	for i := range lines {
+		lines[i] = plain(lines[i])
+	}
+	return strings.Join(lines, "\n")
 }
 
 // ExitCode tells a token that does not count any more from what was refused.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,6 +39,8 @@ type job struct {
 	GPUs      int       `json:"gpus"`
 	Simulated bool      `json:"simulated"`
 	Output    string    `json:"output"`
+	Errors    string    `json:"errors"`
+	Notes     []string  `json:"notes"`
 	Requested time.Time `json:"requested"`
 	Page      string    `json:"page"`
 	Version   string    `json:"version"`
@@ -136,7 +139,11 @@ type jobAsk struct {
 	Profile   string   `json:"profile,omitempty"`
 	GPUs      *int     `json:"gpus,omitempty"`
 	TimeLimit string   `json:"timeLimit,omitempty"`
+	CPUs      float64  `json:"cpus,omitempty"`
+	Memory    string   `json:"memory,omitempty"`
 	Output    string   `json:"output,omitempty"`
+	Errors    string   `json:"errors,omitempty"`
+	Mail      string   `json:"mail,omitempty"`
 	Dir       string   `json:"dir,omitempty"`
 
 	Environment string `json:"environment,omitempty"`
@@ -152,10 +159,14 @@ type jobAsk struct {
 func (q *jobAsk) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.IntVar(&q.gpus, "gpus", 0, "how many GPUs")
-	f.StringVar(&q.Profile, "profile", "", "which profile (gpulab profiles); the first with as many GPUs if empty")
+	f.StringVar(&q.Profile, "profile", "", "which profile (gpulab profiles); the first with as many GPUs, or the smallest with --cpus and --mem, if empty")
+	f.Float64Var(&q.CPUs, "cpus", 0, "how many cores it needs at least")
+	f.StringVar(&q.Memory, "mem", "", "how much memory it needs at least, such as 16G")
 	f.StringVar(&q.TimeLimit, "time", "", "how long it may run, such as 2h, 90m, 3d or 1-12:00:00; 24h if empty")
 	f.StringVar(&q.Name, "name", "", "what you call it")
 	f.StringVar(&q.Output, "output", "", "file of its log in your home; %j is its number, %x its name, of an array's elements %A and %a (default jobs/NAME-NUMBER.log)")
+	f.StringVar(&q.Errors, "error", "", "file of its standard error in your home, named like --output; its log has it if empty")
+	f.StringVar(&q.Mail, "mail-type", "", "what you want mails of, as sbatch takes it: BEGIN, END, FAIL, TIME_LIMIT with commas, ALL or NONE")
 	f.StringVar(&q.Environment, "env", "", "which of the lab's environments it runs in, such as pytorch; the Python of notebooks' image if empty")
 	f.StringVar(&q.Dir, "dir", "", "folder of your home in which it runs")
 	f.StringVar(&q.After, "after", "", "jobs that have to succeed before it starts, such as 12 or 12,13")
@@ -180,11 +191,19 @@ func (s *Session) submit(c *cobra.Command, q *jobAsk) (answer json.RawMessage, j
 	if err = s.Do(context.WithoutCancel(c.Context()), http.MethodPost, "/jobs", q, &answer); err == nil {
 		err = json.Unmarshal(answer, &j)
 	}
+	for _, note := range j.Notes {
+		fmt.Fprintln(c.ErrOrStderr(), "Note: "+plain(note))
+	}
 	return answer, j, err
 }
 
-// maxScript is more than a lab takes.
-const maxScript = 1 << 20
+// maxScript is more than a lab takes, maxNotebook how large a notebook may be with its outputs, mostTaken what a lab
+// takes of one without them, in bytes.
+const (
+	maxScript   = 1 << 20
+	maxNotebook = 256 << 20
+	mostTaken   = 64 << 10
+)
 
 func readScript(c *cobra.Command, name string) (string, error) {
 	from := c.InOrStdin()
@@ -196,21 +215,64 @@ func readScript(c *cobra.Command, name string) (string, error) {
 		defer func() { _ = file.Close() }()
 		from = file
 	}
-	text, err := io.ReadAll(io.LimitReader(from, maxScript))
+	isNotebook := strings.EqualFold(filepath.Ext(name), ".ipynb")
+	most := int64(maxScript)
+	if isNotebook {
+		most = maxNotebook
+	}
+	text, err := io.ReadAll(io.LimitReader(from, most))
+	if err == nil && isNotebook {
+		text, err = withoutOutputs(text)
+	}
 	switch {
 	case err != nil:
 		return "", fail(ExitUsage, "the script cannot be read: %w", err)
 	case len(text) == 0:
 		return "", fail(ExitUsage, "the script is empty")
+	case isNotebook && len(text) > mostTaken:
+		return "", fail(ExitUsage, "the notebook is longer than %d KiB without its outputs; copy it into your home with `gpulab cp`, and run it there: `gpulab run -- run-notebook NOTEBOOK`", mostTaken>>10)
 	}
 	return string(text), nil
+}
+
+// withoutOutputs is a notebook without what its cells have said and without pictures in its text, neither of which a
+// run of it reads; they are often all of its length.
+func withoutOutputs(text []byte) ([]byte, error) {
+	var book map[string]json.RawMessage
+	if err := json.Unmarshal(bytes.TrimPrefix(text, []byte("\ufeff")), &book); err != nil {
+		return nil, fmt.Errorf("it is no notebook: %w", err)
+	}
+	var cells []map[string]json.RawMessage
+	if json.Unmarshal(book["cells"], &cells) != nil {
+		return text, nil // of an old format
+	}
+	for _, cell := range cells {
+		if _, has := cell["outputs"]; has {
+			cell["outputs"], cell["execution_count"] = json.RawMessage("[]"), json.RawMessage("null")
+		}
+		delete(cell, "attachments")
+	}
+	var err error
+	if book["cells"], err = marshal(cells); err != nil {
+		return nil, err
+	}
+	return marshal(book)
+}
+
+// marshal writes JSON as short as it gets.
+func marshal(value any) ([]byte, error) {
+	var b bytes.Buffer
+	out := json.NewEncoder(&b)
+	out.SetEscapeHTML(false)
+	err := out.Encode(value)
+	return b.Bytes(), err
 }
 
 func newSubmit(a *App) *cobra.Command {
 	var q jobAsk
 	var wait, asJSON bool
 	c := &cobra.Command{
-		Use: "submit SCRIPT|MANIFEST [ARGUMENT...]", Short: "Submit a script as a job, which runs when its turn has come",
+		Use: "submit SCRIPT|NOTEBOOK|MANIFEST [ARGUMENT...]", Short: "Submit a script as a job, which runs when its turn has come",
 		Long: `Submit a script as a job. It stands in the same line as notebooks, starts by
 itself, and runs with your home, in the same software as a notebook. What it
 says is kept in a file of your home.
@@ -220,14 +282,23 @@ Lines at the beginning of the script may say what it needs:
   #GPULAB --gpus=1 --time=8h
   #SBATCH --job-name=train --gres=gpu:1 --output=out/%x-%j.log
 
-There are --gpus, --gres=gpu:N, --time, --job-name (or --name), --output,
---chdir, --env, --dependency, --retries,
---array, --preemptible and --profile. Options of this command come before them.
+There are --gpus, --gres=gpu:N, --cpus-per-task, --mem, --time, --job-name (or
+--name), --output, --error, --chdir, --env, --export, --dependency, --retries,
+--array, --preemptible, --mail-type and --profile. Options of this command come
+before them. What sbatch knows beside these and means nothing here, such as
+--partition, is left out with a note; the rest is refused, all of it at once.
+
+A script without #! in its first line is run by Python if it ends with .py, by
+Rscript with .R, by julia with .jl, and by bash otherwise.
+
+A notebook, which ends with .ipynb, is run from top to bottom. The copy with its
+outputs is NAME.NUMBER.ipynb in the folder in which it runs; the notebook here
+stays as it is.
 
 A file that ends with .yaml, .yml or .json is the manifest of a Kubernetes Job
 (batch/v1): its program, environment and what it needs are taken, and what has
 no meaning here is refused by its name and line.`,
-		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh\n  gpulab submit --preemptible --gpus 1 sweep.sh\n  gpulab submit job.yaml",
+		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh\n  gpulab submit --preemptible --gpus 1 sweep.sh\n  gpulab submit train.py --epochs 40\n  gpulab submit --gpus 1 --dir work train.ipynb\n  gpulab submit job.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.Session()
@@ -255,7 +326,11 @@ no meaning here is refused by its name and line.`,
 				_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts elements: `gpulab jobs --array %d`\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, j.Page)
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts log: `gpulab logs -f %d`, in your home %s\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, plain(j.Output), j.Page)
+			files := plain(j.Output)
+			if j.Errors != "" {
+				files += ", its errors in " + plain(j.Errors)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "Job %d (%s) is submitted: %s\nIts log: `gpulab logs -f %d`, in your home %s\nIts page: %s\n", j.ID, plain(j.Name), j.says(), j.ID, files, j.Page)
 			return err
 		},
 	}

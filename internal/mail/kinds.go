@@ -15,7 +15,7 @@ type Kind string
 const (
 	Requests Kind = "requests" // somebody asks for an account
 	Turn     Kind = "turn"     // a notebook that waited has started
-	Jobs     Kind = "jobs"     // a job has ended
+	Jobs     Kind = "jobs"     // a job has ended, or begun
 	Stop     Kind = "stop"     // a notebook is about to be stopped
 	Quota    Kind = "quota"    // nearly used
 	Home     Kind = "home"     // nearly full
@@ -47,7 +47,7 @@ type Rule struct {
 
 var rules = []Rule{
 	{Kind: Turn, What: "A notebook that waited for a GPU has started", many: "%d notebooks that waited have started", page: "/", quiet: time.Hour, hourly: 6},
-	{Kind: Jobs, What: "A job has ended that took five minutes or longer", many: "%d jobs have ended", page: "/jobs", quiet: time.Hour, hourly: 6},
+	{Kind: Jobs, What: "A job has ended that took five minutes or longer; what its --mail-type asks for comes in any case", many: "News of %d jobs", page: "/jobs", quiet: time.Hour, hourly: 6},
 	{Kind: Stop, What: "A notebook is about to be stopped: nobody uses its GPU, it gets too old, or a quota is used up", many: "%d notebooks are about to be stopped", page: "/", quiet: 10 * time.Minute, hourly: 12},
 	{Kind: Quota, What: "GPU hours are nearly used up", many: "%d quotas are nearly used up", page: "/use", quiet: 24 * time.Hour, hourly: 2},
 	{Kind: Home, What: "Your home is nearly full", many: "Your home is nearly full (%d notices)", page: "/folders", quiet: 24 * time.Hour, hourly: 2},

@@ -558,7 +558,7 @@ func TestStorm(t *testing.T) {
 		list = append(list, job(n, h.ben.ID))
 	}
 	look(h, list...)
-	m := server.Wait(t, "ben@example.org", "50 jobs have ended")
+	m := server.Wait(t, "ben@example.org", "News of 50 jobs")
 	if !strings.Contains(m.Text, "and 40 more") || strings.Count(m.Text, "* Your job") != 10 || !strings.Contains(m.Text, labURL+"/jobs\n") {
 		t.Errorf("the mail is %s", m.Text)
 	}

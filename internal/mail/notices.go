@@ -20,6 +20,8 @@ type Notice struct {
 	Key string
 	// To are the IDs of those whom it concerns; kinds for administrators go to all of them.
 	To []int64
+	// Asked says that they asked for a mail about exactly this: they get it even if they want none of its kind.
+	Asked bool
 	// Subject is a line, Text a sentence or more, Path the page where people can do something about it.
 	Subject, Text, Path string
 }
@@ -171,8 +173,16 @@ func (s *Service) tell(ctx context.Context, source Source, list []Notice, everyb
 				}
 				holds[t] = true
 			}
+			var unwanted []Notice
+			if declined[choice{u.ID, kind}] {
+				unwanted = slices.DeleteFunc(slices.Clone(news), func(n Notice) bool { return n.Asked })
+				news = slices.DeleteFunc(news, func(n Notice) bool { return !n.Asked })
+			}
+			if len(unwanted) > 0 {
+				errs = append(errs, s.write(ctx, *u, rule, unwanted, false))
+			}
 			if len(news) > 0 {
-				errs = append(errs, s.write(ctx, *u, rule, news, !declined[choice{u.ID, kind}]))
+				errs = append(errs, s.write(ctx, *u, rule, news, true))
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package notebooks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -10,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/text/unicode/norm"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpulab/gpulab/internal/units"
 	"github.com/gpulab/gpulab/internal/users"
@@ -19,6 +23,9 @@ import (
 // its own, with the same home, image and limits as a notebook of its profile.
 type Job struct {
 	Output      string        `json:"output"`                // the file of its log, below the home
+	Errors      string        `json:"errors,omitempty"`      // that of its standard error, "" = with the output
+	Notes       []string      `json:"notes,omitempty"`       // what of its script means nothing here, for its owner
+	Mail        []string      `json:"mail,omitempty"`        // what its owner wants mails of, nil = as they have chosen for all jobs
 	Limit       time.Duration `json:"limit"`                 // how long it may run
 	Environment string        `json:"environment,omitempty"` // in which it runs, as NAME/VERSION; "" for the Python of its image
 	ExitCode    *int          `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
@@ -38,7 +45,8 @@ type Job struct {
 
 // Program is what a job runs.
 type Program struct {
-	Script string            // text of a script, "" for a command; or a manifest, which is read into the rest
+	Script string            // text of a script or a notebook, "" for a command; or a manifest, which is read into the rest
+	Reader string            // the program that reads the script, "" = the one in its first line, or bash
 	Args   []string          // of the script, or the command with its own
 	Dir    string            // where, below the home; "" = the home
 	Env    map[string]string // in its environment beside what every job has
@@ -48,20 +56,58 @@ type Program struct {
 // directives or the lab have it.
 type JobRequest struct {
 	Program
-	Name    string        // at most 80 characters, "" = the directive's, or that of the file, or "job"
+	Name    string        // at most 80 characters of any script, "" = the directive's, or that of the file, or "job"
 	File    string        // the script's, as its owner calls it
-	Profile string        // slug, "" = the first one with as many GPUs
+	Profile string        // slug, "" = the first one with as many GPUs, or the smallest with what is asked for
 	GPUs    *int          // nil = the directive's, or the profile's
 	Limit   time.Duration // 0 = the directive's, or DefaultJobLimit
 	Output  string        // file below the home, "" = the directive's, or jobs/NAME-NUMBER.log
+	Errors  string        // file of its standard error, "" = the directive's, or with the output
+	CPUs    float64       // cores that it needs at least, 0 = the directive's, or any
+	Memory  int64         // bytes of memory that it needs at least, 0 = the directive's, or any
+	Mail    []string      // of the Mail constants, nil = the directive's, or as its owner has chosen
 	// Environment is the lab's in which it runs, by name, or name and version; ""
 	// = the directive's, or none.
 	Environment string
 	After       []Dependency // jobs that have to end first, nil = the directive's, or none
 	Retries     *int         // how often it is started again, nil = the directive's, or never
 	Array       string       // elements of an array, "" = the directive's, or no array
-	want        wanted       // what a manifest asks of a profile
 	Preemptible *bool        // it may give way to others who wait, nil = the directive's, or not
+
+	image  string         // that a manifest wants, "" = any
+	kernel string         // that a notebook has
+	lines  map[string]int // in which cpu, memory, gpus and image stand, nil but for scripts and manifests
+	faults []string       // what it cannot have
+	notes  []string       // see Job.Notes
+}
+
+// need notes in which line something is asked for.
+func (r *JobRequest) need(what string, line int) {
+	if r.lines == nil {
+		r.lines = map[string]int{}
+	}
+	if r.lines[what] == 0 {
+		r.lines[what] = line
+	}
+}
+
+func (r *JobRequest) note(text string) { r.notes = append(r.notes, text) }
+
+// fault notes a refusal, so that all of them are said at once; other errors it returns.
+func (r *JobRequest) fault(err error) error {
+	if no := (*JobError)(nil); errors.As(err, &no) {
+		r.faults = append(r.faults, no.Text)
+		return nil
+	}
+	return err
+}
+
+// refusal says all that the job cannot have, a line for each; nil for nothing.
+func (r *JobRequest) refusal() error {
+	if len(r.faults) == 0 {
+		return nil
+	}
+	return &JobError{strings.Join(slices.Compact(r.faults), "\n")}
 }
 
 // Bounds of jobs.
@@ -99,26 +145,51 @@ var ErrTooManyJobs = fmt.Errorf("you have %d jobs already that wait or run, as m
 // caller has checked that u may launch. Errors: *JobError, ErrTooManyJobs, and
 // those of Launch.
 func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launch, error) {
-	if err := r.prepare(u.Handle); err != nil {
-		return Launch{}, err
-	}
-	if err := s.profileFor(&r); err != nil {
+	if err := r.check(u.Handle); err != nil {
 		return Launch{}, err
 	}
 	profile, err := s.profileForJob(r)
-	if err != nil {
+	if err := r.fault(err); err != nil {
 		return Launch{}, err
 	}
-	environment, err := s.environment(r.Environment)
-	if err != nil {
+	environment, err := s.environmentFor(r)
+	if err := r.fault(err); err != nil {
 		return Launch{}, err
 	}
-	if err := s.checkAfter(ctx, u.ID, r.After); err != nil {
+	if err := r.fault(s.checkAfter(ctx, u.ID, r.After)); err != nil {
 		return Launch{}, err
 	}
-	return s.launch(ctx, u, profile, Launch{
-		Title: r.Name, Job: &Job{Output: r.Output, Limit: r.Limit, Environment: environment.ID, After: r.After, Held: len(r.After) > 0 || r.Array != "", Retries: *r.Retries, Array: r.Array, Preemptible: r.Preemptible != nil && *r.Preemptible},
-	}, slug(r.Name), r.Program)
+	if err := r.refusal(); err != nil {
+		return Launch{}, err
+	}
+	job := s.jobOf(u, r)
+	job.Environment, job.After, job.Held = environment.ID, r.After, len(r.After) > 0 || r.Array != ""
+	job.Limit, job.Retries, job.Array = r.Limit, *r.Retries, r.Array
+	job.Preemptible = r.Preemptible != nil && *r.Preemptible
+	return s.launch(ctx, u, profile, Launch{Title: r.Name, Job: job}, slug(r.Name), r.Program)
+}
+
+// jobOf is what the request says of a job's files, mails and notes.
+func (s *Service) jobOf(u users.User, r JobRequest) *Job {
+	if r.Mail != nil && !slices.Contains(r.Mail, mailNone) {
+		if r.Array != "" && slices.Contains(r.Mail, MailBegin) {
+			r.note("Of an array one mail is sent, when it has ended.")
+		}
+		if why := s.cfg.MailTrouble; why != nil && why(u) != "" {
+			r.note("No mail is sent: " + why(u))
+		}
+	}
+	return &Job{Output: r.Output, Errors: r.Errors, Notes: r.notes, Mail: r.Mail}
+}
+
+// environmentFor is the environment that is named; of a notebook that names none the one whose kernel it has.
+func (s *Service) environmentFor(r JobRequest) (Environment, error) {
+	if name := EnvironmentOfKernel(r.kernel); r.Environment == "" && name != "" && s.cfg.Environment != nil {
+		if e, err := s.cfg.Environment(name); err == nil {
+			return e, nil // a kernel of another name is the notebook's own
+		}
+	}
+	return s.environment(r.Environment)
 }
 
 // environment finds an environment for a job; "" is none.
@@ -136,115 +207,258 @@ var errTooLong = refuse("The command is longer than %d KiB. Put it in a script."
 
 // prepare reads the script's directives, and checks everything that needs no lab.
 func (r *JobRequest) prepare(handle string) error {
+	if err := r.check(handle); err != nil {
+		return err
+	}
+	return r.refusal()
+}
+
+// check is prepare that leaves what the job cannot have in the faults. It returns what leaves nothing to check.
+func (r *JobRequest) check(handle string) error {
 	if r.Script == "" && (len(r.Args) == 0 || r.Args[0] == "") {
 		return refuse("The job has nothing to run. Give it a script or a command.")
 	}
+	var err error
 	switch {
 	case r.Script == "":
+	case isNotebook(r.File, r.Script):
+		err = r.readNotebook()
 	case isManifest(r.File, r.Script):
-		if err := r.readManifest(); err != nil {
-			return err
-		}
+		err = r.readManifest()
 	default:
-		if err := r.readScript(); err != nil {
-			return err
-		}
+		err = r.readScript()
 	}
-	r.Name = strings.TrimSpace(r.Name)
+	if err != nil {
+		return err
+	}
+	r.Name = norm.NFC.String(strings.TrimSpace(r.Name))
 	if !validTitle(r.Name) {
-		return refuse("A job's name has at most %d characters, all of them visible.", maxTitle)
+		_ = r.fault(refuse("A job's name has at most %d characters, all of them visible.", maxTitle))
+		r.Name = ""
 	}
-	if stem := strings.TrimSuffix(path.Base(r.File), path.Ext(r.File)); r.Name == "" && r.File != "" && validTitle(stem) {
+	if stem := norm.NFC.String(strings.TrimSuffix(path.Base(r.File), path.Ext(r.File))); r.Name == "" && r.File != "" && validTitle(stem) {
 		r.Name = stem
 	}
 	r.Name = cmp.Or(r.Name, "job")
+	r.checkLength()
+	if r.Limit == 0 {
+		r.Limit = DefaultJobLimit
+	}
+	if r.Limit < minJobLimit || r.Limit > MaxJobLimit {
+		_ = r.fault(refuse("A job's time limit is between %s and %s.", units.Lasting(minJobLimit), units.Lasting(MaxJobLimit)))
+	}
+	if r.GPUs != nil && *r.GPUs < 0 {
+		_ = r.fault(refuse("A job asks for 0 GPUs or more."))
+		r.GPUs = nil
+	}
+	if r.CPUs < 0 || r.Memory < 0 {
+		_ = r.fault(refuse("A job asks for no negative number of cores, and for no negative memory."))
+	}
+	if r.Retries == nil {
+		r.Retries = new(0)
+	}
+	if *r.Retries < 0 || *r.Retries > MaxRetries {
+		_ = r.fault(refuse("A job is started again %d times at most.", MaxRetries))
+	}
+	r.Dir, err = belowHome(r.Dir, handle, "The folder in which a job runs")
+	_ = r.fault(err)
+	_ = r.fault(r.checkFiles(handle))
+	return nil
+}
+
+// checkLength checks what travels to the job beside its script.
+func (r *JobRequest) checkLength() {
 	total := 0
 	for name, value := range r.Env {
 		total += len(name) + len(value) + 2
 	}
 	for _, a := range r.Args {
 		if total += len(a) + 1; strings.ContainsRune(a, 0) {
-			return refuse("A command cannot have the character with the number 0 in it.")
+			_ = r.fault(refuse("A command cannot have the character with the number 0 in it."))
+			return
 		}
 	}
 	if total > maxArgs {
-		return errTooLong
+		_ = r.fault(errTooLong)
 	}
-	if r.Limit == 0 {
-		r.Limit = DefaultJobLimit
+}
+
+// checkFiles checks the files for what the job says.
+func (r *JobRequest) checkFiles(handle string) error {
+	patterns := []string{r.Output}
+	if r.Errors != "" {
+		patterns = append(patterns, r.Errors)
 	}
-	if r.Limit < minJobLimit || r.Limit > MaxJobLimit {
-		return refuse("A job's time limit is between %s and %s.", units.Lasting(minJobLimit), units.Lasting(MaxJobLimit))
-	}
-	if r.GPUs != nil && *r.GPUs < 0 {
-		return refuse("A job asks for 0 GPUs or more.")
-	}
-	if r.Retries == nil {
-		r.Retries = new(0)
-	}
-	if *r.Retries < 0 || *r.Retries > MaxRetries {
-		return refuse("A job is started again %d times at most.", MaxRetries)
-	}
-	var err error
-	if r.Dir, err = belowHome(r.Dir, handle, "The folder in which a job runs"); err != nil {
-		return err
-	}
-	if r.Array == "" {
-		_, err = outputFile(r.Output, handle, r.Name, math.MaxInt64, nil)
-		return err
-	}
-	if _, err := ParseArray(r.Array); err != nil {
-		return err
-	}
-	// As long as their names may ever get.
-	first, err := outputFile(r.Output, handle, r.Name, math.MaxInt64-1, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask - 1})
-	if err != nil {
-		return err
-	}
-	if second, err := outputFile(r.Output, handle, r.Name, math.MaxInt64, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask}); err != nil || first == second {
-		return refuse("All elements of the array would write to the same file. Have %%a, the element's number, in the name of the output.")
+	for _, pattern := range patterns {
+		if r.Array == "" {
+			if _, err := outputFile(pattern, handle, r.Name, math.MaxInt64, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := ParseArray(r.Array); err != nil {
+			return err
+		}
+		// As long as their names may ever get.
+		first, err := outputFile(pattern, handle, r.Name, math.MaxInt64-1, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask - 1})
+		if err != nil {
+			return err
+		}
+		if second, err := outputFile(pattern, handle, r.Name, math.MaxInt64, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask}); err != nil || first == second {
+			return refuse("All elements of the array would write to the same file. Have %%a, the element's number, in the name of the output.")
+		}
 	}
 	return nil
 }
 
-// profileForJob is the profile that is named, or the first with as many GPUs;
-// else the first with GPUs, with as many as are asked for.
+// profileForJob is the profile that is named; else one with as many GPUs, or else with any, that has what is asked for:
+// of several the smallest, or the first where neither cores nor memory are asked for. It has as many GPUs as are asked
+// for.
 func (s *Service) profileForJob(r JobRequest) (Profile, error) {
 	all := s.cfg.Profiles
-	var p Profile
-	var i int
+	fromManifest := r.Script == "" && r.lines != nil
+	if fromManifest && r.GPUs == nil && (r.Profile == "" || r.CPUs > 0 || r.Memory > 0 || r.image != "") {
+		r.GPUs = new(0) // as in Kubernetes, where nothing is said there is none
+	}
+	var choice []Profile
 	switch {
 	case r.Profile != "":
-		if i = slices.IndexFunc(all, func(p Profile) bool { return p.Slug == r.Profile }); i < 0 {
+		i := slices.IndexFunc(all, func(p Profile) bool { return p.Slug == r.Profile })
+		if i < 0 {
 			return Profile{}, refuse("This lab has no profile %q. It has %s.", clipped(r.Profile), slugs(all))
 		}
-		p = all[i]
+		p := all[i]
+		switch {
+		case r.GPUs == nil:
+		case p.GPUs == 0 && *r.GPUs > 0:
+			return Profile{}, refuse("The profile %s has no GPU. Leave the profile out, or name another: %s.", p.Slug, slugs(all))
+		case p.GPUs > 0 && *r.GPUs == 0:
+			return Profile{}, refuse("The profile %s has a GPU. For a job without one leave the profile out, or name another: %s.", p.Slug, slugs(all))
+		}
+		choice = []Profile{p}
 	case r.GPUs == nil || *r.GPUs == 0:
-		if i = slices.IndexFunc(all, func(p Profile) bool { return p.GPUs == 0 }); i < 0 {
+		if choice = withGPUs(all, false); len(choice) == 0 {
 			return Profile{}, refuse("Every profile of this lab has a GPU. Say how many the job needs, such as --gpus 1, or name a profile: %s.", slugs(all))
 		}
-		p = all[i]
 	default:
-		i = slices.IndexFunc(all, func(p Profile) bool { return p.GPUs == *r.GPUs })
-		if i < 0 {
-			i = slices.IndexFunc(all, func(p Profile) bool { return p.GPUs > 0 })
-		}
-		if i < 0 {
+		if choice = withGPUs(all, true); len(choice) == 0 {
 			return Profile{}, refuse("No profile of this lab has a GPU. Ask an admin.")
 		}
-		p = all[i]
 	}
-	if r.GPUs == nil {
-		return p, nil
+	p, err := s.fitting(r, choice)
+	if err == nil && r.GPUs != nil {
+		p.GPUs = *r.GPUs
 	}
-	switch {
-	case p.GPUs == 0 && *r.GPUs > 0:
-		return Profile{}, refuse("The profile %s has no GPU. Leave the profile out, or name another: %s.", p.Slug, slugs(all))
-	case p.GPUs > 0 && *r.GPUs == 0:
-		return Profile{}, refuse("The profile %s has a GPU. For a job without one leave the profile out, or name another: %s.", p.Slug, slugs(all))
+	return p, err
+}
+
+func withGPUs(all []Profile, some bool) (list []Profile) {
+	for _, p := range all {
+		if (p.GPUs > 0) == some {
+			list = append(list, p)
+		}
 	}
-	p.GPUs = *r.GPUs
-	return p, nil
+	return list
+}
+
+// size is what a launch of this profile may take; where the profile does not say, the machine does.
+func (p Profile) size() (cpus float64, memory int64) {
+	cpus, memory = cmp.Or(p.CPUs, math.Inf(1)), int64(math.MaxInt64)
+	if q, err := resource.ParseQuantity(p.Memory); err == nil {
+		memory = q.Value()
+	}
+	return cpus, memory
+}
+
+// fitting is the profile among these for the job.
+func (s *Service) fitting(r JobRequest, choice []Profile) (Profile, error) {
+	if r.image != "" {
+		list := slices.DeleteFunc(slices.Clone(choice), func(p Profile) bool { return s.imageOf(p) != r.image })
+		if len(list) == 0 {
+			return Profile{}, refuse("%s", r.inLine("image", fmt.Sprintf("image %q is that of no profile of this lab. There are %s.", clipped(r.image), s.catalogue())))
+		}
+		choice = list
+	}
+	enough := slices.DeleteFunc(slices.Clone(choice), func(p Profile) bool {
+		cpus, memory := p.size()
+		return r.CPUs > cpus || r.Memory > memory
+	})
+	if len(enough) == 0 {
+		return Profile{}, tooMuch(r, choice)
+	}
+	gpus := 0
+	if r.GPUs != nil {
+		gpus = *r.GPUs
+	}
+	if exact := slices.DeleteFunc(slices.Clone(enough), func(p Profile) bool { return p.GPUs != gpus }); len(exact) > 0 {
+		enough = exact
+	}
+	if r.CPUs > 0 || r.Memory > 0 {
+		return slices.MinFunc(enough, byMemory), nil
+	}
+	return enough[0], nil
+}
+
+func byMemory(a, b Profile) int {
+	aCPUs, aMemory := a.size()
+	bCPUs, bMemory := b.size()
+	return cmp.Or(cmp.Compare(aMemory, bMemory), cmp.Compare(aCPUs, bCPUs))
+}
+
+func byCPUs(a, b Profile) int {
+	aCPUs, _ := a.size()
+	bCPUs, _ := b.size()
+	return cmp.Or(cmp.Compare(aCPUs, bCPUs), byMemory(a, b))
+}
+
+// tooMuch says that none of these has the cores and the memory that are asked for, and which has most.
+func tooMuch(r JobRequest, choice []Profile) error {
+	most, line := slices.MaxFunc(choice, byMemory), "memory"
+	if _, memory := most.size(); r.Memory <= memory {
+		most, line = slices.MaxFunc(choice, byCPUs), "cpu"
+	}
+	var asked []string
+	if r.CPUs > 0 {
+		asked = append(asked, coresWords(r.CPUs))
+	}
+	if r.Memory > 0 {
+		asked = append(asked, bytesWords(r.Memory)+" of memory")
+	}
+	if r.Profile != "" {
+		return refuse("%s", r.inLine(line, fmt.Sprintf("the job asks for %s, and the profile %s has %s. Ask for less, or leave the profile out.", units.List(asked), most.Slug, most.sizeWords())))
+	}
+	with := "without"
+	if most.GPUs > 0 {
+		with = "with"
+	}
+	return refuse("%s", r.inLine(line, fmt.Sprintf("no profile of this lab %s a GPU has %s. The largest is %s, which has %s. Ask for less, or ask an admin for a larger profile.", with, units.List(asked), most.Slug, most.sizeWords())))
+}
+
+// sizeWords say what a launch of this profile may take.
+func (p Profile) sizeWords() string {
+	cores, memory := "half of a machine's cores", "half of its memory"
+	if p.CPUs > 0 {
+		cores = coresWords(p.CPUs)
+	}
+	if q, err := resource.ParseQuantity(p.Memory); err == nil {
+		memory = bytesWords(q.Value()) + " of memory"
+	}
+	return cores + " and " + memory
+}
+
+func coresWords(n float64) string {
+	if n == 1 {
+		return "1 core"
+	}
+	return strconv.FormatFloat(n, 'f', -1, 64) + " cores"
+}
+
+// inLine is a sentence about something that is asked for, with its line where that is known.
+func (r *JobRequest) inLine(what, sentence string) string {
+	if r.lines[what] == 0 {
+		return strings.ToUpper(sentence[:1]) + sentence[1:]
+	}
+	return fmt.Sprintf("Line %d: %s", r.lines[what], sentence)
 }
 
 func slugs(all []Profile) string {
@@ -303,15 +517,24 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	if _, err := s.environment(l.Job.Environment); err != nil {
 		return Launch{}, err
 	}
-	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Environment: l.Job.Environment, Retries: l.Job.Retries, Preemptible: l.Job.Preemptible}}
+	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Errors: l.Job.Errors, Environment: l.Job.Environment, Retries: l.Job.Retries, Preemptible: l.Job.Preemptible, Notes: l.Job.Notes, Mail: l.Job.Mail}}
 	switch {
 	case l.IsArray():
 		again.Job.Array, again.Job.Held = l.Job.Array, true
 	case l.Job.ArrayJob != 0: // an array of this element alone
 		again.Job.Array, again.Job.Held, again.Job.Output = strconv.Itoa(l.Job.ArrayTask), true, ""
+		if l.Job.Errors != "" {
+			again.Job.Errors = "jobs/%x-%A_%a.err"
+		}
 	}
-	if !l.IsArray() && strings.Contains(l.Job.Output, fmt.Sprint(id)) {
-		again.Job.Output = "" // a file of its own, as it had before
+	// Files of its own, as it had before.
+	if own := fmt.Sprint(id); !l.IsArray() && l.Job.ArrayJob == 0 {
+		if strings.Contains(l.Job.Output, own) {
+			again.Job.Output = ""
+		}
+		if strings.Contains(l.Job.Errors, own) {
+			again.Job.Errors = "jobs/%x-%j.err"
+		}
 	}
 	return s.launch(ctx, u, profile, again, slug(l.Title), p)
 }

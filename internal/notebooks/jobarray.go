@@ -257,7 +257,7 @@ func (s *Service) addTask(ctx context.Context, array Launch, task int, edit func
 	if err != nil {
 		return err
 	}
-	job := Job{Output: array.Job.Output, Limit: array.Job.Limit, Environment: array.Job.Environment, Retries: array.Job.Retries, Preemptible: array.Job.Preemptible, ArrayJob: array.ID, ArrayTask: task}
+	job := Job{Output: array.Job.Output, Errors: array.Job.Errors, Limit: array.Job.Limit, Environment: array.Job.Environment, Retries: array.Job.Retries, Preemptible: array.Job.Preemptible, ArrayJob: array.ID, ArrayTask: task}
 	l := Launch{UserID: array.UserID, Handle: array.Handle, Title: array.Title, Profile: array.Profile, GPUs: array.GPUs, Requested: s.now(), Job: &job}
 	if edit != nil {
 		edit(&l)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,12 +37,16 @@ const jobGrace = 30 * time.Second
 
 // jobSpec is what the runner is told, as JSON.
 type jobSpec struct {
-	ID     int64    `json:"id"`
-	Name   string   `json:"name"`
+	ID   int64  `json:"id"`
+	Name string `json:"name"`
+	// Script is what File has, which Reader reads: "" for bash or what its first line names.
 	Script string   `json:"script"`
+	File   string   `json:"file"`
+	Reader string   `json:"reader"`
 	Args   []string `json:"args"`
 	Dir    string   `json:"dir"`
 	Output string   `json:"output"`
+	Errors string   `json:"errors"` // of its standard error, "" = with the output
 	Head   int      `json:"head"`
 	Most   int      `json:"most"`
 	Cut    string   `json:"cut"`
@@ -56,6 +61,25 @@ type jobSpec struct {
 	Append bool `json:"append"`
 	// Env is in its environment beside what every job has.
 	Env map[string]string `json:"env"`
+	// Tools are on its PATH, nil for none.
+	Tools *jobTools `json:"tools"`
+}
+
+// spec is what the runner is told of a launch.
+func (l Launch) spec(program Program, profile Profile, environment Environment) jobSpec {
+	spec := jobSpec{
+		ID: l.ID, Name: l.Title, Script: program.Script, File: fileName(l.Title), Reader: program.Reader, Args: append([]string{}, program.Args...),
+		Dir: program.Dir, Output: l.Job.Output, Errors: l.Job.Errors, Head: logHead, Most: logMost, Cut: logCut, Venv: environment.Path,
+		Try: l.Job.Try(), Line: l.startLine(), Saved: exitSaved, Append: l.Service != nil, Env: mergedEnv(program.Env, l.programEnv()),
+	}
+	if ending := endings[program.Reader]; !strings.HasSuffix(spec.File, ending) {
+		spec.File += ending
+	}
+	if program.Reader != notebookReader && forSlurm(program.Script) {
+		spec.Tools = &jobTools{slurmNames, slurmTools}
+		spec.Env = mergedEnv(l.slurmEnv(profile), spec.Env)
+	}
+	return spec
 }
 
 // podOptions are what the hub is told of a notebook, as far as a job needs it.
@@ -109,7 +133,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(jobSpec{l.ID, l.Name, program.Script, append([]string{}, program.Args...), program.Dir, l.Job.Output, logHead, logMost, logCut, environment.Path, l.Job.Try(), l.startLine(), exitSaved, l.Service != nil, mergedEnv(program.Env, l.programEnv())})
+	spec, err := json.Marshal(l.spec(program, profile, environment))
 	if err != nil {
 		return nil, err
 	}

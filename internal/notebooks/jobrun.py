@@ -1,4 +1,4 @@
-"""Runs a job in its pod: starts the program, and keeps the beginning and the end of what it says in a file of the home.
+"""Runs a job in its pod: starts the program, and keeps the beginning and the end of what it says in files of the home.
 
 The job comes in the environment, as JSON in base64: no shell and no Kubernetes reads it on the way. What the program says
 goes to the file at once. A file that has grown to its largest size is replaced by one with its beginning, a line that
@@ -10,19 +10,22 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 job = json.loads(base64.b64decode(os.environ.pop("GPULAB_JOB")))
 home = os.environ["HOME"]
+where = os.path.normpath(os.path.join(home, job["dir"]))
+folder = "/tmp/.gpulab-job"
 
 
 class Log:
     """The file with the beginning and the end of what was said."""
 
     def __init__(self, path):
-        self.path, self.total, self.size, self.lost = path, 0, 0, 0
+        self.path, self.total, self.size, self.lost, self.said = path, 0, 0, 0, b""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if job["try"] == 1 and not job["append"]:
             self.file = open(path, "w+b", buffering=0)
@@ -104,54 +107,114 @@ def give_up(code, words):
 
 
 def program():
-    """Return what to run: the command as it was given, or the script by its first line."""
+    """Return what to run: the command as it was given, or the script by its reader or its first line."""
     if not job["script"]:
         return job["args"]
-    folder = "/tmp/.gpulab-job"
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, job["name"])
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(job["script"])
-    os.chmod(path, 0o700)
+    path = put(job["file"], job["script"])
+    if job["reader"] == "run-notebook":
+        return ["run-notebook", path, where]
+    if job["reader"]:
+        return [job["reader"], path, *job["args"]]
     return ([] if job["script"].startswith("#!") else ["bash"]) + [path, *job["args"]]
 
 
-def start():
-    """Start it in a process group of its own, which one signal reaches as a whole."""
-    env = {**os.environ, "GPULAB_JOB_ID": str(job["id"]), "GPULAB_JOB_NAME": job["name"], "GPULAB_JOB_TRY": str(job["try"])}
+def put(name, text):
+    """Write a program of the job's own beside its home."""
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    os.chmod(path, 0o700)
+    return path
+
+
+def surroundings():
+    """Return the environment of the program."""
+    number, name = str(job["id"]), job["name"]
+    env = {**os.environ, "GPULAB_JOB_ID": number, "GPULAB_JOB_NAME": name, "GPULAB_JOB_TRY": str(job["try"])}
     # What scripts that were written for Slurm ask for.
-    env.update(SLURM_JOB_ID=str(job["id"]), SLURM_JOB_NAME=job["name"], SLURM_RESTART_COUNT=str(job["try"] - 1))
+    env.update(SLURM_JOB_ID=number, SLURM_JOB_NAME=name, SLURM_RESTART_COUNT=str(job["try"] - 1))
+    before, behind = [], []
+    if job["tools"]:
+        env.update(slurm(env))
+        behind = [os.path.join(folder, "bin")]
+        put("modules", "")
+        for name in job["tools"]["names"]:
+            put("bin/" + name, f"#!{sys.executable} -I\n" + job["tools"]["text"])
     env.update(job["env"] or {})
     if job["venv"]:
-        env.update(VIRTUAL_ENV=job["venv"], PATH=os.path.join(job["venv"], "bin") + ":" + env.get("PATH", os.defpath))
+        before = [os.path.join(job["venv"], "bin")]
+        env["VIRTUAL_ENV"] = job["venv"]
+    if before or behind:
+        env["PATH"] = os.pathsep.join(before + [env.get("PATH", os.defpath)] + behind)
+        # A login shell sets PATH anew, and reads this afterwards.
+        lines = [f'case ":$PATH:" in *":{one}:"*) ;; *) PATH="{one}:$PATH" ;; esac\n' for one in before]
+        lines += [f'case ":$PATH:" in *":{one}:"*) ;; *) PATH="$PATH:{one}" ;; esac\n' for one in behind]
+        env.setdefault("BASH_ENV", put("path.sh", "".join(lines)))
+    if job["reader"] == "python3":  # its modules are where it runs, as if the script were there
+        env["PYTHONPATH"] = os.pathsep.join([where, *filter(None, [env.get("PYTHONPATH")])])
     env.setdefault("PYTHONUNBUFFERED", "1")  # or a program's lines would come in lumps
-    out, into = os.pipe()
+    return env
+
+
+def slurm(env):
+    """Return what Slurm tells a script that has one task on one machine."""
+    host, cores = socket.gethostname(), str(bound())
+    said = {
+        "SLURM_JOBID": env["SLURM_JOB_ID"], "SLURM_CLUSTER_NAME": "gpulab", "SLURM_SUBMIT_DIR": where,
+        "SLURM_SUBMIT_HOST": host, "SLURM_TMPDIR": env.get("SCRATCH", "/tmp"),
+    }
+    for value, names in [
+        (host, ["SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURMD_NODENAME"]),
+        (cores, ["SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"]),
+        ("1", ["SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_TASKS_PER_NODE"]),
+        ("0", ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"]),
+    ]:
+        said.update(dict.fromkeys(names, value))
+    return said
+
+
+def bound():
+    """Return how many cores the job may use, where its profile does not say."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        return max(1, int(quota) // int(period))
+    except (OSError, ValueError):
+        return len(os.sched_getaffinity(0))
+
+
+def start(logs):
+    """Start it in a process group of its own, which one signal reaches as a whole."""
+    pipes = [os.pipe() for _ in logs]
     argv = program()
     try:
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=into, stderr=into, env=env,
-            cwd=os.path.join(home, job["dir"]), start_new_session=True,
+            argv, stdin=subprocess.DEVNULL, stdout=pipes[0][1], stderr=pipes[-1][1], env=surroundings(),
+            cwd=where, start_new_session=True,
         )
     except FileNotFoundError as error:
-        if error.filename == os.path.join(home, job["dir"]):
+        if error.filename == where:
             return None, 72, f"gpulab: there is no folder {job['dir']} in the home"
         return None, 127, f"gpulab: {argv[0]}: there is no such program"
     except OSError as error:
         return None, 126, f"gpulab: {argv[0]}: {error.strerror}"
-    os.close(into)
-    return child, out, ""
+    for _, into in pipes:
+        os.close(into)
+    return child, {out: log for (out, _), log in zip(pipes, logs)}, ""
 
 
 def main():
-    path = os.path.join(home, job["output"])
-    try:
-        log = Log(path)
-    except OSError as error:
-        give_up(73, f"gpulab: the file {job['output']} cannot be written: {error.strerror}")
-    child, out, trouble = start()
+    logs = []
+    for file in filter(None, [job["output"], job["errors"]]):
+        try:
+            logs.append(Log(os.path.join(home, file)))
+        except OSError as error:
+            give_up(73, f"gpulab: the file {file} cannot be written: {error.strerror}")
+    child, speaks, trouble = start(logs)
     if child is None:
-        log.write(trouble.encode() + b"\n")
-        give_up(out, trouble)
+        logs[-1].write(trouble.encode() + b"\n")
+        give_up(speaks, trouble)
 
     told = []
 
@@ -166,26 +229,31 @@ def main():
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
 
-    said, ended = b"", 0.0
+    ended = 0.0
     while True:
-        ready, _, _ = select.select([out], [], [], 0.1)
-        data = os.read(out, 1 << 16) if ready else None
-        if data:
+        heard = False
+        for out in select.select(list(speaks), [], [], 0.1)[0] if speaks else []:
+            data = os.read(out, 1 << 16)
+            if not data:  # it has closed what it says things to, and may go on
+                del speaks[out]
+                continue
+            heard, log = True, speaks[out]
             log.write(data)
-            said = (said + data)[-4000:]
+            log.said = (log.said + data)[-4000:]
         if child.poll() is None:
-            if data == b"":  # it has closed what it says things to, and goes on
+            if not speaks:
                 child.wait()
             continue
         # What it left running may go on speaking for ever.
         ended = ended or time.monotonic()
-        if not data or time.monotonic() - ended > 2:
+        if not heard or time.monotonic() - ended > 2:
             break
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the program has ended, and its exit code stands
-    if log.lost:
-        log.write(b"")
-    last_line(said)
+    for log in logs:
+        if log.lost:
+            log.write(b"")
+    last_line(logs[-1].said if logs[-1].said.strip() else logs[0].said)
     code = child.returncode
     if code == 0 and told:
         code = job["saved"]  # it was not done: it has ended because it was asked to

@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -9,10 +10,19 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
+// readers read scripts that do not name a program in their first line, by the ending of the file's name; bash reads
+// the others.
+var readers = map[string]string{".py": "python3", ".r": "Rscript", ".jl": "julia"}
+
+// endings of the files in which a job's script stands, by what reads them.
+var endings = map[string]string{"python3": ".py", "Rscript": ".R", "julia": ".jl", notebookReader: ".ipynb"}
+
 // readScript checks the script and takes its directives for what was not asked
-// for otherwise.
+// for otherwise. What they ask for in vain goes to the faults.
 func (r *JobRequest) readScript() error {
 	if len(r.Script) > MaxScript {
 		return refuse("The script is longer than %d KiB. Keep the program in a file of your home, and let the script start it.", MaxScript>>10)
@@ -22,6 +32,11 @@ func (r *JobRequest) readScript() error {
 	}
 	// An editor of Windows leaves marks that no shell takes.
 	r.Script = strings.ReplaceAll(strings.TrimPrefix(r.Script, "\ufeff"), "\r\n", "\n")
+	if !strings.HasPrefix(r.Script, "#!") && r.Reader == "" {
+		r.Reader = readers[strings.ToLower(path.Ext(r.File))]
+	}
+	d := directives{r: r}
+	defer d.ask()
 	lines := strings.Split(r.Script, "\n")
 	command := slices.IndexFunc(lines, func(line string) bool {
 		line = strings.TrimSpace(line)
@@ -31,7 +46,7 @@ func (r *JobRequest) readScript() error {
 		return refuse("The script has no command in it, only comments.")
 	}
 	for i, line := range lines {
-		number := i + 1
+		d.line = i + 1
 		rest, isOurs := strings.CutPrefix(line, "#GPULAB")
 		if !isOurs {
 			if rest, isOurs = strings.CutPrefix(line, "#SBATCH"); !isOurs || i > command {
@@ -42,15 +57,12 @@ func (r *JobRequest) readScript() error {
 			continue
 		}
 		if i > command {
-			return refuse("Line %d: directives stand before the first command, which is in line %d.", number, command+1)
+			d.wrong(refuse("directives stand before the first command, which is in line %d.", command+1))
+			continue
 		}
 		words, err := directiveWords(rest)
-		if err == nil {
-			err = r.directives(words)
-		}
-		if err != nil {
-			return refuse("Line %d: %s", number, err.Error())
-		}
+		d.wrong(err)
+		d.read(words)
 	}
 	return nil
 }
@@ -90,56 +102,6 @@ func directiveWords(text string) ([]string, error) {
 	return words, nil
 }
 
-// directiveNames are what directives can say, by all their names.
-var directiveNames = map[string]string{
-	"--gpus": "gpus", "-G": "gpus", "--gres": "gres", "--gpus-per-node": "gpus",
-	"--time": "time", "-t": "time",
-	"--name": "name", "--job-name": "name", "-J": "name",
-	"--output": "output", "-o": "output",
-	"--profile": "profile",
-	"--chdir":   "dir", "-D": "dir",
-	"--env":   "environment",
-	"--after": "after", "--dependency": "after", "-d": "after",
-	"--retries": "retries",
-	"--array":   "array", "-a": "array",
-	"--preemptible": "preemptible",
-}
-
-// notTaken are words of sbatch that stand for something else here.
-var notTaken = map[string]string{
-	"--requeue":    "--preemptible lets a job give way to others and run again later, and --retries=N lets it run again when it fails",
-	"--no-requeue": "no job is run again unless it says so, with --preemptible or --retries=N",
-}
-
-func (r *JobRequest) directives(words []string) error {
-	for i := 0; i < len(words); i++ {
-		name, value, has := strings.Cut(words[i], "=")
-		if !strings.HasPrefix(name, "--") && len(name) > 2 && strings.HasPrefix(name, "-") && !has {
-			name, value, has = words[i][:2], words[i][2:], true // -t30
-		}
-		what, known := directiveNames[name]
-		if instead := notTaken[name]; instead != "" {
-			return refuse("%s is nothing that gpulab knows: %s.", name, instead)
-		}
-		if what == "preemptible" && !has {
-			value, has = "yes", true
-		}
-		if !known {
-			return refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --time, --job-name, --output, --chdir, --env, --dependency, --retries, --array, --preemptible and --profile.", clipped(words[i]))
-		}
-		if !has {
-			if i++; i == len(words) {
-				return refuse("%s needs a value, such as %s=%s.", name, name, map[string]string{"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "profile": "gpu", "dir": "work", "environment": "pytorch", "after": "afterok:12", "retries": "3", "array": "0-9"}[what])
-			}
-			value = words[i]
-		}
-		if err := r.directive(what, name, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // directive sets what was not asked for otherwise.
 func (r *JobRequest) directive(what, name, value string) error {
 	switch what {
@@ -176,6 +138,8 @@ func (r *JobRequest) directive(what, name, value string) error {
 		setIfEmpty(&r.Name, value)
 	case "output":
 		setIfEmpty(&r.Output, value)
+	case "errors":
+		setIfEmpty(&r.Errors, value)
 	case "profile":
 		setIfEmpty(&r.Profile, value)
 	case "dir":
@@ -285,6 +249,9 @@ func belowHome(text, handle, what string) (string, error) {
 	if clean == home {
 		return "", nil
 	}
+	if slices.ContainsFunc(strings.Split(clean, "/"), func(part string) bool { return len(part) > maxFileName }) {
+		return "", refuse("%s has a name that is longer than %d bytes.", what, maxFileName)
+	}
 	below, ok := strings.CutPrefix(clean, home+"/")
 	if !ok {
 		return "", refuse("%s has to lie in the home, %s, and %s does not.", what, home, clipped(clean))
@@ -292,19 +259,62 @@ func belowHome(text, handle, what string) (string, error) {
 	return below, nil
 }
 
+// maxFileName is how long the name of a file may be, in bytes, with room for an ending of ours; maxStem what of it a job's name takes at most.
+const (
+	maxFileName = 250
+	maxStem     = 160
+)
+
+// fileStem is what a job's name is in the name of its log: letters and signs of any script, small, and a hyphen for the
+// others that ASCII has; "job" where nothing is left.
+func fileStem(name string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(norm.NFC.String(name)) {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r > unicode.MaxASCII && unicode.IsGraphic(r) && !unicode.IsSpace(r):
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	return cmp.Or(strings.Trim(cutBytes(b.String(), maxStem), "-"), "job")
+}
+
+// fileName is a job's name as that of a file.
+func fileName(name string) string {
+	name = cutBytes(strings.ReplaceAll(norm.NFC.String(name), "/", "-"), maxStem)
+	if strings.Trim(name, ".") == "" {
+		return "job"
+	}
+	return name
+}
+
+// cutBytes is as much of a text as has so many bytes at most.
+func cutBytes(text string, most int) string {
+	for len(text) > most {
+		_, size := utf8.DecodeLastRuneInString(text)
+		text = text[:len(text)-size]
+	}
+	return text
+}
+
 // outputFile is the file of a job's log, below the home. In a pattern %j is the
-// job's number and %x its name, as with sbatch; of an element of an array, which
+// job's number, %x its name and %u its owner, as with sbatch; of an element of an array, which
 // element is, %A is the array's number and %a its own there.
 func outputFile(pattern, handle, name string, id int64, element *Job) (string, error) {
 	if pattern == "" {
-		stem := slug(name)
-		if stem == "" {
-			stem = "job"
-		}
 		if element != nil {
-			return fmt.Sprintf("jobs/%s-%d_%d.log", stem, element.ArrayJob, element.ArrayTask), nil
+			return fmt.Sprintf("jobs/%s-%d_%d.log", fileStem(name), element.ArrayJob, element.ArrayTask), nil
 		}
-		return fmt.Sprintf("jobs/%s-%d.log", stem, id), nil
+		return fmt.Sprintf("jobs/%s-%d.log", fileStem(name), id), nil
+	}
+	// Where a job has one step, one task and one machine, which is not known yet, Slurm's words for them are the same for all.
+	stands := map[byte]string{
+		'j': strconv.FormatInt(id, 10), 'A': strconv.FormatInt(id, 10), 'J': strconv.FormatInt(id, 10), 'x': fileName(name), 'u': handle,
+		'N': "lab", 's': "batch", 'n': "0", 't': "0", '%': "%",
+	}
+	if element != nil {
+		stands['A'], stands['a'] = strconv.FormatInt(element.ArrayJob, 10), strconv.Itoa(element.ArrayTask)
 	}
 	var b strings.Builder
 	for i := 0; i < len(pattern); i++ {
@@ -312,21 +322,18 @@ func outputFile(pattern, handle, name string, id int64, element *Job) (string, e
 			b.WriteByte(pattern[i])
 			continue
 		}
-		i++
-		switch {
-		case i < len(pattern) && pattern[i] == 'j':
-			fmt.Fprint(&b, id)
-		case i < len(pattern) && pattern[i] == 'A' && element != nil:
-			fmt.Fprint(&b, element.ArrayJob)
-		case i < len(pattern) && pattern[i] == 'a' && element != nil:
-			fmt.Fprint(&b, element.ArrayTask)
-		case i < len(pattern) && pattern[i] == 'x':
-			b.WriteString(strings.ReplaceAll(name, "/", "-"))
-		case i < len(pattern) && pattern[i] == '%':
-			b.WriteByte('%')
-		default:
-			return "", refuse("In the name of a job's output file, %%j is the job's number and %%x its name, and in an array %%A its number and %%a the element's; nothing else begins with %%.")
+		width := 0 // of a number, filled with zeros
+		for i++; i < len(pattern) && pattern[i] >= '0' && pattern[i] <= '9' && width < 10; i++ {
+			width = 10*width + int(pattern[i]-'0')
 		}
+		if i == len(pattern) || stands[pattern[i]] == "" {
+			return "", refuse("In the name of a job's output file, %%j is the job's number, %%x its name and %%u its owner, and in an array %%A its number and %%a the element's; %%%% is a %%. %s has something else.", clipped(pattern))
+		}
+		word := stands[pattern[i]]
+		if strings.IndexByte("jAaJnt", pattern[i]) >= 0 {
+			b.WriteString(strings.Repeat("0", max(min(width, 10)-len(word), 0)))
+		}
+		b.WriteString(word)
 	}
 	if strings.HasSuffix(pattern, "/") {
 		return "", refuse("The output of a job is a file, and %s is a folder.", clipped(pattern))

@@ -48,6 +48,17 @@ func (s *Service) advanceJobStart(ctx context.Context, l Launch) (Launch, error)
 	if err != nil {
 		return l, err
 	}
+	if l.Job.ArrayJob != 0 && forSlurm(program.Script) {
+		array, err := s.rows.get(ctx, l.Job.ArrayJob)
+		if err != nil {
+			return l, err
+		}
+		elements, err := ParseArray(array.Job.Array)
+		if err != nil {
+			return l, err
+		}
+		program.Env = mergedEnv(elements.slurmEnv(), program.Env)
+	}
 	pod, err := s.jobPod(l, program, o)
 	if gone := (*JobError)(nil); errors.As(err, &gone) {
 		return failed(l, EndFailed, gone.Text), nil

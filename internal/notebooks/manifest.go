@@ -100,7 +100,13 @@ func (r *JobRequest) readManifest() error {
 		}
 		r.Args = append(r.Args, word)
 	}
-	r.want = m.want
+	r.lines, r.image = m.want.lines, m.want.image
+	if r.CPUs == 0 {
+		r.CPUs = m.want.cpus
+	}
+	if r.Memory == 0 {
+		r.Memory = m.want.memory
+	}
 	return nil
 }
 
@@ -456,49 +462,6 @@ func (m *manifest) array() error {
 	}
 	setIfEmpty(&m.r.Array, fmt.Sprintf("0-%d%%%d", m.completions-1, max(m.parallelism, 1)))
 	return nil
-}
-
-// profileFor finds the profile for what a manifest asks for: the first with as
-// many GPUs, or with any, that has the image, the processors and the memory.
-func (s *Service) profileFor(r *JobRequest) error {
-	w := r.want
-	if w.lines == nil || r.Profile != "" && w.cpus == 0 && w.memory == 0 && w.image == "" {
-		return nil
-	}
-	gpus := 0
-	if r.GPUs != nil {
-		gpus = *r.GPUs
-	} else {
-		r.GPUs = &gpus // as in Kubernetes, where nothing is said there is none
-	}
-	var fits []Profile
-	short := w.lines["image"]
-	what := "image " + strconv.Quote(clipped(w.image)) + " is that of no profile"
-	for _, p := range s.cfg.Profiles {
-		if r.Profile != "" && p.Slug != r.Profile || (p.GPUs > 0) != (gpus > 0) || w.image != "" && w.image != s.imageOf(p) {
-			continue
-		}
-		memory, _ := resource.ParseQuantity(p.Memory)
-		switch {
-		case p.CPUs > 0 && w.cpus > p.CPUs:
-			short, what = w.lines["cpu"], "so many processors has no profile"
-		case p.Memory != "" && w.memory > memory.Value():
-			short, what = w.lines["memory"], "so much memory has no profile"
-		default:
-			fits = append(fits, p)
-		}
-	}
-	if i := slices.IndexFunc(fits, func(p Profile) bool { return p.GPUs == gpus }); i >= 0 {
-		fits = fits[i:]
-	}
-	switch {
-	case len(fits) > 0:
-		r.Profile = fits[0].Slug
-		return nil
-	case short == 0:
-		return nil // there is no such profile, or none with GPUs: that is said of any job
-	}
-	return refuse("Line %d: %s of this lab. There are %s.", short, what, s.catalogue())
 }
 
 func (s *Service) imageOf(p Profile) string {

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // maxNameLength is the longest server name, so that handle and name together
@@ -36,11 +39,15 @@ func validName(s string) bool {
 	return true
 }
 
-// slug turns a title into a server name, or "" when nothing in it can be used.
+// plainLetters are what letters are written as that Unicode does not take apart.
+var plainLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ð", "d", "þ", "th", "ł", "l", "ı", "i")
+
+// slug turns a title into a server name, or "" when nothing in it can be used. Letters lose their marks.
 func slug(title string) string {
 	var b strings.Builder
-	for _, r := range strings.ToLower(title) {
+	for _, r := range norm.NFKD.String(plainLetters.Replace(strings.ToLower(title))) {
 		switch {
+		case unicode.Is(unicode.Mn, r):
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9' && b.Len() > 0:
 			b.WriteRune(r)
 		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -23,7 +24,7 @@ type rows struct {
 const launchColumns = `id, user_id, handle, name, title, profile, gpus, state, reason, end_code,
 	requested_at, started_at, ready_at, ended_at, node, pod, gpu_uuids, simulated, placement,
 	output, time_limit, exit_code, environment, after, held, retries, tries, not_before,
-	array_tasks, array_gpus, array_job, array_task, preemptible, way_launch, way_for,
+	array_tasks, array_gpus, array_job, array_task, preemptible, way_launch, way_for, notes, errors, mail,
 	port, door, share, services.group_id, (SELECT g.name FROM groups g WHERE g.id = services.group_id), restarts, stop_at`
 
 // insert adds a waiting launch under the first free name after stem, unless the
@@ -112,6 +113,14 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 			return err
 		}
 		l.Job.Output = output
+		if l.Job.Errors != "" {
+			if l.Job.Errors, err = outputFile(l.Job.Errors, l.Handle, l.Title, l.ID, element); err != nil {
+				return err
+			}
+		}
+		if l.Job.Errors == l.Job.Output {
+			l.Job.Errors = ""
+		}
 	}
 	args, err := json.Marshal(append([]string{}, p.Args...))
 	if err != nil {
@@ -128,16 +137,22 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 	if err != nil {
 		return err
 	}
+	notes, err := json.Marshal(append([]string{}, l.Job.Notes...))
+	if err != nil {
+		return err
+	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held, retries,
-		array_tasks, array_gpus, array_job, array_task, preemptible, env) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task, l.Job.Preemptible, string(env))
+		array_tasks, array_gpus, array_job, array_task, preemptible, env, notes, errors, mail, reader)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task, l.Job.Preemptible, string(env),
+		string(notes), l.Job.Errors, strings.Join(l.Job.Mail, ","), p.Reader)
 	return err
 }
 
 // program is what a job runs.
 func (t rows) program(ctx context.Context, id int64) (p Program, err error) {
 	var args, env string
-	err = t.db.QueryRowContext(ctx, `SELECT script, args, dir, env FROM jobs WHERE launch_id = ?`, id).Scan(&p.Script, &args, &p.Dir, &env)
+	err = t.db.QueryRowContext(ctx, `SELECT script, args, dir, env, reader FROM jobs WHERE launch_id = ?`, id).Scan(&p.Script, &args, &p.Dir, &env, &p.Reader)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, ErrNotFound
 	}
@@ -257,10 +272,11 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		share, group          sql.NullString
 		restarts              sql.NullBool
 		stopAt                sql.NullInt64
+		notes, errFile, mail  sql.NullString
 	)
 	err := r.Scan(&l.ID, &l.UserID, &l.Handle, &l.Name, &l.Title, &l.Profile, &l.GPUs, &l.State, &l.Reason, &l.EndCode,
 		&requested, &started, &ready, &ended, &l.Node, &l.Pod, &uuids, &l.Simulated, &placement, &output, &limit, &exit, &environment, &after, &held, &retries, &tries, &notBefore,
-		&tasks, &gpus, &array, &task, &preemptible, &wayLaunch, &wayFor, &port, &door, &share, &groupID, &group, &restarts, &stopAt)
+		&tasks, &gpus, &array, &task, &preemptible, &wayLaunch, &wayFor, &notes, &errFile, &mail, &port, &door, &share, &groupID, &group, &restarts, &stopAt)
 	if err != nil {
 		return Launch{}, err
 	}
@@ -273,7 +289,7 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 	l.Requested, l.Started, l.Ready, l.Ended = time.UnixMilli(requested), unixMilli(started), unixMilli(ready), unixMilli(ended)
 	if output.Valid {
 		l.Job = &Job{Output: output.String, Limit: time.Duration(limit.Int64) * time.Second, Environment: environment.String, Held: held.Bool, Retries: int(retries.Int64), NotBefore: unixMilli(notBefore),
-			Array: tasks.String, ArrayJob: array.Int64, ArrayTask: int(task.Int64), Preemptible: preemptible.Bool, WayLaunch: wayLaunch.Int64, WayFor: wayFor.String}
+			Array: tasks.String, ArrayJob: array.Int64, ArrayTask: int(task.Int64), Preemptible: preemptible.Bool, WayLaunch: wayLaunch.Int64, WayFor: wayFor.String, Errors: errFile.String}
 		if l.IsArray() {
 			l.GPUs = int(gpus.Int64)
 		}
@@ -282,6 +298,12 @@ func scanLaunch(r *sql.Rows) (Launch, error) {
 		}
 		if err := json.Unmarshal([]byte(tries.String), &l.Job.Tries); err != nil {
 			return Launch{}, fmt.Errorf("launch %d: its tries: %w", l.ID, err)
+		}
+		if err := json.Unmarshal([]byte(notes.String), &l.Job.Notes); err != nil {
+			return Launch{}, fmt.Errorf("launch %d: its notes: %w", l.ID, err)
+		}
+		if mail.String != "" {
+			l.Job.Mail = strings.Split(mail.String, ",")
 		}
 		if exit.Valid {
 			l.Job.ExitCode = new(int(exit.Int64))

@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/text/unicode/norm"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpulab/gpulab/internal/users"
@@ -147,6 +148,8 @@ type Config struct {
 	DoorFree func(port int) bool
 	// ScratchSize is what a job may write beside its home; zero is 20 GiB.
 	ScratchSize resource.Quantity
+	// MailTrouble says in a sentence why somebody gets no mail about their jobs, "" where they do. Nil: they do.
+	MailTrouble func(u users.User) string
 	// JobEnv is in the environment of every job, such as the proxy it is to use.
 	JobEnv map[string]string
 	// TimeZone is the lab's now, as "Europe/Berlin", "" where it is not known. Nil
@@ -264,7 +267,7 @@ func (s *Service) Launch(ctx context.Context, u users.User, r Request) (Launch, 
 	if !ok {
 		return Launch{}, ErrProfileUnknown
 	}
-	if !validTitle(r.Title) {
+	if r.Title = norm.NFC.String(r.Title); !validTitle(r.Title) {
 		return Launch{}, ErrTitleInvalid
 	}
 	if _, err := s.cfg.Origins.Port(ctx, u.ID); err != nil {

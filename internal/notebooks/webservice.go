@@ -127,8 +127,8 @@ func (s *Service) Serve(ctx context.Context, u users.User, r ServiceRequest) (La
 	if slug(r.Name) == "" {
 		return Launch{}, refuse("The name of a service is a part of its address and needs a letter, such as board.")
 	}
-	if isManifest(r.File, r.Script) {
-		return Launch{}, refuse("A service runs a script or a command. A Kubernetes manifest is for a job: submit it as one.")
+	if isManifest(r.File, r.Script) || isNotebook(r.File, r.Script) {
+		return Launch{}, refuse("A service runs a script or a command. A Kubernetes manifest or a notebook is for a job: submit it as one.")
 	}
 	r.Limit = MaxJobLimit
 	if err := r.prepare(u.Handle); err != nil {
@@ -136,6 +136,9 @@ func (s *Service) Serve(ctx context.Context, u users.User, r ServiceRequest) (La
 	}
 	if r.Array != "" || *r.Retries != 0 || len(r.After) > 0 {
 		return Launch{}, refuse("A service has a stop time, and neither time limit, retries, array nor dependencies: take these directives out of the script.")
+	}
+	if r.Mail != nil {
+		r.note("No mail is sent about a service.")
 	}
 	profile, err := s.profileForJob(r.JobRequest)
 	if err != nil {
@@ -151,7 +154,7 @@ func (s *Service) Serve(ctx context.Context, u users.User, r ServiceRequest) (La
 	}
 	return s.enter(ctx, u, profile, Launch{
 		Title:   r.Name,
-		Job:     &Job{Output: r.Output, Limit: MaxServiceTime, Environment: environment.ID},
+		Job:     &Job{Output: r.Output, Errors: r.Errors, Limit: MaxServiceTime, Environment: environment.ID, Notes: r.notes},
 		Service: &WebService{Port: r.Port, Share: share, Restarts: !r.Once, StopAt: s.now().Add(stopAfter)},
 	}, slug(r.Name), 0, r.Program)
 }
@@ -301,6 +304,9 @@ func (s *Service) ServeAgain(ctx context.Context, u users.User, id int64) (Launc
 	r.StopAfter = min(max(r.StopAfter, minServiceTime), MaxServiceTime)
 	if !strings.Contains(l.Job.Output, strconv.FormatInt(id, 10)) {
 		r.Output = l.Job.Output
+	}
+	if !strings.Contains(l.Job.Errors, strconv.FormatInt(id, 10)) {
+		r.Errors = l.Job.Errors
 	}
 	return s.Serve(ctx, u, r)
 }

@@ -30,7 +30,7 @@ func (f notebookForm) copied() string {
 // notebookPage is the page of jobs for somebody who comes from JupyterLab.
 func (s *Server) notebookPage(w http.ResponseWriter, r *http.Request, v visitor) error {
 	query := r.URL.Query()
-	form := notebookForm{Notebook: query.Get("notebook"), Time: "24h", Environment: environmentOf(query.Get("kernel"))}
+	form := notebookForm{Notebook: query.Get("notebook"), Time: "24h", Environment: notebooks.EnvironmentOfKernel(query.Get("kernel"))}
 	if _, _, err := notebookFile(form.Notebook); err != nil {
 		return err
 	}
@@ -69,16 +69,6 @@ func notebookFile(text string) (dir, name string, err error) {
 	}
 	dir, name = path.Split(text)
 	return strings.TrimSuffix(dir, "/"), name, nil
-}
-
-// environmentOf is the environment, as NAME/VERSION, whose kernel a notebook has;
-// "" for the Python of the image and for kernels of one's own.
-func environmentOf(kernel string) string {
-	name, version, ok := strings.Cut(kernel, ".")
-	if !ok || name == "" || version == "" || len(kernel) > 80 {
-		return ""
-	}
-	return name + "/" + version
 }
 
 func (s *Server) submitNotebook(w http.ResponseWriter, r *http.Request, v visitor) error {

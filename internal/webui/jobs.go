@@ -64,6 +64,7 @@ type jobView struct {
 	Profile        string
 	Holders        []launchHolder
 	Facts          []string
+	Notes          []string // what of its script means nothing here
 	Tries          []jobTry // the former ones
 	IsArray        bool
 	Tasks          []jobRow // of an array: elements that have been in line
@@ -292,14 +293,14 @@ func programText(p notebooks.Program) string {
 		}
 		words = append(words, a)
 	}
-	if p.Script == "" {
-		var lines []string
-		for _, name := range slices.Sorted(maps.Keys(p.Env)) {
-			lines = append(lines, name+"="+strconv.Quote(p.Env[name]))
-		}
-		return strings.Join(append(lines, strings.Join(words, " ")), "\n")
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
+		env = append(env, name+"="+strconv.Quote(p.Env[name]))
 	}
-	if len(words) > 0 {
+	if p.Script == "" {
+		return strings.Join(append(env, strings.Join(words, " ")), "\n")
+	}
+	if words = append(env, words...); len(words) > 0 {
 		return strings.TrimRight(p.Script, "\n") + "\n# with " + strings.Join(words, " ")
 	}
 	return p.Script
@@ -359,7 +360,13 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		view.Facts = append(view.Facts, "elements "+l.Job.Array)
 	} else if view.Own {
 		view.Facts = append(view.Facts, "log in "+l.Job.Output)
+		if l.Job.Errors != "" {
+			view.Facts = append(view.Facts, "errors in "+l.Job.Errors)
+		}
 		view.Log = s.logView(l)
+	}
+	if view.Own { // they quote the script
+		view.Notes = l.Job.Notes
 	}
 	if l.Job.ArrayJob != 0 {
 		view.ArrayJob = strconv.FormatInt(l.Job.ArrayJob, 10)

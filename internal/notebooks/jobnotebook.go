@@ -1,0 +1,64 @@
+package notebooks
+
+import (
+	"encoding/json"
+	"path"
+	"strings"
+)
+
+// notebookReader is the program of the notebooks' image that runs a notebook from top to bottom.
+const notebookReader = "run-notebook"
+
+// notebookText is what is read of a notebook's file.
+type notebookText struct {
+	Format     int               `json:"nbformat"`
+	Cells      []json.RawMessage `json:"cells"`
+	Worksheets []json.RawMessage `json:"worksheets"` // of old ones
+	Metadata   struct {
+		Kernel struct {
+			Name string `json:"name"`
+		} `json:"kernelspec"`
+	} `json:"metadata"`
+}
+
+// isNotebook tells a notebook from a script, by its file's name or by what it is.
+func isNotebook(file, text string) bool {
+	if strings.EqualFold(path.Ext(file), ".ipynb") {
+		return true
+	}
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return false
+	}
+	var book notebookText
+	return json.Unmarshal([]byte(text), &book) == nil && book.Format > 0 && (book.Cells != nil || book.Worksheets != nil)
+}
+
+// readNotebook makes it a request to run a notebook, whose text the job brings along.
+func (r *JobRequest) readNotebook() error {
+	if len(r.Args) > 0 {
+		return refuse("Arguments are for scripts; a notebook gets none.")
+	}
+	if len(r.Script) > MaxScript {
+		return refuse("The notebook is longer than %d KiB. Copy it into your home with `gpulab cp`, and run it from there: `gpulab run -- %s NOTEBOOK`.", MaxScript>>10, notebookReader)
+	}
+	var book notebookText
+	r.Script = strings.TrimPrefix(r.Script, "\ufeff")
+	if err := json.Unmarshal([]byte(r.Script), &book); err != nil || book.Format == 0 {
+		return refuse("This is no notebook that can be read. Open it in JupyterLab and save it again.")
+	}
+	r.Reader, r.kernel = notebookReader, book.Metadata.Kernel.Name
+	if r.File == "" {
+		r.File = "notebook.ipynb"
+	}
+	return nil
+}
+
+// EnvironmentOfKernel is the environment, as NAME/VERSION, whose kernel a notebook has;
+// "" for the Python of the image and for kernels of one's own.
+func EnvironmentOfKernel(kernel string) string {
+	name, version, ok := strings.Cut(kernel, ".")
+	if !ok || name == "" || version == "" || len(kernel) > 80 {
+		return ""
+	}
+	return name + "/" + version
+}
