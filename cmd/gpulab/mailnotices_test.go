@@ -50,6 +50,26 @@ func TestWhoIsToldOfLaunches(t *testing.T) {
 	}
 }
 
+// TestMailTypes: who has said in a script what mails they want gets those, whatever the job took, and no other.
+func TestMailTypes(t *testing.T) {
+	now := time.Now()
+	var ended, active []notebooks.Launch
+	for i, mails := range [][]string{nil, {"NONE"}, {notebooks.MailEnd}, {notebooks.MailFail}, {notebooks.MailTimeLimit}, {notebooks.MailBegin}} {
+		for j, code := range []string{notebooks.EndSucceeded, notebooks.EndExited, notebooks.EndTimeLimit, notebooks.EndCancelled} {
+			ended = append(ended, notebooks.Launch{ID: int64(10*i + j), UserID: 7, Title: "fit", State: notebooks.Ended, EndCode: code, Requested: now.Add(-time.Minute), Ready: now.Add(-time.Minute), Ended: now, Job: &notebooks.Job{Mail: mails}})
+		}
+		active = append(active, notebooks.Launch{ID: int64(i), UserID: 7, Title: "fit", State: notebooks.Running, Ready: now, Job: &notebooks.Job{Mail: mails}})
+	}
+	list := jobNotices(ended)
+	if noticeKeys(list) != "20, 21, 22, 31, 32, 42" || !list[0].Asked {
+		t.Errorf("told of ends: %+v", list)
+	}
+	begun := beginNotices(active, now.Add(-time.Hour))
+	if noticeKeys(begun) != "5 began" || begun[0].Subject != "Job “fit” has begun" || !begun[0].Asked || len(beginNotices(active, now.Add(time.Hour))) > 0 {
+		t.Errorf("told of beginnings: %+v", begun)
+	}
+}
+
 // TestWhatAdministratorsAreToldOf: machines that are away for longer than a restart takes, and GPUs that need a hand.
 func TestWhatAdministratorsAreToldOf(t *testing.T) {
 	now := time.Now()

@@ -632,11 +632,18 @@ func TestJobs(t *testing.T) {
 	}
 	for body, why := range map[string]string{
 		`{}`: "nothing to run", `{"script": "x", "command": ["y"]}`: "not both", `{"script": "x", "timeLimit": "soon"}`: "is no time limit; write 2h",
-		`{"script": 7}`: "body.script", `{"command": ["x"], "memory": "4Gi"}`: "memory",
+		`{"script": 7}`: "body.script", `{"command": ["x"], "memory": "lots"}`: "is no amount of memory", `{"command": ["x"], "mail": "SOON"}`: "There are mails for BEGIN, END",
 		`{"script": "x", "after": "afternotok:1"}`: "nothing that a job can wait for",
 	} {
 		ask(t, l, ben, "POST", "/jobs", body).want(t, http.StatusUnprocessableEntity, why)
 	}
+	defer func() {
+		ask(t, l, ben, "POST", "/jobs", `{"script": "#SBATCH --partition=gpu\nsrun x", "cpus": 2, "memory": "16G", "errors": "x.err", "mail": "END,FAIL"}`).want(t, http.StatusCreated,
+			`"notes":["Left out, because it means nothing here: --partition=gpu."]`, `"errors":"x.err"`, `"mail":["END","FAIL"]`)
+		if got := ask(t, l, ada, "GET", "/jobs?of=everybody", ""); strings.Contains(got.body, "--partition") {
+			t.Errorf("an admin reads what is in a script: %s", got.body)
+		}
+	}()
 	made := ask(t, l, ben, "POST", "/jobs", `{"command": ["python", "x.py"], "name": "secret-plan", "gpus": 1, "timeLimit": "2h"}`).want(t, http.StatusCreated, `"timeLimit":7200`, `"page":"https://lab.example/jobs/1"`)
 	j := read[job](t, made)
 	if made.header.Get("Location") != "/api/v1/jobs/1" || j.State != "waiting" {

@@ -80,6 +80,48 @@ func TestJobs(t *testing.T) {
 	a.refuses(t, ExitRefused, []string{"logs", "99"}, "There is no such job", "is somebody else's")
 }
 
+// TestSlurmJob: what of a script means nothing is said beside the answer, and all that is refused line by line.
+func TestSlurmJob(t *testing.T) {
+	a := signedIn(t, newServer(t))
+	script := filepath.Join(t.TempDir(), "old.sh")
+	write := func(text string) {
+		if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("#SBATCH --partition=gpu\nsrun x\n")
+	code, out, errs := a.run(t, "", "submit", "--error", "x.err", "--mem", "16G", "--cpus", "4", "--mail-type", "END", script)
+	if code != ExitOK || errs != "Note: Left out, because it means nothing here: --partition=gpu.\n" || strings.Contains(out, "Left out") || !strings.Contains(out, "jobs/job-1.log, its errors in x.err\n") {
+		t.Errorf("submitted: %d, %q, %q", code, out, errs)
+	}
+	write("#SBATCH --nodes=2\n#SBATCH --begin=now\ntrue\n")
+	a.refuses(t, ExitRefused, []string{"submit", script}, "Line 1: --nodes=2.\nLine 2: --begin.")
+	a.refuses(t, ExitRefused, []string{"submit", "--mem", "lots", script}, "is no amount of memory")
+}
+
+// TestWithoutOutputs: a notebook is sent without what its cells have said, and is otherwise as it was.
+func TestWithoutOutputs(t *testing.T) {
+	const cells = `{"cell_type": "code", "execution_count": 3, "outputs": [{"data": "%s"}], "source": ["a < b && c\n", "é"], "metadata": {"tags": ["x"]}}, {"cell_type": "markdown", "source": "![](attachment:a.png)", "attachments": {"a.png": {}}}`
+	long := strings.Replace(cells, "%s", strings.Repeat("x", 1<<20), 1)
+	got, err := withoutOutputs([]byte("\ufeff" + `{"nbformat": 4, "cells": [` + long + `], "metadata": {"kernelspec": {"name": "torch.2"}}}`))
+	want := `{"cells":[{"cell_type":"code","execution_count":null,"metadata":{"tags":["x"]},"outputs":[],"source":["a < b && c\n","é"]},{"cell_type":"markdown","source":"![](attachment:a.png)"}],"metadata":{"kernelspec":{"name":"torch.2"}},"nbformat":4}` + "\n"
+	if err != nil || string(got) != want {
+		t.Errorf("it is %s, %v\nwant %s", got, err, want)
+	}
+	if got, err := withoutOutputs([]byte(`{"nbformat": 3, "worksheets": []}`)); err != nil || string(got) != `{"nbformat": 3, "worksheets": []}` {
+		t.Errorf("an old one is %s, %v", got, err)
+	}
+	if _, err := withoutOutputs([]byte("print(1)")); err == nil {
+		t.Error("a script is taken for a notebook")
+	}
+	a := signedIn(t, newServer(t))
+	file := filepath.Join(t.TempDir(), "big.ipynb")
+	if err := os.WriteFile(file, []byte(`{"nbformat": 4, "cells": [{"cell_type": "code", "source": "`+strings.Repeat("x", 70<<10)+`"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.refuses(t, ExitUsage, []string{"submit", file}, "longer than 64 KiB without its outputs", "gpulab cp")
+}
+
 // TestRun: a command's words and exit code are those of the program here.
 func TestRun(t *testing.T) {
 	s := newServer(t)

@@ -530,6 +530,26 @@ func TestNoticesOnce(t *testing.T) {
 	}
 }
 
+// TestAsked: who wants no mails of a kind gets those that they asked for one by one.
+func TestAsked(t *testing.T) {
+	server, port := mailtest.Start(t, mailtest.Options{})
+	h := newHouse(t, plain(port), quick)
+	if err := h.Choose(t.Context(), h.ben, map[mail.Kind]bool{mail.Jobs: false}); err != nil {
+		t.Fatal(err)
+	}
+	asked := job(2, h.ben.ID)
+	asked.Asked = true
+	h.run()
+	for range 3 {
+		look(h, job(1, h.ben.ID), asked)
+	}
+	server.Wait(t, "ben@example.org", "Job 2 has ended")
+	h.eventually("all is sent", func() bool { s, err := h.Status(t.Context()); return err == nil && s.Waiting == 0 })
+	if list := server.Mails(); len(list) != 1 {
+		t.Errorf("these mails were sent: %+v", list)
+	}
+}
+
 // TestNotKnown: while it cannot be known what holds, nothing is told, and nothing that was told is over.
 func TestNotKnown(t *testing.T) {
 	server, port := mailtest.Start(t, mailtest.Options{})

@@ -165,6 +165,23 @@ func TestJobSurvivesRestart(t *testing.T) {
 	}
 }
 
+// specOf is what the runner in a job's pod is told.
+func specOf(t *testing.T, p *corev1.Pod) (spec jobSpec) {
+	t.Helper()
+	for _, e := range p.Spec.Containers[0].Env {
+		if e.Name == "GPULAB_JOB" {
+			text, err := base64.StdEncoding.DecodeString(e.Value)
+			if err == nil {
+				err = json.Unmarshal(text, &spec)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	return spec
+}
+
 // The pod is as safe as a notebook's, and what it runs arrives as it was written.
 func TestJobPod(t *testing.T) {
 	h := newHouse(t, 2)
@@ -173,18 +190,7 @@ func TestJobPod(t *testing.T) {
 	h.is(job.ID, Running)
 	p := h.lab.created[0]
 	c := p.Spec.Containers[0]
-	var spec jobSpec
-	for _, e := range c.Env {
-		if e.Name == "GPULAB_JOB" {
-			text, err := base64.StdEncoding.DecodeString(e.Value)
-			if err == nil {
-				err = json.Unmarshal(text, &spec)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	spec := specOf(t, p)
 	if spec.Script != script || fmt.Sprintf("%q", spec.Args) != `["a b" "$(id)" "c\nd"]` || spec.Dir != "work" || spec.Output != job.Job.Output {
 		t.Errorf("the runner is told %+v", spec)
 	}
@@ -243,10 +249,11 @@ func TestJobRefused(t *testing.T) {
 		"elsewhere":        {JobRequest{Program: command("x"), Output: "/etc/passwd"}, "has to lie in the home, /home/alice, and /etc/passwd does not."},
 		"up":               {JobRequest{Program: command("x"), Output: "a/../../bob/log"}, "has to lie in the home"},
 		"a folder":         {JobRequest{Program: command("x"), Output: "logs/"}, "is a folder"},
-		"pattern":          {JobRequest{Program: command("x"), Output: "%A.log"}, "%j is the job's number"},
+		"pattern":          {JobRequest{Program: command("x"), Output: "%q.log"}, "%j is the job's number"},
 		"time":             {JobRequest{Program: command("x"), Limit: 365 * 24 * time.Hour}, "time limit is between 10 s and 30 d"},
 		"name":             {JobRequest{Program: command("x"), Name: "a\nb"}, "visible"},
-		"unknown":          {JobRequest{Program: Program{Script: "#!/bin/sh\n#SBATCH --mem=4G\ntrue\n"}}, "Line 2: --mem=4G is nothing that gpulab knows."},
+		"long file":        {JobRequest{Program: command("x"), Output: strings.Repeat("x", 251)}, "longer than 250 bytes"},
+		"unknown":          {JobRequest{Program: Program{Script: "#!/bin/sh\n#SBATCH --bbf=4G\ntrue\n"}}, "Line 2: --bbf=4G is nothing that gpulab knows."},
 		"no value":         {JobRequest{Program: Program{Script: "#GPULAB --time\ntrue\n"}}, "Line 1: --time needs a value, such as --time=2:00:00."},
 		"model":            {JobRequest{Program: Program{Script: "#SBATCH --gres=gpu:a100:2\ntrue\n"}}, "names the GPU model a100"},
 		"gres":             {JobRequest{Program: Program{Script: "#SBATCH --gres=tmpdir:2\ntrue\n"}}, "something else than GPUs"},

@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ func runJob(t *testing.T, home string, spec jobSpec) (*exec.Cmd, *bytes.Buffer) 
 	if spec.Args == nil {
 		spec.Args = []string{}
 	}
+	spec.File = cmp.Or(spec.File, "test")
 	spec.Try = max(spec.Try, 1)
 	text, err := json.Marshal(spec)
 	if err != nil {

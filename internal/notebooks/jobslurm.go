@@ -246,7 +246,7 @@ func times(a, b int64) int64 {
 	return a * b
 }
 
-var slurmAmount = regexp.MustCompile(`^([0-9]{1,15})([KMGT]?)(I?B)?$`)
+var slurmAmount = regexp.MustCompile(`^([0-9]{1,15})([KMGT]?)I?B?$`)
 
 // slurmMemory reads an amount of memory as Slurm does, in bytes: mebibytes, or with K, M, G or T behind the number.
 func slurmMemory(text string) (int64, bool) {

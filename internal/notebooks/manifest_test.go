@@ -48,12 +48,9 @@ func TestManifest(t *testing.T) {
 		Program: Program{Args: []string{"python", "train.py", "--epochs", "40", "$(HOME)", "$(NOBODY)"}, Dir: "work", Env: map[string]string{"EPOCHS": "40", "MORE": "400"}},
 		Name:    "train", GPUs: new(1), Limit: time.Hour, Retries: new(2), Array: "0-7%3",
 	}
-	want.want = r.want
+	want.CPUs, want.Memory, want.image, want.lines = 0.5, 512<<20, "gpulab.local/notebook:1", r.lines
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("it is\n%+v, want\n%+v", r, want)
-	}
-	if w := r.want; w.cpus != 0.5 || w.memory != 512<<20 || w.image != "gpulab.local/notebook:1" {
-		t.Errorf("it wants %+v", w)
 	}
 	h := newHouse(t, 2)
 	l := h.submit(h.alice, JobRequest{Program: Program{Script: plainManifest}})
@@ -90,8 +87,8 @@ func TestManifestRefused(t *testing.T) {
 		container("securityContext: {privileged: true}"):                        "Line 8: spec.template.spec.containers[0].securityContext is nothing",
 		container("volumeMounts: [{name: a, mountPath: /b}]"):                   "volumeMounts is nothing",
 		container("image: evil.example/miner:latest"):                           `Line 8: image "evil.example/miner:latest" is that of no profile of this lab. There are cpu (gpulab.local/notebook:1, cpu 1, memory 1Gi), gpu`,
-		container("resources: {limits: {memory: 64Gi}}"):                        "Line 8: so much memory has no profile of this lab.",
-		container("resources: {limits: {cpu: 64}}"):                             "so many processors has no profile",
+		container("resources: {limits: {memory: 64Gi}}"):                        "Line 8: no profile of this lab without a GPU has 64 GiB of memory. The largest is cpu, which has 1 core and 1 GiB of memory.",
+		container("resources: {limits: {cpu: 64}}"):                             "Line 8: no profile of this lab without a GPU has 64 cores.",
 		container("resources: {limits: {nvidia.com/gpu: 1.5}}"):                 "has to be a whole number of GPUs",
 		container("resources: {limits: {nvidia.com/gpu: 1e30}}"):                "has to be a whole number of GPUs",
 		container("resources: {limits: {nvidia.com/gpu: -1}}"):                  "is no amount",

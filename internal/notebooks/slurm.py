@@ -53,8 +53,10 @@ def options(words):
         while rest:
             letter, rest = rest[0], rest[1:]
             if letter in SHORT:
-                value = rest.removeprefix("=") if rest else words.pop(0) if words else fail(f"-{letter} needs a value")
-                found.append((SHORT[letter], value))
+                if not rest and not words:
+                    fail(f"-{letter} needs a value")
+                value = rest or words.pop(0)
+                found.append((SHORT[letter], value[1:] if value.startswith("=") else value))
                 break
     return found
 

@@ -36,6 +36,7 @@ func (l *lab) someJobs() {
 		failed.Job.Tries = []notebooks.Try{{From: now.Add(-26 * time.Hour).UnixMilli(), Until: now.Add(-25*time.Hour - 30*time.Minute).UnixMilli(), EndCode: notebooks.EndInterrupted, Reason: "It was interrupted: its machine was shut down."}}
 		held := job("report", notebooks.Waiting, 5*time.Minute, 1)
 		held.Job.Held, held.Reason = true, "It waits until job 1 (sweep) and job 2 (train) have succeeded."
+		held.Job.Notes, held.Job.Errors = []string{"Left out, because it means nothing here: --partition=gpu."}, "report.err"
 		array := job("grid", notebooks.Waiting, 9*time.Minute, 1)
 		array.Job.Held, array.Job.Array, array.Job.Tasks = true, "0-99%4", &notebooks.TaskCounts{Total: 100, Waiting: 99, Running: 1}
 		array.Reason = "Of 100 elements: 1 running, 99 waiting."
@@ -55,7 +56,10 @@ func TestJobAfter(t *testing.T) {
 	l.someJobs()
 	c := l.client(t, "ben")
 	c.get("/jobs").want(t, http.StatusOK, "It waits until job 1 (sweep) and job 2 (train) have succeeded.", "not run")
-	c.get("/jobs/4").want(t, http.StatusOK, "Waiting", "It waits until job 1")
+	c.get("/jobs/4").want(t, http.StatusOK, "Waiting", "It waits until job 1", "Left out, because it means nothing here: --partition=gpu.", "errors in report.err")
+	if body := l.client(t, "ada").get("/jobs/4").body; strings.Contains(body, "--partition") {
+		t.Error("an admin reads what is in somebody's script")
+	}
 	c.get("/jobs/3").want(t, http.StatusOK, "try 2 of 2", "Tries before this one", "It was interrupted: its machine was shut down.", "30 min")
 	if body := c.get("/jobs/4").body; strings.Contains(body, "Waiting for 1 GPU") {
 		t.Error("it is said to wait for a GPU")

@@ -28,13 +28,16 @@ func TestJobs(t *testing.T) {
 		{"what they find", j.finds, false},
 		{"a notebook as a job", j.notebook, false},
 		{"a manifest of Kubernetes", j.manifest, false},
+		{"a script of Slurm", j.slurm, false},
+		{"scripts and notebooks by their names", j.byName, false},
 		{"nothing is left", j.nothingLeft, false},
 	})
 }
 
 // jobsConfig has a launch card so small that many jobs run at once.
 var jobsConfig = strings.NewReplacer("sampling: 1s", "sampling: 1s, minimumRun: 3s",
-	"profiles:\n", "profiles:\n  - {slug: small, title: Small, cpus: 1, memory: 256Mi, cpuRequest: 0.01, memoryRequest: 64Mi}\n").Replace(queueConfig)
+	"profiles:\n", "profiles:\n  - {slug: small, title: Small, cpus: 1, memory: 256Mi, cpuRequest: 0.01, memoryRequest: 64Mi}\n",
+	"queue:", "  - {slug: large, title: Large, cpus: 4, memory: 16Gi, gpus: 1, cpuRequest: 0.01, memoryRequest: 128Mi}\nqueue:").Replace(queueConfig)
 
 // jobs are those of a student, beside other people's notebooks.
 type jobs struct {
@@ -101,7 +104,7 @@ func (j *jobs) refused(t *testing.T, a *appliance) {
 		"It asks for 9 GPUs, but no machine of this lab has more than 2.")
 	b.Fill("Script", "#!/bin/bash\n#SBATCH --nodes=4\ntrue")
 	b.Click("main", "Submit")
-	b.WaitText("main", "Line 2: --nodes=4 is nothing that gpulab knows.")
+	b.WaitText("main", "Line 2: --nodes=4: a job here is one program on one machine.")
 	l.gpulab(t, 0, []string{"jobs"}, "There is no job.")
 }
 
@@ -191,4 +194,58 @@ func (j *jobs) manifest(t *testing.T, _ *appliance) {
 	b.Fill("Script", pod+"      serviceAccountName: default\n")
 	b.Click("main", "Submit")
 	b.WaitText("main", "Line 7: spec.template.spec.serviceAccountName is nothing that a job here can have. Jobs have no access to the cluster.")
+}
+
+// slurm: a script that was written for Slurm is taken at once, its owner reads what of it means nothing here, and it runs
+// to its end. One that asks for what the lab does not have is told of all of it.
+func (j *jobs) slurm(t *testing.T, a *appliance) {
+	l := j.terminal
+	l.script(t, "mnist.sh", `#!/bin/bash
+#SBATCH --job-name=mnist --partition=gpu --account=lab7
+#SBATCH --nodes=1 --ntasks=1 --cpus-per-task=4 --mem=16G
+#SBATCH --gres=gpu:1 --error=mnist.err --mail-type=END,FAIL
+module load cuda/12.4
+export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
+cd "$SLURM_SUBMIT_DIR"
+srun python3 -c 'print("done")'
+`)
+	said := l.gpulab(t, 0, []string{"submit", "mnist.sh"}, "(mnist) is submitted", "its errors in mnist.err",
+		"Note: Left out, because it means nothing here: --partition=gpu, --account=lab7, --nodes=1 and --ntasks=1.", "Note: No mail is sent: this lab has no mail server.")
+	number := submittedJob.FindStringSubmatch(said)[1]
+	if log := l.gpulab(t, 0, []string{"logs", "-f", number}); !strings.HasPrefix(log, "done\n") {
+		t.Errorf("its log is %q", log)
+	}
+	if errs := a.MustRun(a.ctx, "cat", a.homeOf(t, "cleo")+"/mnist.err"); !strings.HasPrefix(errs, "module: this lab has no modules, and cuda/12.4 is not loaded.") {
+		t.Errorf("its errors are %q", errs)
+	}
+	b := j.cleo.For(t).Tab()
+	b.Open(pages + "/jobs/" + number)
+	b.WaitText("#job-state", "It has succeeded")
+	b.WaitText("main", "Left out, because it means nothing here: --partition=gpu")
+	b.WaitText("main", "Large")
+	// A login shell sets PATH anew.
+	login := l.submit(t, l.script(t, "login.sh", "#!/bin/bash -l\n#SBATCH --mem=1G -c 2\nmodule load x\nsrun echo \"$SLURM_CPUS_PER_TASK cores, $SLURM_MEM_PER_NODE\"\n"))
+	l.gpulab(t, 0, []string{"logs", "-f", login}, "2 cores, 2048", "and x is not loaded")
+	l.gpulab(t, 9, []string{"submit", l.script(t, "wide.sh", "#SBATCH --nodes=4 -n 8\n#SBATCH --gpus=1 --mem=1T\ntrue\n")},
+		"Line 1: --nodes=4: a job here", "Line 1: -n 8: a job here", "Line 2: no profile of this lab with a GPU has 1 TiB of memory. The largest is large, which has 4 cores and 16 GiB of memory.")
+}
+
+// byName: a script of Python is run by Python, and a notebook from top to bottom, into a copy; names are kept in any script.
+func (j *jobs) byName(t *testing.T, a *appliance) {
+	l, home := j.terminal, a.homeOf(t, "cleo")
+	book := func(name, code string) string {
+		return l.script(t, name, `{"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}}, "cells": [`+
+			`{"id": "a", "cell_type": "code", "metadata": {}, "execution_count": 9, "outputs": [{"output_type": "stream", "name": "stdout", "text": "of before"}], "source": "`+code+`"}]}`)
+	}
+	python := l.submit(t, "--name", "Übung-訓練-🚀", l.script(t, "train.py", "import os, sys\nprint('says', sys.argv[1:], os.environ['GPULAB_JOB_NAME'])\n"), "--epochs", "3")
+	good := l.submit(t, "--profile", "cpu", book("nb.ipynb", "print('ran', 6 * 7)"))
+	bad := l.submit(t, "--profile", "cpu", book("bad.ipynb", "1 / 0"))
+	l.gpulab(t, 0, []string{"logs", "-f", python}, "says ['--epochs', '3'] Übung-訓練-🚀")
+	a.MustRun(a.ctx, "test", "-s", home+"/jobs/übung-訓練-🚀-"+python+".log")
+	l.gpulab(t, 0, []string{"logs", "-f", good}, "ran 42")
+	if text := a.MustRun(a.ctx, "cat", home+"/nb."+good+".ipynb"); !strings.Contains(text, "ran 42") || strings.Contains(text, "of before") {
+		t.Errorf("the copy is %s", text)
+	}
+	l.gpulab(t, 0, []string{"logs", "-f", bad}, "ZeroDivisionError: division by zero", "cell 1 of 1 failed", "exit code 1")
+	a.MustRun(a.ctx, "test", "!", "-e", home+"/nb.ipynb") // what was submitted stays where it was
 }

@@ -53,12 +53,14 @@ func TestRunNotebook(t *testing.T) {
 		code  int
 		says  string
 		ends  bool // once the copy has what the first cell printed
+		apart bool // the notebook lies elsewhere than it runs
 	}{
-		"well":   {[]string{first, "", "6 * 7"}, 0, "\n42\n", false},
-		"fails":  {[]string{first, "1 / 0", "print('never')"}, 1, "cell 2 of 3 failed: ZeroDivisionError: division by zero\n", false},
-		"dies":   {[]string{first, "os.kill(os.getpid(), 9)"}, 1, "cell 2 of 2 failed: the kernel died\n", false},
-		"ended":  {[]string{first + "\ntime.sleep(600)"}, 143, "\nin ", true},
-		"absent": {nil, 2, "cannot be read: No such file or directory\n", false},
+		"well":   {[]string{first, "", "6 * 7"}, 0, "\n42\n", false, false},
+		"apart":  {[]string{first}, 0, "outputs go to my.7.ipynb\n", false, true},
+		"fails":  {[]string{first, "1 / 0", "print('never')"}, 1, "cell 2 of 3 failed: ZeroDivisionError: division by zero\n", false, false},
+		"dies":   {[]string{first, "os.kill(os.getpid(), 9)"}, 1, "cell 2 of 2 failed: the kernel died\n", false, false},
+		"ended":  {[]string{first + "\ntime.sleep(600)"}, 143, "\nin ", true, false},
+		"absent": {nil, 2, "cannot be read: No such file or directory\n", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,7 +68,15 @@ func TestRunNotebook(t *testing.T) {
 			if c.cells != nil {
 				j.write(t, "my.ipynb", c.cells...)
 			}
-			cmd := imagePython(t, j.home, "IMAGE/usr/local/bin/run-notebook", "my.ipynb")
+			args := []string{"IMAGE/usr/local/bin/run-notebook", "my.ipynb"}
+			if c.apart {
+				elsewhere := filepath.Join(t.TempDir(), "my.ipynb")
+				if err := os.Rename(filepath.Join(j.home, "my.ipynb"), elsewhere); err != nil {
+					t.Fatal(err)
+				}
+				args = []string{args[0], elsewhere, j.home}
+			}
+			cmd := imagePython(t, j.home, args...)
 			var said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &said, &said
 			if err := cmd.Start(); err != nil {
@@ -90,6 +100,9 @@ func TestRunNotebook(t *testing.T) {
 			}
 			if got := j.read(t, "my.7.ipynb")[0].text(); got != "in "+j.home+"\n" {
 				t.Errorf("the copy has %q", got)
+			}
+			if c.apart {
+				return
 			}
 			if got := j.read(t, "my.ipynb"); got[0].text() != "" {
 				t.Errorf("the notebook has changed: %+v", got)

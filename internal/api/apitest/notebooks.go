@@ -118,7 +118,13 @@ func (n *Notebooks) Submit(_ context.Context, u users.User, r notebooks.JobReque
 		return notebooks.Launch{}, &notebooks.JobError{Text: "The job has nothing to run."}
 	}
 	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"), Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
-		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0}}
+		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0, Errors: r.Errors, Mail: r.Mail}}
+	if strings.Contains(r.Script, "--partition") {
+		l.Job.Notes = []string{"Left out, because it means nothing here: --partition=gpu."}
+	}
+	if strings.Contains(r.Script, "--nodes=2") {
+		return notebooks.Launch{}, &notebooks.JobError{Text: "Line 1: --nodes=2.\nLine 2: --begin."}
+	}
 	l.Job.Array = r.Array
 	if r.Retries != nil {
 		l.Job.Retries = *r.Retries
