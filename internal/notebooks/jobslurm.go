@@ -59,8 +59,8 @@ var directiveValues = map[string]string{
 	"mem": "8G", "mem-per-cpu": "2G", "mem-per-gpu": "8G", "mail": "END", "export": "NAME=VALUE", "nodes": "1", "tasks": "1",
 }
 
-// leftOut are words of sbatch without a meaning here: with true those that have a value.
-var leftOut = map[string]bool{
+// meaningless are words of sbatch without a meaning here: with true those that have a value.
+var meaningless = map[string]bool{
 	"--partition": true, "-p": true, "--account": true, "-A": true, "--qos": true, "-q": true, "--mail-user": true,
 	"--comment": true, "--reservation": true, "--wckey": true, "--clusters": true, "--cluster": true, "-M": true,
 	"--open-mode": true, "--time-min": true, "--tmp": true, "--hint": true, "--mem-bind": true, "--cpu-bind": true,
@@ -138,7 +138,7 @@ func (d *directives) read(words []string) {
 			name, value, has = word[:2], word[2:], true // -t30
 		}
 		what, known := directiveNames[name]
-		valued, left := leftOut[name]
+		valued, left := meaningless[name]
 		bare := what == "preemptible" || left && !valued
 		if !has && !bare && len(words) > 0 && (known || !strings.HasPrefix(words[0], "-")) {
 			value, has = words[0], true

@@ -124,7 +124,7 @@ func TestJobSize(t *testing.T) {
 		"#SBATCH --mem=17G":                             "Line 1: no profile of this lab without a GPU has 17 GiB of memory. The largest is cpu-large, which has 8 cores and 16 GiB of memory. Ask for less, or ask an admin for a larger profile.",
 		"#SBATCH --mem=9999999T":                        "Line 1: --mem=9999999T is no amount of memory; write a number with M, G or T behind it, such as --mem=8G.",
 		"#SBATCH --mem=lots":                            "Line 1: --mem=lots is no amount of memory; write a number with M, G or T behind it, such as --mem=8G.",
-		"#SBATCH --mem-per-cpu=8000000T -c 1000":        "Line 1: --mem-per-cpu=8000000T is no amount",
+		"#SBATCH --mem-per-cpu=8000000T -c 1000":        "Line 1: no profile of this lab without a GPU has 1000 cores and ",
 		"#SBATCH --cpus-per-task=some":                  "Line 1: --cpus-per-task=some is no number of cores; write --cpus-per-task=4.",
 		"#SBATCH --profile=gpu --mem=9G":                "Line 1: the job asks for 9 GiB of memory, and the profile gpu has 4 cores and 8 GiB of memory. Ask for less, or leave the profile out.",
 		"#SBATCH --profile=gpu-large --gpus=1 --mem=9G": "gpu-large",
