@@ -180,14 +180,14 @@ func TestParseArray(t *testing.T) {
 		}
 	}
 	h := newHouse(t, 1)
-	for output, want := range map[string]string{"one.log": "to the same file. Have %a", "%A.log": "Have %a", "%b.log": "nothing else begins with %"} {
+	for output, want := range map[string]string{"one.log": "to the same file. Have %a", "%A.log": "Have %a", "%b.log": "%b.log has something else."} {
 		_, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Array: "0-1", Output: output})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("output %s: %v", output, err)
 		}
 	}
 	// What an element would be refused for is refused with the array.
-	_, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Name: "..", Array: "0-9", Output: "%x/%a.log"})
+	_, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Name: "x", Array: "0-9", Output: "%x/../../%a.log"})
 	if no := (*JobError)(nil); !errors.As(err, &no) {
 		t.Errorf("an output outside of the home: %v", err)
 	}
