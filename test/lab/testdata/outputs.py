@@ -6,6 +6,7 @@ import tempfile
 import types
 
 import gpulab_outputs as o
+from jupyter_client.session import Session
 
 t = o.Text()
 for piece in ["10%\r", "100", "%\rdone\r\n", "ab\b", "c\n", "last"]:
@@ -102,3 +103,162 @@ for test in (meddle, read_while_saving):
 old = {"cells": [cell("x"), cell("y"), cell("y")]}
 assert o.cell_of(old, o.Run("m", "s", "?", "x")) is old["cells"][0]
 assert o.cell_of(old, o.Run("m", "s", "?", "y")) is None
+
+# Equal cells without IDs are told apart by their places; so is one whose ID is new at each reading.
+first, second = old["cells"][1:]
+assert o.cell_of(old, o.Run("m", "s", "?", "y", [0, 2])) is first
+assert o.cell_of(old, o.Run("m", "s", "?", "y", [1, 2])) is second
+assert o.cell_of(old, o.Run("m", "s", "?", "y", [1, 3])) is None  # one is gone, and nobody knows which
+assert o.cell_of(old, o.Run("m", "s", "?", "x", [0, 2])) is old["cells"][0]
+new = {"cells": [cell("y", id="aa"), cell("y", id="bb")]}
+assert o.cell_of(new, o.Run("m", "s", "cc", "y", [1, 2])) is new["cells"][1]
+assert o.cell_of(new, o.Run("m", "s", "cc", "y", [0, 1])) is None
+double = {"cells": [cell("y", id="aa"), cell("y", id="aa")]}
+assert o.cell_of(double, o.Run("m", "s", "aa", "y", [1, 2])) is double["cells"][1]
+assert [o.place_of({"gpulabPlace": place}) for place in ([1, 2], [2, 2], [-1, 2], "12", [0], None)] == [[1, 2], *[None] * 5]
+
+
+class Kernel:
+    """What a page gets of what a kernel says."""
+
+    def __init__(self):
+        self.session = Session(key=b"k")
+        self.runs, self.got = {}, []  # got: (kind, content)
+        self.outlet = o.Outlet(self.session, lambda: self.runs, self._send, None)
+
+    def _send(self, parts):
+        self.got.append((self.session.unpack(parts[0])["msg_type"], self.session.unpack(parts[3])))
+
+    def run(self, number, followed=True):
+        if followed:
+            self.runs[number] = o.Run(number, "s", number, "")
+        return number
+
+    def hears(self, number, kind, content):
+        """The Keeper does, before the page or after it."""
+        if kind == "status":
+            self.runs[number].end()
+        else:
+            self.runs[number].hear(kind, content, {"header": {"msg_type": kind}, "content": content})
+
+    def says(self, number, kind, **content):
+        pack = self.session.pack
+        self.outlet.take([pack(self.session.msg_header(kind)), pack({"msg_id": number}), b"{}", pack(content)])
+
+    def both(self, number, kind, **content):
+        self.hears(number, kind, content)
+        self.says(number, kind, **content)
+
+    def shown(self):
+        """The text that the page shows."""
+        text = ""
+        for kind, content in self.got:
+            if kind == "clear_output":
+                text = ""
+            text += content.get("text", "")
+        return text
+
+
+async def little():
+    k = Kernel()
+    run = k.run("1", followed=False)
+    for i in range(20_000):
+        k.says(run, "stream", name="stdout", text=f"{i}\n")
+        if i % 100 == 0:
+            await asyncio.sleep(0)
+    k.says(run, "stream", name="stderr", text="oops\n")
+    k.says(run, "status", execution_state="idle")
+    assert k.shown() == "".join(f"{i}\n" for i in range(20_000)) + "oops\n"
+    assert len(k.got) < 200 and k.got[-1][0] == "status", len(k.got)
+    k.says(run, "stream", name="stdout", text="later")
+    await asyncio.sleep(3 * o.TOGETHER)
+    assert k.got[-1] == ("stream", {"name": "stdout", "text": "later"})
+    # What is cleared at once is not sent at all.
+    k.got.clear()
+    for i in range(1000):
+        k.says(run, "clear_output", wait=True)
+        k.says(run, "stream", name="stdout", text=str(i))
+    k.says(run, "status", execution_state="idle")
+    assert k.shown() == "999" and len(k.got) < 100, len(k.got)
+
+
+# Of very much the page gets the beginning at once, and in the end what is kept: the same that the file would have.
+async def much():
+    k = Kernel()
+    run = k.run("1")
+    k.both(run, "display_data", data={"image/png": "x"}, metadata={}, transient={"display_id": "d"})
+    for i in range(40_000):
+        k.both(run, "stream", name="stdout", text=f"{'-' * 90} line {i}\n")
+    before = sum(len(content.get("text", "")) for _, content in k.got)
+    assert before < o.HEAD + (1 << 17), before
+    assert "characters so far" in k.got[-1][1]["text"] and "latest line: ---" in k.got[-1][1]["text"], k.got[-1]
+    k.says(run, "status", execution_state="idle")  # the page's connection is the first to hear it
+    assert k.got[-1][0] == "stream"
+    k.says("2", "status", execution_state="busy")
+    k.hears(run, "status", {})
+    kept = "".join(output.get("text", "") for output in k.runs[run].notebook())
+    assert k.shown() == kept and kept.endswith("line 39999\n") and "characters are left out here" in kept
+    assert [content["execution_state"] for kind, content in k.got if kind == "status"] == ["idle", "busy"]
+    assert ("display_data", {"data": {"image/png": "x"}, "metadata": {}, "transient": {"display_id": "d"}}) == k.got[-4], k.got[-4][0]
+    # The next run of the same page is not affected.
+    k.got.clear()
+    k.both(k.run("3"), "stream", name="stdout", text="well")
+    k.says("3", "status", execution_state="idle")
+    assert k.shown() == "well"
+
+
+# One message that is too large; the Keeper has heard of the end before the page's connection has.
+async def at_once():
+    k = Kernel()
+    run = k.run("1")
+    for text in ("x" * 6_000_000 + "\n", "LAST\n"):
+        k.hears(run, "stream", {"name": "stdout", "text": text})
+    k.hears(run, "status", {})
+    for text in ("x" * 6_000_000 + "\n", "LAST\n"):
+        k.says(run, "stream", name="stdout", text=text)
+    k.says(run, "status", execution_state="idle")
+    assert k.shown().endswith("x\nLAST\n") and len(k.shown()) < o.HEAD + 2 * o.TAIL + 200
+    assert sum(len(content.get("text", "")) for _, content in k.got) < o.HEAD + 2 * o.TAIL + 2000
+
+
+# A kernel that dies does not say that the run has ended.
+async def dies():
+    k = Kernel()
+    run = k.run("1")
+    for _ in range(3):
+        k.both(run, "stream", name="stdout", text="y" * 1_000_000 + "\n")
+    k.runs[run].died()
+    k.runs[run].end(died=True)
+    assert k.shown().endswith(o.DIED)
+
+
+for test in (little, much, at_once, dies):
+    asyncio.run(test())
+
+# What is printed after it was cleared is little again.
+run = o.Run("m", "s", "c", "")
+run.hear("stream", {"name": "stdout", "text": "x" * (o.HEAD + o.LINE + 1)}, None)
+assert run.much
+run.hear("clear_output", {"wait": True}, None)
+run.hear("stream", {"name": "stdout", "text": "x"}, None)
+assert not run.much
+
+
+# A name to which the name of its checkpoint would not fit is refused before there is a file.
+async def names(folder):
+    contents = o.Contents(root_dir=folder)
+    longest = "n" * (o.MOST_NAME - len(".ipynb")) + ".ipynb"
+    await contents.save(book(cell("a", id="1")), longest)
+    await contents.create_checkpoint(longest)
+    for act in (lambda: contents.save(book(), "n" + longest), lambda: contents.rename_file(longest, "ü" * 130)):
+        try:
+            await act()
+        except o.web.HTTPError as error:
+            assert error.status_code == 400 and "too long" in error.log_message, error
+        else:
+            raise AssertionError("it was taken")
+    assert sorted(os.listdir(folder)) == [".ipynb_checkpoints", longest]
+
+
+with tempfile.TemporaryDirectory() as folder:
+    asyncio.run(names(folder))
