@@ -17,7 +17,7 @@ func imagePython(t *testing.T, dir string, args ...string) *exec.Cmd {
 	if testing.Short() {
 		t.Skip("-short: Jupyter is installed from PyPI")
 	}
-	image := filepath.Join(repository(t), "packaging/images/notebook")
+	image := notebookImage(t)
 	venv := jupyterVenv(t, image)
 	// Go keeps the result of a test by the files that the test itself opens.
 	if err := os.CopyFS(t.TempDir(), os.DirFS(filepath.Join(image, "files"))); err != nil {
@@ -33,9 +33,15 @@ func imagePython(t *testing.T, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func TestOutputsKept(t *testing.T) {
+func TestOutputsKept(t *testing.T) { tryModule(t, "outputs") }
+
+func TestHomesUsed(t *testing.T) { tryModule(t, "home") }
+
+// tryModule runs a test of one of the image's modules.
+func tryModule(t *testing.T, name string) {
+	t.Helper()
 	t.Parallel()
-	script, err := filepath.Abs("testdata/outputs.py")
+	script, err := filepath.Abs("testdata/" + name + ".py")
 	if err != nil {
 		t.Fatal(err)
 	}
