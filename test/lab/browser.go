@@ -420,6 +420,16 @@ func (b *Browser) resize(width int64) {
 	}))
 }
 
+// scheme makes the visitor's system light or dark.
+func (b *Browser) scheme(name string) {
+	b.t.Helper()
+	b.do("the system's colours", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+		return err
+	}))
+}
+
 func (b *Browser) picture(name string) {
 	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
 	defer cancel()

@@ -170,38 +170,53 @@ func (l *line) dropKernels() {
 // startJupyter starts a notebook server with a home of its own. The test runs beside others: most of its time it waits.
 func startJupyter(t *testing.T) jupyter {
 	t.Helper()
+	return startJupyterIn(t, t.TempDir())
+}
+
+// startJupyterIn starts a notebook server as the image does, in a home that may have something in it.
+func startJupyterIn(t *testing.T, home string) jupyter {
+	t.Helper()
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: JupyterLab is installed from PyPI and run in a browser")
 	}
-	image := filepath.Join(repository(t), "packaging/images/notebook")
+	image := notebookImage(t)
 	venv := jupyterVenv(t, image)
 	lab, scratch := t.TempDir(), t.TempDir()
 	if err := os.CopyFS(lab, os.DirFS(filepath.Join(image, "files/opt/lab"))); err != nil {
 		t.Fatal(err)
 	}
-	config := filepath.Join(lab, "etc/jupyter/jupyter_server_config.py")
-	text, err := os.ReadFile(config)
-	if err == nil {
-		err = os.WriteFile(config, bytes.ReplaceAll(text, []byte("/tmp/.gpulab/jupyter"), []byte(scratch)), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
+	// What is at fixed places in the image is elsewhere here.
+	places := strings.NewReplacer("/tmp/.gpulab", scratch, "/etc/profile.d/gpulab.sh", filepath.Join(lab, "profile.sh"),
+		"/opt/lab/bin", filepath.Join(venv, "bin"),
+		"gpulab_home.largest_message()", "16 << 20")
+	for from, to := range map[string]string{
+		"opt/lab/etc/jupyter/jupyter_server_config.py": "etc/jupyter/jupyter_server_config.py",
+		"usr/local/bin/start-notebook":                 "start-notebook",
+		"etc/profile.d/gpulab.sh":                      "profile.sh",
+	} {
+		text, err := os.ReadFile(filepath.Join(image, "files", from))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(lab, to), []byte(places.Replace(string(text))), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	passed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(scratch, "server")
-	j := jupyter{base: fmt.Sprintf("http://%s/user/ada/one/", passed.Addr()), home: t.TempDir(), line: &line{}}
+	j := jupyter{base: fmt.Sprintf("http://%s/user/ada/one/", passed.Addr()), home: home, line: &line{}}
 	go j.serve(passed, socket)
 	t.Cleanup(func() { _ = passed.Close(); j.dropAll() })
-	server := exec.Command(filepath.Join(venv, "bin/jupyter-lab"), "--no-browser", "--allow-root",
+	server := exec.Command("bash", filepath.Join(lab, "start-notebook"), filepath.Join(venv, "bin/jupyter-lab"), "--no-browser", "--allow-root",
 		"--ServerApp.sock="+socket, "--ServerApp.base_url=/user/ada/one/", "--IdentityProvider.token=",
 		"--ServerApp.allow_unauthenticated_access=True")
 	server.Dir = j.home
 	server.Env = append(os.Environ(), "HOME="+j.home, "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"),
-		"JUPYTER_RUNTIME_DIR="+scratch, "JUPYTER_CONFIG_PATH="+filepath.Join(lab, "etc/jupyter"), "JUPYTER_PATH="+filepath.Join(lab, "share/jupyter"),
+		"JUPYTER_RUNTIME_DIR="+filepath.Join(scratch, "runtime"), "JUPYTER_CONFIG_PATH="+filepath.Join(lab, "etc/jupyter"), "JUPYTER_PATH="+filepath.Join(lab, "share/jupyter"),
 		"PYTHONPATH="+filepath.Join(lab, "lib/python3.11/site-packages"), "PYTHONDONTWRITEBYTECODE=1")
 	var said bytes.Buffer
 	server.Stdout, server.Stderr, server.WaitDelay = &said, &said, 10*time.Second // kernels hold them open
@@ -210,15 +225,18 @@ func startJupyter(t *testing.T) jupyter {
 	}
 	t.Cleanup(func() {
 		_ = server.Process.Signal(syscall.SIGTERM)
+		// A thread that still reads a file for a request may keep it from ending.
+		late := time.AfterFunc(20*time.Second, func() { _ = server.Process.Kill() })
 		_ = server.Wait()
+		late.Stop()
 		if t.Failed() {
 			t.Logf("the server said:\n%s", said.String())
 		}
-		if strings.Contains(said.String(), "gpulab_outputs.py") {
+		if strings.Contains(said.String(), "gpulab_outputs.py") || strings.Contains(said.String(), "gpulab_home.py") {
 			t.Errorf("the server had an accident:\n%s", said.String())
 		}
 	})
-	for range 300 {
+	for range 1200 {
 		if response, err := http.Get(j.base + "api"); err == nil {
 			_ = response.Body.Close()
 			return j
@@ -227,6 +245,12 @@ func startJupyter(t *testing.T) jupyter {
 	}
 	t.Fatalf("no notebook server\n%s", said.String())
 	return j
+}
+
+// notebookImage is the folder that the notebook image is made of.
+func notebookImage(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(repository(t), "packaging/images/notebook")
 }
 
 // making lets one test at a time make the environment.
@@ -281,13 +305,19 @@ func (j jupyter) browser(t *testing.T) *Browser {
 // write puts a notebook with these cells into the home; their IDs are cell-0 and so on.
 func (j jupyter) write(t *testing.T, name string, sources ...string) {
 	t.Helper()
+	j.writeFor(t, name, "python3", sources...)
+}
+
+// writeFor is write for another kernel.
+func (j jupyter) writeFor(t *testing.T, name, kernel string, sources ...string) {
+	t.Helper()
 	cells := []map[string]any{}
 	for i, source := range sources {
 		cells = append(cells, map[string]any{"cell_type": "code", "id": fmt.Sprintf("cell-%d", i), "metadata": map[string]any{},
 			"source": source, "outputs": []any{}, "execution_count": nil})
 	}
 	text, err := json.Marshal(map[string]any{"nbformat": 4, "nbformat_minor": 5, "cells": cells,
-		"metadata": map[string]any{"kernelspec": map[string]any{"name": "python3", "display_name": "Python 3", "language": "python"}}})
+		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel, "display_name": kernel, "language": "python"}}})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(j.home, name), text, 0o600)
 	}
@@ -354,24 +384,46 @@ func (j jupyter) open(b *Browser, name string) {
 	b.WaitFor("the notebook's kernel", `/\| (Idle|Busy)/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
 }
 
-// runCells runs the first n cells, one after the other, by their keys. JupyterLab
-// drops what is run before its session is connected: then it is done once more.
+// runCells runs the first n cells, one after the other, by their keys.
 func runCells(b *Browser, n int) {
 	b.t.Helper()
-	begun := fmt.Sprintf(`async () => /[*0-9]/.test(%s[0]?.querySelector(".jp-InputPrompt")?.innerText)`, codeCells)
 	b.WaitFor("the cells", fmt.Sprintf(`%s.length >= %d`, codeCells, n))
-	for deadline := time.Now().Add(b.patience); time.Now().Before(deadline); {
-		for i := range n {
-			focusCell(b, i)
-			b.Press(kb.Enter, kb.ModifierShift)
-		}
-		for range 20 { // one that is only slow must not run twice
-			if Evaluate[bool](b, begun) {
-				return
-			}
-			time.Sleep(500 * time.Millisecond)
-		}
+	for i := range n {
+		focusCell(b, i)
+		b.Press(kb.Enter, kb.ModifierShift)
 	}
+	b.WaitFor("a run", fmt.Sprintf(`/[*0-9]/.test(%s[0]?.querySelector(".jp-InputPrompt")?.innerText)`, codeCells))
+}
+
+// savedBy presses the keys that save until the notebook's file is as wanted.
+func (j jupyter) savedBy(t *testing.T, b *Browser, what, name string, wanted func([]fileCell) bool) {
+	t.Helper()
+	b.Press("s", kb.ModifierCtrl)
+	j.within(t, time.Minute, what, name, wanted)
+	noQuestion(b)
+}
+
+// ask asks the server as a page does.
+func (j jupyter) ask(t *testing.T, method, path, body string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequest(method, j.base+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a page sends with each request against forgery.
+	request.Header.Set("X-XSRFToken", "mine")
+	request.Header.Set("Referer", j.base+"lab")
+	request.AddCookie(&http.Cookie{Name: "_xsrf", Value: "mine"})
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(answer)
 }
 
 // focusCell puts the cursor into a cell.
@@ -726,5 +778,362 @@ func TestRunAsJobMenu(t *testing.T) {
 	b.WaitFor("the page of jobs", `window.opened === "/gpulab/job?notebook=a+b.ipynb&kernel=python3"`)
 	if got := fmt.Sprint(j.read(t, "a b.ipynb")[0].Source); !strings.Contains(got, "# typed") {
 		t.Errorf("it was not saved before; the file has %s", got)
+	}
+}
+
+// Of very much output the file has the beginning and the end, with a page and without one, and what is left out is said.
+// Messages in quick succession are all there.
+func TestMuchOutput(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "much.ipynb", "for i in range(20000): print(i, flush=True)", `print("x" * 6_000_000); print("LAST")`,
+		"for i in range(40_000): print('-' * 90, i)", "6 * 7")
+	b := j.browser(t)
+	page := b.Tab()
+	j.open(page, "much.ipynb")
+	runCells(page, 4)
+	page.WaitFor("the last cell", shown(3)+`.includes("42")`)
+	all := func(cells []fileCell) bool {
+		var numbers strings.Builder
+		for i := range 20000 {
+			fmt.Fprintln(&numbers, i)
+		}
+		long, many := cells[1].text(), cells[2].text()
+		return cells[0].text() == numbers.String() &&
+			strings.HasPrefix(long, "xxx") && strings.HasSuffix(long, "x\nLAST\n") && strings.Contains(long, "characters are left out here]") && len(long) < 4<<20 &&
+			strings.HasPrefix(many, "---") && strings.HasSuffix(many, "- 39999\n") && strings.Contains(many, "characters are left out here]") && len(many) < 4<<20 &&
+			!strings.Contains(long+many, "so far") && !strings.Contains(long+many, "IOPub")
+	}
+	j.savedBy(t, page, "the file has it, with the page", "much.ipynb", all)
+	page.Close()
+
+	// A page that is closed at once; what it had is not in the file any more.
+	again := b.Tab()
+	j.open(again, "much.ipynb")
+	runCells(again, 1)
+	again.WaitFor("the first cell", fmt.Sprintf(`/[0-9]/.test(%s[0].querySelector(".jp-InputPrompt").innerText)`, codeCells))
+	for i := range 3 {
+		focusCell(again, i+1)
+		again.Press(kb.Enter, kb.ModifierShift)
+	}
+	again.WaitFor("the last run", fmt.Sprintf(`/[*8]/.test(%s[3].querySelector(".jp-InputPrompt").innerText)`, codeCells))
+	again.Close()
+	j.within(t, time.Minute, "the file has it, without the page", "much.ipynb", func(cells []fileCell) bool { return all(cells) && cells[3].Count >= 8 })
+}
+
+// A cell of 12 MB is run; one that is larger than what a message may be is not sent, and the page says so.
+func TestLargeCell(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "large.ipynb", `d = "`+strings.Repeat("A", 12_000_000)+`"`+"\nprint(len(d))", "print('next')")
+	b := j.browser(t)
+	j.open(b, "large.ipynb")
+	runCells(b, 2)
+	b.WaitFor("its output", shown(0)+` === "12000000\n"`)
+	b.WaitFor("the next one's", shown(1)+` === "next\n"`)
+	b.WaitFor("a connection", `/\| Idle/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
+	j.write(t, "larger.ipynb", `d = "`+strings.Repeat("A", 17_000_000)+`"`, "print('next')")
+	page := b.Tab()
+	j.open(page, "larger.ipynb")
+	focusCell(page, 0)
+	page.Press(kb.Enter, kb.ModifierShift)
+	page.WaitFor("what is the matter", `document.body.innerText.includes("This cell is too large to be run: it has 16 MiB, and 16 MiB are possible.")`)
+	focusCell(page, 1)
+	page.Press(kb.Enter, kb.ModifierShift)
+	page.WaitFor("the next one's output", shown(1)+` === "next\n"`)
+}
+
+// Outputs of equal cells without lasting IDs are kept without a page, each in its place, and a page that comes back while
+// they run shows them there.
+func TestOutputsOfEqualCells(t *testing.T) {
+	j := startJupyter(t)
+	code := `{"cell_type": "code", "metadata": {"id": "aa"}, %s"execution_count": null, "outputs": [],
+		"source": ["import time\n", "for i in range(3): time.sleep(3); print(i)"]}`
+	for name, format := range map[string][2]string{"old.ipynb": {"0", ""}, "twice.ipynb": {"5", `"id": "aa", `}} {
+		cell := fmt.Sprintf(code, format[1])
+		text := `{"nbformat": 4, "nbformat_minor": ` + format[0] + `, "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}}, "cells": [` + cell + ", " + cell + "]}"
+		if err := os.WriteFile(filepath.Join(j.home, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := j.browser(t)
+	for _, name := range []string{"old.ipynb", "twice.ipynb"} {
+		page := b.Tab()
+		j.open(page, name)
+		runCells(page, 2)
+		page.Close()
+		j.within(t, time.Minute, "the first cell's first lines", name, func(cells []fileCell) bool { return cells[0].text() != "" })
+		if name == "old.ipynb" {
+			again := b.Tab()
+			j.open(again, name)
+			again.WaitFor("the second cell's lines", shown(1)+` === "0\n1\n2\n"`)
+			again.Close()
+		}
+		j.within(t, time.Minute, "the file has both", name, func(cells []fileCell) bool {
+			return cells[0].text() == "0\n1\n2\n" && cells[1].text() == "0\n1\n2\n"
+		})
+	}
+}
+
+// oddKernels makes kernels in a home: one that takes its time to start, and one that cannot.
+func oddKernels(t *testing.T, home string) {
+	t.Helper()
+	broken := filepath.Join(home, "broken")
+	if err := os.WriteFile(broken, []byte("#!/none\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, argv := range map[string][]string{
+		"slow":   {"bash", "-c", `sleep 12; exec "$0" -m ipykernel_launcher -f "$1"`, filepath.Join(jupyterVenv(t, notebookImage(t)), "bin/python"), "{connection_file}"},
+		"broken": {broken, "{connection_file}"},
+	} {
+		dir := filepath.Join(home, ".local/share/jupyter/kernels", name)
+		text, err := json.Marshal(map[string]any{"argv": argv, "display_name": name, "language": "python"})
+		if err == nil {
+			err = os.MkdirAll(dir, 0o700)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "kernel.json"), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What is run before a notebook's kernel is there waits for it, shows [*], and runs in order. Where the kernel does not
+// start, the page says so.
+func TestFirstRuns(t *testing.T) {
+	home := t.TempDir()
+	oddKernels(t, home)
+	j := startJupyterIn(t, home)
+	b := j.browser(t)
+	cells := []string{"a = 1", "a += 1\nprint(a)", "a *= 21\nprint(a)"}
+	early := func(name string) *Browser {
+		page := b.Tab()
+		page.Open(j.base + "lab/tree/" + name + "?reset")
+		page.WaitFor("the cells", codeCells+`[1]?.querySelector(".cm-content")?.innerText.trim()`)
+		for i := range cells {
+			focusCell(page, i)
+			page.Press(kb.Enter, kb.ModifierShift)
+		}
+		return page
+	}
+	prompts := func(want string) string {
+		return fmt.Sprintf(`%s.slice(0, 3).map(cell => cell.querySelector(".jp-InputPrompt").innerText.trim()).join("") === %q`, codeCells, want)
+	}
+	for i := range 4 {
+		name := fmt.Sprintf("early-%d.ipynb", i)
+		j.write(t, name, cells...)
+		j.slow.Store(i >= 2) // a session takes longer, and so does the time in which there is none
+		page := early(name)
+		page.WaitFor("the runs", prompts("[1]:[2]:[3]:")+" && "+shown(2)+` === "42\n"`)
+		page.Close()
+	}
+	j.slow.Store(false)
+	j.writeFor(t, "slow.ipynb", "slow", cells...)
+	page := early("slow.ipynb")
+	page.WaitFor("that they wait", prompts("[*]:[*]:[*]:"))
+	page.WaitFor("the runs", prompts("[1]:[2]:[3]:")+" && "+shown(2)+` === "42\n"`)
+	page.Close()
+
+	j.writeFor(t, "broken.ipynb", "broken", cells...)
+	page = early("broken.ipynb")
+	page.WaitFor("what is the matter", `document.body.innerText.includes("The kernel of broken.ipynb has not started. The cells that waited for it have not run.")`)
+	page.WaitFor("that nothing waits", prompts("[ ]:[ ]:[ ]:"))
+	page.Close()
+}
+
+// What lies in a home does not keep a notebook from starting, and what is not used of it is said.
+func TestStrangeHomes(t *testing.T) {
+	notNotebook := `c = get_config()
+c.ServerApp.contents_manager_class = "jupytext.TextFileContentsManager"
+c.ServerApp.root_dir = "/data/mine"
+raise SystemExit(1)
+`
+	for name, files := range map[string]map[string]string{
+		"settings": {
+			".jupyter/jupyter_server_config.py": notNotebook, ".jupyter/jupyter_config.py": notNotebook, ".jupyter/jupyter_lab_config.py": notNotebook,
+			".jupyter/jupyter_server_config.json":                                                  `{"ServerApp": {"kernel_manager_class": "x.Y"}}`,
+			".jupyter/jupyter_server_config.d/mine.json":                                           `{"ServerApp": {"jpserver_extensions": {"mine": true`,
+			".jupyter/labconfig/page_config.json":                                                  "{",
+			".jupyter/jupyter_notebook_config.py/x":                                                "", // a folder of that name
+			".jupyter/lab/user-settings/@jupyterlab/apputils-extension/themes.jupyterlab-settings": "{",
+			".bashrc": "exit 1\n", ".profile": "exit 1\n", ".condarc": "[", ".config/pip/pip.conf": "[", ".pip/pip.conf": "[",
+			".ipython/profile_default/ipython_notebook_config.py": "raise SystemExit(1)\n",
+		},
+		"local": {
+			".local/lib/python3.11/site-packages/usercustomize.py":   "raise SystemExit(1)\n",
+			".local/lib/python3.11/site-packages/jupyter_server.py":  "raise SystemExit(1)\n",
+			".local/lib/python3.9/site-packages/site.py":             "raise SystemExit(1)\n",
+			".local/share/jupyter/kernels/python3/kernel.json":       `{"argv": ["/gone/python", "-f", "{connection_file}"], "display_name": "Mine", "language": "python"}`,
+			".local/share/jupyter/kernels/half/kernel.json":          "{\n\n",
+			".local/share/jupyter/labextensions/mine/package.json":   "{",
+			".local/share/jupyter/nbconvert/templates/lab/conf.json": "{",
+			".local/etc/jupyter/jupyter_server_config.d/mine.json":   "{",
+		},
+		"files": {".jupyter": "", ".local": "", ".ipython": "", ".cache": "", ".config": ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := t.TempDir()
+			for path, text := range files {
+				path = filepath.Join(home, path)
+				err := os.MkdirAll(filepath.Dir(path), 0o700)
+				if err == nil {
+					err = os.WriteFile(path, []byte(text), 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			j := startJupyterIn(t, home)
+			j.write(t, "a.ipynb", "import os; print(6 * 7, os.environ.get('JUPYTER_CONFIG_DIR'))")
+			b := j.browser(t)
+			j.open(b, "a.ipynb")
+			runCells(b, 1)
+			b.WaitFor("the output", shown(0)+` === "42 None\n"`)
+			if status, _ := j.ask(t, http.MethodGet, "gpulab/outputs?path=a.ipynb", ""); status != http.StatusOK {
+				t.Errorf("outputs are not kept: %d", status)
+			}
+			_, said := j.ask(t, http.MethodGet, "gpulab/home", "")
+			for _, want := range map[string][]string{
+				"settings": {"~/.jupyter/jupyter_server_config.py, ~/.jupyter/jupyter_server_config.json", "~/.jupyter/labconfig"},
+				"local":    {"~/.local/share/jupyter/kernels/python3/kernel.json: its program /gone/python is not there", "half/kernel.json: line 3 is not JSON", "~/.local/share/jupyter/labextensions"},
+			}[name] {
+				if !strings.Contains(said, want) {
+					t.Errorf("it is not said that %s is not used: %s", want, said)
+				}
+			}
+			if name != "files" {
+				b.WaitFor("that the page says it", `[...document.querySelectorAll(".Toastify__toast")].some(e => /Not (read|used): ~/.test(e.innerText))`)
+			}
+		})
+	}
+}
+
+// A home that is full, or that nothing can be written to for another reason, does not keep a notebook from starting.
+func TestFullHome(t *testing.T) {
+	home := t.TempDir()
+	if err := syscall.Mount("tmpfs", home, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(home, syscall.MNT_DETACH) })
+	file, err := os.Create(filepath.Join(home, "data"))
+	if err == nil {
+		_, err = io.Copy(file, io.LimitReader(zeros{}, 1<<20))
+		_ = file.Close()
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	j := startJupyterIn(t, home)
+	b := j.browser(t)
+	b.Open(j.base + "lab?reset")
+	b.WaitFor("the launcher", `document.querySelector('.jp-LauncherCard[data-category="Notebook"]')`)
+}
+
+// zeros is a reader of zeros without end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// menu chooses an entry of JupyterLab's menus by the labels on the way there.
+func menu(b *Browser, labels ...string) {
+	b.t.Helper()
+	b.Mouse("the menu "+labels[0], fmt.Sprintf(`[...document.querySelectorAll(".lm-MenuBar-itemLabel")].find(e => e.innerText.trim() === %q)`, labels[0]))
+	for _, label := range labels[1:] {
+		b.Mouse(label, fmt.Sprintf(`[...document.querySelectorAll(".lm-Menu-item:not(.lm-mod-disabled) .lm-Menu-itemLabel")].find(e => e.innerText.trim() === %q)`, label))
+	}
+}
+
+// Hidden files can be shown.
+func TestHiddenFiles(t *testing.T) {
+	j := startJupyter(t)
+	if err := os.WriteFile(filepath.Join(j.home, ".gitignore"), []byte("data/\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := j.browser(t)
+	b.Open(j.base + "lab?reset")
+	listed := `[...document.querySelectorAll(".jp-DirListing-itemText")].some(e => e.innerText.trim() === ".gitignore")`
+	b.WaitFor("the launcher", `document.querySelector('.jp-LauncherCard[data-category="Notebook"]')`)
+	if Evaluate[bool](b, `async () => `+listed) {
+		t.Error("it is shown before somebody asks for it")
+	}
+	menu(b, "View", "Show Hidden Files")
+	b.WaitFor("the hidden file", listed)
+	if status, body := j.ask(t, http.MethodGet, "api/contents/.gitignore", ""); status != http.StatusOK || !strings.Contains(body, "data/") {
+		t.Errorf("it is answered with %d: %s", status, body)
+	}
+}
+
+// Every format that the export menu offers works, and PDF leads to the browser's printing.
+func TestExports(t *testing.T) {
+	j := startJupyter(t)
+	text := `{"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}, "language_info": {"name": "python", "file_extension": ".py"}}, "cells": [
+		{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# Report\n\n*really*"},
+		{"cell_type": "code", "id": "b", "metadata": {}, "execution_count": 1, "outputs": [{"output_type": "stream", "name": "stdout", "text": "42\n"}], "source": "print(6 * 7)"}]}`
+	if err := os.WriteFile(filepath.Join(j.home, "report.ipynb"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, body := j.ask(t, http.MethodGet, "api/nbconvert", "")
+	var formats map[string]any
+	if err := json.Unmarshal([]byte(body), &formats); status != http.StatusOK || err != nil {
+		t.Fatalf("%d %v: %s", status, err, body)
+	}
+	for _, want := range []string{"html", "markdown", "notebook", "script", "slides"} {
+		if formats[want] == nil {
+			t.Errorf("%s is not offered", want)
+		}
+	}
+	for format := range formats {
+		if format == "custom" {
+			continue // JupyterLab's menu leaves it out
+		}
+		if status, body := j.ask(t, http.MethodGet, "nbconvert/"+format+"/report.ipynb?download=true", ""); status != http.StatusOK || !strings.Contains(body, "42") && format != "python" && format != "script" {
+			t.Errorf("%s is answered with %d", format, status)
+		}
+	}
+	b := j.browser(t)
+	j.open(b, "report.ipynb")
+	Evaluate[bool](b, `async () => {
+		// What is printed is a page in a frame.
+		const open = HTMLIFrameElement.prototype.__lookupGetter__("contentWindow");
+		Object.defineProperty(HTMLIFrameElement.prototype, "contentWindow", {get() {
+			const inside = open.call(this);
+			if (inside && /Report/.test(inside.document?.body?.innerText)) window.printed = inside.document.body.innerText;
+			if (inside) inside.print = () => {};
+			return inside;
+		}});
+		return true;
+	}`)
+	focusCell(b, 0)
+	menu(b, "File", "Save and Export Notebook As", "PDF (print to a file)…")
+	b.WaitFor("the page that is printed", `/really/.test(window.printed)`)
+}
+
+// A name that is too long is refused, and no half file is left.
+func TestLongName(t *testing.T) {
+	j := startJupyter(t)
+	for name, want := range map[string]int{strings.Repeat("n", 238) + ".ipynb": http.StatusCreated, strings.Repeat("n", 245) + ".ipynb": http.StatusBadRequest} {
+		status, body := j.ask(t, http.MethodPut, "api/contents/"+name,
+			`{"type": "notebook", "format": "json", "content": {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}}`)
+		if status != want || want == http.StatusBadRequest && !strings.Contains(body, "too long: it has 251 bytes, and 244 are possible") {
+			t.Errorf("%d bytes are answered with %d: %s", len(name), status, body)
+		}
+		_, err := os.Stat(filepath.Join(j.home, name))
+		if (err == nil) != (want == http.StatusCreated) {
+			t.Errorf("%d bytes: %v", len(name), err)
+		}
+	}
+}
+
+// Without a choice of its own a page is light or dark as the person's system is.
+func TestThemeOfSystem(t *testing.T) {
+	j := startJupyter(t)
+	b := j.browser(t)
+	for scheme, name := range map[string]string{"dark": "JupyterLab Dark", "light": "JupyterLab Light"} {
+		b.scheme(scheme)
+		b.Open(j.base + "lab?reset")
+		b.WaitFor("its theme", fmt.Sprintf(`document.body.dataset.jpThemeName === %q`, name))
 	}
 }

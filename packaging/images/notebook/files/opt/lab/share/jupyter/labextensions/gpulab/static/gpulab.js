@@ -190,6 +190,88 @@
     return lost;
   }
 
+  // home: what of the person's home the server does not use (gpulab_home.py), said
+  // once for as long as it is the same.
+
+  const said = "gpulab:home"; // what was said, in the browser's storage
+
+  function home(app, { ServerConnection }) {
+    const settings = app.serviceManager.serverSettings;
+    app.restored.then(async () => {
+      const answer = await ServerConnection.makeRequest(`${settings.baseUrl}gpulab/home`, { cache: "no-store" }, settings);
+      if (!answer.ok) return;
+      const { leftOut } = await answer.json();
+      const text = JSON.stringify(leftOut);
+      if (localStorage.getItem(said) === text) return;
+      for (const message of leftOut) {
+        await app.commands.execute("apputils:notify", { message, type: "warning", options: { autoClose: false } });
+      }
+      localStorage.setItem(said, text);
+    }).catch(() => {}); // JupyterLab itself says that it is cut off
+  }
+
+  // runs: JupyterLab drops a cell that is run while the notebook's kernel is still being
+  // started. Here it waits for that, and shows [*]. A cell that is larger than what the
+  // server takes in one message, which would end the kernel's connection, is not sent.
+
+  const undecided = 15_000; // ms until JupyterLab is asked again which kernel a notebook wants
+
+  function runs(app, { runCell }, { PageConfig }) {
+    const waiting = new WeakMap(); // session → a promise that it has a kernel, or will not have one by itself
+    const starting = (session) => !session.isDisposed && !session.session?.kernel && session.kernelDisplayStatus === "initializing";
+    const notify = (message) => app.commands.execute("apputils:notify", { message, type: "error", options: { autoClose: false } });
+
+    async function ready(session) {
+      for (let since = Date.now(); starting(session); await pause(50)) {
+        // It waits for somebody to choose a kernel, or for nothing.
+        if (session.hasNoKernel && Date.now() - since > undecided) return;
+        if (!session.hasNoKernel) since = Date.now();
+      }
+      if (!session.isDisposed && !session.session?.kernel) {
+        notify(`The kernel of ${session.name} has not started. The cells that waited for it have not run.`);
+        return false;
+      }
+      return true;
+    }
+
+    // The cells that wait for a session go on in the order in which they were run.
+    async function waited({ cell, sessionContext: session, onCellExecuted }) {
+      if (!session || cell.model.type !== "code" || !cell.model.sharedModel.getSource().trim()) return true;
+      if (!waiting.has(session)) {
+        if (!starting(session)) return true;
+        waiting.set(session, ready(session).finally(() => waiting.delete(session)));
+      }
+      const { model } = cell;
+      model.executionState = "running";
+      const there = await waiting.get(session);
+      if (cell.isDisposed) return false;
+      if (there === false) {
+        model.executionState = "idle";
+        onCellExecuted({ cell, success: false });
+      }
+      return there !== false;
+    }
+
+    const most = Number(PageConfig.getOption("gpulabLargestMessage")) || Infinity;
+    const room = 1 << 20; // bytes of a message beside the source
+
+    function fits({ cell, onCellExecuted }) {
+      if (cell.model.type !== "code") return true;
+      const source = cell.model.sharedModel.getSource();
+      if (source.length * 4 + room < most) return true;
+      const size = new TextEncoder().encode(JSON.stringify(source)).length;
+      if (size + room < most) return true;
+      const large = (bytes) => `${Math.floor(bytes / (1 << 20))} MiB`;
+      notify(`This cell is too large to be run: it has ${large(size)}, and ${large(most)} are possible. Put the data into a file, and read that.`);
+      onCellExecuted({ cell, success: false });
+      return false;
+    }
+
+    return Object.freeze({
+      runCell: async (options) => (await waited(options)) && fits(options) && runCell(options),
+    });
+  }
+
   // outputs: what cells print while no page is there is written into the notebook
   // by the server (gpulab_outputs.py). This is the page's side of it: a notebook is
   // saved when a cell is run, so that the file has the cell before the page can
@@ -257,6 +339,14 @@
     });
   }
 
+  // The cell of a run: its ID may be another one in another page, or in the file. Then it
+  // is the cell with the same source, of several the one at the same place among them.
+  function cellOf(cells, run, id, source) {
+    const same = cells.filter((cell) => source(cell) === run.source);
+    const [place, count] = run.place ?? [0, 1];
+    return cells.find((cell) => id(cell) === run.cell) ?? (same.length === count ? same[place] : undefined);
+  }
+
   class Follower {
     constructor(app, panel, request) {
       Object.assign(this, { app, panel, request, context: panel.context });
@@ -272,6 +362,9 @@
       this.last = null; // when the server itself last wrote the file, if nobody has since
       this.saved = 0;
       const session = this.context.sessionContext;
+      const asks = () => this.placed(session.session?.kernel);
+      session.kernelChanged.connect(asks);
+      asks();
       session.connectionStatusChanged.connect((_, status) => {
         if (status === "connected") {
           if (this.lost) this.askIn(soon); // the server first sends what it held back
@@ -299,6 +392,22 @@
         this.connected = true;
         this.askIn(0);
       });
+    }
+
+    code() {
+      return [...this.context.model.cells].filter((cell) => cell.type === "code");
+    }
+
+    // Has a kernel's requests say which cell it is, where its ID does not last.
+    placed(kernel) {
+      if (!kernel || this.kernel === kernel) return;
+      this.kernel = kernel;
+      const request = kernel.requestExecute.bind(kernel);
+      kernel.requestExecute = (content, dispose, metadata) => {
+        const same = metadata?.cellId ? this.code().filter((cell) => cell.sharedModel.getSource() === content.code) : [];
+        const place = same.findIndex((cell) => cell.id === metadata.cellId);
+        return request(content, dispose, place < 0 ? metadata : { ...metadata, gpulabPlace: [place, same.length] });
+      };
     }
 
     me() {
@@ -426,7 +535,8 @@
       if (!same(have.last_modified, answer.before) || !same(disk.last_modified, answer.last)) return false;
       if (file.hash !== disk.hash) return false;
       for (const run of runs.filter((run) => run.written)) {
-        const cell = file.content.cells.find((cell) => cell.id === run.cell);
+        const code = file.content.cells.filter((cell) => cell.cell_type === "code");
+        const cell = cellOf(code, run, (cell) => cell.id, (cell) => cell.source);
         if (cell) this.show({ ...run, outputs: cell.outputs, count: cell.execution_count });
       }
       this.context._updateContentsModel?.(file);
@@ -435,9 +545,7 @@
 
     // Shows what a run has printed below its cell; reports whether anything changed.
     show(run) {
-      const cells = [...this.context.model.cells].filter((cell) => cell.type === "code");
-      const same = cells.filter((cell) => cell.sharedModel.getSource() === run.source);
-      const cell = cells.find((cell) => cell.id === run.cell) ?? (same.length === 1 ? same[0] : undefined);
+      const cell = cellOf(this.code(), run, (cell) => cell.id, (cell) => cell.sharedModel.getSource());
       if (!cell || !run.begun) return false;
       const old = cell.outputs.toJSON();
       const changed = JSON.stringify(old) !== JSON.stringify(run.outputs) || cell.executionCount !== run.count;
@@ -495,6 +603,24 @@
     NotebookActions.executionScheduled.connect((_, { notebook }) => followers.get(notebook)?.begun());
   }
 
+  // pdf: the export menu's way to a PDF. The image has no TeX; a browser prints what the
+  // export to HTML gives into a file.
+
+  const pdf = "gpulab:print-pdf";
+
+  function printed(app, tracker, palette) {
+    const current = () => (tracker.currentWidget === app.shell.currentWidget ? tracker.currentWidget : null);
+    app.commands.addCommand(pdf, {
+      label: "PDF (print to a file)…",
+      caption: "Print this notebook with the browser, and choose a PDF file as the printer",
+      isEnabled: () => Boolean(current()?.context.isReady),
+      execute: () => app.commands.execute("apputils:print"),
+    });
+    tracker.currentChanged.connect(() => app.commands.notifyCommandChanged(pdf));
+    app.shell.currentChanged?.connect(() => app.commands.notifyCommandChanged(pdf));
+    palette?.addItem({ command: pdf, category: "Notebook Operations" });
+  }
+
   // jobs: the menu's way to gpulab's page of jobs, with the form for the notebook
   // that is open.
 
@@ -527,8 +653,8 @@
   }
 
   async function plugins() {
-    const [application, notebook, services, apputils] = await Promise.all(
-      ["@jupyterlab/application", "@jupyterlab/notebook", "@jupyterlab/services", "@jupyterlab/apputils"].map(load),
+    const [application, notebook, services, apputils, coreutils] = await Promise.all(
+      ["@jupyterlab/application", "@jupyterlab/notebook", "@jupyterlab/services", "@jupyterlab/apputils", "@jupyterlab/coreutils"].map(load),
     );
     return [
       { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate: notices },
@@ -539,12 +665,28 @@
         provides: application.IConnectionLost,
         activate: (app) => connection(app, services),
       },
+      { id: "gpulab:home", description: "Says what of the home is not used.", autoStart: true, activate: (app) => home(app, services) },
+      {
+        id: "gpulab:runs",
+        description: "Runs cells once the kernel has started.",
+        autoStart: true,
+        provides: notebook.INotebookCellExecutor,
+        activate: (app) => runs(app, notebook, coreutils),
+      },
       {
         id: "gpulab:outputs",
         description: "Keeps what cells print while no browser is there.",
         autoStart: true,
         requires: [notebook.INotebookTracker],
         activate: (app, tracker) => outputs(app, tracker, notebook, services),
+      },
+      {
+        id: "gpulab:pdf",
+        description: "Prints a notebook as the way to a PDF.",
+        autoStart: true,
+        requires: [notebook.INotebookTracker],
+        optional: [apputils.ICommandPalette],
+        activate: printed,
       },
       {
         id: "gpulab:jobs",
