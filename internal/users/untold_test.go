@@ -2,6 +2,7 @@ package users
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -152,4 +153,42 @@ func TestSamePersonByAnotherSubject(t *testing.T) {
 	if log, err := s.AuditLog(t.Context(), 1); err != nil || !strings.Contains(log[0].Detail, "where the account was called zoe and is now zoe-maria") {
 		t.Errorf("%+v, %v", log, err)
 	}
+}
+
+// Whom the rules refused before gpulab noted that stays refused: the upgrade reads it from the audit log.
+func TestRefusedBeforeTheUpgrade(t *testing.T) {
+	s, c := newTest(t)
+	create(t, s, "boss", RoleAdmin)
+	for _, name := range []string{"zoe", "mia"} {
+		signIn(t, s, theirs(name))
+	}
+	c.add(time.Hour)
+	left := theirs("zoe")
+	left.Refused = "You are in no group that may use this lab."
+	if _, err := s.SignInOutside(t.Context(), left, "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
+		t.Fatal(err)
+	}
+	if _, err := s.db.ExecContext(t.Context(), "UPDATE identities SET refused_at = NULL"); err != nil {
+		t.Fatal(err)
+	}
+	migration, err := os.ReadFile("../store/migrations/0037_identities_untold.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, update, ok := strings.Cut(string(migration), "\nUPDATE ")
+	if !ok {
+		t.Fatal("the migration updates nothing")
+	}
+	if _, err := s.db.ExecContext(t.Context(), "UPDATE "+update); err != nil {
+		t.Fatal(err)
+	}
+	untold := func(name string) Outside {
+		o := theirs(name)
+		o.Role, o.Untold, o.Refused = "", "there are too many", "The provider left the groups out."
+		return o
+	}
+	if _, err := s.SignInOutside(t.Context(), untold("zoe"), "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
+		t.Errorf("refused before, and in now: %v", err)
+	}
+	signIn(t, s, untold("mia"))
 }
