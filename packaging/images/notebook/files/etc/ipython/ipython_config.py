@@ -1,2 +1,16 @@
+import sys
+
 # SQLite hangs on homes that are mounted over the network.
 c.HistoryManager.hist_file = "/tmp/.gpulab/jupyter/history.sqlite"  # noqa: F821
+
+# ZeroMQ drops what a kernel prints while the server is behind by more than this many
+# messages; its own bound is 1000.
+if "ipykernel.kernelapp" in sys.modules:
+    import zmq
+    from ipykernel.kernelapp import IPKernelApp
+
+    def _init_iopub(self, context, _init=IPKernelApp.init_iopub):
+        context.setsockopt(zmq.SNDHWM, 100_000)
+        _init(self, context)
+
+    IPKernelApp.init_iopub = _init_iopub
