@@ -124,7 +124,7 @@ func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
 	for _, database := range []string{"passwd", "group"} {
 		text, err := h.output(h.ctx, "getent", append([]string{database}, numbers...)...)
 		var exit *exec.ExitError
-		if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 2) { // 2: it does not know all of them
+		if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 2) { // 2: it does not know all of them
 			return nil, err
 		}
 		for n, name := range namesByNumber(text) {

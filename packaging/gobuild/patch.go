@@ -21,8 +21,8 @@ type Patch struct {
 	Folder, By     string `json:",omitempty"`
 }
 
-// PatchedFolder, in the folder of a program's module, holds the patched modules while the program is built. Go ignores
-// it since its name begins with a dot. Programs name it in their build information, so it is the same in every checkout.
+// PatchedFolder lies in the folder of a program's module and holds the patched modules while the program is built. Go
+// ignores it since its name begins with a dot. Programs name it in their build information, so it is the same in every checkout.
 const PatchedFolder = ".patched"
 
 // ApplyPatches copies the modules that are patched, changes the copies, and writes a go.mod beside them that uses them.
