@@ -81,7 +81,7 @@ type Config struct {
 	SimulatedGPUs int `json:"simulatedGPUs,omitempty"`
 	// StayAwake says what keeps this machine awake: notebooks, lid-open or off.
 	StayAwake StayAwake `json:"stayAwake,omitempty"`
-	// TimeZone is that of notebooks, jobs and services; empty is this machine's.
+	// TimeZone is the time zone of notebooks, jobs and services; empty stands for this machine's.
 	TimeZone TimeZone `json:"timezone,omitempty"`
 	// GPUSharing is how many notebooks share each GPU by taking turns.
 	GPUSharing int `json:"gpuSharing,omitempty"`

@@ -251,7 +251,7 @@ func doctorOptions(a *app) doctor.Options {
 	return opts
 }
 
-// givenNumbers asks the running gpulab which numbers people and folders have.
+// givenNumbers asks the running gpulab for the UIDs and GIDs of people, folders and its own parts, each with its owner.
 func (a *app) givenNumbers(ctx context.Context) (map[int]string, error) {
 	people, err := a.client().Users(ctx, users.Query{})
 	if errors.Is(err, ctl.ErrNotAllowed) {

@@ -12,31 +12,31 @@ import (
 	"time"
 )
 
-// How the machine is asked which numbers it knows: many at once, as a list of people is
-// imported, and not for long, as a directory that is away must not keep anybody out.
+// How gpulab asks the machine which UIDs and GIDs it uses: many at once, because admins import
+// lists of people, and not for long, because a directory that is down must not keep anybody out.
 const (
 	numbersAtOnce  = 64
 	numbersPatient = 2 * time.Second
 	numbersBelieve = time.Minute
 )
 
-// hostNumbers knows which numbers are users' or groups' of this machine or its
-// directory: LDAP or SSSD, for example.
+// hostNumbers finds the UIDs and GIDs that this machine or its directory, such as LDAP or
+// SSSD, already uses.
 type hostNumbers struct {
-	// look returns those of the numbers that a database, passwd or group, knows.
+	// look returns which of the numbers a database uses: passwd or group.
 	look func(ctx context.Context, database string, numbers []string) (map[int]bool, error)
 	now  func() time.Time
 
 	mu    sync.Mutex
-	asked map[int]bool // known or not, until then
+	asked map[int]bool // whether the machine uses a number; valid before until
 	until time.Time
-	rest  time.Time // the directory is left alone until then
+	rest  time.Time // the directory is not asked before this time
 }
 
 func newHostNumbers() *hostNumbers { return &hostNumbers{look: getent, now: time.Now} }
 
-// taken tells whether a number is somebody's. Where that cannot be found out in time it
-// says no: the doctor's probe numbers tells of it later.
+// taken reports whether this machine uses a number as a UID or GID. If the machine does not
+// answer in time, taken returns false: the doctor's probe numbers reports collisions later.
 func (n *hostNumbers) taken(ctx context.Context, number int) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +61,7 @@ func (n *hostNumbers) taken(ctx context.Context, number int) bool {
 			slog.Warn("the machine does not say which numbers its users and groups have; new accounts and folders may get the same",
 				"database", database, "after", n.now().Sub(began).Round(time.Millisecond), "err", err)
 			n.rest = n.now().Add(numbersBelieve)
-			break // the other one has the same directory behind it
+			break // the other database asks the same directory
 		}
 		for i := range known {
 			n.asked[i] = true
@@ -70,7 +70,7 @@ func (n *hostNumbers) taken(ctx context.Context, number int) bool {
 	return n.asked[number]
 }
 
-// getent asks the C library's databases, which gpulab, being pure Go, cannot.
+// getent asks the C library's databases: gpulab is pure Go and cannot read them itself.
 func getent(ctx context.Context, database string, numbers []string) (map[int]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, numbersPatient)
 	defer cancel()
@@ -82,7 +82,7 @@ func getent(ctx context.Context, database string, numbers []string) (map[int]boo
 		return nil, fmt.Errorf("getent %s: no answer within %s", database, numbersPatient)
 	}
 	if errors.As(err, &exit) && exit.ExitCode() == 2 {
-		err = nil // it does not know all of them
+		err = nil // some of the numbers are unknown
 	}
 	if err != nil {
 		return nil, fmt.Errorf("getent %s: %w", database, err)

@@ -89,7 +89,7 @@ func (l *appliance) requestNotices(ctx context.Context, since time.Time) ([]mail
 	return out, err
 }
 
-// launchNotices are notebooks whose turn has come, and jobs that have begun or ended.
+// launchNotices reports notebooks whose turn has come, and jobs that have begun or ended.
 func (l *appliance) launchNotices(ctx context.Context, since time.Time) ([]mail.Notice, error) {
 	parts := l.attached.Load()
 	if parts == nil {
@@ -120,7 +120,7 @@ func turnNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice)
 	return out
 }
 
-// beginNotices are jobs that have begun and whose owners asked for mail about that.
+// beginNotices reports jobs that have begun to owners who asked for that mail.
 func beginNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice) {
 	for i := range active {
 		n := &active[i]
@@ -133,11 +133,11 @@ func beginNotices(active []notebooks.Launch, since time.Time) (out []mail.Notice
 	return out
 }
 
-// toldOfEnd tells whether a job's owner gets a mail about its end.
+// toldOfEnd reports whether a job's owner gets a mail about its end.
 func toldOfEnd(n *notebooks.Launch) bool {
 	wants := func(what string) bool { return slices.Contains(n.Job.Mail, what) }
 	switch end := n.Finished(); {
-	case end == "cancelled": // who does that knows it
+	case end == "cancelled": // whoever cancels a job knows that it ended
 		return false
 	case n.Job.Mail == nil:
 		return n.Ended.Sub(n.Requested) >= tookLong
@@ -342,7 +342,7 @@ func (l *appliance) faultNotices(events []history.Event) (out []mail.Notice) {
 	return out
 }
 
-// noJobMail says why somebody gets no mail about their jobs, "" where they do.
+// noJobMail says why a person gets no mail about their jobs; "" if they do.
 func (l *appliance) noJobMail(u users.User) string {
 	switch {
 	case !l.mail.On():

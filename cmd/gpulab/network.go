@@ -161,7 +161,7 @@ func (n NetworkConfig) proxyEnv(id embedk8s.Identity) map[string]string {
 	}
 	direct := append([]string{
 		"localhost", "127.0.0.1", "::1", ".svc", ".cluster.local",
-		".cluster.local.", // Python compares names as they are written
+		".cluster.local.", // Python matches names literally, with their final dot
 		id.ClusterCIDR.String(), id.ServiceCIDR.String(),
 	}, n.NoProxy...)
 	env := map[string]string{}

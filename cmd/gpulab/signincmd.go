@@ -79,11 +79,11 @@ the last 30 days, and where its clock differs from this machine's.`,
 	return c
 }
 
-// untoldSince is how far back signin check looks for people whose groups a provider did not tell.
+// untoldSince is how far back signin check looks for people whose groups a provider left out.
 const untoldSince = 30 * 24 * time.Hour
 
-// untold says, by the names of providers, of whom they did not tell what the rules look at; nothing where gpulab does not
-// run to be asked.
+// untold returns a warning for each provider, by its name, that left out what the rules need about somebody. It returns
+// nil if gpulab does not run.
 func (a *app) untold(ctx context.Context) map[string]string {
 	var all []users.Entry
 	for _, action := range []string{"identity.untold", "sign-in.failed"} {
@@ -96,7 +96,7 @@ func (a *app) untold(ctx context.Context) map[string]string {
 	return untoldWords(all)
 }
 
-// untoldWords are the words for that, from the audit log.
+// untoldWords makes these warnings from entries of the audit log.
 func untoldWords(entries []users.Entry) map[string]string {
 	people, last := map[string][]string{}, map[string]users.Untold{}
 	for _, e := range entries {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TimeZone is the zone of notebooks, jobs and services, such as Europe/Berlin; "" is
-// this machine's.
+// TimeZone is the time zone of notebooks, jobs and services, such as Europe/Berlin; ""
+// stands for this machine's.
 type TimeZone string
 
 func (z TimeZone) check() error {
@@ -21,7 +21,7 @@ func (z TimeZone) check() error {
 	return fmt.Errorf("timezone is %q, which is no time zone that this machine knows; it is written as Europe/Berlin, and `timedatectl list-timezones` lists them", string(z))
 }
 
-// name is the zone at this moment, "" where the machine's has no name.
+// name returns the time zone now; "" if the machine's has no name.
 func (z TimeZone) name() string {
 	if z != "" {
 		return string(z)
@@ -29,7 +29,7 @@ func (z TimeZone) name() string {
 	return machineZone("/")
 }
 
-// knownZone tells whether this machine has a zone under a name that images know, too.
+// knownZone reports whether this machine has a time zone of that name, and images have it too.
 func knownZone(name string) bool {
 	if name == "Local" || strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
 		return false
@@ -38,8 +38,8 @@ func knownZone(name string) bool {
 	return err == nil && name != ""
 }
 
-// machineZone is the zone of the machine with that root, as timedatectl and tzselect set
-// it, "" where that cannot be told.
+// machineZone returns the time zone of the machine whose root folder is root, as timedatectl
+// and tzselect set it; "" if it is unknown.
 func machineZone(root string) string {
 	link, _ := os.Readlink(filepath.Join(root, "etc/localtime"))
 	_, fromLink, _ := strings.Cut(link, "zoneinfo/")
@@ -52,7 +52,7 @@ func machineZone(root string) string {
 	return ""
 }
 
-// imageEnv is the environment that an image sets, nil where that is not known.
+// imageEnv returns the environment that an image sets; nil if it is unknown.
 func (l *appliance) imageEnv(ctx context.Context, image string) []string {
 	parts := l.attached.Load()
 	if parts == nil {
