@@ -189,7 +189,7 @@ func (s *Server) job(c *call, l *notebooks.Launch) Job {
 			l.Title, l.Reason, l.EndCode, l.Job.ExitCode, l.Node, l.GPUUUIDs, l.Position, l.Never, l.Job.Output, l.Job.Environment
 		j.Held, j.Preemptible = l.Held(), l.Job.Preemptible
 		j.Errors, j.Mail = l.Job.Errors, l.Job.Mail
-		if l.UserID == c.user.ID { // they quote the script
+		if l.UserID == c.user.ID { // notes quote the script
 			j.Notes = l.Job.Notes
 		}
 		gaveWay, lost := l.Job.Preempted()

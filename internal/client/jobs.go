@@ -197,8 +197,8 @@ func (s *Session) submit(c *cobra.Command, q *jobAsk) (answer json.RawMessage, j
 	return answer, j, err
 }
 
-// maxScript is more than a lab takes, maxNotebook how large a notebook may be with its outputs, mostTaken what a lab
-// takes of one without them, in bytes.
+// Sizes in bytes: maxScript is more than a lab takes, maxNotebook is how large a notebook may be with its outputs, and
+// mostTaken is how large a notebook a lab takes without them.
 const (
 	maxScript   = 1 << 20
 	maxNotebook = 256 << 20
@@ -235,8 +235,8 @@ func readScript(c *cobra.Command, name string) (string, error) {
 	return string(text), nil
 }
 
-// withoutOutputs is a notebook without what its cells have said and without pictures in its text, neither of which a
-// run of it reads; they are often all of its length.
+// withoutOutputs removes the outputs of a notebook's cells and the pictures attached to its text. A run reads neither,
+// and they often make up most of the file.
 func withoutOutputs(text []byte) ([]byte, error) {
 	var book map[string]json.RawMessage
 	if err := json.Unmarshal(bytes.TrimPrefix(text, []byte("\ufeff")), &book); err != nil {
@@ -244,7 +244,7 @@ func withoutOutputs(text []byte) ([]byte, error) {
 	}
 	var cells []map[string]json.RawMessage
 	if json.Unmarshal(book["cells"], &cells) != nil {
-		return text, nil // of an old format
+		return text, nil // a notebook of an old format
 	}
 	for _, cell := range cells {
 		if _, has := cell["outputs"]; has {
@@ -259,7 +259,7 @@ func withoutOutputs(text []byte) ([]byte, error) {
 	return marshal(book)
 }
 
-// marshal writes JSON as short as it gets.
+// marshal encodes JSON without escaping HTML, which would make it longer.
 func marshal(value any) ([]byte, error) {
 	var b bytes.Buffer
 	out := json.NewEncoder(&b)

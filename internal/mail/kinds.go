@@ -15,7 +15,7 @@ type Kind string
 const (
 	Requests Kind = "requests" // somebody asks for an account
 	Turn     Kind = "turn"     // a notebook that waited has started
-	Jobs     Kind = "jobs"     // a job has ended, or begun
+	Jobs     Kind = "jobs"     // a job has begun or ended
 	Stop     Kind = "stop"     // a notebook is about to be stopped
 	Quota    Kind = "quota"    // nearly used
 	Home     Kind = "home"     // nearly full

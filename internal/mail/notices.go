@@ -20,7 +20,7 @@ type Notice struct {
 	Key string
 	// To are the IDs of those whom it concerns; kinds for administrators go to all of them.
 	To []int64
-	// Asked says that they asked for a mail about exactly this: they get it even if they want none of its kind.
+	// Asked says that they asked for exactly this mail: they get it even if they want no mail of its kind.
 	Asked bool
 	// Subject is a line, Text a sentence or more, Path the page where people can do something about it.
 	Subject, Text, Path string
