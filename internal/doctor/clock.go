@@ -20,7 +20,7 @@ const setClock = "Run `timedatectl set-ntp true`, or without a network `date -s 
 // probeClock: certificates are made with the clock's time. A clock that stands
 // before the machine's own files was reset, by an empty battery for example;
 // one that is a year after all of them has jumped. A single file from the future
-// was copied or written so: after a reset clock there are several.
+// may have been copied with that date; a clock that was reset leaves several.
 func probeClock(h host, opts Options) []Finding {
 	now, newest := h.now(), time.Time{}
 	files := clockFiles
@@ -45,7 +45,7 @@ func probeClock(h host, opts Options) []Finding {
 	says := now.Format("2006-01-02 15:04")
 	switch {
 	case len(future) > 1:
-		// Of the newest two the older: one date alone may be anything.
+		// The second newest date counts: a single one may be wrong.
 		slices.SortFunc(future, func(a, b file) int { return b.time.Compare(a.time) })
 		return []Finding{{
 			Probe: "clock", State: Fail,

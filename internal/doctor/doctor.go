@@ -67,8 +67,8 @@ type Options struct {
 	ConfigError error
 	// Ask asks the running gpulab how it is. nil: there is nobody to ask.
 	Ask func(context.Context) (Lab, error)
-	// Numbers asks the running gpulab which numbers it has given, and to what: "ada", or
-	// "the folder vision". nil: there is nobody to ask.
+	// Numbers asks the running gpulab which UIDs and GIDs it has given out, and to whom:
+	// "ada", or "the folder vision". nil: there is nobody to ask.
 	Numbers func(context.Context) (map[int]string, error)
 	// ServeNFS and MountNFS say that homes lie on the head, and that this machine
 	// is to export or to mount them.

@@ -13,19 +13,20 @@ import (
 	"syscall"
 )
 
-// The numbers that a lab gives to people and folders, and those of its own parts before
-// and behind them. Who keeps the number of a Linux account has one below, which the head
-// knows for that very reason.
+// The range of UIDs and GIDs that a lab gives to people and folders, with those of its own
+// parts at both ends. A person who keeps the UID of a Linux account has one below this
+// range. The head knows that UID, because the account is there.
 const (
 	firstGiven = 19999
 	lastGiven  = 65001
 )
 
-// largestList is how many collisions are named.
+// largestList is how many collisions a finding names.
 const largestList = 5
 
-// probeNumbers looks whether the machine or its directory has given numbers of the lab's
-// people and folders to somebody else: gpulab gives none that the head knew then.
+// probeNumbers checks whether the machine or its directory uses UIDs or GIDs of the lab's
+// people and folders for somebody else. gpulab gives out no number that the head uses, but
+// the machine may get users and groups later.
 func probeNumbers(h host, opts Options) []Finding {
 	given, unseen := h.givenNumbers(opts)
 	known, err := h.knownNumbers(given)
@@ -56,7 +57,7 @@ func probeNumbers(h host, opts Options) []Finding {
 	return []Finding{{Probe: "numbers", State: OK, Seen: fmt.Sprintf("No user or group of this machine has one of the %d numbers that the lab uses.", len(given))}}
 }
 
-// collisions lists numbers with their owners in the lab and on the machine.
+// collisions lists numbers, each with its owners in the lab and on the machine.
 func collisions(known, given map[int]string) string {
 	var list []string
 	for _, n := range slices.Sorted(maps.Keys(known)) {
@@ -72,9 +73,9 @@ func collisions(known, given map[int]string) string {
 	return strings.Join(list, "; ")
 }
 
-// givenNumbers are those of the lab's people and folders, with what they are of where
-// that is known: what the running gpulab says, and the owners of what lies on disk.
-// unseen says that others may be among them that only root sees.
+// givenNumbers returns the UIDs and GIDs of the lab's people and folders, each with its owner
+// if that is known. They come from the running gpulab and from the owners of homes and
+// folders on disk. unseen reports that there may be more, which only root can see.
 func (h host) givenNumbers(opts Options) (given map[int]string, unseen bool) {
 	given = map[int]string{}
 	add := func(n int, of string) {
@@ -110,8 +111,8 @@ func (h host) givenNumbers(opts Options) (given map[int]string, unseen bool) {
 	return given, unseen
 }
 
-// knownNumbers are those of the given ones that the machine or its directory knows, with
-// whose they are.
+// knownNumbers returns those of the given numbers that the machine or its directory uses,
+// each with the name of its user or group.
 func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
 	known := map[int]string{}
 	if len(given) == 0 {
@@ -124,11 +125,11 @@ func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
 	for _, database := range []string{"passwd", "group"} {
 		text, err := h.output(h.ctx, "getent", append([]string{database}, numbers...)...)
 		var exit *exec.ExitError
-		if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 2) { // 2: it does not know all of them
+		if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 2) { // 2: some of the numbers are unknown
 			return nil, err
 		}
 		for n, name := range namesByNumber(text) {
-			// A Linux account of the same name is meant to be the same person's.
+			// A Linux account of the same name is taken for the same person's.
 			if of, asked := given[n]; asked && name != of && known[n] == "" {
 				known[n] = name
 			}
@@ -137,7 +138,7 @@ func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
 	return known, nil
 }
 
-// localNumbers are those of the machine's own files that a lab may still give.
+// localNumbers returns UIDs and GIDs in the machine's own files that a lab may still give out.
 func (h host) localNumbers(given map[int]string) map[int]string {
 	found := map[int]string{}
 	for _, file := range []string{"/etc/passwd", "/etc/group"} {
@@ -150,7 +151,7 @@ func (h host) localNumbers(given map[int]string) map[int]string {
 	return found
 }
 
-// namesByNumber reads lines as those of passwd and group.
+// namesByNumber reads lines in the format of passwd and group.
 func namesByNumber(text string) map[int]string {
 	names := map[int]string{}
 	for line := range strings.Lines(text) {
