@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PodFiles is where Kubernetes keeps what pods write beside their volumes' own places: a
-// notebook's /scratch and /tmp.
+// PodFiles is where Kubernetes keeps the temporary files of pods: a notebook's /scratch and
+// /tmp.
 const PodFiles = kubeletDir + "/pods"
 
-// follower is a folder outside the data folder that grows with what people do. Where the
-// data folder is on another disk, a part of it is mounted there.
+// follower is a folder outside the data folder that grows with people's work. If the data
+// folder is on another disk, the folder part of it is mounted at dir.
 type follower struct {
 	dir, part string
-	mode      fs.FileMode // as Kubernetes makes it
-	// below has to be on the system's disk, with mounts that others see: a disk of its own
-	// there is somebody's decision, and what is not shared is hidden by the kubelet's mount.
+	mode      fs.FileMode // the one that Kubernetes gives it
+	// below must be on the system's disk, and on a shared mount. A disk that is mounted there
+	// is somebody's decision. On a mount that is not shared, the kubelet's own would hide ours.
 	below string
 }
 
@@ -31,8 +31,8 @@ var followers = []follower{
 	{PodLogs, "pod-logs", 0o755, ""},
 }
 
-// FollowData puts what pods write and print onto the disk of the data folder, before k3s is
-// started. What has something in it already stays where it is: a lab that exists goes on.
+// FollowData puts what pods write and print onto the disk of the data folder, before k3s
+// starts. A folder that has files in it already stays where it is, so that existing labs go on.
 func (c *Cluster) FollowData() error {
 	var errs []error
 	for _, f := range followers {
@@ -67,8 +67,8 @@ func (m ground) follow(f follower, dataDir string) error {
 	if err := unix.Mount(from, dir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("show %s at %s: %w", from, dir, err)
 	}
-	// In a group of its own: what Kubernetes mounts for pods is not to appear in the data
-	// folder, too.
+	// Give it a propagation group of its own, so that what Kubernetes mounts for pods does not
+	// also appear in the data folder.
 	for _, how := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
 		if err := unix.Mount("", dir, "", how, ""); err != nil {
 			return errors.Join(fmt.Errorf("keep mounts at %s to themselves: %w", dir, err), unix.Unmount(dir, unix.MNT_DETACH))
@@ -77,10 +77,10 @@ func (m ground) follow(f follower, dataDir string) error {
 	return nil
 }
 
-// mayFollow tells whether nothing is mounted at a folder, and, where shared says so,
-// nothing at the one above it either, on a mount that is shared.
+// mayFollow reports whether nothing is mounted at dir. If shared is set, nothing may be
+// mounted at below either, and below must be on a shared mount.
 func mayFollow(mounts []*mountinfo.Info, dir, below string, shared bool) bool {
-	var holds *mountinfo.Info // the mount that the folder above is on
+	var holds *mountinfo.Info // the mount that below is on
 	for _, mount := range mounts {
 		if mount.Mountpoint == dir || shared && mount.Mountpoint == below {
 			return false
@@ -93,7 +93,7 @@ func mayFollow(mounts []*mountinfo.Info, dir, below string, shared bool) bool {
 	return !shared || holds != nil && strings.Contains(holds.Optional, "shared:")
 }
 
-// unfollow takes the mounts of FollowData away, and what is left of pods in the data folder.
+// unfollow undoes the mounts of FollowData, and removes what pods have left in the data folder.
 func (m ground) unfollow(dataDir string) error {
 	var errs []error
 	for _, f := range followers {
