@@ -23,9 +23,9 @@ import (
 // its own, with the same home, image and limits as a notebook of its profile.
 type Job struct {
 	Output      string        `json:"output"`                // the file of its log, below the home
-	Errors      string        `json:"errors,omitempty"`      // that of its standard error, "" = with the output
-	Notes       []string      `json:"notes,omitempty"`       // what of its script means nothing here, for its owner
-	Mail        []string      `json:"mail,omitempty"`        // what its owner wants mails of, nil = as they have chosen for all jobs
+	Errors      string        `json:"errors,omitempty"`      // the file of its standard error, below the home; "" = Output
+	Notes       []string      `json:"notes,omitempty"`       // for its owner: what of the script has no effect here
+	Mail        []string      `json:"mail,omitempty"`        // which mails its owner gets, nil = as chosen for all jobs
 	Limit       time.Duration `json:"limit"`                 // how long it may run
 	Environment string        `json:"environment,omitempty"` // in which it runs, as NAME/VERSION; "" for the Python of its image
 	ExitCode    *int          `json:"exitCode,omitempty"`    // of its program, once that has ended by itself
@@ -46,7 +46,7 @@ type Job struct {
 // Program is what a job runs.
 type Program struct {
 	Script string            // text of a script or a notebook, "" for a command; or a manifest, which is read into the rest
-	Reader string            // the program that reads the script, "" = the one in its first line, or bash
+	Reader string            // the program that reads the script; "" = the one that its first line names, or bash
 	Args   []string          // of the script, or the command with its own
 	Dir    string            // where, below the home; "" = the home
 	Env    map[string]string // in its environment beside what every job has
@@ -56,16 +56,16 @@ type Program struct {
 // directives or the lab have it.
 type JobRequest struct {
 	Program
-	Name    string        // at most 80 characters of any script, "" = the directive's, or that of the file, or "job"
+	Name    string        // at most 80 characters, "" = the directive's, or that of the file, or "job"
 	File    string        // the script's, as its owner calls it
-	Profile string        // slug, "" = the first one with as many GPUs, or the smallest with what is asked for
+	Profile string        // slug, "" = the first one with as many GPUs, or the smallest with enough cores and memory
 	GPUs    *int          // nil = the directive's, or the profile's
 	Limit   time.Duration // 0 = the directive's, or DefaultJobLimit
 	Output  string        // file below the home, "" = the directive's, or jobs/NAME-NUMBER.log
-	Errors  string        // file of its standard error, "" = the directive's, or with the output
-	CPUs    float64       // cores that it needs at least, 0 = the directive's, or any
-	Memory  int64         // bytes of memory that it needs at least, 0 = the directive's, or any
-	Mail    []string      // of the Mail constants, nil = the directive's, or as its owner has chosen
+	Errors  string        // file of its standard error below the home, "" = the directive's, or Output
+	CPUs    float64       // how many cores it needs at least, 0 = the directive's, or any
+	Memory  int64         // how much memory it needs at least, in bytes, 0 = the directive's, or any
+	Mail    []string      // Mail constants, nil = the directive's, or what its owner has chosen
 	// Environment is the lab's in which it runs, by name, or name and version; ""
 	// = the directive's, or none.
 	Environment string
@@ -74,14 +74,14 @@ type JobRequest struct {
 	Array       string       // elements of an array, "" = the directive's, or no array
 	Preemptible *bool        // it may give way to others who wait, nil = the directive's, or not
 
-	image  string         // that a manifest wants, "" = any
-	kernel string         // that a notebook has
-	lines  map[string]int // in which cpu, memory, gpus and image stand, nil but for scripts and manifests
+	image  string         // the image that a manifest asks for, "" = any
+	kernel string         // the kernel that a notebook names
+	lines  map[string]int // where cpu, memory, gpus and image stand, nil but for scripts and manifests
 	faults []string       // what it cannot have
 	notes  []string       // see Job.Notes
 }
 
-// need notes in which line something is asked for.
+// need records the first line in which something is asked for.
 func (r *JobRequest) need(what string, line int) {
 	if r.lines == nil {
 		r.lines = map[string]int{}
@@ -93,7 +93,7 @@ func (r *JobRequest) need(what string, line int) {
 
 func (r *JobRequest) note(text string) { r.notes = append(r.notes, text) }
 
-// fault notes a refusal, so that all of them are said at once; other errors it returns.
+// fault collects a *JobError, so that one answer names all of them. It returns any other error.
 func (r *JobRequest) fault(err error) error {
 	if no := (*JobError)(nil); errors.As(err, &no) {
 		r.faults = append(r.faults, no.Text)
@@ -102,7 +102,7 @@ func (r *JobRequest) fault(err error) error {
 	return err
 }
 
-// refusal says all that the job cannot have, a line for each; nil for nothing.
+// refusal returns the faults as one *JobError, a line for each; nil if there are none.
 func (r *JobRequest) refusal() error {
 	if len(r.faults) == 0 {
 		return nil
@@ -169,7 +169,7 @@ func (s *Service) Submit(ctx context.Context, u users.User, r JobRequest) (Launc
 	return s.launch(ctx, u, profile, Launch{Title: r.Name, Job: job}, slug(r.Name), r.Program)
 }
 
-// jobOf is what the request says of a job's files, mails and notes.
+// jobOf returns a job with the request's files, mails and notes.
 func (s *Service) jobOf(u users.User, r JobRequest) *Job {
 	if r.Mail != nil && !slices.Contains(r.Mail, mailNone) {
 		if r.Array != "" && slices.Contains(r.Mail, MailBegin) {
@@ -182,11 +182,12 @@ func (s *Service) jobOf(u users.User, r JobRequest) *Job {
 	return &Job{Output: r.Output, Errors: r.Errors, Notes: r.notes, Mail: r.Mail}
 }
 
-// environmentFor is the environment that is named; of a notebook that names none the one whose kernel it has.
+// environmentFor returns the environment that the request names. For a notebook without one, it is the environment of
+// the notebook's kernel.
 func (s *Service) environmentFor(r JobRequest) (Environment, error) {
 	if name := EnvironmentOfKernel(r.kernel); r.Environment == "" && name != "" && s.cfg.Environment != nil {
 		if e, err := s.cfg.Environment(name); err == nil {
-			return e, nil // a kernel of another name is the notebook's own
+			return e, nil // any other kernel is the person's own
 		}
 	}
 	return s.environment(r.Environment)
@@ -213,7 +214,7 @@ func (r *JobRequest) prepare(handle string) error {
 	return r.refusal()
 }
 
-// check is prepare that leaves what the job cannot have in the faults. It returns what leaves nothing to check.
+// check is prepare, but collects what the job cannot have in the faults. It returns an error if it cannot check more.
 func (r *JobRequest) check(handle string) error {
 	if r.Script == "" && (len(r.Args) == 0 || r.Args[0] == "") {
 		return refuse("The job has nothing to run. Give it a script or a command.")
@@ -266,7 +267,7 @@ func (r *JobRequest) check(handle string) error {
 	return nil
 }
 
-// checkLength checks what travels to the job beside its script.
+// checkLength checks the arguments and variables that go to the job with its script.
 func (r *JobRequest) checkLength() {
 	total := 0
 	for name, value := range r.Env {
@@ -283,7 +284,7 @@ func (r *JobRequest) checkLength() {
 	}
 }
 
-// checkFiles checks the files for what the job says.
+// checkFiles checks the names of the files for the job's output and errors.
 func (r *JobRequest) checkFiles(handle string) error {
 	patterns := []string{r.Output}
 	if r.Errors != "" {
@@ -299,7 +300,7 @@ func (r *JobRequest) checkFiles(handle string) error {
 		if _, err := ParseArray(r.Array); err != nil {
 			return err
 		}
-		// As long as their names may ever get.
+		// The largest numbers make the longest names.
 		first, err := outputFile(pattern, handle, r.Name, math.MaxInt64-1, &Job{ArrayJob: math.MaxInt64, ArrayTask: maxTask - 1})
 		if err != nil {
 			return err
@@ -311,14 +312,14 @@ func (r *JobRequest) checkFiles(handle string) error {
 	return nil
 }
 
-// profileForJob is the profile that is named; else one with as many GPUs, or else with any, that has what is asked for:
-// of several the smallest, or the first where neither cores nor memory are asked for. It has as many GPUs as are asked
-// for.
+// profileForJob returns the profile for a job, with the number of GPUs that the job asks for. That is the profile that
+// the request names. Otherwise it is one with enough cores and memory: one with as many GPUs if there is any, else one
+// with GPUs at all. Among several it is the smallest, or the first if the request asks for neither cores nor memory.
 func (s *Service) profileForJob(r JobRequest) (Profile, error) {
 	all := s.cfg.Profiles
 	fromManifest := r.Script == "" && r.lines != nil
 	if fromManifest && r.GPUs == nil && (r.Profile == "" || r.CPUs > 0 || r.Memory > 0 || r.image != "") {
-		r.GPUs = new(0) // as in Kubernetes, where nothing is said there is none
+		r.GPUs = new(0) // as in Kubernetes: none unless the manifest asks for some
 	}
 	var choice []Profile
 	switch {
@@ -361,7 +362,8 @@ func withGPUs(all []Profile, some bool) (list []Profile) {
 	return list
 }
 
-// size is what a launch of this profile may take; where the profile does not say, the machine does.
+// size returns the cores and the bytes of memory that a launch of this profile may take. Without a limit in the
+// profile the result is the largest number: the machine decides.
 func (p Profile) size() (cpus float64, memory int64) {
 	cpus, memory = cmp.Or(p.CPUs, math.Inf(1)), int64(math.MaxInt64)
 	if q, err := resource.ParseQuantity(p.Memory); err == nil {
@@ -370,7 +372,7 @@ func (p Profile) size() (cpus float64, memory int64) {
 	return cpus, memory
 }
 
-// fitting is the profile among these for the job.
+// fitting returns the profile for the job among those in choice.
 func (s *Service) fitting(r JobRequest, choice []Profile) (Profile, error) {
 	if r.image != "" {
 		list := slices.DeleteFunc(slices.Clone(choice), func(p Profile) bool { return s.imageOf(p) != r.image })
@@ -411,7 +413,7 @@ func byCPUs(a, b Profile) int {
 	return cmp.Or(cmp.Compare(aCPUs, bCPUs), byMemory(a, b))
 }
 
-// tooMuch says that none of these has the cores and the memory that are asked for, and which has most.
+// tooMuch is the refusal of a job for which no profile in choice has enough cores and memory. It names the largest.
 func tooMuch(r JobRequest, choice []Profile) error {
 	most, line := slices.MaxFunc(choice, byMemory), "memory"
 	if _, memory := most.size(); r.Memory <= memory {
@@ -434,7 +436,7 @@ func tooMuch(r JobRequest, choice []Profile) error {
 	return refuse("%s", r.inLine(line, fmt.Sprintf("no profile of this lab %s a GPU has %s. The largest is %s, which has %s. Ask for less, or ask an admin for a larger profile.", with, units.List(asked), most.Slug, most.sizeWords())))
 }
 
-// sizeWords say what a launch of this profile may take.
+// sizeWords names the cores and the memory that a launch of this profile may take.
 func (p Profile) sizeWords() string {
 	cores, memory := "half of a machine's cores", "half of its memory"
 	if p.CPUs > 0 {
@@ -453,7 +455,7 @@ func coresWords(n float64) string {
 	return strconv.FormatFloat(n, 'f', -1, 64) + " cores"
 }
 
-// inLine is a sentence about something that is asked for, with its line where that is known.
+// inLine begins a sentence about something that is asked for with its line, if that is known.
 func (r *JobRequest) inLine(what, sentence string) string {
 	if r.lines[what] == 0 {
 		return strings.ToUpper(sentence[:1]) + sentence[1:]

@@ -9,11 +9,11 @@ import (
 // notebookReader is the program of the notebooks' image that runs a notebook from top to bottom.
 const notebookReader = "run-notebook"
 
-// notebookText is what is read of a notebook's file.
+// notebookText has the parts of a notebook's file that gpulab reads.
 type notebookText struct {
 	Format     int               `json:"nbformat"`
 	Cells      []json.RawMessage `json:"cells"`
-	Worksheets []json.RawMessage `json:"worksheets"` // of old ones
+	Worksheets []json.RawMessage `json:"worksheets"` // in old formats
 	Metadata   struct {
 		Kernel struct {
 			Name string `json:"name"`
@@ -21,7 +21,7 @@ type notebookText struct {
 	} `json:"metadata"`
 }
 
-// isNotebook tells a notebook from a script, by its file's name or by what it is.
+// isNotebook reports whether a text is a notebook, by its file's name or by its content.
 func isNotebook(file, text string) bool {
 	if strings.EqualFold(path.Ext(file), ".ipynb") {
 		return true
@@ -33,7 +33,7 @@ func isNotebook(file, text string) bool {
 	return json.Unmarshal([]byte(text), &book) == nil && book.Format > 0 && (book.Cells != nil || book.Worksheets != nil)
 }
 
-// readNotebook makes it a request to run a notebook, whose text the job brings along.
+// readNotebook turns the request into one that runs a notebook. The job carries the notebook's text.
 func (r *JobRequest) readNotebook() error {
 	if len(r.Args) > 0 {
 		return refuse("Arguments are for scripts; a notebook gets none.")
@@ -53,8 +53,8 @@ func (r *JobRequest) readNotebook() error {
 	return nil
 }
 
-// EnvironmentOfKernel is the environment, as NAME/VERSION, whose kernel a notebook has;
-// "" for the Python of the image and for kernels of one's own.
+// EnvironmentOfKernel returns the environment to which a kernel belongs, as NAME/VERSION;
+// "" for the Python of the image and for a person's own kernels.
 func EnvironmentOfKernel(kernel string) string {
 	name, version, ok := strings.Cut(kernel, ".")
 	if !ok || name == "" || version == "" || len(kernel) > 80 {

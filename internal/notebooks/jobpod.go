@@ -39,14 +39,15 @@ const jobGrace = 30 * time.Second
 type jobSpec struct {
 	ID   int64  `json:"id"`
 	Name string `json:"name"`
-	// Script is what File has, which Reader reads: "" for bash or what its first line names.
+	// Script is the text of File, and Reader the program that reads it: "" for bash, or the
+	// program that its first line names.
 	Script string   `json:"script"`
 	File   string   `json:"file"`
 	Reader string   `json:"reader"`
 	Args   []string `json:"args"`
 	Dir    string   `json:"dir"`
 	Output string   `json:"output"`
-	Errors string   `json:"errors"` // of its standard error, "" = with the output
+	Errors string   `json:"errors"` // the file of its standard error, "" = Output
 	Head   int      `json:"head"`
 	Most   int      `json:"most"`
 	Cut    string   `json:"cut"`
@@ -61,11 +62,11 @@ type jobSpec struct {
 	Append bool `json:"append"`
 	// Env is in its environment beside what every job has.
 	Env map[string]string `json:"env"`
-	// Tools are on its PATH, nil for none.
+	// Tools are programs on its PATH, nil for none.
 	Tools *jobTools `json:"tools"`
 }
 
-// spec is what the runner is told of a launch.
+// spec returns what the runner is told about a launch.
 func (l Launch) spec(program Program, profile Profile, environment Environment) jobSpec {
 	spec := jobSpec{
 		ID: l.ID, Name: l.Title, Script: program.Script, File: fileName(l.Title), Reader: program.Reader, Args: append([]string{}, program.Args...),
@@ -97,7 +98,7 @@ type podOptions struct {
 	Machines []string `json:"machines"`
 	Prefer   []string `json:"prefer"`
 	Models   string   `json:"models"` // where it asks for models; "" is Hugging Face itself
-	// Env and Threads are of podEnv.
+	// Env and Threads are the results of podEnv.
 	Env     map[string]string `json:"env"`
 	Threads []string          `json:"threads"`
 }

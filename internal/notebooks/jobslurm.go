@@ -16,20 +16,20 @@ import (
 	"github.com/gpulab/gpulab/internal/units"
 )
 
-// slurmTools is what such a script finds under the names of slurmNames.
+// slurmTools is the program that a Slurm script finds under each of the slurmNames.
 //
 //go:embed slurm.py
 var slurmTools string
 
 var slurmNames = []string{"srun", "module", "ml", "scontrol"}
 
-// jobTools are programs for the job alone, one text under several names.
+// jobTools are programs for the job alone: one text under several names.
 type jobTools struct {
 	Names []string `json:"names"`
 	Text  string   `json:"text"`
 }
 
-// directiveNames are what directives can say, by all their names.
+// directiveNames maps all names of each directive to what it sets.
 var directiveNames = map[string]string{
 	"--gpus": "gpus", "-G": "gpus", "--gres": "gres", "--gpus-per-node": "gpus", "--gpus-per-task": "gpus",
 	"--time": "time", "-t": "time",
@@ -52,14 +52,14 @@ var directiveNames = map[string]string{
 	"--ntasks": "tasks", "-n": "tasks", "--ntasks-per-node": "tasks", "--tasks-per-node": "tasks", "--ntasks-per-gpu": "tasks",
 }
 
-// directiveValues are examples of what directives say.
+// directiveValues has an example of each directive's value, for errors.
 var directiveValues = map[string]string{
 	"gpus": "1", "gres": "gpu:1", "time": "2:00:00", "name": "train", "output": "train.log", "errors": "train.err", "profile": "gpu",
 	"dir": "work", "environment": "pytorch", "after": "afterok:12", "retries": "3", "array": "0-9", "cpus": "4", "cpus-per-gpu": "4",
 	"mem": "8G", "mem-per-cpu": "2G", "mem-per-gpu": "8G", "mail": "END", "export": "NAME=VALUE", "nodes": "1", "tasks": "1",
 }
 
-// meaningless are words of sbatch without a meaning here: with true those that have a value.
+// meaningless has the options of sbatch that have no effect here; true for those that take a value.
 var meaningless = map[string]bool{
 	"--partition": true, "-p": true, "--account": true, "-A": true, "--qos": true, "-q": true, "--mail-user": true,
 	"--comment": true, "--reservation": true, "--wckey": true, "--clusters": true, "--cluster": true, "-M": true,
@@ -77,7 +77,7 @@ var meaningless = map[string]bool{
 
 const chosenMachine = "a profile says on which GPUs a job runs, and the lab chooses the machine. Write --profile=P; `gpulab profiles` lists them"
 
-// notTaken are words of sbatch that stand for something else here.
+// notTaken has options of sbatch that are refused, each with what gpulab does instead.
 var notTaken = map[string]string{
 	"--requeue":    "--preemptible lets a job give way to others and run again later, and --retries=N lets it run again when it fails",
 	"--no-requeue": "no job is run again unless it says so, with --preemptible or --retries=N",
@@ -99,16 +99,16 @@ const startsInTurn = "a job starts when its turn has come; --dependency=afterok:
 
 const oneProgram = "a job here is one program on one machine. For its threads ask for cores, such as --cpus-per-task=4; for many programs of one kind make an array, such as --array=0-3"
 
-// directives reads what the lines of a script say.
+// directives reads the directives of a script into a request.
 type directives struct {
 	r    *JobRequest
-	line int      // that is being read
-	left []string // what has no meaning here, as it is written
-	// What is asked for: cores for each GPU, and memory in bytes, in all and for each core or GPU.
+	line int      // the line that is being read
+	left []string // options that have no effect here, as they are written
+	// What the script asks for: cores per GPU; and memory in bytes, in total, per core and per GPU.
 	cpusPerGPU, memory, memoryPerCPU, memoryPerGPU int64
 }
 
-// forSlurm tells whether a script was written for Slurm, too.
+// forSlurm reports whether a script was written for Slurm: it has a line #SBATCH before its first command.
 func forSlurm(script string) bool {
 	for line := range strings.Lines(script) {
 		if rest, is := strings.CutPrefix(line, "#SBATCH"); is && strings.TrimLeftFunc(rest, unicode.IsSpace) != rest {
@@ -121,14 +121,14 @@ func forSlurm(script string) bool {
 	return false
 }
 
-// wrong notes what the job cannot have.
+// wrong adds an error to the faults, with the line that is being read.
 func (d *directives) wrong(err error) {
 	if err != nil {
 		d.r.faults = append(d.r.faults, fmt.Sprintf("Line %d: %s", d.line, err.Error()))
 	}
 }
 
-// read reads the words of a line.
+// read reads the directives in the words of a line.
 func (d *directives) read(words []string) {
 	for len(words) > 0 {
 		word := words[0]
@@ -162,7 +162,7 @@ func (d *directives) read(words []string) {
 	}
 }
 
-// take takes what a directive says.
+// take sets what a directive asks for.
 func (d *directives) take(what, name, value, word string) error {
 	amount := func(to *int64) error {
 		n, ok := slurmMemory(value)
@@ -171,7 +171,7 @@ func (d *directives) take(what, name, value, word string) error {
 		}
 		d.r.need("memory", d.line)
 		*to = max(*to, n)
-		if n == 0 { // all of a machine's
+		if n == 0 { // 0 is all memory of a machine
 			d.left = append(d.left, word)
 		}
 		return nil
@@ -214,7 +214,8 @@ func (d *directives) take(what, name, value, word string) error {
 	return nil
 }
 
-// ask makes of what the lines say what the job asks for.
+// ask turns what the lines say into the request's cores and memory, unless the request sets them, and into a note about
+// what has no effect.
 func (d *directives) ask() {
 	gpus := int64(1)
 	if d.r.GPUs != nil {
@@ -238,7 +239,7 @@ func (d *directives) ask() {
 	}
 }
 
-// times multiplies what is not negative; what is too large is as large as can be.
+// times multiplies numbers that are not negative. A product that is too large becomes the largest int64.
 func times(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64/b {
 		return math.MaxInt64
@@ -248,7 +249,8 @@ func times(a, b int64) int64 {
 
 var slurmAmount = regexp.MustCompile(`^([0-9]{1,15})([KMGT]?)I?B?$`)
 
-// slurmMemory reads an amount of memory as Slurm does, in bytes: mebibytes, or with K, M, G or T behind the number.
+// slurmMemory reads an amount of memory as Slurm does, and returns bytes. A number counts MiB unless K, M, G or T
+// follows it.
 func slurmMemory(text string) (int64, bool) {
 	parts := slurmAmount.FindStringSubmatch(strings.ToUpper(text))
 	if parts == nil {
@@ -259,7 +261,8 @@ func slurmMemory(text string) (int64, bool) {
 	return times(n, unit), err == nil && n <= math.MaxInt64/unit
 }
 
-// ParseMemory reads how much memory a job needs, in bytes: 16G, or 16384 for as many mebibytes; "" is 0.
+// ParseMemory reads how much memory a job needs, such as 16G, or 16384 for as many MiB. It returns bytes; "" is 0. The
+// error is a *JobError.
 func ParseMemory(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -271,7 +274,7 @@ func ParseMemory(text string) (int64, error) {
 	return n, nil
 }
 
-// What a job's owner can be written of.
+// The mails about a job that its owner can ask for.
 const (
 	MailBegin     = "BEGIN"
 	MailEnd       = "END"
@@ -297,11 +300,11 @@ func (d *directives) mail(word, value string) error {
 	return nil
 }
 
-// otherMails are sent by Slurm alone.
+// otherMails are kinds of mail that only Slurm sends.
 var otherMails = []string{"REQUEUE", "STAGE_OUT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "ARRAY_TASKS", "INVALID_DEPEND"}
 
-// ParseMail reads which mails about a job its owner wants, as sbatch takes it; "" is nil, which leaves it to what they
-// have chosen for all jobs.
+// ParseMail reads which mails about a job its owner wants, as sbatch takes it. "" is nil: the owner gets the mails that
+// they have chosen for all jobs. The error is a *JobError.
 func ParseMail(text string) ([]string, error) {
 	if text == "" {
 		return nil, nil
@@ -323,7 +326,7 @@ func ParseMail(text string) ([]string, error) {
 	return slices.Sorted(maps.Keys(wants)), nil
 }
 
-// export reads the variables that a script sets for itself.
+// export reads the variables that a script sets for its job.
 func (d *directives) export(word, value string) error {
 	var missing []string
 	for part := range strings.SplitSeq(value, ",") {
@@ -352,7 +355,7 @@ func (d *directives) export(word, value string) error {
 	return nil
 }
 
-// slurmEnv is what Slurm tells a script of its job that follows from the launch. jobrun.py adds what the pod knows.
+// slurmEnv returns the variables of Slurm that follow from the launch. jobrun.py adds those that only the pod knows.
 func (l Launch) slurmEnv(profile Profile) map[string]string {
 	env := map[string]string{"SLURM_JOB_USER": l.Handle, "SLURM_JOB_PARTITION": profile.Slug, "SLURM_JOB_ACCOUNT": l.Handle}
 	if profile.CPUs > 0 {
@@ -374,7 +377,7 @@ func (l Launch) slurmEnv(profile Profile) map[string]string {
 	return env
 }
 
-// slurmEnv is what Slurm tells an element of its array.
+// slurmEnv returns the variables in which Slurm describes an array to its elements.
 func (a Array) slurmEnv() map[string]string {
 	if len(a.Tasks) == 0 {
 		return nil

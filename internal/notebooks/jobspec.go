@@ -14,15 +14,15 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// readers read scripts that do not name a program in their first line, by the ending of the file's name; bash reads
-// the others.
+// readers has the programs for scripts whose first line names none, by the extension of the file. bash reads the
+// others.
 var readers = map[string]string{".py": "python3", ".r": "Rscript", ".jl": "julia"}
 
-// endings of the files in which a job's script stands, by what reads them.
+// endings has the extensions for the file of a job's script, by the program that reads it.
 var endings = map[string]string{"python3": ".py", "Rscript": ".R", "julia": ".jl", notebookReader: ".ipynb"}
 
-// readScript checks the script and takes its directives for what was not asked
-// for otherwise. What they ask for in vain goes to the faults.
+// readScript checks the script and takes its directives for what the request does
+// not set. It collects what the job cannot have in the faults.
 func (r *JobRequest) readScript() error {
 	if len(r.Script) > MaxScript {
 		return refuse("The script is longer than %d KiB. Keep the program in a file of your home, and let the script start it.", MaxScript>>10)
@@ -259,14 +259,15 @@ func belowHome(text, handle, what string) (string, error) {
 	return below, nil
 }
 
-// maxFileName is how long the name of a file may be, in bytes, with room for an ending of ours; maxStem what of it a job's name takes at most.
+// maxFileName is how long the name of a file may be, in bytes, with room for an extension that gpulab adds. maxStem is how
+// much of that a job's name may take.
 const (
 	maxFileName = 250
 	maxStem     = 160
 )
 
-// fileStem is what a job's name is in the name of its log: letters and signs of any script, small, and a hyphen for the
-// others that ASCII has; "job" where nothing is left.
+// fileStem turns a job's name into a part of its log's name: in lower case, with letters and signs of any writing
+// system, and a hyphen in place of spaces and other ASCII characters. It returns "job" if nothing is left.
 func fileStem(name string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(norm.NFC.String(name)) {
@@ -280,7 +281,7 @@ func fileStem(name string) string {
 	return cmp.Or(strings.Trim(cutBytes(b.String(), maxStem), "-"), "job")
 }
 
-// fileName is a job's name as that of a file.
+// fileName turns a job's name into the name of a file.
 func fileName(name string) string {
 	name = cutBytes(strings.ReplaceAll(norm.NFC.String(name), "/", "-"), maxStem)
 	if strings.Trim(name, ".") == "" {
@@ -289,7 +290,7 @@ func fileName(name string) string {
 	return name
 }
 
-// cutBytes is as much of a text as has so many bytes at most.
+// cutBytes cuts a text to at most so many bytes, and cuts no character in two.
 func cutBytes(text string, most int) string {
 	for len(text) > most {
 		_, size := utf8.DecodeLastRuneInString(text)
@@ -298,9 +299,9 @@ func cutBytes(text string, most int) string {
 	return text
 }
 
-// outputFile is the file of a job's log, below the home. In a pattern %j is the
-// job's number, %x its name and %u its owner, as with sbatch; of an element of an array, which
-// element is, %A is the array's number and %a its own there.
+// outputFile returns the file of a job's log, below the home. In a pattern, as with
+// sbatch, %j is the job's number, %x its name and %u its owner. element is nil unless
+// the job is an element of an array: then %A is the array's number and %a the element's.
 func outputFile(pattern, handle, name string, id int64, element *Job) (string, error) {
 	if pattern == "" {
 		if element != nil {
@@ -308,7 +309,7 @@ func outputFile(pattern, handle, name string, id int64, element *Job) (string, e
 		}
 		return fmt.Sprintf("jobs/%s-%d.log", fileStem(name), id), nil
 	}
-	// Where a job has one step, one task and one machine, which is not known yet, Slurm's words for them are the same for all.
+	// A job has one step, one task and one machine, which is not known yet: their patterns mean the same for every job.
 	stands := map[byte]string{
 		'j': strconv.FormatInt(id, 10), 'A': strconv.FormatInt(id, 10), 'J': strconv.FormatInt(id, 10), 'x': fileName(name), 'u': handle,
 		'N': "lab", 's': "batch", 'n': "0", 't': "0", '%': "%",
@@ -322,7 +323,7 @@ func outputFile(pattern, handle, name string, id int64, element *Job) (string, e
 			b.WriteByte(pattern[i])
 			continue
 		}
-		width := 0 // of a number, filled with zeros
+		width := 0 // to which zeros fill up a number
 		for i++; i < len(pattern) && pattern[i] >= '0' && pattern[i] <= '9' && width < 10; i++ {
 			width = 10*width + int(pattern[i]-'0')
 		}

@@ -39,10 +39,10 @@ func validName(s string) bool {
 	return true
 }
 
-// plainLetters are what letters are written as that Unicode does not take apart.
+// plainLetters replaces letters that Unicode does not decompose.
 var plainLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ð", "d", "þ", "th", "ł", "l", "ı", "i")
 
-// slug turns a title into a server name, or "" when nothing in it can be used. Letters lose their marks.
+// slug turns a title into a server name, or "" when nothing in it can be used. Letters lose their accents.
 func slug(title string) string {
 	var b strings.Builder
 	for _, r := range norm.NFKD.String(plainLetters.Replace(strings.ToLower(title))) {

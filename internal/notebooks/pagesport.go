@@ -12,12 +12,12 @@ import (
 	"github.com/gpulab/gpulab/internal/cookies"
 )
 
-// KeepPort stands in front of gpulab's pages. It remembers by which port a visitor came to them where that is not the
-// lab's own, as through an SSH tunnel or another machine's forwarding: links from notebooks and services, which are at
-// ports of their own, lead back to it.
+// KeepPort wraps gpulab's pages. A visitor may reach them by another port than the lab's own, through an SSH tunnel or
+// another machine's forwarding. KeepPort stores that port in a cookie, so that links from notebooks and services, which
+// have ports of their own, lead back to it.
 //
-// The cookie is signed, because scripts of a service can set cookies for the whole host: their link would lead to a port
-// of their choice.
+// The cookie is signed: scripts of a service can set cookies for the whole host, and could otherwise choose the port to
+// which those links lead.
 func (p *Proxy) KeepPort(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isTopPage(r) && (p.cfg.AllowedHost == nil || p.cfg.AllowedHost(hostname(r))) {
@@ -33,7 +33,7 @@ func (p *Proxy) KeepPort(pages http.Handler) http.Handler {
 	})
 }
 
-// pagesPort is the port of gpulab's pages for a visitor.
+// pagesPort returns the port by which a visitor reaches gpulab's pages.
 func (p *Proxy) pagesPort(r *http.Request) int {
 	value, ok := cookies.One(r, cookies.Port)
 	digits, _, _ := strings.Cut(value, ".")
@@ -44,7 +44,7 @@ func (p *Proxy) pagesPort(r *http.Request) int {
 	return port
 }
 
-// signedPort is the value of the cookie.
+// signedPort returns the value of the cookie for a port.
 func (p *Proxy) signedPort(r *http.Request, port int) string {
 	digits := strconv.Itoa(port)
 	m := hmac.New(sha256.New, []byte(p.cfg.AuthToken))
@@ -52,8 +52,8 @@ func (p *Proxy) signedPort(r *http.Request, port int) string {
 	return digits + "." + base64.RawURLEncoding.EncodeToString(m.Sum(nil))
 }
 
-// portOf is the port in the address that a browser used, 0 where it has none that can be. Without one it is taken for the
-// lab's own: reverse proxies leave it out, too.
+// portOf returns the port in the address that a browser used; 0 if it is not valid. An address without a port counts as
+// the lab's own port, because reverse proxies leave it out.
 func (p *Proxy) portOf(host string) int {
 	_, digits, err := net.SplitHostPort(host)
 	if err != nil {

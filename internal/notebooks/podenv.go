@@ -10,23 +10,23 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// threadVariables tell libraries how many threads to start. Without them they count the
-// machine's cores, of which a pod may use only some: it is throttled, and on large
-// machines it reaches its limit of processes.
+// threadVariables tell libraries how many threads to start. Without them, libraries count
+// all cores of the machine, although a pod may use only some: the pod is throttled, and on
+// large machines it reaches its limit of processes.
 var threadVariables = []string{
 	"OMP_NUM_THREADS", // nproc follows it, too
 	"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
-	"NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS", // the first must not be above the second, which is 16 otherwise
+	"NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS", // the first must not exceed the second, whose default is 16
 	"NUMBA_NUM_THREADS", "LOKY_MAX_CPU_COUNT", "PYTHON_CPU_COUNT",
 	"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS",
 }
 
-// podEnv is what the pod of a launch finds in its environment, whatever runs in it: env
-// by name, and threads, the variables whose value is how many processors it may use.
-// Notebooks get it through the hub, jobs and services from jobPod.
+// podEnv returns what every pod of a launch gets in its environment: env, by name, and
+// threads, the variables whose value is how many cores the pod may use. Notebooks get them
+// through the hub, jobs and services from jobPod.
 func (s *Service) podEnv(ctx context.Context, l Launch, u users.User) (env map[string]string, threads []string) {
 	env = map[string]string{
-		// Who has no line in passwd has no name for getpass.getuser() otherwise.
+		// getpass.getuser() needs them if the user has no line in passwd.
 		"USER": l.Handle, "LOGNAME": l.Handle,
 		// start-notebook makes them git's defaults.
 		"GPULAB_USER_NAME": u.Name, "GPULAB_USER_EMAIL": u.Email,
@@ -39,9 +39,9 @@ func (s *Service) podEnv(ctx context.Context, l Launch, u users.User) (env map[s
 			delete(env, name)
 			continue
 		}
-		env[name] = strings.ReplaceAll(value, "$", "$$") // Kubernetes would read $(…) in it
+		env[name] = strings.ReplaceAll(value, "$", "$$") // or Kubernetes would expand $(…)
 	}
-	var own []string // of the image; a pod's environment would replace it
+	var own []string // of the image, which the pod's environment would override
 	if p, ok := s.profile(l.Profile); ok && p.Image != "" && s.cfg.ImageEnv != nil {
 		own = s.cfg.ImageEnv(ctx, p.Image)
 	}
@@ -53,8 +53,8 @@ func (s *Service) podEnv(ctx context.Context, l Launch, u users.User) (env map[s
 	return env, threads
 }
 
-// processors is a variable that Kubernetes gives the container's limit of processors,
-// rounded up to whole ones: without a limit, what its machine has for pods.
+// processors returns a variable that Kubernetes sets to the container's limit of cores,
+// rounded up. Without a limit, it is the number of cores that the machine has for pods.
 func processors(name string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}}
 }

@@ -148,15 +148,15 @@ type Config struct {
 	DoorFree func(port int) bool
 	// ScratchSize is what a job may write beside its home; zero is 20 GiB.
 	ScratchSize resource.Quantity
-	// MailTrouble says in a sentence why somebody gets no mail about their jobs, "" where they do. Nil: they do.
+	// MailTrouble returns a sentence that says why a person gets no mail about their jobs, or "" if they do. Nil: they do.
 	MailTrouble func(u users.User) string
 	// JobEnv is in the environment of every job, such as the proxy it is to use.
 	JobEnv map[string]string
-	// TimeZone is the lab's now, as "Europe/Berlin", "" where it is not known. Nil
-	// leaves it to images.
+	// TimeZone returns the lab's time zone now, such as "Europe/Berlin", or "" if it
+	// is unknown. Nil leaves it to images.
 	TimeZone func() string
-	// ImageEnv is the environment ("NAME=value" each) that an image sets, as far as is
-	// known; it answers within seconds. Nil knows none.
+	// ImageEnv returns the environment that an image sets, each as "NAME=value", as far
+	// as it is known. It has to answer within seconds. Nil knows none.
 	ImageEnv func(ctx context.Context, image string) []string
 	// CordonReason says why a machine takes no new work, in a few words, "" for
 	// no reason. Nil knows none.
