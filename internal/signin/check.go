@@ -94,8 +94,8 @@ func (s *Service) Test(ctx context.Context, name, person string) ([]Report, erro
 	return list, nil
 }
 
-// Untold warns that providers did not tell all that domains and rules look at of people who signed in. why is of the
-// last of them, by the name of the provider.
+// Untold adds a warning to the report of each provider that left out groups or e-mail addresses that its domains and
+// rules need. why has the text of the warning, by the name of the provider.
 func (s *Service) Untold(reports []Report, why map[string]string) {
 	for i := range reports {
 		r := &reports[i]
@@ -191,7 +191,7 @@ func (o *openID) test(ctx context.Context, r *Report) {
 	})
 }
 
-// clockWarning is from when on clocks that differ are told of; people sign in until they differ by skew.
+// clockWarning is the difference between clocks above which the check warns. People can sign in up to skew.
 const clockWarning = 30 * time.Second
 
 // discoveryNext is what to do about a provider that cannot be asked about itself.

@@ -32,7 +32,7 @@ func claimTrue(claims map[string]any, path string) bool {
 	return len(values) == 1 && (values[0] == "true" || values[0] == "1")
 }
 
-// hasClaim tells whether a claim is there, be it empty.
+// hasClaim reports whether a claim is there; it may be empty.
 func hasClaim(claims map[string]any, path string) bool {
 	if _, ok := claims[path]; ok {
 		return true

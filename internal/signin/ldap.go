@@ -287,7 +287,7 @@ func (d *directory) describe(conn *ldap.Conn, name string, entry *ldap.Entry) (w
 			}
 		}
 	}
-	// A directory that tells another of them one day still means the same person.
+	// If the directory sends another of these attributes one day, it still means the same person.
 	for _, id := range idAttributes {
 		if other := subject(entry, []string{id}); other != "" && other != w.subject {
 			w.also = append(w.also, other)
@@ -297,8 +297,8 @@ func (d *directory) describe(conn *ldap.Conn, name string, entry *ldap.Entry) (w
 	return w, err
 }
 
-// addGroups reads somebody's groups: from their entry, by searching, and the one that their entry has as the primary.
-// Where the directory does not tell them all, w says so; an error means that it does not answer.
+// addGroups reads a person's groups: from their entry, by searching, and the primary group that their entry names. If
+// the directory leaves out groups, w says so. An error means that the directory does not answer.
 func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w *who) error {
 	told, whole := listed(entry, d.Claims.Groups)
 	for _, dn := range told {
@@ -337,17 +337,17 @@ func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w
 	return nil
 }
 
-// groupPage is how many groups a directory is asked for at once; Active Directory gives 1000 at most.
+// groupPage is how many groups gpulab asks for at once; Active Directory sends 1000 at most.
 const groupPage = 500
 
-// groupSearch is one question for groups.
+// groupSearch is one search for groups.
 type groupSearch struct{ base, filter string }
 
-// groupSearches are the questions for the groups of somebody who is called so.
+// groupSearches returns the searches for a person's groups.
 func (d *directory) groupSearches(username string, entry *ldap.Entry) (list []groupSearch) {
 	primary := primaryFilter(entry)
 	if d.GroupBase != "" {
-		// Somebody may have several names, and groups that list names know no capitals from small letters but by chance.
+		// A person may have several names. Groups that list names may distinguish upper and lower case.
 		filter := ""
 		for _, name := range append([]string{username}, values(entry, d.Claims.Username)...) {
 			for _, written := range []string{name, strings.ToLower(name)} {
@@ -358,15 +358,15 @@ func (d *directory) groupSearches(username string, entry *ldap.Entry) (list []gr
 		}
 		list = append(list, groupSearch{d.GroupBase, "(|" + filter + primary + ")"})
 	}
-	// Active Directory's usual primary group, Domain Users, lies elsewhere than the groups of the lab.
+	// Active Directory's usual primary group, Domain Users, is not where the lab's groups are.
 	if base := domainOf(d.UserBase); primary != "" && d.Type == typeActiveDirectory && base != "" && !strings.EqualFold(base, d.GroupBase) {
 		list = append(list, groupSearch{base, primary})
 	}
 	return list
 }
 
-// primaryFilter finds the group that is somebody's primary one, which does not list them as a member: by the number of
-// POSIX accounts, and by that of Active Directory. Empty where the entry has none.
+// primaryFilter returns the filter for a person's primary group, which does not list them as a member: by gidNumber for
+// POSIX accounts, by objectSid for Active Directory. It is empty if the entry names no primary group.
 func primaryFilter(entry *ldap.Entry) string {
 	filter := ""
 	if number := first(entry, "gidNumber"); digits(number) {
@@ -385,18 +385,18 @@ func digits(text string) bool {
 	return text != "" && len(text) <= 10 && !strings.ContainsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
 }
 
-// primarySID is the security identifier of a group of the domain of somebody with another one: its last part is the
-// group's number. nil where either is not what it should be.
+// primarySID returns the security identifier (SID) of a group in a person's domain: the person's SID with the group's
+// number as its last part. It returns nil if either argument is malformed.
 func primarySID(person []byte, group string) []byte {
 	number, err := strconv.ParseUint(group, 10, 32)
-	// A revision, how many parts, six bytes for who gave it, and four for each part.
+	// A SID has a revision, the number of its parts, six bytes for the authority, and four bytes for each part.
 	if err != nil || len(person) < 12 || person[0] != 1 || len(person) != 8+4*int(person[1]) {
 		return nil
 	}
 	return binary.LittleEndian.AppendUint32(slices.Clone(person[:len(person)-4]), uint32(number))
 }
 
-// escapeBytes writes bytes as a value in a filter.
+// escapeBytes escapes bytes as a value in a filter.
 func escapeBytes(value []byte) string {
 	var b strings.Builder
 	for _, c := range value {
@@ -405,7 +405,7 @@ func escapeBytes(value []byte) string {
 	return b.String()
 }
 
-// domainOf is the end of a DN that names a domain, dc=example,dc=org; empty where there is none.
+// domainOf returns the end of a DN that names a domain, such as dc=example,dc=org; empty if there is none.
 func domainOf(text string) string {
 	dn, err := ldap.ParseDN(text)
 	if err != nil {
@@ -418,14 +418,14 @@ func domainOf(text string) string {
 	return (&ldap.DN{RDNs: dn.RDNs[i:]}).String()
 }
 
-// refusesGroups tells whether a directory answers, but gives not all groups, or none.
+// refusesGroups reports whether a directory answers, but sends only some of the groups or none.
 func refusesGroups(err error) bool {
 	return ldap.IsErrorAnyOf(err, ldap.LDAPResultSizeLimitExceeded, ldap.LDAPResultTimeLimitExceeded, ldap.LDAPResultAdminLimitExceeded,
 		ldap.LDAPResultReferral, ldap.LDAPResultNoSuchObject, ldap.LDAPResultInsufficientAccessRights, ldap.LDAPResultInappropriateMatching,
 		ldap.LDAPResultUnwillingToPerform)
 }
 
-// resultOf is the name of what a directory answered.
+// resultOf names the result that a directory answered with.
 func resultOf(err error) string {
 	var result *ldap.Error
 	if errors.As(err, &result) {
@@ -441,7 +441,8 @@ func (d *directory) ids() []string {
 	return idAttributes
 }
 
-// subject is what never belongs to somebody else, by the first of these attributes. Active Directory's is no text.
+// subject returns the ID that never belongs to somebody else, from the first of these attributes that the entry has.
+// Active Directory's is binary.
 func subject(entry *ldap.Entry, ids []string) string {
 	for _, id := range ids {
 		if value := rawValue(entry, id); value != nil {
@@ -454,7 +455,7 @@ func subject(entry *ldap.Entry, ids []string) string {
 	return ""
 }
 
-// rawValue is the only value of an attribute; nil where it has none or several.
+// rawValue returns the only value of an attribute; nil if it has none or several.
 func rawValue(entry *ldap.Entry, name string) []byte {
 	for _, attribute := range entry.Attributes {
 		if strings.EqualFold(attribute.Name, name) && len(attribute.ByteValues) == 1 && len(attribute.ByteValues[0]) > 0 {
@@ -464,8 +465,8 @@ func rawValue(entry *ldap.Entry, name string) []byte {
 	return nil
 }
 
-// listed are the values of an attribute of which Active Directory tells only the first where there are many, and calls
-// it memberOf;range=0-1499 then. whole tells whether these are all.
+// listed returns the values of an attribute. If there are many, Active Directory sends only the first, and calls the
+// attribute memberOf;range=0-1499. whole reports whether these are all values.
 func listed(entry *ldap.Entry, name string) (list []string, whole bool) {
 	whole = true
 	for _, attribute := range entry.Attributes {

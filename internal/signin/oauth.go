@@ -90,7 +90,7 @@ func (o *plainOAuth) finish(ctx context.Context, code string, _ url.Values, f fl
 	return w, nil
 }
 
-// maxPages bounds how many pages of a list are read: GitHub's have 100 entries.
+// maxPages limits how many pages of a list are read. A page of GitHub's has 100 entries.
 const maxPages = 50
 
 // ask reads an address in somebody's name.
@@ -99,7 +99,8 @@ func (o *plainOAuth) ask(ctx context.Context, client *http.Client, address strin
 	return answer, err
 }
 
-// askPage is ask for a list that may go on at another address of the same server (RFC 8288), empty where it does not.
+// askPage is ask for one page of a list. next is the address of the next page, on the same server (RFC 8288); empty on
+// the last page.
 func (o *plainOAuth) askPage(ctx context.Context, client *http.Client, address string, token *oauth2.Token) (answer any, next string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -128,7 +129,7 @@ func (o *plainOAuth) askPage(ctx context.Context, client *http.Client, address s
 
 var linkPattern = regexp.MustCompile(`<([^>]*)>([^,]*)`)
 
-// nextPage finds where a list goes on, unless that is another server: the token would go there.
+// nextPage finds the address of the next page. It ignores an address on another server, which would get the token.
 func nextPage(at *url.URL, links []string) string {
 	for _, part := range linkPattern.FindAllStringSubmatch(strings.Join(links, ","), -1) {
 		if !strings.Contains(part[2], `rel="next"`) && !strings.Contains(part[2], "rel=next") {

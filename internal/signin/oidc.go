@@ -28,8 +28,8 @@ const (
 	// quietAfterFailure is how long a provider that did not answer is not asked again, so that a lecture hall that
 	// clicks does not wait in a queue.
 	quietAfterFailure = 5 * time.Second
-	// skew is how far the clocks may be apart, tokenAge how old an ID token may be that was just asked for, and lateUse
-	// how long after its end it is taken: some providers give them one minute.
+	// skew is how far the clocks may differ. tokenAge is how old an ID token may be that the lab has just asked for.
+	// lateUse is how long after its end a token is accepted: at some providers it is valid for only one minute.
 	skew, tokenAge, lateUse = 5 * time.Minute, 10 * time.Minute, 2 * time.Minute
 )
 
@@ -127,7 +127,7 @@ func (o *openID) discover(ctx context.Context, secret string) (rp.RelyingParty, 
 }
 
 // about asks a provider about itself. Its name must be the one that was configured, and everything encrypted. ahead is
-// how far its clock is ahead of this machine's, to the second; 0 where it does not say.
+// how far its clock is ahead of this machine's, to the second; 0 if it does not say.
 func (o *openID) about(ctx context.Context, web *http.Client) (about *oidc.DiscoveryConfiguration, ahead time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.discovery(), nil)
 	if err != nil {
@@ -154,7 +154,7 @@ func (o *openID) about(ctx context.Context, web *http.Client) (about *oidc.Disco
 			return nil, 0, fmt.Errorf("the provider's %s address is %q, which is not encrypted", what, printable(address))
 		}
 	}
-	// An answer with an age is some cache's.
+	// An answer with an age comes from a cache, and its date is old.
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil && resp.Header.Get("Age") == "" {
 		ahead = date.Sub(o.now().Truncate(time.Second))
 	}
@@ -232,11 +232,11 @@ func (o *openID) finish(ctx context.Context, code string, answer url.Values, f f
 	return w, nil
 }
 
-// idToken is an ID token whose times checkTimes looks at. The library takes no clock that differs: what it allows for
-// the time of issue it takes off the end.
+// idToken is an ID token whose times checkTimes checks instead of the library. The library allows for no difference
+// between clocks: the offset that it grants the time of issue, it subtracts from the end.
 type idToken struct{ oidc.IDTokenClaims }
 
-// GetExpiration implements oidc.Claims.
+// GetExpiration implements oidc.Claims. Its value passes the library's check.
 func (t *idToken) GetExpiration() time.Time {
 	if t.Expiration == 0 {
 		return time.Time{}
@@ -244,7 +244,7 @@ func (t *idToken) GetExpiration() time.Time {
 	return time.Now().Add(time.Hour)
 }
 
-// GetIssuedAt implements oidc.Claims.
+// GetIssuedAt implements oidc.Claims. Its value passes the library's check.
 func (t *idToken) GetIssuedAt() time.Time {
 	if t.IssuedAt == 0 {
 		return time.Time{}
@@ -252,7 +252,7 @@ func (t *idToken) GetIssuedAt() time.Time {
 	return time.Now().Add(-time.Second)
 }
 
-// checkTimes looks at when a token was issued and for how long, by a clock that may differ from the provider's.
+// checkTimes checks when a token was issued and when it ends, by a clock that may differ from the provider's.
 func (t *idToken) checkTimes(now time.Time) error {
 	issued, begins, ends := t.IssuedAt.AsTime(), t.IDTokenClaims.NotBefore.AsTime(), t.Expiration.AsTime()
 	latest := issued
@@ -272,16 +272,16 @@ func (t *idToken) checkTimes(now time.Time) error {
 	return nil
 }
 
-// clockError says that a token that was just issued is not of this time, by this machine's clock. It is an errUntrusted.
+// clockError says that, by this machine's clock, a token that was just issued is not valid now. It is an errUntrusted.
 type clockError struct {
-	ahead time.Duration // of the provider's clock; below 0 it is behind
+	ahead time.Duration // how far the provider's clock is ahead; below 0 it is behind
 	what  string
 }
 
 func (e *clockError) Error() string { return clocksApart(e.ahead, "the provider's") + ": " + e.what }
 func (e *clockError) Unwrap() error { return errUntrusted }
 
-// clocksApart says how this machine's clock differs from another one.
+// clocksApart says how far this machine's clock is ahead of another clock or behind it.
 func clocksApart(ahead time.Duration, other string) string {
 	word := "behind"
 	if ahead < 0 {

@@ -17,16 +17,16 @@ type who struct {
 	email    string
 	verified bool // the e-mail address is theirs, says the provider
 	groups   []string
-	fold     bool // groups and values are the same in capitals and small letters
+	fold     bool // groups and values do not distinguish upper and lower case
 	claims   map[string]any
-	// also are further subjects that never belong to somebody else.
+	// also has further IDs of this person that never belong to somebody else.
 	also []string
-	// groupsGap and emailGap say that the provider has not told these.
+	// groupsGap and emailGap say whether the provider left these out, and why.
 	groupsGap, emailGap gap
 }
 
 // judge applies domains and rules. The role is the strongest of all rules that fit, and the groups are those of all of
-// them. Of somebody about whom the provider has not told everything, it is what is certain.
+// them. If the provider left something out, the result has only what is certain without it.
 func (s *settings) judge(w who) users.Outside {
 	o := users.Outside{Provider: s.Name, Title: s.Title, Realm: s.realm, Subject: w.subject, Also: w.also, Username: w.username, Name: w.name,
 		Create: s.Accounts == accountsCreate}
@@ -81,8 +81,8 @@ func (s *settings) judge(w who) users.Outside {
 	return o
 }
 
-// withoutMatch is the role of somebody whom no rule fits. Where groups are missing one of them might give less, so it
-// is then the least of all roles.
+// withoutMatch returns the role of a person whom no rule fits. If groups are missing, a rule for one of them might give
+// a weaker role than noMatch, so the result is then the weakest of these roles.
 func (s *settings) withoutMatch(w who) users.Role {
 	role := users.Role(s.NoMatch)
 	if w.groupsGap.is() && !w.groupsGap.none {
@@ -95,7 +95,8 @@ func (s *settings) withoutMatch(w who) users.Role {
 	return role
 }
 
-// nearMiss says, for admins, that a group is nearly the one of a rule: in other letters, or as a path. Empty if none is.
+// nearMiss tells admins of a group whose name is nearly that of a rule: it differs in case, or in slashes around it. It
+// is empty if there is none.
 func (s *settings) nearMiss(w who) string {
 	bare := func(group string) string { return strings.Trim(group, "/ ") }
 	for _, r := range s.Rules {
@@ -117,8 +118,8 @@ func stronger(a, b users.Role) bool {
 	return j < 0 || i < j
 }
 
-// wrongDomain is the sentence for somebody whose e-mail address is not of a domain that may come in, or not verified. It is
-// certain where the provider has told all that decides it.
+// wrongDomain returns the sentence for a person whose e-mail address is of a domain that may not come in, or not
+// verified; empty for everybody else. certain reports whether the provider sent everything that decides this.
 func (s *settings) wrongDomain(w who) (text string, certain bool) {
 	if len(s.Domains) == 0 {
 		return "", true
@@ -149,5 +150,5 @@ func (r Rule) fits(w who) bool {
 	})
 }
 
-// objectID is how Microsoft names groups: the letters in it are digits.
+// objectID matches the IDs by which Microsoft names groups. Their letters are hexadecimal digits: case makes no difference.
 var objectID = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)

@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// gap is something that a provider has not told of somebody although domains or rules look at it. The zero gap is none.
+// gap describes what a provider left out about a person although domains or rules need it. The zero gap is none.
 type gap struct {
 	// why is for admins: the end of a sentence.
 	why string
 	// text is for the person: a sentence.
 	text string
-	// none says that there may be nothing to tell: some providers leave out what is empty.
+	// none says that there may be nothing to send: some providers leave out what is empty.
 	none bool
 }
 
 func (g gap) is() bool { return g.why != "" }
 
-// groupsGap says that groups are not known, or not all of them.
+// groupsGap returns the gap of a person whose groups the provider left out, all or some of them.
 func (s *settings) groupsGap(none bool, format string, args ...any) gap {
 	why := fmt.Sprintf(format, args...)
 	return gap{why: why, none: none, text: fmt.Sprintf(
@@ -25,7 +25,7 @@ func (s *settings) groupsGap(none bool, format string, args ...any) gap {
 		s.Title, why, s.Help, s.groupsNext())}
 }
 
-// groupsNext is what makes a provider tell the groups.
+// groupsNext says how to make the provider send the groups.
 func (s *settings) groupsNext() string {
 	switch {
 	case s.Type == typeMicrosoft:
@@ -41,12 +41,12 @@ func (s *settings) groupsNext() string {
 	return fmt.Sprintf("Make the provider put the claim %s into ID tokens for the client of this lab, with those groups alone that the lab's rules name.", s.Claims.Groups)
 }
 
-// looksAtGroups tells whether a rule looks at the groups, or at the claim that they are in.
+// looksAtGroups reports whether a rule needs the groups, or the claim that they are in.
 func (s *settings) looksAtGroups() bool {
 	return s.asksForGroups() || slices.ContainsFunc(s.Rules, func(r Rule) bool { return r.Claim == s.Claims.Groups })
 }
 
-// gaps finds what the claims of OpenID Connect lack that domains and rules look at.
+// gaps finds what domains and rules need but the claims of OpenID Connect lack.
 func (o *openID) gaps(claims map[string]any) (groups, email gap) {
 	for _, r := range o.Rules {
 		name := r.Claim
@@ -74,8 +74,8 @@ func (o *openID) gaps(claims map[string]any) (groups, email gap) {
 	return groups, email
 }
 
-// elsewhere tells whether a claim is left out with a note about where to ask for it (OpenID Connect Core, 5.6.2).
-// Microsoft's hasgroups is such a note without an address.
+// elsewhere reports whether a provider left out a claim and says where to ask for it (OpenID Connect Core, 5.6.2).
+// Microsoft's hasgroups says so without an address.
 func elsewhere(claims map[string]any, name string) bool {
 	if hasClaim(claims, name) {
 		return false

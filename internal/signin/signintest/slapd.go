@@ -56,7 +56,7 @@ func (d *Directory) Searches() int { return strings.Count(d.log.String(), " SRCH
 // DirectoryPassword is what somebody signs in with at the directory.
 func DirectoryPassword(name string) string { return name + "-directory" }
 
-// RootDN may change everything in the directory.
+// RootDN and RootPassword are of the account that may change everything in the directory.
 const (
 	RootDN       = "cn=root," + base
 	RootPassword = "for changing"
@@ -88,7 +88,7 @@ type Place struct {
 	// Command makes a command that runs there, and Dial connects to it.
 	Command func(name string, args ...string) *exec.Cmd
 	Dial    func(network, address string) (net.Conn, error)
-	// Config and Entries are further lines of slapd.conf, before those of the database, and of LDIF; empty for none.
+	// Config has further lines of slapd.conf, before those of the database, and Entries further LDIF. Both may be empty.
 	Config, Entries string
 }
 
