@@ -86,8 +86,8 @@ type Config struct {
 	// Grace is how long notebooks go on with a home beyond its limit, where only
 	// measuring keeps it; 0 = one hour.
 	Grace time.Duration
-	// Taken tells whether a number is some group's or user's of the machine, whose
-	// files those of a folder would be. It has to answer within seconds. Nil: none is.
+	// Taken reports whether the machine uses a number as a UID or GID. Its owner would
+	// own a folder's files. It has to answer within seconds. Nil: no number is used.
 	Taken func(ctx context.Context, number int) bool
 	Log   *slog.Logger
 }

@@ -26,16 +26,16 @@ func PersonalUID(uid int) bool {
 	return uid >= FirstUID && uid <= LastUID || uid >= FirstKeptUID && uid <= LastKeptUID
 }
 
-// AvoidNumbers keeps new accounts from numbers that are somebody else's as a UID or GID, of which taken tells: somebody of
-// the machine would own their files. It is asked while the database is being written, so it has to answer within
-// seconds.
+// AvoidNumbers keeps new accounts from getting a UID or GID that the machine already uses: its owner would own the
+// accounts' files. taken reports whether a number is used. It runs while the database is being written, so it has to
+// answer within seconds.
 func (s *Service) AvoidNumbers(taken func(ctx context.Context, number int) bool) {
 	s.hookMu.Lock()
 	defer s.hookMu.Unlock()
 	s.taken = taken
 }
 
-// isTaken asks what AvoidNumbers was given.
+// isTaken calls the function that AvoidNumbers was given.
 func (s *Service) isTaken(ctx context.Context, number int) bool {
 	s.hookMu.RLock()
 	taken := s.taken

@@ -35,8 +35,8 @@ type identityRow struct {
 	id, userID int64
 	role       Role // what the rules gave last; empty = nothing yet
 	username   string
-	untoldAt   int64 // since when the provider leaves out what the rules look at, UTC unix milliseconds; 0 = it does not
-	refused    bool  // by the rules, the last time that they could tell
+	untoldAt   int64 // since when the provider leaves out what the rules need, UTC unix milliseconds; 0 = it does not
+	refused    bool  // by the rules, the last time that they could decide
 }
 
 // findIdentity looks an outside account up; sql.ErrNoRows where it is new.
@@ -44,7 +44,7 @@ func findIdentity(ctx context.Context, q querier, o Outside) (identityRow, error
 	var row identityRow
 	err := sql.ErrNoRows
 	for _, subject := range append([]string{o.Subject}, o.Also...) {
-		// The base of a directory means the same with and without spaces behind its commas.
+		// A directory's base is the same with and without spaces after its commas.
 		err = q.QueryRowContext(ctx, `SELECT id, user_id, coalesce(role, ''), username, coalesce(untold_at, 0), refused_at IS NOT NULL FROM identities
 			WHERE subject = ? AND replace(realm, ', ', ',') = replace(?, ', ', ',') ORDER BY realm <> ? LIMIT 1`, subject, o.Realm, o.Realm).
 			Scan(&row.id, &row.userID, &row.role, &row.username, &row.untoldAt, &row.refused)

@@ -26,7 +26,7 @@ type Outside struct {
 	Title    string // its name for people
 	Realm    string // within it, Subject is never given to somebody else
 	Subject  string
-	// Also are further subjects of the same person, by which an account is found that has none by Subject.
+	// Also has further IDs of the same person. They find an account if Subject finds none.
 	Also     []string
 	Username string // what they are called there
 	Name     string
@@ -39,12 +39,12 @@ type Outside struct {
 	Suspend bool           // a refusal suspends the account
 	Why     string         // more about a refusal, for admins; may be empty
 
-	// Told says that the provider told all that the rules look at. Untold, for admins, is the reason where it left out
-	// something: Role and Groups are then only what is certain, and an account that exists keeps what it has.
+	// Told says that the provider sent everything that the rules need. If it left something out, Untold is the reason, for
+	// admins: Role and Groups then have only what is certain, and an existing account keeps what it has.
 	Told   bool
 	Untold string
-	// MayBeNone says of what was left out that there may be none: then it counts as none once the provider has told it
-	// of somebody else meanwhile.
+	// MayBeNone says that there may be nothing to send. What was left out then counts as empty once the provider has sent
+	// it for somebody else in the meantime.
 	MayBeNone bool
 	// ByHand lets the account be linked by hand although the rules refuse it, which know nobody like it.
 	ByHand bool
@@ -126,9 +126,9 @@ func (h *HandleNeeded) Error() string {
 func (h *HandleNeeded) Unwrap() error { return ErrHandleTaken }
 
 // SignInOutside signs somebody in whom a provider vouches for, and applies the rules: role and groups are those of
-// this sign-in from now on. A role that was given by hand stays. Who has an account and of whom the provider has not
-// told what the rules look at keeps role, groups, access tokens and SSH keys. Whoever is new gets an account where the
-// provider makes some. Errors are *Refusal, ErrSuspended, ErrNoAccount and *HandleNeeded.
+// this sign-in from now on. A role that was given by hand stays. If the provider left out what the rules need, an
+// existing account keeps role, groups, access tokens and SSH keys. Whoever is new gets an account where the provider
+// makes some. Errors are *Refusal, ErrSuspended, ErrNoAccount and *HandleNeeded.
 func (s *Service) SignInOutside(ctx context.Context, o Outside, remote string) (User, error) {
 	return s.signInOutside(ctx, o, "", remote)
 }
@@ -175,7 +175,7 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 		switch {
 		case err != nil:
 			return err
-		case untold && id.refused && o.Refused != "": // what they have is nothing
+		case untold && id.refused && o.Refused != "": // who was refused stays refused
 			refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID}
 			return nil
 		case o.Refused != "" && !untold:

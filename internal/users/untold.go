@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// untoldMark begins, in the detail of an entry of the audit log, what a provider has not told.
+// untoldMark begins the part of an audit entry's detail that says what a provider left out.
 const untoldMark = "what the rules look at was not told: "
 
-// isUntold tells whether a provider has left out what the rules look at, so that they decide nothing. What may be left
-// out because there is none counts as none where the provider has told it of somebody else since.
+// isUntold reports whether a provider left out what the rules need, so that they cannot decide. If it may have left that
+// out because it is empty, it counts as empty once the provider has since sent it for somebody else.
 func (s *Service) isUntold(ctx context.Context, tx *sql.Tx, id identityRow, o Outside) (bool, error) {
 	if o.Untold == "" || !o.MayBeNone || id.untoldAt == 0 {
 		return o.Untold != "", nil
@@ -21,7 +21,7 @@ func (s *Service) isUntold(ctx context.Context, tx *sql.Tx, id identityRow, o Ou
 	return !others, err
 }
 
-// noteTold keeps that the rules let somebody in, and that the provider told what they look at.
+// noteTold records that the rules let a person in, and when the provider sent what they need.
 func (s *Service) noteTold(ctx context.Context, tx *sql.Tx, id identityRow, o Outside) error {
 	if !o.Told {
 		_, err := tx.ExecContext(ctx, "UPDATE identities SET refused_at = NULL WHERE id = ?", id.id)
@@ -31,7 +31,7 @@ func (s *Service) noteTold(ctx context.Context, tx *sql.Tx, id identityRow, o Ou
 	return err
 }
 
-// keepUntold leaves somebody what they have, and says so.
+// keepUntold leaves a person what they have, and writes that to the audit log.
 func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u User, o Outside, remote string) (detail string, err error) {
 	if id.untoldAt == 0 {
 		if _, err := tx.ExecContext(ctx, "UPDATE identities SET untold_at = ? WHERE id = ?", s.now().UnixMilli(), id.id); err != nil {
@@ -42,13 +42,13 @@ func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u 
 		Detail: tidy(o.Provider+", "+tidy(o.Username, 100)+": "+untoldMark+o.Untold, 400)})
 }
 
-// Untold is somebody who signed in, or tried, and of whom a provider has not told what the rules look at.
+// Untold is a person who signed in, or tried to, and about whom a provider left out what the rules need.
 type Untold struct {
 	At                      time.Time
 	Provider, Username, Why string
 }
 
-// UntoldIn reads an entry of the audit log; ok is false for one about something else.
+// UntoldIn reads an Untold from an entry of the audit log; ok is false if the entry is about something else.
 func UntoldIn(e Entry) (u Untold, ok bool) {
 	if e.Action != "identity.untold" && e.Action != "sign-in.failed" {
 		return Untold{}, false
