@@ -105,8 +105,8 @@ func hostOf(r *http.Request) string {
 	return strings.Trim(r.Host, "[]")
 }
 
-// address is how the visitor's browser reaches the pages: by the port that it used, which may be another one than the
-// lab's own.
+// address returns the address by which the visitor's browser reaches the pages. It has the port that the browser used,
+// which may not be the lab's own.
 func (s *Server) address(r *http.Request) string {
 	port := s.cfg.HTTPSPort
 	if _, digits, err := net.SplitHostPort(r.Host); err == nil {
@@ -114,7 +114,7 @@ func (s *Server) address(r *http.Request) string {
 			port = n
 		}
 	}
-	at, _ := authorityAt(r, port) // of a name that is the lab's
+	at, _ := authorityAt(r, port) // the name is one of the lab's
 	return "https://" + at
 }
 

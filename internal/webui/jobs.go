@@ -64,7 +64,7 @@ type jobView struct {
 	Profile        string
 	Holders        []launchHolder
 	Facts          []string
-	Notes          []string // what of its script means nothing here
+	Notes          []string // what of its script has no effect here
 	Tries          []jobTry // the former ones
 	IsArray        bool
 	Tasks          []jobRow // of an array: elements that have been in line
@@ -365,7 +365,7 @@ func (s *Server) jobView(v visitor, l *notebooks.Launch) jobView {
 		}
 		view.Log = s.logView(l)
 	}
-	if view.Own { // they quote the script
+	if view.Own { // notes quote the script
 		view.Notes = l.Job.Notes
 	}
 	if l.Job.ArrayJob != 0 {

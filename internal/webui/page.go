@@ -31,7 +31,7 @@ type page struct {
 	// Notebooks is the authority of the visitor's notebooks, such as lab.example:21000, where
 	// a script tries whether WebSockets work; "" for pages of people who are not signed in.
 	Notebooks string
-	// Forward is the port of the visitor's notebooks where they have to forward it, "" where not.
+	// Forward is the port of the visitor's notebooks if they have to forward it; "" if not.
 	Forward string
 	// Charts says that the page draws curves.
 	Charts bool
@@ -139,8 +139,8 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, body
 	_, _ = w.Write(buffer.Bytes())
 }
 
-// zone names the time zone in which pages write times: that of the lab's machine, as now
-// is in. Curves follow the browser's.
+// zone names the time zone of the times on pages. It is that of now: the one of the lab's
+// machine. Curves use the browser's.
 func (p page) zone(now time.Time) string {
 	name, seconds := now.Zone()
 	switch offset := now.Format("UTC-07:00"); {

@@ -138,7 +138,7 @@ func (s *Server) serviceRow(r *http.Request, v visitor, l *notebooks.Launch, mac
 	row.State, row.Tone = serviceStateWords(l)
 	if hub, ok := authorityAt(r, s.cfg.HubPort); ok && l.Active() {
 		row.Address = "https://" + hub + l.URL
-		if s.forwarded(r) { // the pages lead there as well, and are reached
+		if s.forwarded(r) { // the pages' port leads there too, and is forwarded
 			row.Address, row.Door = s.address(r)+l.URL, strconv.Itoa(l.Service.Door)
 		}
 	}
