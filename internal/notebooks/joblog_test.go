@@ -56,7 +56,7 @@ func TestJobRunner(t *testing.T) {
 		log  string
 	}{
 		{"command", jobSpec{Args: []string{"printf", "%s|", "a b", "$(id)", "c\nd", "'\""}}, 0, "a b|$(id)|c\nd|'\"|"},
-		{"script", jobSpec{Script: "echo \"$0 $1 $GPULAB_JOB_ID $PYTHONUNBUFFERED ${GPULAB_JOB-none}\"; echo oops >&2; exit 3", Args: []string{"x y"}}, 3, "/tmp/.gpulab-job/test x y 7 1 none\noops\n"},
+		{"script", jobSpec{Script: "echo \"$0 $1 $GPULAB_JOB_ID $PYTHONUNBUFFERED ${GPULAB_JOB-none}\"; echo oops >&2; exit 3", Args: []string{"x y"}}, 3, "/tmp/.gpulab-job/script/test x y 7 1 none\noops\n"},
 		{"shebang", jobSpec{Script: "#!/usr/bin/env python3\nprint(6 * 7)\n"}, 0, "42\n"},
 		{"no such program", jobSpec{Args: []string{"nosuch"}}, 127, "gpulab: nosuch: there is no such program\n"},
 		{"no such folder", jobSpec{Args: []string{"true"}, Dir: "away"}, 72, "gpulab: there is no folder away in the home\n"},

@@ -376,8 +376,8 @@ func TestJobReaders(t *testing.T) {
 		spec jobSpec
 		want string
 	}{
-		{jobSpec{Script: "import helper, sys\nprint(helper.word, sys.argv)\n", File: "train.py", Reader: "python3", Dir: "work", Args: []string{"--x"}}, "found ['/tmp/.gpulab-job/train.py', '--x']\n"},
-		{jobSpec{Script: "{}\n", File: "Übung.ipynb", Reader: notebookReader, Dir: "work", Env: map[string]string{"PATH": home + "/bin:" + os.Getenv("PATH")}}, "{}\n/tmp/.gpulab-job/Übung.ipynb " + home + "/work\n"},
+		{jobSpec{Script: "import helper, sys\nprint(helper.word, sys.argv)\n", File: "train.py", Reader: "python3", Dir: "work", Args: []string{"--x"}}, "found ['/tmp/.gpulab-job/script/train.py', '--x']\n"},
+		{jobSpec{Script: "{}\n", File: "Übung.ipynb", Reader: notebookReader, Dir: "work", Env: map[string]string{"PATH": home + "/bin:" + os.Getenv("PATH")}}, "{}\n/tmp/.gpulab-job/script/Übung.ipynb " + home + "/work\n"},
 		{jobSpec{Script: "x", File: "x.jl", Reader: "julia-that-is-not-there"}, "gpulab: julia-that-is-not-there: there is no such program\n"},
 	} {
 		cmd, _ := runJob(t, home, c.spec)
