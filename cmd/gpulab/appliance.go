@@ -1003,7 +1003,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	}
 	all, err := l.routes(map[string]http.Handler{
 		api.Prefix + "/": programs, "/oidc/": provider, "/hub-proxy/": parts.proxy.RoutesAPI(),
-		"/user/": parts.proxy, "/service/": parts.proxy, notebooks.EnterPath: parts.proxy, "/": parts.proxy.KeepPort(pages),
+		"/user/": parts.proxy, "/service/": parts.proxy, notebooks.EnterPath: parts.proxy, "/": pages,
 	})
 	if err != nil {
 		return err

@@ -27,8 +27,8 @@ type follower struct {
 }
 
 var followers = []follower{
-	{PodFiles, "scratch", 0o750, kubeletDir},
-	{PodLogs, "pod-logs", 0o755, ""},
+	{PodLogs, "k3s/pod-logs", 0o755, ""},
+	{PodFiles, "k3s/pods", 0o750, kubeletDir},
 }
 
 // FollowData puts what pods write and print onto the disk of the data folder, before k3s

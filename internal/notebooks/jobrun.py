@@ -110,7 +110,7 @@ def program():
     """Return what to run: the command as it was given, or the script by its reader or its first line."""
     if not job["script"]:
         return job["args"]
-    path = put(job["file"], job["script"])
+    path = put("script/" + job["file"], job["script"])  # apart from the tools
     if job["reader"] == "run-notebook":
         return ["run-notebook", path, where]
     if job["reader"]:
