@@ -20,7 +20,7 @@ func TestFollow(t *testing.T) {
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m, f := ground{root}, followers[1]
+	m, f := ground{root}, followers[0]
 	dir := filepath.Join(root, f.dir)
 	write := func(path string) {
 		t.Helper()
