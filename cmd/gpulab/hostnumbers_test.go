@@ -11,7 +11,7 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// fakeGetent is a getent that knows the lines, by database, and is as slow as it says.
+// fakeGetent makes a getent that knows these lines, by database, and is as slow as asked.
 func fakeGetent(t *testing.T, passwd, group, first string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -22,7 +22,7 @@ func fakeGetent(t *testing.T, passwd, group, first string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// What the machine knows as a user's or a group's number is nobody's in the lab.
+// The lab gives nobody a UID or GID that the machine already uses.
 func TestNumbersOfTheMachineAreNotGiven(t *testing.T) {
 	fakeGetent(t, "prof:x:20000:20000::/:/bin/sh\nprof2:x:20003:100::/:/bin/sh\n", "lab:x:20002:\n", "")
 	st, err := store.Open(t.Context(), t.TempDir())
@@ -38,7 +38,7 @@ func TestNumbersOfTheMachineAreNotGiven(t *testing.T) {
 	}
 }
 
-// A directory that does not answer keeps nobody out, and is left alone for a while.
+// A directory that does not answer keeps nobody out, and is not asked again for a while.
 func TestNumbersWithoutADirectory(t *testing.T) {
 	fakeGetent(t, "", "", "exec sleep 60")
 	n := newHostNumbers()
@@ -53,7 +53,7 @@ func TestNumbersWithoutADirectory(t *testing.T) {
 	}
 }
 
-// What was found out is believed for a while, and then asked for again.
+// An answer counts for a while; then the machine is asked again.
 func TestNumbersAreAskedForAgain(t *testing.T) {
 	at, asks, known := time.Now(), 0, map[int]bool{}
 	n := &hostNumbers{now: func() time.Time { return at }, look: func(_ context.Context, database string, numbers []string) (map[int]bool, error) {

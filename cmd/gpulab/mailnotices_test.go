@@ -50,7 +50,7 @@ func TestWhoIsToldOfLaunches(t *testing.T) {
 	}
 }
 
-// TestMailTypes: who has said in a script what mails they want gets those, whatever the job took, and no other.
+// TestMailTypes: a script's --mail-type decides which mails the owner gets, however long the job took.
 func TestMailTypes(t *testing.T) {
 	now := time.Now()
 	var ended, active []notebooks.Launch

@@ -66,7 +66,7 @@ func TestSignInCheck(t *testing.T) {
 }
 
 // A provider that is away is told of and makes no lab unready.
-// What providers did not tell is read from the audit log, of people with an account and without.
+// signin check reads from the audit log what providers left out, about people with an account and without.
 func TestUntoldWords(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	const mark = "what the rules look at was not told: "

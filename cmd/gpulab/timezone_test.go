@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What notebooks get is the machine's zone as it is now, by a name that their image knows.
+// Notebooks get the machine's time zone as it is now, by a name that their image knows.
 func TestMachineZone(t *testing.T) {
 	for _, c := range []struct{ link, file, want string }{
 		{"/usr/share/zoneinfo/Asia/Tokyo", "", "Asia/Tokyo"},
@@ -32,7 +32,7 @@ func TestMachineZone(t *testing.T) {
 	}
 }
 
-// A key that gpulab of before does not know is written only where it says something.
+// A key that earlier versions of gpulab do not know is written only if it has a value.
 func TestTimeZoneKey(t *testing.T) {
 	for text, written := range map[string]bool{"lab: Physics\n": false, "timezone: Asia/Tokyo\n": true} {
 		path := writeConfig(t, text)

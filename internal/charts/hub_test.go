@@ -476,8 +476,8 @@ func TestNotebookPodEnvironments(t *testing.T) {
 	}
 }
 
-// A notebook has the environment that gpulab sends, and how many processors it may use from Kubernetes. What the lab
-// sets stays.
+// A notebook gets the environment that gpulab sends, and from Kubernetes the number of cores that it may use. What the
+// lab sets stays.
 func TestNotebookEnv(t *testing.T) {
 	t.Parallel()
 	in := sampleInputs()

@@ -80,7 +80,7 @@ func TestJobs(t *testing.T) {
 	a.refuses(t, ExitRefused, []string{"logs", "99"}, "There is no such job", "is somebody else's")
 }
 
-// TestSlurmJob: what of a script means nothing is said beside the answer, and all that is refused line by line.
+// TestSlurmJob: gpulab submit prints what of a script has no effect, and all that is refused, line by line.
 func TestSlurmJob(t *testing.T) {
 	a := signedIn(t, newServer(t))
 	script := filepath.Join(t.TempDir(), "old.sh")
@@ -99,7 +99,7 @@ func TestSlurmJob(t *testing.T) {
 	a.refuses(t, ExitRefused, []string{"submit", "--mem", "lots", script}, "is no amount of memory")
 }
 
-// TestWithoutOutputs: a notebook is sent without what its cells have said, and is otherwise as it was.
+// TestWithoutOutputs: a notebook is sent without the outputs of its cells, and otherwise unchanged.
 func TestWithoutOutputs(t *testing.T) {
 	const cells = `{"cell_type": "code", "execution_count": 3, "outputs": [{"data": "%s"}], "source": ["a < b && c\n", "é"], "metadata": {"tags": ["x"]}}, {"cell_type": "markdown", "source": "![](attachment:a.png)", "attachments": {"a.png": {}}}`
 	long := strings.Replace(cells, "%s", strings.Repeat("x", 1<<20), 1)

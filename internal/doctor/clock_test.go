@@ -16,7 +16,7 @@ func TestClock(t *testing.T) {
 	h.now = func() time.Time { return time.Now().AddDate(1, 0, 0) }
 	finds(t, h, "clock", Options{}, Warn, "nothing was written", "jumped ahead")
 
-	// One file from the future says nothing of the clock, whatever wrote it.
+	// A single file from the future does not mean that the clock is wrong.
 	h.now = time.Now
 	from := func(path string, at time.Time) {
 		t.Helper()
@@ -28,7 +28,7 @@ func TestClock(t *testing.T) {
 	finds(t, h, "clock", Options{}, Warn, "/var/log/dpkg.log is from 2099-01-01", "`touch /var/log/dpkg.log`", "`timedatectl set-ntp true`")
 	from("/var/log/dpkg.log", time.Now())
 
-	// The lab's databases alone are newer than everything else.
+	// Only the lab's databases are newer than everything else.
 	later := time.Now().Add(48 * time.Hour)
 	from("/var/lib/gpulab/gpulab.db-wal", later)
 	from("/var/lib/gpulab/metrics.db-wal", later.Add(time.Hour))

@@ -23,7 +23,7 @@ func knows(h host, passwd, group string) host {
 				found += line
 			}
 		}
-		// As getent ends when it does not know all.
+		// As getent ends when some of the numbers are unknown.
 		return found, exec.CommandContext(ctx, "sh", "-c", "exit 2").Run()
 	}
 	return h
@@ -45,7 +45,7 @@ func TestNumbers(t *testing.T) {
 	}
 	finds(t, knows(h, many.String(), ""), "numbers", Options{Numbers: func(context.Context) (map[int]string, error) { return numbers, nil }}, Fail, "30004, of p30004, is q30004's; and 3 more.")
 
-	// A machine that is no lab, and one whose directory is silent.
+	// A machine without a lab, and one whose directory does not answer.
 	if found := look(t, h, "numbers", Options{}); len(found) != 0 {
 		t.Errorf("without a lab: %v", found)
 	}
@@ -54,8 +54,9 @@ func TestNumbers(t *testing.T) {
 	finds(t, h, "numbers", Options{Numbers: func(context.Context) (map[int]string, error) { return nil, ErrNotAllowed }}, Unseen, "Only root")
 }
 
-// On a machine that has joined, the owners of the homes that are mounted tell; numbers
-// that are not given yet are warned of, as the head does not know this machine's.
+// On a machine that has joined, the mounted homes show which numbers the lab has given out.
+// The probe also warns of numbers that it may give out later, because the head does not know
+// this machine's accounts.
 func TestNumbersOnJoinedMachines(t *testing.T) {
 	h := machine(t, map[string]string{"/srv/lab/homes/1/x": "", "/etc/passwd": "root:x:0:0::/:/bin/sh\nprof:x:20500:100::/:/bin/sh\nfar:x:70000:100::/:/bin/sh\n", "/etc/group": "lasers:x:60500:\n"})
 	joined := Options{Joined: &Joined{Exported: []string{"/srv/lab/homes"}}}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What pods write goes to the data folder's disk, where it is another one; what has been
-// written elsewhere stays. A reset takes it all away.
+// What pods write goes to the data folder's disk, if that is another one. What they have
+// written elsewhere stays there. A reset removes all of it.
 func TestFollow(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
@@ -71,8 +71,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// A disk that somebody has mounted for the kubelet is left alone, and so is a machine
-// where the kubelet would hide what is mounted below its folder.
+// gpulab mounts nothing where somebody has mounted a disk for the kubelet, nor where the
+// kubelet would hide what is mounted below its folder.
 func TestMayFollow(t *testing.T) {
 	at := func(point, optional string) *mountinfo.Info {
 		return &mountinfo.Info{Mountpoint: point, Optional: optional}

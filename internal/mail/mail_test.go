@@ -530,7 +530,7 @@ func TestNoticesOnce(t *testing.T) {
 	}
 }
 
-// TestAsked: who wants no mails of a kind gets those that they asked for one by one.
+// TestAsked: people who want no mails of a kind still get those that they asked for one by one.
 func TestAsked(t *testing.T) {
 	server, port := mailtest.Start(t, mailtest.Options{})
 	h := newHouse(t, plain(port), quick)

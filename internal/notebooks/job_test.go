@@ -165,7 +165,7 @@ func TestJobSurvivesRestart(t *testing.T) {
 	}
 }
 
-// specOf is what the runner in a job's pod is told.
+// specOf returns what the runner in a job's pod is told.
 func specOf(t *testing.T, p *corev1.Pod) (spec jobSpec) {
 	t.Helper()
 	for _, e := range p.Spec.Containers[0].Env {

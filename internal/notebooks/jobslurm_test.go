@@ -12,7 +12,7 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// slurmScript is one as people bring it along.
+// slurmScript is a script as people bring it from a Slurm cluster.
 const slurmScript = `#!/bin/bash
 #SBATCH --job-name=mnist --partition=gpu --account=lab7
 #SBATCH --nodes=1 --ntasks=1 --cpus-per-task=4 --mem=16G
@@ -23,7 +23,7 @@ cd "$SLURM_SUBMIT_DIR"
 srun python3 -c 'print("done")'
 `
 
-// sized gives the lab profiles of several sizes, none in order.
+// sized gives the lab profiles of several sizes, in no order.
 func (h *house) sized() {
 	h.service.mu.Lock()
 	defer h.service.mu.Unlock()
@@ -37,7 +37,7 @@ func (h *house) sized() {
 	}
 }
 
-// A script that was written for Slurm is taken as it is, and its owner reads what of it means nothing here.
+// A Slurm script runs unchanged, and its owner reads what of it has no effect.
 func TestSlurmScript(t *testing.T) {
 	h := newHouse(t, 2)
 	h.sized()
@@ -69,7 +69,7 @@ func TestSlurmScript(t *testing.T) {
 	}
 }
 
-// All that a job cannot have is said at once.
+// One answer names all that a job cannot have.
 func TestSlurmRefused(t *testing.T) {
 	h := newHouse(t, 2)
 	h.sized()
@@ -103,7 +103,7 @@ func TestSlurmRefused(t *testing.T) {
 	}
 }
 
-// A job gets the smallest profile that has what it asks for.
+// A job gets the smallest profile that has the cores and the memory that it asks for.
 func TestJobSize(t *testing.T) {
 	h := newHouse(t, 2)
 	h.sized()
@@ -175,7 +175,7 @@ func TestSlurmDirectives(t *testing.T) {
 	}
 }
 
-// The names of files are those of Slurm, in any script, and no longer than a file system takes.
+// Names of files follow Slurm's patterns, may have letters of any writing system, and are as short as a file system needs.
 func TestJobFiles(t *testing.T) {
 	element := &Job{ArrayJob: 40, ArrayTask: 3}
 	for _, c := range []struct {
@@ -204,7 +204,7 @@ func TestJobFiles(t *testing.T) {
 	}
 }
 
-// What reads a script follows from its first line, or from its file's name.
+// The first line of a script, or the extension of its file, chooses the program that reads it.
 func TestScriptReaders(t *testing.T) {
 	for _, c := range []struct{ file, script, reader, path string }{
 		{"train.py", "print(1)\n", "python3", "train.py"},
@@ -258,7 +258,7 @@ func TestScriptReaders(t *testing.T) {
 	}
 }
 
-// An array's elements find what Slurm tells them.
+// An array's elements get Slurm's variables.
 func TestSlurmArray(t *testing.T) {
 	a, err := ParseArray("4-10:2%3")
 	if err != nil {
@@ -285,7 +285,7 @@ func TestSlurmArray(t *testing.T) {
 	}
 }
 
-// The script runs to its end, and what it calls says what to write instead.
+// The script runs to its end, and the tools that it calls say what to write instead.
 func TestSlurmTools(t *testing.T) {
 	run := func(script string) (code int, log, errs string) {
 		t.Helper()
@@ -340,7 +340,7 @@ func TestSlurmTools(t *testing.T) {
 	}
 }
 
-// A login shell sets PATH anew: it has the job's programs and its environment all the same.
+// A login shell resets PATH, but still finds the job's programs and its environment.
 func TestJobInLoginShell(t *testing.T) {
 	home, venv := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{filepath.Join(home, ".bash_profile"): "PATH=/usr/bin:/bin\n", filepath.Join(venv, "bin/tool"): "#!/bin/sh\necho of the environment\n"} {
@@ -361,7 +361,7 @@ func TestJobInLoginShell(t *testing.T) {
 	}
 }
 
-// A Python script finds the modules beside where it runs, and a notebook's copy goes there.
+// A Python script finds modules in the folder in which it runs, and a notebook's copy goes there.
 func TestJobReaders(t *testing.T) {
 	home := t.TempDir()
 	for name, text := range map[string]string{"work/helper.py": "word = 'found'\n", "bin/run-notebook": "#!/bin/sh\ncat \"$1\"; echo \"$1 $2\"\n"} {
@@ -388,7 +388,7 @@ func TestJobReaders(t *testing.T) {
 	}
 }
 
-// What a program says on standard error goes to a file of its own, as it is said, and into the reason why it failed.
+// Standard error goes to a file of its own at once, and its last line is in the reason for a failure.
 func TestJobErrors(t *testing.T) {
 	home := t.TempDir()
 	cmd, said := runJob(t, home, jobSpec{Script: "echo out; echo wrong >&2; exec 2>&-; sleep 0.3; echo more; exit 3", File: "test", Errors: "logs/x.err"})

@@ -259,8 +259,8 @@ func belowHome(text, handle, what string) (string, error) {
 	return below, nil
 }
 
-// maxFileName is how long the name of a file may be, in bytes, with room for an extension that gpulab adds. maxStem is how
-// much of that a job's name may take.
+// maxFileName is how long the name of a file may be, in bytes, with room for an extension that gpulab adds. maxStem is
+// how much of that a job's name may take.
 const (
 	maxFileName = 250
 	maxStem     = 160

@@ -9,7 +9,7 @@ import (
 	"github.com/gpulab/gpulab/internal/cookies"
 )
 
-// visitPages opens a page of gpulab at an address, and returns what the browser has of cookies then.
+// visitPages opens a page of gpulab at an address, and returns the browser's cookies afterwards.
 func visitPages(t *testing.T, p *Proxy, address, have string, changes ...change) (value string, set bool) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, address, nil)
@@ -34,7 +34,7 @@ func visitPages(t *testing.T, p *Proxy, address, have string, changes ...change)
 	return value, set
 }
 
-// TestLinksKeepThePort: whoever comes to the pages by another port, as through a tunnel, is led back to that one.
+// TestLinksKeepThePort: links lead a visitor who comes by another port, through a tunnel for example, back to that port.
 func TestLinksKeepThePort(t *testing.T) {
 	o := newOrigin(t)
 	o.proxy.cfg.AllowedHost = func(host string) bool { return host == "localhost" || host == "lab.example" || host == "::1" }
@@ -81,7 +81,7 @@ func TestLinksKeepThePort(t *testing.T) {
 	if got := w.Header().Get("Location"); got != "https://localhost:9443/login?next=%2Fservice%2Falice%2Fboard%2F" {
 		t.Errorf("a service leads who is not signed in to %s", got)
 	}
-	// What gpulab has not written leads nowhere else, nor does what it wrote for another name.
+	// A cookie that gpulab has not written, or has written for another name, has no effect.
 	other, _ := visitPages(t, o.proxy, "https://lab.example:9443/", "")
 	for _, forged := range []string{"9443", "9443.", "9443.AAAA", "8501" + kept[4:], "0" + kept, "+" + kept, "99999" + kept[4:], "evil.example", other} {
 		if got := at("/hub/home", forged, cookie("alice-1")).Header().Get("Location"); got != "https://localhost:4443/" {

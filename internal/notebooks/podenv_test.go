@@ -8,8 +8,8 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// An image that says how many threads there are to be is believed, and what a name holds
-// is no instruction.
+// The numbers of threads that an image sets stay, and Kubernetes expands nothing in a
+// person's name.
 func TestPodEnv(t *testing.T) {
 	s := &Service{cfg: Config{
 		Profiles: []Profile{{Slug: "own", Title: "Own", Image: "registry.example/own:1"}, {Slug: "cpu", Title: "CPU"}},

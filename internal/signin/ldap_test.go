@@ -228,7 +228,7 @@ func TestUnknownNamesCostTheSame(t *testing.T) {
 	}
 }
 
-// asRoot does something in a directory that its keepers do.
+// asRoot changes a directory as its administrators do.
 func asRoot(t *testing.T, d *signintest.Directory, do func(conn *ldap.Conn) error) {
 	t.Helper()
 	conn, err := ldap.DialURL(d.URL, ldap.DialWithTLSConfig(&tls.Config{RootCAs: d.Authority.Pool, MinVersion: tls.VersionTLS12}))
@@ -254,7 +254,7 @@ func fromDirectory(t *testing.T, cfg signin.Config, name, password string) users
 	return *o
 }
 
-// pia's group is the primary one, sam is in a group by another of his names, and both may write them in capitals.
+// pia has a primary group only, and sam is in a group by another of his names. Both may type their names in upper case.
 const posixPeople = `
 dn: uid=pia,ou=people,dc=example,dc=org
 objectClass: inetOrgPerson
@@ -309,7 +309,7 @@ func TestPrimaryGroupsAndAliases(t *testing.T) {
 		}
 		subject = o.Subject
 	}
-	// A filter of the lab's own knows nothing of primary groups.
+	// A filter that the lab configures does not find primary groups.
 	cfg.GroupFilter = "(&(objectClass=posixGroup)(memberUid={username}))"
 	if o := fromDirectory(t, cfg, "pia", "pia-directory"); o.Role != users.RoleLead {
 		t.Errorf("with a filter: %+v", o)
@@ -330,7 +330,7 @@ func TestRenamedInADirectory(t *testing.T) {
 	}
 }
 
-// Who is in more groups than a directory gives, or where it gives none, is not taken for somebody in no group.
+// A person whose groups a directory leaves out, all or some of them, does not count as a person without groups.
 func TestDirectoryThatTellsNotAllGroups(t *testing.T) {
 	at := signintest.Loopback(t)
 	at.Config = "sizelimit 1"
@@ -366,7 +366,7 @@ func TestDirectoryThatTellsNotAllGroups(t *testing.T) {
 	}
 }
 
-// What Active Directory has, in another directory's schema.
+// Attributes of Active Directory, in another directory's schema.
 const adSchema = `
 attributetype ( 1.2.840.113556.1.4.146 NAME 'objectSid' EQUALITY octetStringMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.40 SINGLE-VALUE )
 attributetype ( 1.2.840.113556.1.4.98 NAME 'primaryGroupID' EQUALITY integerMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.27 SINGLE-VALUE )

@@ -150,5 +150,5 @@ func (r Rule) fits(w who) bool {
 	})
 }
 
-// objectID matches the IDs by which Microsoft names groups. Their letters are hexadecimal digits: case makes no difference.
+// objectID matches the IDs by which Microsoft names groups. Their letters are hexadecimal digits, in either case.
 var objectID = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)

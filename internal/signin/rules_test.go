@@ -120,7 +120,7 @@ func TestEmailsOfGitHub(t *testing.T) {
 	}
 }
 
-// A list goes on at the same server alone: the token would go to another one.
+// The next page of a list must be on the same server: another server would get the token.
 func TestNextPage(t *testing.T) {
 	at, err := url.Parse("https://api.github.com/user/teams?per_page=100")
 	if err != nil {

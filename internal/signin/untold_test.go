@@ -12,7 +12,7 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// told is what a service makes of an ID token with these claims besides the usual ones; nil leaves one out.
+// told returns the result of a sign-in whose ID token has these claims besides the usual ones; nil leaves a claim out.
 func (f *forger) told(t *testing.T, s *signin.Service, more map[string]any) (users.Outside, error) {
 	t.Helper()
 	f.userinfo = `{"sub": "1"}`
@@ -34,11 +34,11 @@ func (f *forger) told(t *testing.T, s *signin.Service, more map[string]any) (use
 	return o, err
 }
 
-// tooMany is what Microsoft says of people in more than 200 groups.
+// tooMany is what Microsoft sends about people in more than 200 groups.
 var tooMany = map[string]any{"hasgroups": true, "_claim_names": map[string]any{"groups": "src1"},
 	"_claim_sources": map[string]any{"src1": map[string]any{"endpoint": "https://graph.example.com/u/1/getMemberObjects"}}}
 
-// TestGroupsLeftOut: what a provider leaves out is not taken for nothing.
+// TestGroupsLeftOut: groups that a provider leaves out do not count as “no group”.
 func TestGroupsLeftOut(t *testing.T) {
 	f := newForger(t)
 	groups := []signin.Rule{{Groups: []string{"g-1"}, Role: users.RoleMember}}
@@ -89,7 +89,7 @@ func TestGroupsLeftOut(t *testing.T) {
 	}
 }
 
-// TestClocksDiffer: a provider's clock may differ by minutes. By more than that, the page says which and by how much.
+// TestClocksDiffer: a provider's clock may differ by minutes. Beyond that, the page says which clock is ahead and by how much.
 func TestClocksDiffer(t *testing.T) {
 	f := newForger(t)
 	for name, tc := range map[string]struct {
@@ -140,7 +140,7 @@ func TestClocksDiffer(t *testing.T) {
 	}
 }
 
-// TestCheckWarnsOfWhatWasNotTold: with the setting of that kind of provider that mends it.
+// TestCheckWarnsOfWhatWasNotTold: the check warns of what a provider left out, and names the provider's setting that fixes it.
 func TestCheckWarnsOfWhatWasNotTold(t *testing.T) {
 	rules := []signin.Rule{{Groups: []string{"a"}, Role: users.RoleMember}}
 	s, _ := newService(t, signin.Config{Name: "entra", Type: "microsoft", Tenant: "01234567-89ab-cdef-0123-456789abcdef", ClientID: "x", ClientSecretFile: "/etc/x", Rules: rules},
@@ -157,7 +157,7 @@ func TestCheckWarnsOfWhatWasNotTold(t *testing.T) {
 	}
 }
 
-// A provider that says null says that there are none.
+// A provider that sends null says that there are none.
 func TestToldNoGroups(t *testing.T) {
 	p := university(t)
 	cfg := uniConfig(t, p)

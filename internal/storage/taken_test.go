@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A folder's two groups are nobody's on the machine.
+// A folder gets two GIDs that the machine does not use.
 func TestFoldersAvoidNumbersOfTheMachine(t *testing.T) {
 	l := newTestLab(t)
 	l.cfg.Taken = func(_ context.Context, number int) bool { return number == firstGID+1 || number == firstGID+4 }

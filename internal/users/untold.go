@@ -10,8 +10,8 @@ import (
 // untoldMark begins the part of an audit entry's detail that says what a provider left out.
 const untoldMark = "what the rules look at was not told: "
 
-// isUntold reports whether a provider left out what the rules need, so that they cannot decide. If it may have left that
-// out because it is empty, it counts as empty once the provider has since sent it for somebody else.
+// isUntold reports whether a provider left out what the rules need, so that they cannot decide. If it may have left
+// that out because it is empty, it counts as empty once the provider has since sent it for somebody else.
 func (s *Service) isUntold(ctx context.Context, tx *sql.Tx, id identityRow, o Outside) (bool, error) {
 	if o.Untold == "" || !o.MayBeNone || id.untoldAt == 0 {
 		return o.Untold != "", nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What a provider leaves out takes nothing from anybody: role, groups, sessions, access tokens and SSH keys stay.
+// A person loses nothing because a provider leaves out groups: role, groups, sessions, access tokens and SSH keys stay.
 func TestUntoldKeepsEverything(t *testing.T) {
 	s, c := newTest(t)
 	create(t, s, "boss", RoleAdmin)
@@ -64,7 +64,7 @@ func TestUntoldKeepsEverything(t *testing.T) {
 	if got, ok := UntoldIn(log[0]); !ok || got.Provider != "university" || got.Username != "zoe@example.org" || got.Why != "there are too many" {
 		t.Errorf("%+v of %+v", got, log[0])
 	}
-	// Told again, the rules hold again.
+	// Once the provider sends the groups again, the rules apply again.
 	c.add(time.Hour)
 	told.Role = RoleMember
 	if u := signIn(t, s, told); u.Role != RoleMember {
@@ -72,7 +72,7 @@ func TestUntoldKeepsEverything(t *testing.T) {
 	}
 }
 
-// Somebody new reads why they do not come in, and admins do.
+// A new person who may not come in reads why, and so do admins.
 func TestUntoldOfSomebodyNew(t *testing.T) {
 	s, _ := newTest(t)
 	o := theirs("zoe")
@@ -97,14 +97,14 @@ func TestUntoldOfSomebodyNew(t *testing.T) {
 	} else if _, ok := UntoldIn(log[0]); ok {
 		t.Errorf("%+v is taken for something untold", log[0])
 	}
-	// What is certain lets them in.
+	// They come in if what the provider did send is enough.
 	o.Refused, o.Role = "", RoleGuest
 	if u := signIn(t, s, o); u.Role != RoleGuest {
 		t.Errorf("%+v", u)
 	}
 }
 
-// A provider that leaves out an empty list is not one that has stopped telling: it goes on telling those of others.
+// A provider that leaves out empty lists still sends the groups of others. That tells it from one that sends none.
 func TestLeftOutBecauseThereAreNone(t *testing.T) {
 	s, c := newTest(t)
 	create(t, s, "boss", RoleAdmin)
@@ -116,13 +116,13 @@ func TestLeftOutBecauseThereAreNone(t *testing.T) {
 	none.Untold, none.MayBeNone, none.Refused, none.Suspend = "nothing is said of groups", true, "The provider left the groups out.", false
 	c.add(time.Hour)
 	signIn(t, s, none)
-	signIn(t, s, none) // nobody else was told of meanwhile
+	signIn(t, s, none) // the provider has sent nobody else's groups meanwhile
 	c.add(time.Hour)
 	signIn(t, s, ben)
 	if _, err := s.SignInOutside(t.Context(), none, ""); !errors.Is(err, ErrNotAdmitted) {
 		t.Errorf("ben's were told since: %v", err)
 	}
-	// Refused is what they have from now on, also where it is not told again.
+	// From now on they are refused, also when the provider leaves out the groups again.
 	tooMany := none
 	tooMany.MayBeNone = false
 	if _, err := s.SignInOutside(t.Context(), tooMany, ""); !errors.Is(err, ErrNotAdmitted) {
@@ -134,13 +134,13 @@ func TestLeftOutBecauseThereAreNone(t *testing.T) {
 	if in := signIn(t, s, tooMany); in.ID != u.ID {
 		t.Errorf("and kept again, %+v", in)
 	}
-	// Where there are too many, those of others say nothing.
+	// With too many groups, it makes no difference what the provider sends about others.
 	c.add(time.Hour)
 	signIn(t, s, ben)
 	signIn(t, s, tooMany)
 }
 
-// A person is found by any of what never belongs to somebody else, and however the base of the directory is written.
+// Any ID that never belongs to somebody else finds a person, with and without spaces in the directory's base.
 func TestSamePersonByAnotherSubject(t *testing.T) {
 	s, _ := newTest(t)
 	o := theirs("old-id")
@@ -155,7 +155,7 @@ func TestSamePersonByAnotherSubject(t *testing.T) {
 	}
 }
 
-// Whom the rules refused before gpulab noted that stays refused: the upgrade reads it from the audit log.
+// People whom the rules refused before the upgrade stay refused: the upgrade reads refusals from the audit log.
 func TestRefusedBeforeTheUpgrade(t *testing.T) {
 	s, c := newTest(t)
 	create(t, s, "boss", RoleAdmin)

@@ -42,8 +42,8 @@ func authorityAt(r *http.Request, port int) (string, bool) {
 	return name + ":" + strconv.Itoa(port), true
 }
 
-// forwarded reports whether a visitor comes by another port than the lab's own, or by the name of their own machine. Then
-// something forwards the port, such as an SSH tunnel, and the visitor reaches only those ports of the lab that it forwards.
+// forwarded reports whether a visitor comes by another port than the lab's own, or by the name of their own machine.
+// Then something forwards the port, such as an SSH tunnel, and the visitor reaches only the lab's ports that it forwards.
 func (s *Server) forwarded(r *http.Request) bool {
 	// Reverse proxies leave the port out.
 	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != strconv.Itoa(s.cfg.HTTPSPort) {

@@ -46,7 +46,7 @@ func TestPageNamesNotebooks(t *testing.T) {
 	}
 }
 
-// Whoever comes by another port than the lab's own is told which ports to forward besides.
+// Pages tell visitors who come by another port than the lab's own which further ports to forward.
 func TestPageNamesPortsToForward(t *testing.T) {
 	l := newLabWith(t, func(c *webui.Config) {
 		c.HTTPSPort, c.HubPort = 443, 8443

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Pages name the zone of the times that they write, whatever the visitor's is.
+// Pages name the time zone of their times, whatever the visitor's is.
 func TestZone(t *testing.T) {
 	at := time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 	for name, want := range map[string]string{"UTC": "UTC", "Asia/Tokyo": "JST (UTC+09:00)", "America/Sao_Paulo": "UTC-03:00", "Europe/London": "GMT (UTC+00:00)", "Europe/Berlin": "CET (UTC+01:00)"} {

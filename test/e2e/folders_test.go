@@ -71,9 +71,9 @@ func expect(t *testing.T, who string, k *kernel, pairs ...string) {
 	}
 }
 
-// takeNumbers gives the machine's accounts and groups numbers that the lab would give
-// next, and holds against them what it gives. What it returns takes them away, after the
-// doctor has named an account that came later.
+// takeNumbers adds accounts and groups to the machine with the UIDs and GIDs that the lab
+// would give out next, and checks that the lab avoids them. The function that it returns
+// checks that the doctor names an account that was added later, and removes them all.
 func (a *appliance) takeNumbers(t *testing.T) func() {
 	t.Helper()
 	a.MustRun(a.ctx, "sh", "-ec", "useradd -u 20002 -M prof; groupadd -g 20003 lasers; groupadd -g 60001 beams")
@@ -98,7 +98,7 @@ func (a *appliance) takeNumbers(t *testing.T) func() {
 		if state, seen, _ := a.doctor(t, "numbers").of(t, "numbers"); state != "fail" || !strings.Contains(seen, "20004, of lea, is late's") {
 			t.Errorf("an account that came later: %s: %s", state, seen)
 		}
-		a.MustRun(a.ctx, "userdel", "-f", "late") // somebody of this number runs programs
+		a.MustRun(a.ctx, "userdel", "-f", "late") // somebody with this UID runs programs
 	}
 }
 

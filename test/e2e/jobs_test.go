@@ -159,8 +159,8 @@ func (j *jobs) ends(t *testing.T, a *appliance) {
 	}
 }
 
-// finds: a job knows whose it is, how many processors it may use, and what the time is
-// where the lab is. A person's own git settings come before those of the account.
+// finds: a job knows its owner, the number of cores that it may use, and the lab's time
+// zone. A person's own git settings override those of the account.
 func (j *jobs) finds(t *testing.T, a *appliance) {
 	zone := strings.TrimSpace(a.MustRun(a.ctx, "readlink", "/etc/localtime"))
 	a.MustRun(a.ctx, "ln", "-sfn", "/usr/share/zoneinfo/Asia/Tokyo", "/etc/localtime")
@@ -196,8 +196,8 @@ func (j *jobs) manifest(t *testing.T, _ *appliance) {
 	b.WaitText("main", "Line 7: spec.template.spec.serviceAccountName is nothing that a job here can have. Jobs have no access to the cluster.")
 }
 
-// slurm: a script that was written for Slurm is taken at once, its owner reads what of it means nothing here, and it runs
-// to its end. One that asks for what the lab does not have is told of all of it.
+// slurm: a Slurm script is accepted unchanged and runs to its end, and its owner reads what of it has no effect. A script
+// that asks for what the lab does not have gets one answer that names all of it.
 func (j *jobs) slurm(t *testing.T, a *appliance) {
 	l := j.terminal
 	l.script(t, "mnist.sh", `#!/bin/bash
@@ -223,14 +223,15 @@ srun python3 -c 'print("done")'
 	b.WaitText("#job-state", "It has succeeded")
 	b.WaitText("main", "Left out, because it means nothing here: --partition=gpu")
 	b.WaitText("main", "Large")
-	// A login shell sets PATH anew.
+	// A login shell resets PATH.
 	login := l.submit(t, l.script(t, "login.sh", "#!/bin/bash -l\n#SBATCH --mem=1G -c 2\nmodule load x\nsrun echo \"$SLURM_CPUS_PER_TASK cores, $SLURM_MEM_PER_NODE\"\n"))
 	l.gpulab(t, 0, []string{"logs", "-f", login}, "2 cores, 2048", "and x is not loaded")
 	l.gpulab(t, 9, []string{"submit", l.script(t, "wide.sh", "#SBATCH --nodes=4 -n 8\n#SBATCH --gpus=1 --mem=1T\ntrue\n")},
 		"Line 1: --nodes=4: a job here", "Line 1: -n 8: a job here", "Line 2: no profile of this lab with a GPU has 1 TiB of memory. The largest is large, which has 4 cores and 16 GiB of memory.")
 }
 
-// byName: a script of Python is run by Python, and a notebook from top to bottom, into a copy; names are kept in any script.
+// byName: Python runs a Python script, a notebook runs from top to bottom into a copy, and names keep letters of any
+// writing system.
 func (j *jobs) byName(t *testing.T, a *appliance) {
 	l, home := j.terminal, a.homeOf(t, "cleo")
 	book := func(name, code string) string {
@@ -247,5 +248,5 @@ func (j *jobs) byName(t *testing.T, a *appliance) {
 		t.Errorf("the copy is %s", text)
 	}
 	l.gpulab(t, 0, []string{"logs", "-f", bad}, "ZeroDivisionError: division by zero", "cell 1 of 1 failed", "exit code 1")
-	a.MustRun(a.ctx, "test", "!", "-e", home+"/nb.ipynb") // what was submitted stays where it was
+	a.MustRun(a.ctx, "test", "!", "-e", home+"/nb.ipynb") // the submitted notebook is not put in the home
 }

@@ -420,7 +420,7 @@ func (b *Browser) resize(width int64) {
 	}))
 }
 
-// scheme makes the visitor's system light or dark.
+// scheme sets the colour scheme of the visitor's system: light or dark.
 func (b *Browser) scheme(name string) {
 	b.t.Helper()
 	b.do("the system's colours", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
