@@ -302,15 +302,17 @@ http.server.ThreadingHTTPServer(("", 8888), Handler).serve_forever()
 func testOwnServer(t *testing.T, a *appliance) {
 	k := a.second.in(t)
 	k.run(t, fmt.Sprintf(`import os
-os.makedirs(os.path.expanduser("~/.jupyter"), exist_ok=True)
+os.makedirs(os.path.expanduser("~/.local/bin"), exist_ok=True)
 open(os.path.expanduser("~/mine.py"), "w").write(%q)
-open(os.path.expanduser("~/.jupyter/jupyter_server_config.py"), "w").write("""
-import os, sys
-if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/trap/"):
-    os.execv(sys.executable, [sys.executable, os.path.expanduser("~/mine.py")])
-if os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "").endswith("/doomed/"):
-    os.execv(sys.executable, [sys.executable, "-c", "raise SystemExit('no <b>more</b> of this')"])
-""")`, ownServer))
+instead = os.path.expanduser("~/.local/bin/mkdir")  # start-notebook calls it before the notebook server
+open(instead, "w").write("""#!/bin/sh
+case $JUPYTERHUB_SERVICE_PREFIX in
+*/trap/) exec python3 ~/mine.py ;;
+*/doomed/) echo 'no <b>more</b> of this' >&2; exit 1 ;;
+esac
+exec /bin/mkdir "$@"
+""")
+os.chmod(instead, 0o755)`, ownServer))
 	t.Run("one that ends", func(t *testing.T) {
 		b := a.guest.For(t).Tab()
 		launch(b, "cpu", "Doomed")

@@ -227,7 +227,7 @@ srun python3 -c 'print("done")'
 	login := l.submit(t, l.script(t, "login.sh", "#!/bin/bash -l\n#SBATCH --mem=1G -c 2\nmodule load x\nsrun echo \"$SLURM_CPUS_PER_TASK cores, $SLURM_MEM_PER_NODE\"\n"))
 	l.gpulab(t, 0, []string{"logs", "-f", login}, "2 cores, 2048", "and x is not loaded")
 	l.gpulab(t, 9, []string{"submit", l.script(t, "wide.sh", "#SBATCH --nodes=4 -n 8\n#SBATCH --gpus=1 --mem=1T\ntrue\n")},
-		"Line 1: --nodes=4: a job here", "Line 1: -n 8: a job here", "Line 2: no profile of this lab with a GPU has 1 TiB of memory. The largest is large, which has 4 cores and 16 GiB of memory.")
+		"Line 1: --nodes=4: a job here", "Line 1: -n 8: a job here", "Line 2: no profile of this lab with a GPU has 1024 GiB of memory. The largest is large, which has 4 cores and 16 GiB of memory.")
 }
 
 // byName: Python runs a Python script, a notebook runs from top to bottom into a copy, and names keep letters of any
