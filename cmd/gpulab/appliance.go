@@ -86,6 +86,7 @@ type appliance struct {
 
 	store   *store.Store
 	people  *users.Service
+	numbers *hostNumbers
 	certs   *webca.Certs
 	ownCert *webca.Own // nil without one
 	fleet   *fleet.Fleet
@@ -254,7 +255,8 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people = users.New(l.store.DB())
-	l.people.AvoidNumbers(newHostNumbers().taken)
+	l.numbers = newHostNumbers()
+	l.people.AvoidNumbers(l.numbers.taken)
 	if err := l.noteVersion(ctx); err != nil {
 		return err
 	}

@@ -7,9 +7,10 @@ import (
 	"log/slog"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/doctor"
 )
 
 // How gpulab asks the machine which UIDs and GIDs it uses: many at once, because admins import
@@ -88,12 +89,8 @@ func getent(ctx context.Context, database string, numbers []string) (map[int]boo
 		return nil, fmt.Errorf("getent %s: %w", database, err)
 	}
 	known := map[int]bool{}
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Split(line, ":"); len(f) > 2 {
-			if number, err := strconv.Atoi(strings.TrimSpace(f[2])); err == nil {
-				known[number] = true
-			}
-		}
+	for number := range doctor.NamesByNumber(string(out)) {
+		known[number] = true
 	}
 	return known, nil
 }

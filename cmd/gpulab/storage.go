@@ -82,7 +82,7 @@ func (l *appliance) newStorage() (*storage.Service, error) {
 	return storage.New(storage.Config{
 		DB: l.store.DB(), People: l.people, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(), DataDir: l.cfg.DataDir,
 		HomeLimit: l.homeLimit, HomeFiles: l.homeFileLimit, Active: l.launchesWithFolders, End: l.endForStorage,
-		MeasureEvery: every, Grace: grace, Taken: newHostNumbers().taken, Log: slog.Default(),
+		MeasureEvery: every, Grace: grace, Taken: l.numbers.taken, Log: slog.Default(),
 	}), nil
 }
 

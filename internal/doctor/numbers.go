@@ -128,7 +128,7 @@ func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
 		if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 2) { // 2: some of the numbers are unknown
 			return nil, err
 		}
-		for n, name := range namesByNumber(text) {
+		for n, name := range NamesByNumber(text) {
 			// A Linux account of the same name is taken for the same person's.
 			if of, asked := given[n]; asked && name != of && known[n] == "" {
 				known[n] = name
@@ -142,7 +142,7 @@ func (h host) knownNumbers(given map[int]string) (map[int]string, error) {
 func (h host) localNumbers(given map[int]string) map[int]string {
 	found := map[int]string{}
 	for _, file := range []string{"/etc/passwd", "/etc/group"} {
-		for n, name := range namesByNumber(h.read(file)) {
+		for n, name := range NamesByNumber(h.read(file)) {
 			if _, now := given[n]; !now && n >= firstGiven && n <= lastGiven && found[n] == "" {
 				found[n] = name
 			}
@@ -151,8 +151,8 @@ func (h host) localNumbers(given map[int]string) map[int]string {
 	return found
 }
 
-// namesByNumber reads lines in the format of passwd and group.
-func namesByNumber(text string) map[int]string {
+// NamesByNumber reads lines in the format of passwd and group, and returns the name of each UID or GID.
+func NamesByNumber(text string) map[int]string {
 	names := map[int]string{}
 	for line := range strings.Lines(text) {
 		f := strings.Split(line, ":")
