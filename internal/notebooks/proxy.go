@@ -508,7 +508,7 @@ func hostname(r *http.Request) string {
 // gpulabURL is a page of gpulab under the name the visitor uses. target is a
 // path with its query.
 func (p *Proxy) gpulabURL(r *http.Request, target string) string {
-	return "https://" + authorityAt(pagesHost(r), p.pagesPort(r)) + target
+	return "https://" + authorityAt(pagesHost(r), p.cfg.HTTPSPort) + target
 }
 
 // pagesHost is the host by which the visitor knows gpulab's pages.
