@@ -300,19 +300,28 @@ http.server.ThreadingHTTPServer(("", 8888), Handler).serve_forever()
 // testOwnServer: a student decides what their notebook serves. It gets no
 // cookie of a visitor, and acts for nobody.
 func testOwnServer(t *testing.T, a *appliance) {
+	// An image of the lab's own may read a file of the home before the notebook server starts: bash reads BASH_ENV.
+	notebook := a.MustGpulab(a.ctx, "kubectl", "get", "pods", "-A", "-l", "gpulab.dev/user="+guestHandle,
+		"-o", "jsonpath={.items[0].spec.containers[0].image}")
+	file, _ := writeImage(t, a, "BASH_ENV=$HOME/mine.sh")
+	a.MustGpulab(a.ctx, "images", "import", file)
+	tag := func(from, to string) {
+		a.MustRun(a.ctx, "sh", "-c", `PATH=/var/lib/gpulab/bin/current:$PATH
+			exec bash -c 'exec -a ctr k3s --address /run/k3s/containerd/containerd.sock -n k8s.io images tag --force "$0" "$1"' "$0" "$1"`, from, to)
+	}
+	const kept = "lab.example/notebook:kept"
+	tag(notebook, kept)
+	tag(torchImage, notebook)
+	t.Cleanup(func() { tag(kept, notebook) })
 	k := a.second.in(t)
 	k.run(t, fmt.Sprintf(`import os
-os.makedirs(os.path.expanduser("~/.local/bin"), exist_ok=True)
 open(os.path.expanduser("~/mine.py"), "w").write(%q)
-instead = os.path.expanduser("~/.local/bin/mkdir")  # start-notebook calls it before the notebook server
-open(instead, "w").write("""#!/bin/sh
+open(os.path.expanduser("~/mine.sh"), "w").write("""
 case $JUPYTERHUB_SERVICE_PREFIX in
 */trap/) exec python3 ~/mine.py ;;
 */doomed/) echo 'no <b>more</b> of this' >&2; exit 1 ;;
 esac
-exec /bin/mkdir "$@"
-""")
-os.chmod(instead, 0o755)`, ownServer))
+""")`, ownServer))
 	t.Run("one that ends", func(t *testing.T) {
 		b := a.guest.For(t).Tab()
 		launch(b, "cpu", "Doomed")

@@ -265,11 +265,12 @@ func (b *Browser) Location() string {
 	return location
 }
 
-// text returns what the page shows, as far as a report of a failure needs it.
+// text returns what the page shows, of a long page the beginning and the end.
 func (b *Browser) text() string {
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()
-	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 3000)`))
+	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](
+		`(text => text.length > 6000 ? text.slice(0, 3000) + "\n…\n" + text.slice(-3000) : text)(document.body.innerText)`))
 	return text
 }
 

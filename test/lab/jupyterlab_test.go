@@ -47,6 +47,8 @@ type line struct {
 	held    atomic.Bool
 	waits   atomic.Int32 // how many have waited
 	deaf    atomic.Bool  // kernels' connections do not pass
+	mute    atomic.Bool  // what kernels say waits
+	saved   atomic.Int32 // how many files were saved
 	mu      sync.Mutex
 	ends    []net.Conn
 	kernels []net.Conn // ends of kernels' connections
@@ -76,8 +78,9 @@ func (l *line) serve(listener net.Listener, socket string) {
 		l.mu.Lock()
 		l.ends = append(l.ends, in, out)
 		l.mu.Unlock()
-		go func() { _, _ = io.Copy(in, late{out, l}); _ = in.Close() }()
-		go func() { _, _ = io.Copy(out, &saves{Conn: in, line: l}); _ = out.Close() }()
+		var kernel atomic.Bool
+		go func() { _, _ = io.Copy(in, late{out, l, &kernel}); _ = in.Close() }()
+		go func() { _, _ = io.Copy(out, &saves{Conn: in, line: l, kernel: &kernel}); _ = out.Close() }()
 	}
 }
 
@@ -102,12 +105,16 @@ var (
 // saves is a connection on which it is noticed that something is saved.
 type saves struct {
 	net.Conn
-	line *line
-	last bool // this is the last thing that passes
+	line   *line
+	kernel *atomic.Bool // whether it is a kernel's connection
+	last   bool         // this is the last thing that passes
 }
 
 func (c *saves) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if savesFile.Match(p[:n]) {
+		c.line.saved.Add(1)
+	}
 	switch {
 	case readsFile.Match(p[:n]) && c.line.unread.Load() > 0:
 		c.line.unread.Add(-1)
@@ -120,6 +127,7 @@ func (c *saves) Read(p []byte) (int, error) {
 		if c.line.deaf.Load() {
 			return 0, io.EOF
 		}
+		c.kernel.Store(true)
 		c.line.mu.Lock()
 		c.line.kernels = append(c.line.kernels, c.Conn)
 		c.line.mu.Unlock()
@@ -135,13 +143,17 @@ func (c *saves) Read(p []byte) (int, error) {
 // late is a connection that is read from late while its line is slow.
 type late struct {
 	net.Conn
-	line *line
+	line   *line
+	kernel *atomic.Bool // whether it is a kernel's connection
 }
 
 func (c late) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.line.slow.Load() {
 		time.Sleep(700 * time.Millisecond)
+	}
+	for c.kernel.Load() && c.line.mute.Load() {
+		time.Sleep(10 * time.Millisecond)
 	}
 	return n, err
 }
@@ -187,13 +199,14 @@ func startJupyterIn(t *testing.T, home string) jupyter {
 		t.Fatal(err)
 	}
 	// What is at fixed places in the image is elsewhere here.
-	places := strings.NewReplacer("/tmp/.gpulab", scratch, "/etc/profile.d/gpulab.sh", filepath.Join(lab, "profile.sh"),
+	places := strings.NewReplacer("/tmp/.gpulab", scratch, "/opt/gpulab/environments", filepath.Join(home, "environments"), "/etc/profile.d/gpulab.sh", filepath.Join(lab, "profile.sh"),
 		"/opt/lab/bin", filepath.Join(venv, "bin"),
 		"gpulab_home.largest_message()", "16 << 20")
 	for from, to := range map[string]string{
-		"opt/lab/etc/jupyter/jupyter_server_config.py": "etc/jupyter/jupyter_server_config.py",
-		"usr/local/bin/start-notebook":                 "start-notebook",
-		"etc/profile.d/gpulab.sh":                      "profile.sh",
+		"opt/lab/etc/jupyter/jupyter_server_config.py":        "etc/jupyter/jupyter_server_config.py",
+		"usr/local/bin/start-notebook":                        "start-notebook",
+		"etc/profile.d/gpulab.sh":                             "profile.sh",
+		"opt/lab/lib/python3.11/site-packages/gpulab_home.py": "lib/python3.11/site-packages/gpulab_home.py",
 	} {
 		text, err := os.ReadFile(filepath.Join(image, "files", from))
 		if err == nil {
@@ -232,7 +245,8 @@ func startJupyterIn(t *testing.T, home string) jupyter {
 		if t.Failed() {
 			t.Logf("the server said:\n%s", said.String())
 		}
-		if strings.Contains(said.String(), "gpulab_outputs.py") || strings.Contains(said.String(), "gpulab_home.py") {
+		if strings.Contains(said.String(), "gpulab_outputs.py") || strings.Contains(said.String(), "gpulab_home.py") ||
+			strings.Contains(said.String(), "gpulab_trash.py") {
 			t.Errorf("the server had an accident:\n%s", said.String())
 		}
 	})
@@ -253,16 +267,16 @@ func notebookImage(t *testing.T) string {
 	return filepath.Join(repository(t), "packaging/images/notebook")
 }
 
-// making lets one test at a time make the environment.
-var making sync.Mutex
-
 // jupyterVenv is an environment with what the image's locks name, made once per
 // lock in the user's cache folder.
 func jupyterVenv(t *testing.T, image string) string {
 	t.Helper()
-	making.Lock()
-	defer making.Unlock()
-	locks := []string{filepath.Join(image, "kernel.txt"), filepath.Join(image, "lab.txt")}
+	return venvOf(t, "test-jupyter-", filepath.Join(image, "kernel.txt"), filepath.Join(image, "lab.txt"), filepath.Join(image, "labextensions.txt"))
+}
+
+// venvOf is an environment with what the locks name.
+func venvOf(t *testing.T, name string, locks ...string) string {
+	t.Helper()
 	sum := sha256.New()
 	for _, lock := range locks {
 		text, err := os.ReadFile(lock)
@@ -275,7 +289,8 @@ func jupyterVenv(t *testing.T, image string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(cache, "gpulab", "test-jupyter-"+hex.EncodeToString(sum.Sum(nil)[:6]))
+	dir := filepath.Join(cache, "gpulab", name+hex.EncodeToString(sum.Sum(nil)[:6]))
+	defer Lock(t, dir+".lock")()
 	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
 		return dir
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -817,6 +832,110 @@ func TestMuchOutput(t *testing.T) {
 			!strings.Contains(long+many, "so far") && !strings.Contains(long+many, "IOPub")
 	}
 	j.savedBy(t, page, "the file has it, with the page", "much.ipynb", all)
+	page.Close()
+
+	// A page that is closed at once; what it had is not in the file any more.
+	again := b.Tab()
+	j.open(again, "much.ipynb")
+	runCells(again, 1)
+	again.WaitFor("the first cell", fmt.Sprintf(`/[0-9]/.test(%s[0].querySelector(".jp-InputPrompt").innerText)`, codeCells))
+	for i := range 3 {
+		focusCell(again, i+1)
+		again.Press(kb.Enter, kb.ModifierShift)
+	}
+	again.WaitFor("the last run", fmt.Sprintf(`/[*8]/.test(%s[3].querySelector(".jp-InputPrompt").innerText)`, codeCells))
+	again.Close()
+	j.within(t, time.Minute, "the file has it, without the page", "much.ipynb", func(cells []fileCell) bool {
+		return all(cells) && cells[3].Count >= 8
+	})
+}
+
+// Threads that print after their cell has ended are bounded, too: the page and the file have the beginning and the end.
+func TestThreadsPrintAfterTheirCell(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "threads.ipynb", `import threading, time
+def work():
+    for i in range(100):
+        print(i, "-" * 100_000)
+        time.sleep(0.02)
+    print("LAST")
+threading.Timer(1, work).start()`)
+	b := j.browser(t)
+	page := b.Tab()
+	j.open(page, "threads.ipynb")
+	runCells(page, 1)
+	page.WaitFor("how much there is", shown(0)+`.includes("Threads of the cell still print")`)
+	page.WaitFor("the end", shown(0)+`.endsWith("\nLAST\n")`)
+	whole := func(cells []fileCell) bool {
+		text := cells[0].text()
+		return strings.HasPrefix(text, "0 ---") && strings.HasSuffix(text, "\nLAST\n") && len(text) < 4<<20 &&
+			strings.Contains(text, "characters are left out here]") && !strings.Contains(text, "so far")
+	}
+	j.savedBy(t, page, "the file has it, with the page", "threads.ipynb", whole)
+	runCells(page, 1)
+	page.WaitFor("the end of the run", fmt.Sprintf(`%s[0].querySelector(".jp-InputPrompt").innerText.includes("2")`, codeCells))
+	page.Close()
+	j.within(t, time.Minute, "the file has it, without the page", "threads.ipynb", func(cells []fileCell) bool {
+		return cells[0].Count == 2 && whole(cells)
+	})
+}
+
+// A page that saves before it has seen what its cells printed, and is then closed, loses nothing: it may be busy showing
+// much output. What it has seen and its owner then cleared stays cleared.
+func TestPageBehindItsKernel(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "behind.ipynb", "print('first')", "print('second')", "print('third')", "print('fourth')")
+	b := j.browser(t)
+	page := b.Tab()
+	j.open(page, "behind.ipynb")
+	runCells(page, 2)
+	page.WaitFor("the second cell's output", shown(1)+` === "second\n"`)
+	j.within(t, time.Minute, "the file has both", "behind.ipynb", func(cells []fileCell) bool { return cells[1].text() == "second\n" })
+
+	saved := j.saved.Load()
+	j.mute.Store(true)
+	for i := 2; i < 4; i++ {
+		focusCell(page, i)
+		page.Press(kb.Enter, kb.ModifierShift)
+	}
+	// The page saves within some seconds since cells were run; then once more.
+	for deadline := time.Now().Add(time.Minute); j.saved.Load() == saved; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the page did not save")
+		}
+	}
+	time.Sleep(2 * time.Second) // longer than any save goes on
+	focusCell(page, 3)
+	page.Type("# ")
+	page.Press("s", kb.ModifierCtrl)
+	for deadline := time.Now().Add(time.Minute); j.saved.Load() < saved+2; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the page did not save again")
+		}
+	}
+	if cells := j.read(t, "behind.ipynb"); cells[2].text() != "" {
+		t.Fatalf("the page is not behind: %+v", cells)
+	}
+	page.Close()
+	j.mute.Store(false)
+	j.within(t, time.Minute, "the file has all", "behind.ipynb", func(cells []fileCell) bool {
+		return cells[2].text() == "third\n" && cells[2].Count == 3
+	})
+
+	again := b.Tab()
+	j.open(again, "behind.ipynb")
+	again.WaitFor("the third cell's output", shown(2)+` === "third\n"`)
+	runCells(again, 1)
+	again.WaitFor("the first cell's new number", fmt.Sprintf(`%s[0].querySelector(".jp-InputPrompt").innerText.includes("5")`, codeCells))
+	fromMenu(again, "Edit", "Clear Outputs of All Cells")
+	j.savedBy(t, again, "the file has no outputs", "behind.ipynb", func(cells []fileCell) bool {
+		return len(cells[0].Outputs) == 0 && len(cells[2].Outputs) == 0
+	})
+	again.Close()
+	time.Sleep(5 * time.Second) // the server writes within three
+	if cells := j.read(t, "behind.ipynb"); len(cells[0].Outputs) > 0 || len(cells[2].Outputs) > 0 {
+		t.Errorf("cleared outputs are back: %+v", cells)
+	}
 }
 
 // A cell of 12 MB is run; one that is larger than what a message may be is not sent, and the page says so.
@@ -969,6 +1088,10 @@ raise SystemExit(1)
 			".local/etc/jupyter/jupyter_server_config.d/mine.json":   "{",
 		},
 		"files": {".jupyter": "", ".local": "", ".ipython": "", ".cache": "", ".config": ""},
+		"programs": {
+			".local/bin/mkdir": "#!/bin/sh\nexit 1\n", ".local/bin/git": "#!/bin/sh\nexit 1\n", ".local/bin/id": "#!/none\n",
+			".local/bin/getent": "#!/bin/sh\nexit 1\n", ".local/bin/bash": "#!/none\n", ".local/bin/python3": "#!/none\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home := t.TempDir()
@@ -976,7 +1099,7 @@ raise SystemExit(1)
 				path = filepath.Join(home, path)
 				err := os.MkdirAll(filepath.Dir(path), 0o700)
 				if err == nil {
-					err = os.WriteFile(path, []byte(text), 0o600)
+					err = os.WriteFile(path, []byte(text), 0o700)
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -1000,7 +1123,7 @@ raise SystemExit(1)
 					t.Errorf("it is not said that %s is not used: %s", want, said)
 				}
 			}
-			if name != "files" {
+			if name == "settings" || name == "local" {
 				b.WaitFor("that the page says it", `[...document.querySelectorAll(".Toastify__toast")].some(e => /Not (read|used): ~/.test(e.innerText))`)
 			}
 		})

@@ -159,12 +159,18 @@ func (k *Kernel) Try(code string) (Answer, error) {
 // RunAsJob chooses File, Run as Job… for the notebook that JupyterLab shows.
 func RunAsJob(b *Browser) {
 	b.t.Helper()
+	b.Mouse("the notebook", codeCells+`[0]?.querySelector(".cm-content")`)
+	fromMenu(b, "File", "Run as Job…")
+}
+
+// fromMenu chooses an entry of one of JupyterLab's menus with the mouse.
+func fromMenu(b *Browser, menu, entry string) {
+	b.t.Helper()
 	item := func(menu, label string) string {
 		return fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.innerText.trim() === %q)`, menu, label)
 	}
-	b.Mouse("the notebook", codeCells+`[0]?.querySelector(".cm-content")`)
-	b.Mouse("the menu File", item(".lm-MenuBar-itemLabel", "File"))
-	b.Mouse("Run as Job…", item(".lm-Menu-item:not(.lm-mod-disabled) .lm-Menu-itemLabel", "Run as Job…"))
+	b.Mouse("the menu "+menu, item(".lm-MenuBar-itemLabel", menu))
+	b.Mouse(entry, item(".lm-Menu-item:not(.lm-mod-disabled) .lm-Menu-itemLabel", entry))
 }
 
 // TypeCell opens a new notebook in JupyterLab by hand, types a cell, runs it

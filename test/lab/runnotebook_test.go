@@ -37,6 +37,8 @@ func TestOutputsKept(t *testing.T) { tryModule(t, "outputs") }
 
 func TestHomesUsed(t *testing.T) { tryModule(t, "home") }
 
+func TestTrashKept(t *testing.T) { tryModule(t, "trash") }
+
 // tryModule runs a test of one of the image's modules.
 func tryModule(t *testing.T, name string) {
 	t.Helper()

@@ -169,6 +169,11 @@ func (b *builder) debootstrap(ctx context.Context, dir string, folders []string,
 			return nil, err
 		}
 		packages = append(packages, list...)
+		absent, err := standIns(ctx, filepath.Join(b.source, folder, "absent.txt"), dir+".absent")
+		if err != nil {
+			return nil, err
+		}
+		packages = append(packages, absent...)
 		lock, err := readAptLock(filepath.Join(b.source, folder, "packages.lock"))
 		if err != nil {
 			return nil, err
@@ -177,8 +182,10 @@ func (b *builder) debootstrap(ctx context.Context, dir string, folders []string,
 			locks[name] = version
 		}
 	}
+	defer os.RemoveAll(dir + ".absent")
 	args := []string{"--mode=root", "--format=directory", "--variant=essential", "--architectures=amd64",
-		"--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", "--include=" + strings.Join(packages, ",")}
+		"--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", "--hook-dir=/usr/share/mmdebstrap/hooks/file-mirror-automount",
+		"--include=" + strings.Join(packages, ",")}
 	for _, option := range leftOut {
 		args = append(args, "--dpkgopt="+option)
 	}
@@ -202,6 +209,36 @@ func (b *builder) debootstrap(ctx context.Context, dir string, folders []string,
 		return nil, fmt.Errorf("compiling Python's library: %w", err)
 	}
 	return installed(ctx, dir)
+}
+
+// standIns makes an empty package of version 0 for each name in the list, if there is
+// one, and returns where they are. A package that depends on them can be installed.
+func standIns(ctx context.Context, list, dir string) ([]string, error) {
+	names, err := readList(list)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, name := range names {
+		content := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Join(content, "DEBIAN"), 0o755); err != nil {
+			return nil, err
+		}
+		control := "Package: " + name + "\nVersion: 0\nArchitecture: amd64\nMaintainer: gpulab\n" +
+			"Description: stands in for a package that nothing in this image uses\n"
+		if err := os.WriteFile(filepath.Join(content, "DEBIAN/control"), []byte(control), 0o644); err != nil {
+			return nil, err
+		}
+		file := content + ".deb"
+		if _, err := output(ctx, "", "dpkg-deb", "--build", content, file); err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
 }
 
 // debianContent installs the packages of a part and of the layers below into a

@@ -12,12 +12,14 @@ import (
 
 // parts are all layers, by name.
 var parts = map[string]part{
-	"base":     {folder: "base", kind: debian},
-	"tools":    {folder: "tools", kind: debian, on: []string{"base"}},
-	"hub":      {folder: "hub", kind: fromRoot, on: []string{"base"}},
-	"notebook": {folder: "notebook", kind: fromRoot, on: []string{"base", "tools"}},
-	"pause":    {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
-	"nvidia":   {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
+	"base":  {folder: "base", kind: debian},
+	"tools": {folder: "tools", kind: debian, on: []string{"base"}},
+	"hub":   {folder: "hub", kind: fromRoot, on: []string{"base"}},
+	// What wheels expect of every Linux, and what people expect in a terminal. What is compiled does not depend on it.
+	"libraries": {folder: "libraries", kind: debian, on: []string{"base", "tools"}},
+	"notebook":  {folder: "notebook", kind: fromRoot, on: []string{"base", "tools", "libraries"}},
+	"pause":     {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
+	"nvidia":    {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
 	"coredns": {folder: "coredns", kind: goProgram, of: program{
 		main: ".", module: "github.com/coredns/coredns", name: "coredns",
 		flags: "-X k8s.io/client-go/pkg/version.gitVersion=VERSION",
@@ -79,7 +81,7 @@ const unprivileged = "65532:65532"
 var images = []image{
 	{
 		name: "notebook", about: "JupyterLab with a terminal, a compiler and the tools of a workday",
-		layers: []string{"base", "tools", "notebook"},
+		layers: []string{"base", "tools", "libraries", "notebook"},
 		config: v1.Config{
 			// Pods run as the person's own user ID; this one is for everybody else.
 			User:       "20000:20000",

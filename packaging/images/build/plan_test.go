@@ -89,7 +89,7 @@ func TestAptLocksCoverTheLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{"base", "tools"} {
+	for _, folder := range []string{"base", "tools", "libraries"} {
 		lock, err := readAptLock(filepath.Join(source, folder, "packages.lock"))
 		if err != nil {
 			t.Fatal(err)

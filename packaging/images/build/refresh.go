@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// pythonLocks are the Python locks: in folder, the lock out from the list in.
-var pythonLocks = []struct{ folder, in, out string }{
-	{"hub", "requirements.in", "requirements.txt"},
-	{"notebook", "kernel.in", "kernel.txt"},
-	{"notebook", "lab.in", "lab.txt"},
+// pythonLocks are the Python locks: in folder, the lock out from the list in, with what that depends on or without.
+var pythonLocks = []struct{ folder, in, out, dependencies string }{
+	{"hub", "requirements.in", "requirements.txt", ""},
+	{"notebook", "kernel.in", "kernel.txt", ""},
+	{"notebook", "lab.in", "lab.txt", ""},
+	{"notebook", "labextensions.in", "labextensions.txt", "--no-deps"},
 }
 
 // resolver chooses Python versions; it is used for nothing else.
@@ -34,17 +35,21 @@ func (b *builder) refresh(ctx context.Context) error {
 	}
 	defer log.Close()
 
-	tools := filepath.Join(work, "tools")
-	base := filepath.Join(work, "base")
-	lower, err := b.debootstrap(ctx, base, []string{"base"}, true, log)
-	if err != nil {
-		return fmt.Errorf("base: %w%s", err, tail(logFile))
-	}
-	all, err := b.debootstrap(ctx, tools, []string{"base", "tools"}, true, log)
-	if err != nil {
-		return fmt.Errorf("tools: %w%s", err, tail(logFile))
-	}
-	for folder, lock := range map[string]aptLock{"base": lower, "tools": all.without(lower)} {
+	base := ""
+	var below []string
+	lower := aptLock{}
+	for _, folder := range []string{"base", "tools", "libraries"} {
+		below = append(below, folder)
+		dir := filepath.Join(work, folder)
+		all, err := b.debootstrap(ctx, dir, below, true, log)
+		if err != nil {
+			return fmt.Errorf("%s: %w%s", folder, err, tail(logFile))
+		}
+		if base == "" {
+			base = dir
+		}
+		lock := all.without(lower)
+		lower = all
 		file := filepath.Join(b.source, folder, "packages.lock")
 		if err := os.WriteFile(file, []byte(lock.format(folder, today)), 0o644); err != nil {
 			return err
@@ -54,9 +59,9 @@ func (b *builder) refresh(ctx context.Context) error {
 	for _, l := range pythonLocks {
 		script := `python3 -m venv /tmp/uv && /tmp/uv/bin/pip install -q ` + resolver + ` && cd /src &&
 			/tmp/uv/bin/uv pip compile --quiet --no-cache --upgrade --generate-hashes --no-header --no-annotate \
-			--only-binary :all: --python /usr/bin/python3 "$1" -o "$2"`
+			--only-binary :all: --python /usr/bin/python3 $3 "$1" -o "$2"`
 		err := (root{base}).run(ctx, invocation{
-			args:    []string{"/bin/sh", "-c", script, "compile", l.in, l.out},
+			args:    []string{"/bin/sh", "-c", script, "compile", l.in, l.out, l.dependencies},
 			bind:    []bind{{from: filepath.Join(b.source, l.folder), to: "/src", write: true}},
 			network: true, log: log,
 		})

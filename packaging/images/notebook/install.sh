@@ -18,7 +18,7 @@ ln -s /usr/bin/python3 /usr/local/bin/python
 python3 -m venv --without-pip /opt/lab
 echo /usr/local/lib/python3.11/dist-packages >/opt/lab/lib/python3.11/site-packages/kernel.pth
 /usr/local/bin/pip --python /opt/lab/bin/python install \
-  --no-deps --no-compile --require-hashes --only-binary :all: -r /src/lab.txt
+  --no-deps --no-compile --require-hashes --only-binary :all: -r /src/lab.txt -r /src/labextensions.txt
 rm -rf /opt/lab/include
 # jsonschema uses it if it is there, to check the formats "iri" and
 # "iri-reference", which nothing here uses: its grammar takes a second to build,
@@ -36,6 +36,9 @@ done
 rm -rf /opt/lab/share/jupyterhub/static/components \
   /opt/lab/lib/python3.11/site-packages/jupyterlab/static /opt/lab/lib/python3.11/site-packages/jupyterlab/galata
 find /opt/lab/share -name '*.map' -delete
+
+# vim-tiny calls itself vi alone.
+ln -s /usr/bin/vim.tiny /usr/local/bin/vim
 
 cp -R /src/files/. /
 chmod 0755 /usr/local/bin/start-notebook /usr/local/bin/run-notebook

@@ -1,6 +1,7 @@
 """What is kept of outputs, and into which cell they go (gpulab_outputs)."""
 
 import asyncio
+import logging
 import os
 import tempfile
 import types
@@ -232,8 +233,70 @@ async def dies():
     assert k.shown().endswith(o.DIED)
 
 
-for test in (little, much, at_once, dies):
+# What threads print after their cell has ended is bounded, too; the end comes when they pause.
+async def threads():
+    k = Kernel()
+    run = k.run("1")
+    k.hears(run, "status", {})
+    k.says(run, "status", execution_state="idle")
+    for i in range(100):
+        k.both(run, "stream", name="stdout", text="-" * 100_000 + f" {i}\n")
+    await asyncio.sleep(0)
+    assert sum(len(content.get("text", "")) for _, content in k.got) < 2 * o.HEAD
+    assert "Threads of the cell still print" in k.got[-1][1]["text"], k.got[-1]
+    k.both(run, "stream", name="stdout", text="LAST\n")
+    await asyncio.sleep(o.QUIET + 1)
+    assert k.shown().endswith("- 99\nLAST\n") and len(k.shown()) < o.HEAD + 2 * o.TAIL + 200
+    # The page is gone: nothing waits any more.
+    k.both(run, "stream", name="stdout", text="x")
+    k.outlet.end()
+    assert not k.outlet.cut
+
+
+# A page goes on to hear of its kernel where what is kept of a run cannot be sent, or a message cannot be read.
+async def goes_on():
+    k = Kernel()
+    k.outlet.log = logging.getLogger("quiet")
+    k.outlet.log.disabled = True
+    run = k.run("1")
+    k.hears(run, "stream", {"name": "stdout", "text": "x" * (o.HEAD + o.LINE + 1)})
+    k.says(run, "stream", name="stdout", text="x")
+    k.says(run, "status", execution_state="idle")
+    k.says("2", "status", execution_state="busy")
+    k.runs[run].messages = lambda: 1 / 0
+    k.hears(run, "status", {})
+    assert [content["execution_state"] for kind, content in k.got if kind == "status"] == ["idle", "busy"]
+    got = []
+    k.outlet.send = got.append
+    k.outlet.take([b"not", b"a", b"message", b"{}"])
+    k.says("2", "status", execution_state="idle")
+    assert len(got) == 2 and got[0][0] == b"not"
+
+
+for test in (little, much, at_once, dies, threads, goes_on):
     asyncio.run(test())
+
+
+# A page that saves is done with a run once it has shown its end, or has all of it. What it then has is what its owner
+# wants, and what a thread prints later is added to that.
+def saves(shown, outputs, count):
+    keeper = keeper_of(types.SimpleNamespace(register_pre_save_hook=lambda hook: None))
+    run = o.Run("m", "s", "id", "code")
+    run.hear("execute_input", {"execution_count": 7}, None)
+    run.hear("stream", {"name": "stdout", "text": "one\ntwo\n"}, None)
+    run.end()
+    keeper.runs, keeper.paths = {"kernel": {"m": run}}, {"kernel": ["a.ipynb"]}
+    if shown:
+        keeper.shown({"m", "gone"})
+    keeper.saved(book(cell("code", id="id", outputs=outputs, execution_count=count)), "a.ipynb", None)
+    return run
+
+
+whole = [{"output_type": "stream", "name": "stdout", "text": ["one\n", "two\n"]}]
+part = [{"output_type": "stream", "name": "stdout", "text": "one\n"}]
+assert saves(False, [], None).changed and saves(False, part, None).changed and saves(False, part, 7).changed
+assert not saves(False, whole, 7).changed and not saves(True, part, 7).changed
+assert not saves(True, [], None).changed and not saves(True, [], None).outputs
 
 # What is printed after it was cleared is little again.
 run = o.Run("m", "s", "c", "")

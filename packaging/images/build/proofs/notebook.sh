@@ -20,6 +20,20 @@ ssh -V 2>/dev/null && ssh -o ConnectTimeout=1 -p 1 127.0.0.1 2>&1 | grep -q 'ref
 bash -lc 'command -v jupyter && case $PATH in "$HOME/.local/bin:"*) ;; *) exit 1 ;; esac' >/dev/null || fail "a login shell's PATH is wrong"
 printf '#include <Python.h>\n#include <cstdio>\nint main() { std::puts(PY_VERSION); }\n' >/tmp/a.cc
 g++ $(python3-config --includes) -o /tmp/a /tmp/a.cc && /tmp/a >/dev/null || fail "the compiler does not work"
+for program in file git-lfs htop jq tree vim wget; do
+  command -v "$program" >/dev/null || fail "there is no $program"
+done
+# What auditwheel's policies let wheels expect (policy/manylinux-policy.json), and what wheels of Qt and OpenCV open besides.
+python - <<'EOF' || fail "a library that wheels expect is missing"
+import ctypes
+for name in """libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc.so.6 libnsl.so.1 libutil.so.1 libpthread.so.0
+    libresolv.so.2 libX11.so.6 libXext.so.6 libXrender.so.1 libICE.so.6 libSM.so.6 libGL.so.1 libgobject-2.0.so.0
+    libgthread-2.0.so.0 libglib-2.0.so.0 libexpat.so.1 libz.so.1 libcrypt.so.1 libncursesw.so.6 libpanelw.so.6 libatomic.so.1
+    libEGL.so.1 libOpenGL.so.0 libxcb.so.1 libxkbcommon.so.0 libdbus-1.so.3""".split():
+    ctypes.CDLL(name)
+EOF
+fonts=/usr/share/fonts/truetype
+[ -e $fonts/droid/DroidSansFallbackFull.ttf ] && [ -e $fonts/ancient-scripts/Symbola_hint.ttf ] || fail "there are no fonts for CJK and emoji"
 /opt/lab/bin/jupyterhub-singleuser --version
 python -c 'import pynvml' || fail "no pynvml"
 /opt/lab/bin/python -c 'import site, sys; sys.exit(bool(site.ENABLE_USER_SITE))' || fail "the server looks into homes"

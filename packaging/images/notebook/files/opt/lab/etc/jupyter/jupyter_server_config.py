@@ -11,8 +11,11 @@ c.NotebookNotary.secret_file = f"{scratch}/notebook_secret"  # a home may be ful
 c.BaseFileIdManager.db_path = f"{scratch}/file_id_manager.db"
 c.SQLiteYStore.db_path = f"{scratch}/ystore.db"
 
-# A home has no trash that anything would ever empty: deleted is deleted.
-c.FileContentsManager.delete_to_trash = False
+# What is deleted goes to a trash (see gpulab_trash); JupyterLab asks accordingly.
+c.FileContentsManager.delete_to_trash = True
+
+# Widgets of the lab's environments are drawn by extensions that come with their packages.
+c.LabApp.extra_labextensions_path = gpulab_home.extensions_of_environments()
 
 # Nothing calls home: no news, no check for updates. Extensions are part of the
 # image, which nobody can write to, so JupyterLab does not offer to install any.

@@ -353,7 +353,9 @@
       inTurn(panel.context, () => this.behind, async () => {
         await this.caughtUp();
         await this.arrived();
+        await this.tell();
       });
+      this.shown = new Set(); // runs that this page has shown to their ends, and has not told the server yet
       this.since = 0; // the server's revision that this page has seen
       this.cut = new Set(); // runs of this page during which it was cut off
       this.taken = new Set(); // runs whose outputs this page gets from the server only
@@ -406,8 +408,24 @@
       kernel.requestExecute = (content, dispose, metadata) => {
         const same = metadata?.cellId ? this.code().filter((cell) => cell.sharedModel.getSource() === content.code) : [];
         const place = same.findIndex((cell) => cell.id === metadata.cellId);
-        return request(content, dispose, place < 0 ? metadata : { ...metadata, gpulabPlace: [place, same.length] });
+        const run = request(content, dispose, place < 0 ? metadata : { ...metadata, gpulabPlace: [place, same.length] });
+        if (metadata?.cellId) run.done.then(() => this.shown.add(run.msg.header.msg_id)).catch(() => {}); // it was dropped
+        return run;
       };
+    }
+
+    // Tells the server, before a save, which runs this page has shown to their ends: what it
+    // then has of them is what its owner wants. The server keeps the others.
+    async tell() {
+      if (this.lost || this.behind) return; // some of their outputs may be missing here
+      const shown = [...this.shown].filter((run) => !this.cut.has(run));
+      if (!shown.length) return;
+      try {
+        await this.request("gpulab/outputs", { method: "POST", body: JSON.stringify({ shown }) });
+        shown.forEach((run) => this.shown.delete(run));
+      } catch {
+        // The save that comes now says why.
+      }
     }
 
     me() {
@@ -562,6 +580,7 @@
         cell.executionCount = run.count;
       }
       cell.executionState = run.ended ? "idle" : "running";
+      if (run.ended) this.shown.add(run.run);
       return changed;
     }
 
@@ -584,10 +603,10 @@
 
   function outputs(app, tracker, { NotebookActions }, { ServerConnection }) {
     const settings = app.serviceManager.serverSettings;
-    const request = async (path) => {
-      const answer = await ServerConnection.makeRequest(settings.baseUrl + path, { cache: "no-store" }, settings);
+    const request = async (path, options = {}) => {
+      const answer = await ServerConnection.makeRequest(settings.baseUrl + path, { cache: "no-store", ...options }, settings);
       if (!answer.ok) throw new ServerConnection.ResponseError(answer);
-      return answer.json();
+      return answer.status === 204 ? undefined : answer.json();
     };
     const followers = new Map(); // notebook → its follower
     const follow = (panel) => {
@@ -645,6 +664,71 @@
     palette?.addItem({ command: runAsJob, category: "Notebook Operations" });
   }
 
+  // trash: after files were deleted, a notice offers to put them back; the menu File empties
+  // the trash (gpulab_trash.py).
+
+  const undo = "gpulab:undo-delete";
+  const emptyTrash = "gpulab:empty-trash";
+  const together = 500; // ms in which files are deleted that one notice names
+
+  function trash(app, { ServerConnection }, { showDialog, Dialog }, palette) {
+    const { contents, serverSettings: settings } = app.serviceManager;
+    const ask = async (method, body) => {
+      const request = { method, cache: "no-store", body: body && JSON.stringify(body) };
+      const answer = await ServerConnection.makeRequest(`${settings.baseUrl}gpulab/trash`, request, settings);
+      if (!answer.ok) throw await ServerConnection.ResponseError.create(answer);
+      return answer.status === 204 ? undefined : answer.json();
+    };
+    const notify = (message, type, options) => app.commands.execute("apputils:notify", { message, type, options });
+    const failed = (error) => notify(error.message, "error", { autoClose: false });
+    const files = (count) => (count === 1 ? "1 file or folder" : `${count} files or folders`);
+
+    let deleted = [];
+    let timer;
+    const remove = contents.delete.bind(contents);
+    contents.delete = async (path) => {
+      await remove(path);
+      if (contents.driveName(path)) return;
+      deleted.push(path);
+      clearTimeout(timer);
+      timer = setTimeout(() => {
+        const paths = deleted.splice(0);
+        const what = paths.length === 1 ? `“${paths[0].split("/").pop()}” is` : `${files(paths.length)} are`;
+        const action = { label: "Undo", commandId: undo, args: { paths }, displayType: "accent" };
+        notify(`${what} in the trash.`, "info", { autoClose: 10_000, actions: [action] });
+      }, together);
+    };
+
+    app.commands.addCommand(undo, {
+      label: "Put back what was deleted",
+      execute: ({ paths }) =>
+        ask("POST", { restore: paths })
+          .catch(failed)
+          .then(() => app.commands.execute("filebrowser:refresh")),
+    });
+    app.commands.addCommand(emptyTrash, {
+      label: "Empty Trash…",
+      caption: "Delete for good what is in the trash",
+      execute: async () => {
+        try {
+          const { count } = await ask("GET");
+          if (!count) return void (await notify("The trash is empty.", "info", { autoClose: 5000 }));
+          const choice = await showDialog({
+            title: "Empty the trash?",
+            body: `${files(count)} will be deleted for good.`,
+            buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: "Empty Trash" })],
+          });
+          if (!choice.button.accept) return;
+          const { count: gone } = await ask("DELETE");
+          await notify(`${files(gone)} deleted for good.`, "success", { autoClose: 5000 });
+        } catch (error) {
+          failed(error);
+        }
+      },
+    });
+    palette?.addItem({ command: emptyTrash, category: "File Operations" });
+  }
+
   let shared; // JupyterLab's own modules, by name and version
 
   async function load(name) {
@@ -695,6 +779,13 @@
         requires: [notebook.INotebookTracker],
         optional: [apputils.ICommandPalette],
         activate: jobs,
+      },
+      {
+        id: "gpulab:trash",
+        description: "Offers to put back what was deleted.",
+        autoStart: true,
+        optional: [apputils.ICommandPalette],
+        activate: (app, palette) => trash(app, services, apputils, palette),
       },
     ];
   }

@@ -1,0 +1,182 @@
+package lab
+
+import (
+	"archive/zip"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+)
+
+// fileItem is an entry of JupyterLab's list of files.
+func fileItem(name string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(".jp-DirListing-item")].find(e => e.querySelector(".jp-DirListing-itemText")?.innerText === %q)`, name)
+}
+
+// toast is a notice with a text, or with a button of that label.
+func toast(text string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(".Toastify__toast")].find(e => e.innerText.includes(%q))`, text)
+}
+
+// toastButton is the button of a notice.
+func toastButton(label string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(".Toastify__toast button")].find(e => e.innerText.trim() === %q)`, label)
+}
+
+// press clicks on a button that may still move into its place.
+func press(b *Browser, button string) {
+	b.t.Helper()
+	b.WaitFor("the button", button)
+	Evaluate[bool](b, `async () => { `+button+`.click(); return true }`)
+}
+
+// dialogButton is a button of JupyterLab's dialog.
+func dialogButton(label string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(".jp-Dialog button")].find(e => e.innerText.trim() === %q)`, label)
+}
+
+// Progress bars and widgets show, %matplotlib widget too, in kernels that have their Python part, without a reload. So do
+// those of packages in the lab's environments; other extensions that come with an environment stay away.
+func TestWidgets(t *testing.T) {
+	home := t.TempDir()
+	kernels := venvOf(t, "test-widgets-", "testdata/widgets.txt")
+	write := func(path string, content any) {
+		t.Helper()
+		text, err := json.Marshal(content)
+		path = filepath.Join(home, path)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(path), 0o700)
+		}
+		if err == nil {
+			err = os.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	type object = map[string]any
+	write(".local/share/jupyter/kernels/science/kernel.json", object{
+		"argv": []string{filepath.Join(kernels, "bin/python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"}, "display_name": "Science", "language": "python",
+	})
+	extension := func(name string, shared object) {
+		write("environments/science-1/share/jupyter/labextensions/"+name+"/package.json", object{
+			"name": name, "version": "1.0.0", "jupyterlab": object{
+				"extension": true, "_build": object{"load": "static/remoteEntry.js", "extension": "./extension"}, "sharedPackages": shared,
+			},
+		})
+	}
+	extension("draws", object{"@jupyter-widgets/base": object{"bundled": false, "singleton": true}})
+	extension("meddles", object{})
+	extension("gpulab", object{"@jupyter-widgets/base": object{}})
+
+	j := startJupyterIn(t, home)
+	_, page := j.ask(t, http.MethodGet, "lab", "")
+	if !strings.Contains(page, `"name": "draws"`) && !strings.Contains(page, `"name":"draws"`) {
+		t.Error("an environment's extension that draws widgets is not loaded")
+	}
+	if strings.Contains(page, "meddles") || strings.Count(page, "static/gpulab.js") != 1 {
+		t.Error("an environment's extension that draws no widgets is loaded, or takes the lab's place")
+	}
+
+	j.writeFor(t, "widgets.ipynb", "science",
+		"import ipywidgets\nslider = ipywidgets.IntSlider(value=7)\nslider",
+		"from tqdm.auto import tqdm\nfor _ in tqdm(range(30)): pass",
+		"%matplotlib widget\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
+		"print(slider.value)")
+	b := j.browser(t)
+	j.open(b, "widgets.ipynb")
+	runCells(b, 3)
+	b.WaitFor("a slider", fmt.Sprintf(`%s[0].querySelector(".widget-slider .widget-readout")?.innerText === "7"`, codeCells))
+	b.WaitFor("a bar at its end", fmt.Sprintf(`%s[1].querySelector(".jupyter-widgets .progress-bar")?.style.width === "100%%"`, codeCells))
+	b.WaitFor("a plot to play with", fmt.Sprintf(`%s[2].querySelector(".jupyter-matplotlib canvas")`, codeCells))
+	Evaluate[bool](b, `async () => { document.querySelector(".widget-slider .noUi-handle").focus(); return true }`)
+	b.Press(kb.ArrowRight)
+	b.WaitFor("the slider's new value", fmt.Sprintf(`%s[0].querySelector(".widget-slider .widget-readout")?.innerText === "8"`, codeCells))
+	focusCell(b, 3)
+	b.Press(kb.Enter, kb.ModifierShift)
+	b.WaitFor("the value in the kernel", shown(3)+` === "8\n"`)
+}
+
+// What is deleted in the list of files can be put back, until the trash is emptied.
+func TestTrash(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "mine.ipynb", "1")
+	if err := os.MkdirAll(filepath.Join(j.home, "folder/below"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b := j.browser(t)
+	b.Open(j.base + "lab?reset")
+	remove := func(name string) {
+		t.Helper()
+		b.Mouse(name, fileItem(name))
+		b.Press(kb.Delete)
+		b.WaitFor("the question", `/Move to Trash/i.test(document.querySelector(".jp-Dialog")?.innerText)`)
+		b.Mouse("yes", dialogButton("Move to Trash"))
+		b.WaitFor("that it is gone", "!"+fileItem(name))
+	}
+	there := func(name string) bool {
+		_, err := os.Lstat(filepath.Join(j.home, name))
+		return err == nil
+	}
+	remove("mine.ipynb")
+	b.WaitFor("the notice", toast("“mine.ipynb” is in the trash."))
+	press(b, toastButton("Undo"))
+	b.WaitFor("that it is back", fileItem("mine.ipynb"))
+	if !there("mine.ipynb") {
+		t.Error("the file is not back")
+	}
+
+	remove("folder")
+	b.WaitFor("the notice", toast("“folder” is in the trash."))
+	if !there(".local/share/Trash/files/folder/below") {
+		t.Error("the folder is not in the trash")
+	}
+	fromMenu(b, "File", "Empty Trash…")
+	b.WaitFor("the question", `document.querySelector(".jp-Dialog")?.innerText.includes("1 file or folder will be deleted for good.")`)
+	b.Mouse("yes", dialogButton("Empty Trash"))
+	b.WaitFor("that it is empty", toast("1 file or folder deleted for good."))
+	if there(".local/share/Trash/files/folder") {
+		t.Error("the trash is not empty")
+	}
+	if status, said := j.ask(t, http.MethodPost, "gpulab/trash", `{"restore": ["folder"]}`); status != http.StatusNotFound || !strings.Contains(said, "folder is not in the trash any more.") {
+		t.Errorf("what is gone comes back: %d %s", status, said)
+	}
+	for _, body := range []string{`{"restore": "x"}`, `{"restore": [1]}`, `[]`, `{"restore": ["../../etc/passwd"]}`} {
+		if status, said := j.ask(t, http.MethodPost, "gpulab/trash", body); status != http.StatusBadRequest && status != http.StatusNotFound {
+			t.Errorf("%s: %d %s", body, status, said)
+		}
+	}
+}
+
+// A folder can be downloaded as an archive.
+func TestFolderArchive(t *testing.T) {
+	j := startJupyter(t)
+	if err := os.MkdirAll(filepath.Join(j.home, "results ü"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(j.home, "results ü/a.txt"), []byte("archived text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := j.browser(t)
+	b.Open(j.base + "lab?reset")
+	b.WaitFor("the folder", fileItem("results ü"))
+	lab := `async () => {
+		` + fileItem("results ü") + `.dispatchEvent(new MouseEvent("contextmenu", {bubbles: true, clientX: 80, clientY: 200, button: 2}));
+		return true }`
+	Evaluate[bool](b, lab)
+	b.WaitFor("the entry", `[...document.querySelectorAll(".lm-Menu-itemLabel")].some(e => /Download.*Archive/.test(e.innerText))`)
+	status, archive := j.ask(t, http.MethodGet, "directories/results%20%C3%BC?archiveFormat=zip&archiveToken=1", "")
+	z, err := zip.NewReader(strings.NewReader(archive), int64(len(archive)))
+	if status != http.StatusOK || err != nil {
+		t.Fatalf("the archive: %d, %d bytes, %v", status, len(archive), err)
+	}
+	if text, err := fs.ReadFile(z, "results ü/a.txt"); err != nil || string(text) != "archived text" {
+		t.Errorf("in the archive: %q, %v", text, err)
+	}
+}

@@ -1,0 +1,96 @@
+"""What is deleted, and what comes back (gpulab_trash)."""
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import gpulab_trash as g
+
+home = Path.home()
+trash = home / ".local/share/Trash"
+
+
+def write(path, text="text"):
+    path = home / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def kept():
+    return sorted(name for _, name, _ in g.Trash.of(str(home / "x")).entries())
+
+
+# A file, a folder, a link to nothing, odd names and one of the same name, as other programs expect them.
+odd = "ü 100%\n\udcff.txt"
+folder = write("folder/below/file")
+os.symlink("nowhere", home / "link")
+for path in (write("a.txt"), str(home / "folder"), str(home / "link"), write(odd), write("n" * 250)):
+    g.remove(path)
+    assert not os.path.lexists(path)
+g.remove(write("a.txt", "newer"))
+assert len(kept()) == 6 and len(os.listdir(trash / "files")) == 6, kept()
+info = (trash / "info/a.txt.trashinfo").read_text().splitlines()
+assert info[0] == "[Trash Info]" and info[1] == f"Path={home}/a.txt" and info[2].startswith("DeletionDate=20"), info
+assert (trash.stat().st_mode & 0o777) == 0o700
+
+# What was deleted last comes back; it takes nothing's place.
+a = str(home / "a.txt")
+assert g.Trash.of(a).restore(a) and Path(a).read_text() == "newer"
+try:
+    g.Trash.of(a).restore(a)
+except FileExistsError:
+    pass
+else:
+    raise AssertionError("it took another file's place")
+os.unlink(a)
+assert g.Trash.of(a).restore(a) and Path(a).read_text() == "text" and not g.Trash.of(a).restore(a)
+for path in (str(home / "folder"), str(home / "link"), str(home / odd), str(home / ("n" * 250))):
+    assert g.Trash.of(path).restore(path) and os.path.lexists(path), path
+assert Path(folder).read_text() == "text" and not kept()
+
+# What has been in it for long is deleted for good, folders included that nobody may write to.
+g.remove(str(home / "folder"))
+g.remove(a)
+old = trash / "info/folder.trashinfo"
+day = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - (g.KEEP + 1) * 86400))
+old.write_text(f"[Trash Info]\nPath={home}/folder\nDeletionDate={day}\n")
+os.chmod(trash / "files/folder/below", 0o500)
+(trash / "info/broken.trashinfo").write_text("?")
+g.expire_all(str(home))
+assert kept() == ["a.txt"] and os.listdir(trash / "files") == ["a.txt"], kept()
+assert [t.empty() for t in g.all_of(str(home))] == [1] and not kept()
+
+# Where there is no room for one more, the oldest go first; with none left, files are deleted.
+g.remove(write("first"))
+g.remove(write("second"))
+rename, full = os.rename, 1
+
+
+def no_room(source, target):
+    global full
+    if full:
+        full -= 1
+        raise OSError(errno.ENOSPC, "no room", source)
+    rename(source, target)
+
+
+os.rename = no_room
+g.remove(write("third"))
+assert "third" in kept() and len(kept()) == 2, kept()
+full = 10
+last = write("last")
+g.remove(last)
+assert not os.path.lexists(last) and not kept()
+os.rename = rename
+
+# A trash that cannot be there, and what is in the trash, which is deleted for good.
+g.remove(write("again"))
+g.remove(str(trash / "files/again"))
+assert os.listdir(trash / "files") == []
+g.shutil.rmtree(home / ".local")
+(home / ".local").write_text("")
+last = write("last")
+g.remove(last)
+assert not os.path.lexists(last)
