@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
@@ -326,13 +327,24 @@ func (b *Browser) ClickOn(selector string) {
 // clicks there: menus of JupyterLab heed no click of a script.
 func (b *Browser) Mouse(what, element string) {
 	b.t.Helper()
+	b.mouse(what, element, input.MouseButtonLeft)
+}
+
+// ContextMenu is Mouse with the right button.
+func (b *Browser) ContextMenu(what, element string) {
+	b.t.Helper()
+	b.mouse(what, element, input.MouseButtonRight)
+}
+
+func (b *Browser) mouse(what, element string, button input.MouseButton) {
+	b.t.Helper()
 	b.WaitFor(what, fmt.Sprintf(`(() => { const e = %s; e?.scrollIntoView({block: "nearest"}); return e?.checkVisibility() })()`, element))
 	at := Evaluate[[]float64](b, `async () => { const box = (`+element+`).getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] }`)
 	b.do("click on "+what, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		for _, kind := range []input.DispatchMouseEventType{input.DispatchMouseEventTypeMouseMoved, input.DispatchMouseEventTypeMousePressed, input.DispatchMouseEventTypeMouseReleased} {
 			event := input.DispatchMouseEventParams{Type: kind, X: at[0], Y: at[1]}
 			if kind != input.DispatchMouseEventTypeMouseMoved {
-				event.Button, event.ClickCount = input.MouseButtonLeft, 1
+				event.Button, event.ClickCount = button, 1
 			}
 			if _, err := cdp.Call(ctx, target, input.DispatchMouseEvent, event); err != nil {
 				return err
@@ -417,6 +429,16 @@ func (b *Browser) resize(width int64) {
 	b.do("resize", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 			Width: width, Height: 900, DeviceScaleFactor: 1, Mobile: width < 600})
+		return err
+	}))
+}
+
+// Downloads has the browser put what is downloaded into a folder.
+func (b *Browser) Downloads(folder string) {
+	b.t.Helper()
+	b.do("the folder of downloads", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, browser.SetDownloadBehavior, browser.SetDownloadBehaviorParams{
+			Behavior: browser.SetDownloadBehaviorBehaviorAllow, DownloadPath: folder})
 		return err
 	}))
 }

@@ -4,12 +4,16 @@ import (
 	"archive/zip"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp/kb"
 )
@@ -154,29 +158,73 @@ func TestTrash(t *testing.T) {
 	}
 }
 
-// A folder can be downloaded as an archive.
+// A folder can be downloaded as a ZIP file, hidden files, links and empty folders included. What cannot be read is named.
 func TestFolderArchive(t *testing.T) {
 	j := startJupyter(t)
-	if err := os.MkdirAll(filepath.Join(j.home, "results ü"), 0o700); err != nil {
-		t.Fatal(err)
+	folder := filepath.Join(j.home, "results ü")
+	for _, path := range []string{"a.txt", ".git/config", "below/b.txt"} {
+		err := os.MkdirAll(filepath.Join(folder, filepath.Dir(path)), 0o700)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, path), []byte("text of "+path), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.WriteFile(filepath.Join(j.home, "results ü/a.txt"), []byte("archived text"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, err := range []error{
+		os.Mkdir(filepath.Join(folder, "empty"), 0o700),
+		os.Symlink(".", filepath.Join(folder, "loop")),
+		os.Symlink("/proc/self/mem", filepath.Join(folder, "link")),
+		os.Chtimes(filepath.Join(folder, "a.txt"), time.Time{}, time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)),
+		syscall.Mkfifo(filepath.Join(folder, "pipe"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	b := j.browser(t)
+	downloads := t.TempDir()
+	b.Downloads(downloads)
 	b.Open(j.base + "lab?reset")
-	b.WaitFor("the folder", fileItem("results ü"))
-	lab := `async () => {
-		` + fileItem("results ü") + `.dispatchEvent(new MouseEvent("contextmenu", {bubbles: true, clientX: 80, clientY: 200, button: 2}));
-		return true }`
-	Evaluate[bool](b, lab)
-	b.WaitFor("the entry", `[...document.querySelectorAll(".lm-Menu-itemLabel")].some(e => /Download.*Archive/.test(e.innerText))`)
-	status, archive := j.ask(t, http.MethodGet, "directories/results%20%C3%BC?archiveFormat=zip&archiveToken=1", "")
-	z, err := zip.NewReader(strings.NewReader(archive), int64(len(archive)))
-	if status != http.StatusOK || err != nil {
-		t.Fatalf("the archive: %d, %d bytes, %v", status, len(archive), err)
+	b.ContextMenu("the folder", fileItem("results ü")+`?.querySelector(".jp-DirListing-itemText")`)
+	b.Mouse("Download as an Archive",
+		`[...document.querySelectorAll(".lm-Menu-itemLabel")].find(e => e.innerText === "Download as an Archive")`)
+	var archive *zip.ReadCloser
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		var err error
+		if archive, err = zip.OpenReader(filepath.Join(downloads, "results ü.zip")); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
-	if text, err := fs.ReadFile(z, "results ü/a.txt"); err != nil || string(text) != "archived text" {
-		t.Errorf("in the archive: %q, %v", text, err)
+	defer archive.Close()
+	got := map[string]string{}
+	for _, file := range archive.File {
+		r, err := file.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[file.Name] = string(text)
+		if file.Mode()&fs.ModeSymlink != 0 {
+			got[file.Name] = "-> " + string(text)
+		}
+	}
+	want := map[string]string{
+		"results ü/a.txt": "text of a.txt", "results ü/.git/config": "text of .git/config", "results ü/below/b.txt": "text of below/b.txt",
+		"results ü/empty/": "", "results ü/loop": "-> .", "results ü/link": "-> /proc/self/mem",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the archive has %q, want %q", got, want)
+	}
+	for path, want := range map[string]int{"gone": http.StatusNotFound, "results%20%C3%BC/a.txt": http.StatusNotFound, "..%2F..%2Fetc": http.StatusNotFound} {
+		if status, _ := j.ask(t, http.MethodGet, "gpulab/archive/"+path, ""); status != want {
+			t.Errorf("%s: status %d, want %d", path, status, want)
+		}
 	}
 }

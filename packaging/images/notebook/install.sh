@@ -50,7 +50,9 @@ cp /src/files/usr/local/share/jupyter/kernels/python3/kernel.json /usr/local/sha
 sed -i -E 's/^(passwd|group|shadow):.*/& extrausers/' /etc/nsswitch.conf
 ln -s /tmp/.gpulab/passwd /var/lib/extrausers/passwd
 ln -s /tmp/.gpulab/group /var/lib/extrausers/group
-# The same for what git takes where the person's own ~/.gitconfig says nothing.
+# The same for what git takes where the person's own ~/.gitconfig says nothing;
+# it includes what git-lfs has put there.
+mv /etc/gitconfig /etc/gitconfig-lfs
 ln -s /tmp/.gpulab/gitconfig /etc/gitconfig
 
 # The C library and all that ask it get their time zones where Python has them.

@@ -14,6 +14,7 @@ done
 [ "$(TZ=America/New_York date -d 2026-01-15T12:00Z +%Z%z)" = EST-0500 ] || fail "there are no time zones"
 python -c 'from zoneinfo import ZoneInfo; ZoneInfo("Europe/Berlin")' || fail "Python has no time zones"
 [ "$(git config user.name) $(git config user.email)" = 'Alice "A" Liddell alice@example.org' ] || fail "git does not know the person"
+git config filter.lfs.smudge >/dev/null || fail "git does not know git-lfs"
 [ "$(HOME=/tmp/other; mkdir -p $HOME; export HOME; git config --global user.name Own; git config user.name)" = Own ] || fail "git does not take the person's own name"
 # OpenSSH refuses users that it cannot look up.
 ssh -V 2>/dev/null && ssh -o ConnectTimeout=1 -p 1 127.0.0.1 2>&1 | grep -q 'refused' || fail "ssh does not know the user"

@@ -664,6 +664,30 @@
     palette?.addItem({ command: runAsJob, category: "Notebook Operations" });
   }
 
+  // archive: the list of files downloads a folder as one file (gpulab_archive.py).
+
+  const downloadFolder = "gpulab:download-folder";
+
+  function archive(app, browsers) {
+    const folders = () => [...(browsers.tracker.currentWidget?.selectedItems() ?? [])].filter((item) => item.type === "directory");
+    app.commands.addCommand(downloadFolder, {
+      label: "Download as an Archive",
+      caption: "Download the folder as a ZIP file",
+      isVisible: () => folders().length > 0,
+      execute: async () => {
+        for (const { path, name } of folders()) {
+          const link = document.createElement("a");
+          const place = path.split("/").map(encodeURIComponent).join("/");
+          Object.assign(link, { href: `${app.serviceManager.serverSettings.baseUrl}gpulab/archive/${place}`, download: `${name}.zip` });
+          document.body.append(link);
+          link.click();
+          link.remove();
+          await pause(500); // a browser takes one download at a time
+        }
+      },
+    });
+  }
+
   // trash: after files were deleted, a notice offers to put them back; the menu File empties
   // the trash (gpulab_trash.py).
 
@@ -737,8 +761,8 @@
   }
 
   async function plugins() {
-    const [application, notebook, services, apputils, coreutils] = await Promise.all(
-      ["@jupyterlab/application", "@jupyterlab/notebook", "@jupyterlab/services", "@jupyterlab/apputils", "@jupyterlab/coreutils"].map(load),
+    const [application, notebook, services, apputils, coreutils, filebrowser] = await Promise.all(
+      ["application", "notebook", "services", "apputils", "coreutils", "filebrowser"].map((name) => load(`@jupyterlab/${name}`)),
     );
     return [
       { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate: notices },
@@ -779,6 +803,13 @@
         requires: [notebook.INotebookTracker],
         optional: [apputils.ICommandPalette],
         activate: jobs,
+      },
+      {
+        id: "gpulab:archive",
+        description: "Downloads a folder as one file.",
+        autoStart: true,
+        requires: [filebrowser.IFileBrowserFactory],
+        activate: archive,
       },
       {
         id: "gpulab:trash",
