@@ -30,6 +30,8 @@ func (p *Proxy) serveOwn(w http.ResponseWriter, r *http.Request, where string, o
 		// JupyterLab's menu leads here, which knows gpulab's name and port as little.
 		q := r.URL.Query()
 		p.redirect(w, r, "/jobs?"+url.Values{"notebook": {q.Get("notebook")}, "kernel": {q.Get("kernel")}}.Encode())
+	case "/gpulab/service":
+		p.redirect(w, r, "/services?"+url.Values{"port": {r.URL.Query().Get("port")}}.Encode())
 	case "/gpulab/ping":
 		p.ping(w, r)
 	case "/gpulab/ws-check":

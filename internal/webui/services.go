@@ -65,7 +65,12 @@ type shareChoice struct {
 func newServiceForm() serviceForm { return serviceForm{Share: notebooks.SharePrivate, StopAfter: "7d"} }
 
 func (s *Server) servicesPage(w http.ResponseWriter, r *http.Request, v visitor) error {
-	return s.showServices(w, r, v, http.StatusOK, newServiceForm())
+	form := newServiceForm()
+	// JupyterLab leads here with the port of a program that runs in a notebook.
+	if port, err := strconv.ParseUint(r.URL.Query().Get("port"), 10, 16); err == nil && port > 0 {
+		form.Port = strconv.FormatUint(port, 10)
+	}
+	return s.showServices(w, r, v, http.StatusOK, form)
 }
 
 func (s *Server) showServices(w http.ResponseWriter, r *http.Request, v visitor, status int, form serviceForm) error {

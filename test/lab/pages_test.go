@@ -228,3 +228,31 @@ func TestFolderArchive(t *testing.T) {
 		}
 	}
 }
+
+// Where a cell or a terminal prints an address that only the notebook reaches, a notice leads to the lab's services.
+func TestAddressesOfPrograms(t *testing.T) {
+	j := startJupyter(t)
+	j.write(t, "serves.ipynb",
+		`print("Running on local URL:  http://127.0.0.1:7860"); print("again http://localhost:7860/")`,
+		`from IPython.display import HTML; HTML('<iframe id="tensorboard-frame-1"></iframe><p hidden>const port = 6006;</p>')`,
+		`display(HTML('<iframe id="tensorboard-frame-1"></iframe><p hidden>const port = 6006;</p>'))`)
+	b := j.browser(t)
+	j.open(b, "serves.ipynb")
+	Evaluate[bool](b, `async () => { window.open = page => { window.opened = page; return window }; return true }`)
+	runCells(b, 3)
+	for _, port := range []string{"7860", "6006"} {
+		b.WaitFor("the notice for "+port, toast("Only this notebook reaches port "+port+"."))
+	}
+	b.WaitFor("one notice each", `[...document.querySelectorAll(".Toastify__toast")].filter(e => e.innerText.includes("7860")).length === 1`)
+	press(b, toast("port 7860")+`.querySelector("button:not(.Toastify__close-button)")`)
+	b.WaitFor("the form for a service", `window.opened === "/gpulab/service?port=7860"`)
+
+	fromMenu(b, "File", "New Launcher")
+	b.Mouse("a terminal", `document.querySelector('.jp-LauncherCard[title="Start a new terminal session"]')`)
+	b.WaitFor("the terminal", `document.querySelector(".jp-Terminal .xterm-screen")`)
+	b.ClickOn(".jp-Terminal .xterm-helper-textarea")
+	Evaluate[bool](b, `async () => { document.querySelector(".jp-Terminal .xterm-helper-textarea").focus(); return true }`)
+	b.Type("echo http://0.0.0.0:$((8000 + 1))/")
+	b.Press(kb.Enter)
+	b.WaitFor("the notice for 8001", toast("Only this notebook reaches port 8001."))
+}

@@ -45,11 +45,17 @@ kernel(theirs, "half", '{\n  "argv": [')
 kernel(theirs, "none", "[]")
 kernel(theirs, "empty", '{"argv": []}')
 kernel(theirs, "own", sound)
+write("theirs/bundled/run", "#!/bin/sh\n").chmod(0o700)
+kernel(theirs, "bundled", json.dumps({"argv": ["{resource_dir}/run", "{connection_file}"]}))
+kernel(theirs, "lacking", json.dumps({"argv": ["{resource_dir}/gone"]}))
+write("programs/odd-kernel", "#!/bin/sh\n").chmod(0o700)
+kernel(theirs, "path", json.dumps({"argv": ["odd-kernel"], "env": {"PATH": "${HOME}/programs:${PATH}"}}))
 (theirs / "folder/kernel.json").mkdir(parents=True)
 write("file", "")
 specs = h.KernelSpecs(kernel_dirs=[str(theirs), str(home / "absent"), str(home / "file"), str(images)])
-assert specs.find_kernel_specs() == {"own": str(theirs / "own"), "python3": str(images / "python3")}, specs.find_kernel_specs()
-assert specs.get_kernel_spec("python3").argv[0] == "python3" and set(specs.get_all_specs()) == {"own", "python3"}
+mine = {name: str(theirs / name) for name in ("bundled", "own", "path")}
+assert specs.find_kernel_specs() == {**mine, "python3": str(images / "python3")}, specs.find_kernel_specs()
+assert specs.get_kernel_spec("python3").argv[0] == "python3" and set(specs.get_all_specs()) == {*mine, "python3"}
 for name in ("half", "absent"):
     try:
         specs.get_kernel_spec(name)
@@ -80,3 +86,10 @@ for text in ("{\n  // mine\n  x", "7", '{"theme": "JupyterLab Dark"}'):
     assert path.read_text() == text
     if text[-1] == "x":
         assert "~/chosen/@jupyterlab/apputils-extension/themes.jupyterlab-settings: line 3 " in "".join(h.left_out.sentences()), h.left_out.sentences()
+
+# What is chosen next takes its place, and the damaged file is kept beside it.
+write("schemas/mine/p.json", json.dumps({"type": "object"}))
+path = write("chosen/mine/p.jupyterlab-settings", "{ damaged")
+h.settings_utils._get_user_settings(str(home / "chosen"), "mine:p", {"type": "object"})
+h.settings_handler.save_settings(str(home / "schemas"), str(home / "chosen"), "mine:p", '{"a": 1}', {})
+assert path.read_text() == '{"a": 1}' and Path(f"{path}.damaged").read_text() == "{ damaged"

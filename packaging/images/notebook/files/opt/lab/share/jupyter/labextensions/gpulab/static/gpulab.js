@@ -664,6 +664,41 @@
     palette?.addItem({ command: runAsJob, category: "Notebook Operations" });
   }
 
+  // addresses: a program that a cell or a terminal starts may print an address that only this
+  // notebook reaches. A notice says how to open it in a browser.
+
+  const newService = "gpulab:new-service";
+  const local = /https?:\/\/(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\]):(\d{2,5})\b/g;
+  const tensorboard = /tensorboard-frame[\s\S]*?const port = (\d{2,5})/g; // what %tensorboard shows
+
+  function addresses(app, notebooks, terminals) {
+    const told = new Set();
+    const look = (text, pattern) => {
+      for (const [, port] of text.matchAll(pattern)) {
+        if (told.has(port)) continue;
+        told.add(port);
+        const message = `Only this notebook reaches port ${port}. To open the program in a browser, start it as a service of the lab.`;
+        const actions = [{ label: "New Service", commandId: newService, args: { port }, displayType: "accent" }];
+        app.commands.execute("apputils:notify", { message, type: "info", options: { autoClose: 60_000, actions } });
+      }
+    };
+    app.commands.addCommand(newService, {
+      label: "Start a service of the lab",
+      execute: ({ port }) => void window.open(`/gpulab/service?${new URLSearchParams({ port })}`, "_blank"),
+    });
+    const heard = (_, { header, content }) => {
+      if (header.msg_type === "stream") look(content.text, local);
+      if (header.msg_type === "display_data") look([content.data["text/html"] ?? ""].flat().join(""), tensorboard);
+    };
+    const followNotebook = ({ sessionContext }) => sessionContext.iopubMessage.connect(heard);
+    notebooks.forEach(followNotebook);
+    notebooks.widgetAdded.connect((_, panel) => followNotebook(panel));
+    const followTerminal = ({ content: { session } }) =>
+      session.messageReceived.connect((_, { type, content }) => type === "stdout" && look(String(content?.[0] ?? ""), local));
+    terminals?.forEach(followTerminal);
+    terminals?.widgetAdded.connect((_, panel) => followTerminal(panel));
+  }
+
   // archive: the list of files downloads a folder as one file (gpulab_archive.py).
 
   const downloadFolder = "gpulab:download-folder";
@@ -761,8 +796,8 @@
   }
 
   async function plugins() {
-    const [application, notebook, services, apputils, coreutils, filebrowser] = await Promise.all(
-      ["application", "notebook", "services", "apputils", "coreutils", "filebrowser"].map((name) => load(`@jupyterlab/${name}`)),
+    const [application, notebook, services, apputils, coreutils, filebrowser, terminal] = await Promise.all(
+      ["application", "notebook", "services", "apputils", "coreutils", "filebrowser", "terminal"].map((name) => load(`@jupyterlab/${name}`)),
     );
     return [
       { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate: notices },
@@ -803,6 +838,14 @@
         requires: [notebook.INotebookTracker],
         optional: [apputils.ICommandPalette],
         activate: jobs,
+      },
+      {
+        id: "gpulab:addresses",
+        description: "Says how to open what a program in the notebook serves.",
+        autoStart: true,
+        requires: [notebook.INotebookTracker],
+        optional: [terminal.ITerminalTracker],
+        activate: addresses,
       },
       {
         id: "gpulab:archive",
