@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -799,16 +800,26 @@ func TestNotices(t *testing.T) {
 	}
 }
 
-// JupyterLab's menu leads to gpulab's page of jobs, with nothing but the notebook and its kernel.
-func TestNotebookAsJob(t *testing.T) {
+// JupyterLab leads to gpulab's pages of jobs and services, with nothing but what their forms take.
+func TestJupyterLabLeadsToPages(t *testing.T) {
 	o := newOrigin(t)
-	res, _ := o.get("/gpulab/job?notebook=a%2Fb+c.ipynb&kernel=pytorch.2.5&next=//evil.example", func(r *http.Request) { r.Host = "lab.example:8443" })
-	to, err := url.Parse(res.Header.Get("Location"))
-	if err != nil || res.StatusCode != http.StatusFound || to.Scheme != "https" || to.Hostname() != "lab.example" || to.Path != "/jobs" {
-		t.Fatalf("got %d to %s, %v", res.StatusCode, to, err)
-	}
-	if got := to.Query(); got.Get("notebook") != "a/b c.ipynb" || got.Get("kernel") != "pytorch.2.5" || len(got) != 2 {
-		t.Errorf("the query is %v", got)
+	for from, want := range map[string]struct {
+		path  string
+		query url.Values
+	}{
+		"/gpulab/job?notebook=a%2Fb+c.ipynb&kernel=pytorch.2.5&next=//evil.example": {
+			"/jobs", url.Values{"notebook": {"a/b c.ipynb"}, "kernel": {"pytorch.2.5"}},
+		},
+		"/gpulab/service?port=7860&next=//evil.example": {"/services", url.Values{"port": {"7860"}}},
+	} {
+		res, _ := o.get(from, func(r *http.Request) { r.Host = "lab.example:8443" })
+		to, err := url.Parse(res.Header.Get("Location"))
+		if err != nil || res.StatusCode != http.StatusFound || to.Scheme != "https" || to.Hostname() != "lab.example" || to.Path != want.path {
+			t.Fatalf("%s: got %d to %s, %v", from, res.StatusCode, to, err)
+		}
+		if got := to.Query(); !reflect.DeepEqual(got, want.query) {
+			t.Errorf("%s: the query is %v", from, got)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package webui_test
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 )
 
@@ -12,6 +13,10 @@ func TestServices(t *testing.T) {
 	l := newLab(t)
 	ben := l.client(t, "ben")
 	ben.get("/services").want(t, http.StatusOK, "You have no service", "Nobody shares a service with you", "Open TensorBoard")
+	ben.get("/services?port=7861").want(t, http.StatusOK, `value="7861"`)
+	if page := ben.get("/services?port=66666"); strings.Contains(page.body, "66666") {
+		t.Error("the form takes a port that there is not")
+	}
 	ben.post("/services", "/services", url.Values{"command": {"python app.py"}, "name": {"demo"}, "port": {"x"}}).want(t, http.StatusUnprocessableEntity, "The port is the number", "python app.py")
 	ben.post("/services", "/services", url.Values{"command": {"python app.py"}, "name": {"demo"}, "port": {"7860"}, "share": {"nobody"}}).want(t, http.StatusUnprocessableEntity, "is nobody to share with")
 	got := ben.post("/services", "/services/tensorboard", url.Values{"folder": {"runs"}})
