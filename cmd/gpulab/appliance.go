@@ -752,7 +752,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	})
 	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
-		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, Origins: l.origins, Labels: l.labels,
+		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, OtherPort: l.cfg.otherPorts(), Origins: l.origins, Labels: l.labels,
 		Notices: l.notices, Keep: l.keepIdle, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
 	})
 	if err != nil {
@@ -1003,9 +1003,10 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	if err != nil {
 		return err
 	}
+	addresses := parts.proxy.KeepPort(parts.proxy)
 	all, err := l.routes(map[string]http.Handler{
 		api.Prefix + "/": programs, "/oidc/": provider, "/hub-proxy/": parts.proxy.RoutesAPI(),
-		"/user/": parts.proxy, "/service/": parts.proxy, notebooks.EnterPath: parts.proxy, "/": pages,
+		"/user/": addresses, "/service/": addresses, notebooks.EnterPath: addresses, "/": parts.proxy.KeepPort(pages),
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,6 +35,22 @@ func (c *Config) fixedPorts() map[int]string {
 		ports[*c.HTTPPort] = "httpPort"
 	}
 	return ports
+}
+
+// otherPorts reports which ports the head gives to something else than pages and the addresses that lead there: no link
+// to the pages leads to one of these.
+func (c *Config) otherPorts() func(port int) bool {
+	ports := c.fixedPorts()
+	// loadConfig has told of errors in them.
+	services, _ := c.servicePorts()
+	notebooks, _ := c.notebookPorts()
+	files, _ := c.Files.Listen.port()
+	for _, p := range slices.Concat(services, notebooks, []int{files}) {
+		ports[p] = "another"
+	}
+	delete(ports, c.HTTPSPort)
+	delete(ports, c.HubPort) // many forward the pages as 8443, and nothing that people made is shown there
+	return func(port int) bool { return ports[port] != "" }
 }
 
 // portRange reads two ports such as 8500-8699. Errors name the key.

@@ -279,15 +279,15 @@ func bareHost(c *call) string {
 	return c.host
 }
 
-// atPort is a path at a port of the host that the caller uses, "" where that is not
-// known.
-func atPort(c *call, port int, path string) string {
-	host := bareHost(c)
+// lastingAddress is where a lasting path is for the caller, "" where that is not known. Who names a port reaches the lab by
+// it, perhaps through a tunnel that leads to no other; the pages' port leads on from such a path as HubPort does.
+func (s *Server) lastingAddress(c *call, path string) string {
+	host := c.host
+	if _, _, err := net.SplitHostPort(host); err != nil && host != "" && s.cfg.HubPort != 443 {
+		host += ":" + strconv.Itoa(s.cfg.HubPort)
+	}
 	if host == "" {
 		return ""
-	}
-	if port != 443 {
-		host = net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(port))
 	}
 	return "https://" + host + path
 }

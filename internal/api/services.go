@@ -125,7 +125,7 @@ func (s *Server) listServices(ctx context.Context, c *call, in *servicesInput) (
 
 // service is a service as whoever asks may see it.
 func (s *Server) service(c *call, l *notebooks.Launch) Service {
-	v := Service{ID: l.ID, User: l.Handle, Name: l.Title, State: string(l.State), Health: string(l.Service.Health), Address: atPort(c, s.cfg.HubPort, l.URL), Share: l.Service.Share.String(), Port: l.Service.Port,
+	v := Service{ID: l.ID, User: l.Handle, Name: l.Title, State: string(l.State), Health: string(l.Service.Health), Address: s.lastingAddress(c, l.URL), Share: l.Service.Share.String(), Port: l.Service.Port,
 		StopAt: l.Service.StopAt.UTC(), Restarts: l.Service.Restarts, Profile: l.Profile, GPUs: l.GPUs, Simulated: l.Simulated, Requested: l.Requested, Ready: given(l.Ready), Ended: given(l.Ended)}
 	if c.may(users.ActionManageNotebooks, l.UserID) {
 		v.Reason, v.EndCode, v.ExitCode, v.Environment, v.Position, v.Output = l.Reason, l.EndCode, l.Job.ExitCode, l.Job.Environment, l.Position, l.Job.Output

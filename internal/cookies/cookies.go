@@ -21,6 +21,8 @@ const (
 	Form = "__Host-Http-gpulab-form"
 	// Enter ties the hand-over of a session to a DNS name of notebooks to the browser that asked for it.
 	Enter = "__Host-Http-gpulab-enter"
+	// Port holds the port by which a session's browser reached the pages, if that is not the lab's own.
+	Port = "__Host-Http-gpulab-port"
 )
 
 // former are the names of versions before, which scripts can set. They are worth nothing.

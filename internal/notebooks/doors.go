@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -60,7 +59,7 @@ func (p *Proxy) serveService(w http.ResponseWriter, r *http.Request, port int) {
 	}
 	in, visit, ok := p.gate.enter(r)
 	if !ok {
-		p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.", p.cfg.LoginPath+"?next="+url.QueryEscape(l.URL))
+		p.signIn(w, r, l.URL)
 		return
 	}
 	defer p.gate.leave(visit)

@@ -2,6 +2,7 @@ package notebooks
 
 import (
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/coder/websocket"
+
+	"github.com/gpulab/gpulab/internal/cookies"
 )
 
 // serveOwn answers gpulab's own few paths on the origin of a person's notebooks.
@@ -140,6 +143,18 @@ func (p *Proxy) redirect(w http.ResponseWriter, r *http.Request, target string) 
 	w.WriteHeader(http.StatusFound)
 }
 
+// signIn sends a person to the sign-in page, which leads back to next, a path.
+func (p *Proxy) signIn(w http.ResponseWriter, r *http.Request, next string) {
+	target := p.cfg.LoginPath + "?next=" + url.QueryEscape(next)
+	if port := p.pagesPort(r); isPage(r) && !isOnPages(r) && port == p.cfg.HTTPSPort && cookies.Count(r, cookies.Port) > 0 {
+		// This browser used another port in a session that is gone, so nothing proves which one.
+		p.refuseTo(w, r, http.StatusUnauthorized, fmt.Sprintf("You are not signed in. This browser reached the lab through a "+
+			"forwarded port. Sign in at the port that leads to port %d of the lab, then open this page again.", port), target)
+		return
+	}
+	p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.", target)
+}
+
 // elsewhere sends a person to a page of gpulab and answers a program with status.
 func (p *Proxy) elsewhere(w http.ResponseWriter, r *http.Request, status int, message, target string) {
 	if isPage(r) {
@@ -158,6 +173,11 @@ func (p *Proxy) starting(w http.ResponseWriter, r *http.Request) {
 
 // refuse answers with a status and one sentence, as a page or as JSON.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, message string) {
+	p.refuseTo(w, r, status, message, "/")
+}
+
+// refuseTo is refuse with a page of gpulab to which the link leads.
+func (p *Proxy) refuseTo(w http.ResponseWriter, r *http.Request, status int, message, target string) {
 	own(w)
 	if !isPage(r) {
 		w.Header().Set("Content-Type", "application/json")
@@ -171,7 +191,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, messa
 		Message string
 		Home    string
 		Again   bool
-	}{message, p.gpulabURL(r, "/"), status == http.StatusServiceUnavailable})
+	}{message, p.gpulabURL(r, target), status == http.StatusServiceUnavailable})
 }
 
 // own marks an answer as gpulab's, not to be kept, nor to be shown in a frame.

@@ -53,6 +53,9 @@ type ProxyConfig struct {
 	// HTTPSPort is where gpulab's own pages are, 0 = 443. HubPort leads to
 	// notebooks and services by their lasting addresses, 0 = 8443.
 	HTTPSPort, HubPort int
+	// OtherPort reports whether the configuration gives a port to something else than the
+	// pages; nil = none. People's own ports need not be among them.
+	OtherPort func(port int) bool
 	// Origins says where whose notebooks are.
 	Origins PersonalOrigins
 	// Labels are the DNS names of notebooks; nil = none.
@@ -334,8 +337,7 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request) (*http.Request, *v
 	}
 	// The sign-in page leads back to a path of gpulab's own origin only, which sends
 	// it on to the visitor's notebooks.
-	p.elsewhere(w, r, http.StatusUnauthorized, "You are not signed in.",
-		p.cfg.LoginPath+"?next="+url.QueryEscape(r.URL.RequestURI()))
+	p.signIn(w, r, r.URL.RequestURI())
 	return r, nil, false
 }
 
@@ -505,10 +507,10 @@ func hostname(r *http.Request) string {
 	return strings.Trim(r.Host, "[]")
 }
 
-// gpulabURL is a page of gpulab under the name the visitor uses. target is a
-// path with its query.
+// gpulabURL is a page of gpulab under the name and the port that the visitor uses. target
+// is a path with its query.
 func (p *Proxy) gpulabURL(r *http.Request, target string) string {
-	return "https://" + authorityAt(pagesHost(r), p.cfg.HTTPSPort) + target
+	return "https://" + authorityAt(pagesHost(r), p.pagesPort(r)) + target
 }
 
 // pagesHost is the host by which the visitor knows gpulab's pages.

@@ -1,6 +1,7 @@
 package webui_test
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/http/httptest"
@@ -48,9 +49,12 @@ func TestPageNamesNotebooks(t *testing.T) {
 
 // Pages tell visitors who come by another port than the lab's own which further ports to forward.
 func TestPageNamesPortsToForward(t *testing.T) {
+	at := "" // of notebooks
 	l := newLabWith(t, func(c *webui.Config) {
 		c.HTTPSPort, c.HubPort = 443, 8443
-		c.NotebooksAt = func(_ context.Context, host string, _ int64) (string, error) { return host + ":21000", nil }
+		c.NotebooksAt = func(_ context.Context, host string, _ int64) (string, error) {
+			return cmp.Or(at, host+":21000"), nil
+		}
 	})
 	ben := l.client(t, "ben")
 	page := ben.post("/services", "/services", url.Values{"command": {"python app.py"}, "name": {"demo"}, "port": {"7860"}, "share": {"private"}, "stop-after": {"12h"}}).header.Get("Location")
@@ -70,13 +74,18 @@ func TestPageNamesPortsToForward(t *testing.T) {
 		if got := open(host, "/account"); strings.Contains(got, sentence) != forwarded || strings.Contains(got, notebooks) != forwarded {
 			t.Errorf("%s: a page says it: %v", host, !forwarded)
 		}
-		at := "https://lab.example:8443/service/ben/"
+		service := "https://lab.example:8443/service/ben/"
 		if forwarded {
-			at = "https://" + host + "/service/ben/"
+			service = "https://" + host + "/service/ben/"
 		}
-		if got := open(host, page); !strings.Contains(got, `href="`+at) || strings.Contains(got, "The service answers at port") != forwarded {
-			t.Errorf("%s: the service is not at %s", host, at)
+		if got := open(host, page); !strings.Contains(got, `href="`+service) || strings.Contains(got, "The service answers at port") != forwarded {
+			t.Errorf("%s: the service is not at %s", host, service)
 		}
+	}
+	// With a wildcard name, notebooks are at the lab's own port.
+	at = "n21000.lab.example"
+	if got := open("lab.example:9443", "/account"); !strings.Contains(got, "ssh -L 443:LAB:443") {
+		t.Error("with a wildcard name, a page does not name the port to forward")
 	}
 	for _, host := range []string{"localhost:9443", "[::1]:9443"} {
 		if got := open(host, "/api"); !strings.Contains(got, "https://"+host) {

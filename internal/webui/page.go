@@ -80,8 +80,11 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, v visitor, title, 
 	if v.signedIn {
 		p.Waiting = s.waiting(r, v)
 		p.Notebooks = s.notebooksAt(r, v.session.User.ID)
-		if _, port, err := net.SplitHostPort(p.Notebooks); err == nil && s.forwarded(r) {
-			p.Forward = port
+		if p.Notebooks != "" && s.forwarded(r) {
+			p.Forward = "443"
+			if _, port, err := net.SplitHostPort(p.Notebooks); err == nil {
+				p.Forward = port
+			}
 		}
 		w.Header().Set("Content-Security-Policy", contentPolicy(p.Notebooks))
 		p.Nav = navFor(v)

@@ -30,6 +30,7 @@ type chainLab struct {
 	*plantingStory
 	hub, lea, ben, demo string // origins: of lasting addresses, lea's notebooks, ben's notebooks, ben's service
 	leas, bens          *notebookServer
+	proxy               *notebooks.Proxy
 }
 
 // everySession finds sessions as the daemon does.
@@ -60,7 +61,12 @@ func (p *chainPods) ServicePod(int64) (notebooks.PodInfo, bool) {
 	return notebooks.PodInfo{UID: "demo", Job: true, LaunchID: p.demo.ID, IP: "10.42.0.8", Ready: true}, true
 }
 
-func (p *chainPods) ServiceAt(context.Context, int) (notebooks.Launch, error) { return p.demo, nil }
+func (p *chainPods) ServiceAt(_ context.Context, door int) (notebooks.Launch, error) {
+	if door != p.demo.Service.Door {
+		return notebooks.Launch{}, notebooks.ErrNotFound
+	}
+	return p.demo, nil
+}
 func (p *chainPods) Service(context.Context, int64) (notebooks.Launch, error) { return p.demo, nil }
 func (p *chainPods) ServiceCalled(context.Context, string, string) (notebooks.Launch, error) {
 	return p.demo, nil
@@ -185,6 +191,7 @@ func newChainLab(t *testing.T, browse func(*lab) visitorsBrowser) *chainLab {
 		if err != nil {
 			t.Fatal(err)
 		}
+		c.proxy = proxy
 		proxy.SetServices(pods, pods)
 		origins.OnAssigned(func(port int) { serveOrigin(t, proxy, held[port], notebooks.AtPort(port, proxy)) })
 		serveOrigin(t, proxy, hub, proxy)
