@@ -17,9 +17,9 @@ func TestAddressOfServiceThroughATunnel(t *testing.T) {
 	for host, want := range map[string]string{
 		"lab.example": "https://lab.example:8443", "lab.example:9443": "https://lab.example:9443", "[::1]:9443": "https://[::1]:9443", "[::1]": "https://[::1]:8443",
 	} {
-		made := ask(t, l, ben, "POST", "/services", `{"command": ["true"], "port": 7860, "name": "demo"}`, func(r *http.Request) { r.Host = host })
+		made := ask(t, l, ben, "POST", "/services", `{"command": ["true"], "port": 7860}`, func(r *http.Request) { r.Host = host })
 		var s api.Service
-		if err := json.Unmarshal([]byte(made.body), &s); err != nil || s.Address != want+"/service/ben/demo/" {
+		if err := json.Unmarshal([]byte(made.body), &s); err != nil || s.Address != want+"/service/ben/job/" {
 			t.Errorf("%s: %d, address %q, want %s; %v", host, made.status, s.Address, want, err)
 		}
 	}
