@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
+	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/users"
 	"github.com/gpulab/gpulab/internal/version"
@@ -287,6 +288,13 @@ func machineOptions(cfg Config) doctor.Options {
 	// loadConfig has told of an error in either.
 	opts.ServicePorts, _ = cfg.servicePorts()
 	opts.NotebookPorts, _ = cfg.notebookPorts()
+	opts.Strays = func() (list []doctor.Stray, err error) {
+		found, err := embedk8s.Strays(cfg.DataDir)
+		for _, s := range found {
+			list = append(list, doctor.Stray(s))
+		}
+		return list, err
+	}
 	return opts
 }
 

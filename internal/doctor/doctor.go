@@ -70,6 +70,8 @@ type Options struct {
 	// Numbers asks the running gpulab which UIDs and GIDs it has given out, and to whom:
 	// "ada", or "the folder vision". nil: there is nobody to ask.
 	Numbers func(context.Context) (map[int]string, error)
+	// Strays lists folders of pods that are not on the data folder's disk; nil: nobody knows.
+	Strays func() ([]Stray, error)
 	// ServeNFS and MountNFS say that homes lie on the head, and that this machine
 	// is to export or to mount them.
 	ServeNFS, MountNFS bool

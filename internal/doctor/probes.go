@@ -116,6 +116,8 @@ func all() []Probe {
 			Looks: "whether databases and containers can live on the data folder's file system"},
 		{Name: "inodes", Group: storageGroup, Init: Stops, look: probeInodes,
 			Looks: "whether the file system has room for more files"},
+		{Name: "scratch", Group: storageGroup, look: probeScratch,
+			Looks: "whether temporary files and logs of notebooks are on the data folder's disk"},
 		{Name: "images", Group: storageGroup, Init: Stops, look: probeImages,
 			Looks: "whether the container images are complete"},
 		{Name: "nfs", Group: storageGroup, Init: Stops, look: probeNFS,

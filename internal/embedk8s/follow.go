@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -94,6 +95,13 @@ func (m ground) follow(f follower, dataDir string, idle func() bool) error {
 		return err
 	}
 	if len(entries) > 0 {
+		foreign, err := m.foreign(f, dataDir)
+		if err != nil {
+			return err
+		}
+		if foreign {
+			return fmt.Errorf("%s has files from before gpulab, which it does not move", dir)
+		}
 		if !idle() || inside(dir) {
 			return fmt.Errorf("%s is not on the disk of %s: %w", dir, dataDir, errInUse)
 		}
@@ -135,6 +143,16 @@ func (m ground) follows(f follower, dataDir string) (bool, error) {
 	}
 	mounts, err := mountinfo.GetMounts(nil)
 	return err == nil && mayFollow(mounts, dir, filepath.Join(m.root, f.below), f.below != ""), err
+}
+
+// foreign reports whether something may be left at dir that was there before this lab's k3s.
+func (m ground) foreign(f follower, dataDir string) (bool, error) {
+	kept, err := before(dataDir)
+	return slices.ContainsFunc(kept, func(path string) bool {
+		_, err := os.Lstat(filepath.Join(m.root, path))
+		// Of the kubelet's folder, only the first level was recorded.
+		return err == nil && (strings.HasPrefix(path, f.dir+"/") || path == f.dir && f.below != "")
+	}), err
 }
 
 // made reports whether a mount is one of FollowData, of whichever data folder.
@@ -281,11 +299,23 @@ type Stray struct {
 	Here      bool   // files are in Dir
 	Kept      bool   // others are in Part, where nothing shows them
 	Lost      bool   // Dir shows a folder that was deleted or that is another data folder's
+	Foreign   bool   // some in Dir may be older than this lab, so they are not moved
 }
 
 // Strays lists the folders that FollowData could not put onto the disk of the data folder,
-// or that an earlier version uses without it.
-func Strays(dataDir string) ([]Stray, error) { return ground{"/"}.strays(resolved(dataDir)) }
+// or that an earlier version has used without it.
+func Strays(dataDir string) ([]Stray, error) {
+	dataDir = resolved(dataDir)
+	here := ground{"/"}
+	if _, err := os.Stat(dataDir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	// Where another Kubernetes is, others say so.
+	if made, err := here.made(dataDir); err != nil || !made {
+		return nil, nil //nolint:nilerr // see above
+	}
+	return here.strays(dataDir)
+}
 
 func (m ground) strays(dataDir string) (list []Stray, err error) {
 	for _, f := range followers {
@@ -311,6 +341,11 @@ func (m ground) strays(dataDir string) (list []Stray, err error) {
 			return nil, err
 		}
 		s.Here, s.Kept = wanted && len(here) > 0, len(kept) > 0
+		if s.Here {
+			if s.Foreign, err = m.foreign(f, dataDir); err != nil {
+				return nil, err
+			}
+		}
 		if s.Here || s.Kept || s.Lost {
 			list = append(list, s)
 		}

@@ -244,6 +244,25 @@ func TestFollowInterrupted(t *testing.T) {
 	})
 }
 
+// What was there before gpulab came is not moved: a reset would delete it.
+func TestFollowLeavesWhatWasThere(t *testing.T) {
+	onBoth(t, func(d *twoDisks) {
+		d.write(d.dir, "theirs", "x")
+		if err := d.m.claim(d.data); err != nil {
+			d.t.Fatal(err)
+		}
+		if err := d.try(); err == nil || !strings.Contains(err.Error(), "from before gpulab") {
+			d.t.Errorf("%v", err)
+		}
+		d.has(d.dir, map[string]string{"theirs": "x"})
+		d.says(Stray{Here: true, Foreign: true})
+		if err := os.RemoveAll(d.dir); err != nil {
+			d.t.Fatal(err)
+		}
+		d.follow()
+	})
+}
+
 // A reset by an earlier version deletes the folder and leaves it mounted. Nothing can be made in it.
 func TestFollowAfterAnEarlierReset(t *testing.T) {
 	onBoth(t, func(d *twoDisks) {
