@@ -63,6 +63,7 @@ k3s: {podMaxPids: 2000}
 	if err != nil || fmt.Sprint(again.Network, again.K3s) != fmt.Sprint(cfg.Network, cfg.K3s) {
 		t.Errorf("written and read again: %v, %v", again.Network, err)
 	}
+	t.Setenv("HTTP_PROXY", "http://other.example:1") // the machine's own is for nobody else
 	if cfg, err = configFrom(t, ""); err != nil || cfg.K3s.PodMaxPIDs != 4096 || cfg.Network.proxyEnv(embedk8s.Identity{}) != nil {
 		t.Errorf("without any: %+v %v", cfg, err)
 	}

@@ -238,6 +238,24 @@ func TestNotebookPodEnvironment(t *testing.T) {
 	}
 }
 
+// A proxy that gpulab's configuration does not name reaches no notebook, even if the machine's environment does.
+func TestNotebookPodHasNoProxyOfTheMachine(t *testing.T) {
+	for _, name := range []string{"HTTP_PROXY", "https_proxy", "ALL_PROXY", "no_proxy"} {
+		t.Setenv(name, "http://other.example:1")
+	}
+	in := sampleInputs()
+	in.NotebookEnv = nil
+	s := spawn(t, release(t, in, "jupyterhub"), "ada", "n", map[string]any{"uid": 20001, "profile": "cpu"})[0]
+	if s.Error != "" {
+		t.Fatal(s.Error)
+	}
+	for _, e := range at(t, s.Pod, "spec", "containers", 0, "env").([]any) {
+		if name := e.(map[string]any)["name"].(string); strings.HasSuffix(strings.ToLower(name), "_proxy") {
+			t.Errorf("the pod has %v", e)
+		}
+	}
+}
+
 // Every notebook has a user namespace of its own, but for those with GPUs, real or
 // simulated.
 func TestNotebookPodUserNamespace(t *testing.T) {

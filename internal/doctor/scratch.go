@@ -35,8 +35,10 @@ func probeScratch(_ host, opts Options) []Finding {
 	}
 	finding := Finding{
 		Probe: "scratch", State: Warn,
-		Means: "Temporary files or logs of notebooks fill another disk than that of the data folder, or lie where nothing shows them.",
-		Mend:  "Restart the machine when its notebooks may end: gpulab then moves the files together, and deletes none.",
+		Means: "Temporary files or logs of notebooks fill another disk than that of the data folder, " +
+			"or lie where nothing shows them.",
+		Mend: "Restart the machine when its notebooks may end: gpulab then moves the files together, and deletes none. " +
+			"The data folder's disk needs twice their size of free space.",
 	}
 	var seen []string
 	for _, s := range list {
@@ -45,17 +47,19 @@ func probeScratch(_ host, opts Options) []Finding {
 			seen = append(seen, fmt.Sprintf("%s shows a folder that was deleted or belongs to another data folder.", s.Dir))
 			finding.Means = "New notebooks may fail to start, because Kubernetes cannot make files there."
 		case s.Here && s.Kept:
-			seen = append(seen, fmt.Sprintf("Files of notebooks lie in %s, which is not on the disk of %s, and others in %s.", s.Dir, opts.DataDir, s.Part))
+			seen = append(seen, fmt.Sprintf("Files of notebooks lie in %s, which is not on the disk of %s, and others in %s.",
+				s.Dir, opts.DataDir, s.Part))
 		case s.Here:
-			seen = append(seen, fmt.Sprintf("Files of notebooks lie in %s, which is not on the disk of %s.", s.Dir, opts.DataDir))
+			seen = append(seen, fmt.Sprintf("Files of notebooks lie in %s, which is not on the disk of %s.",
+				s.Dir, opts.DataDir))
 		default:
 			seen = append(seen, fmt.Sprintf("Files of notebooks lie in %s, and %s does not show them.", s.Part, s.Dir))
 		}
 	}
 	for _, s := range list {
 		if s.Foreign {
-			finding.Mend = fmt.Sprintf("Some files in %s may be older than this lab, so gpulab does not move them. Move away what nobody "+
-				"needs there while gpulab is stopped, then restart the machine.", s.Dir)
+			finding.Mend = fmt.Sprintf("Some files in %s may be older than this lab, so gpulab does not move them. "+
+				"Move away what nobody needs there while gpulab is stopped, then restart the machine.", s.Dir)
 		}
 	}
 	finding.Seen = strings.Join(seen, " ")

@@ -45,7 +45,8 @@ func (c *Cluster) FollowData() error {
 	idle := func() bool {
 		return len(podProcesses(CgroupRoot(c.cfg.KubeletArgs))) == 0 && !anyProcess(func(p proc) bool {
 			name := filepath.Base(p.exe)
-			return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") && (name == "k3s" || strings.HasPrefix(name, "containerd-shim"))
+			return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") &&
+				(name == "k3s" || strings.HasPrefix(name, "containerd-shim"))
 		})
 	}
 	for _, f := range followers {
@@ -208,14 +209,17 @@ func moveIn(f follower, dir, dataDir string) error {
 		return err
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; size > free/2 {
-		return fmt.Errorf("the %d bytes in %s are more than half of what is free for %s; make room there and start the machine again", size, dir, dataDir)
+		return fmt.Errorf("the files in %s, %d MiB, are more than half of what is free for %s; "+
+			"make room there and start the machine again", dir, size>>20, dataDir)
 	}
 	copying, copied := filepath.Join(dataDir, f.part+".moving"), filepath.Join(dataDir, f.part+".moved")
 	if err := errors.Join(os.RemoveAll(copying), os.MkdirAll(filepath.Dir(copying), 0o755)); err != nil {
 		return err
 	}
-	if out, err := exec.Command("cp", "--archive", "--one-file-system", "--no-target-directory", dir, copying).CombinedOutput(); err != nil {
-		return errors.Join(fmt.Errorf("copy %s to %s: %w: %s", dir, copying, err, bytes.TrimSpace(out)), os.RemoveAll(copying))
+	cp := exec.Command("cp", "--archive", "--one-file-system", "--no-target-directory", dir, copying)
+	if out, err := cp.CombinedOutput(); err != nil {
+		err = fmt.Errorf("copy %s to %s: %w: %s", dir, copying, err, bytes.TrimSpace(out))
+		return errors.Join(err, os.RemoveAll(copying))
 	}
 	unix.Sync() // or a power cut would find neither
 	if err := os.Rename(copying, copied); err != nil {
@@ -275,7 +279,8 @@ func merge(from, to string) error {
 
 // alike reports whether two regular files have the same time and content.
 func alike(a string, one fs.FileInfo, b string, two fs.FileInfo) bool {
-	if !one.Mode().IsRegular() || !two.Mode().IsRegular() || one.Size() != two.Size() || !one.ModTime().Equal(two.ModTime()) {
+	if !one.Mode().IsRegular() || !two.Mode().IsRegular() || one.Size() != two.Size() ||
+		!one.ModTime().Equal(two.ModTime()) {
 		return false
 	}
 	return exec.Command("cmp", "--silent", a, b).Run() == nil

@@ -71,7 +71,8 @@ func (p *Proxy) keptPort(r *http.Request) int {
 	credential, signedIn := cookies.FromRequest(r)
 	digits, _, _ := strings.Cut(value, ".")
 	port, err := parsePort(digits)
-	if !ok || !signedIn || err != nil || !sameText(value, p.signedPort(r, credential, port)) || p.servedElse(r, port) {
+	if !ok || !signedIn || err != nil || !sameText(value, p.signedPort(r, credential, port)) ||
+		p.servedElse(r, port) {
 		return p.cfg.HTTPSPort
 	}
 	return port
