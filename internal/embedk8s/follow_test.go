@@ -164,7 +164,8 @@ func TestFollowAfterRollback(t *testing.T) {
 		d.write(d.dir, "two/kind/b", "after")
 		d.write(d.dir, "three/0.log", "after")
 		at := time.Date(2024, 5, 6, 7, 8, 9, 10, time.UTC)
-		if err := errors.Join(os.Chown(filepath.Join(d.dir, "three/0.log"), 20001, 20001), os.Chtimes(filepath.Join(d.dir, "three/0.log"), at, at)); err != nil {
+		log := filepath.Join(d.dir, "three/0.log")
+		if err := errors.Join(os.Chown(log, 20001, 20001), os.Chtimes(log, at, at)); err != nil {
 			d.t.Fatal(err)
 		}
 		d.says(Stray{Here: true, Kept: true})
@@ -184,7 +185,8 @@ func TestFollowAfterRollback(t *testing.T) {
 		if err := errors.Join(unix.Unmount(pod, 0), os.Remove(pod)); err != nil {
 			d.t.Fatal(err)
 		}
-		all := map[string]string{"one/0.log": "before", "two/a": "after", "two/a.~1~": "before", "two/kind/b": "after", "two/kind.~1~": "a file", "three/0.log": "after"}
+		all := map[string]string{"one/0.log": "before", "two/a": "after", "two/a.~1~": "before", "two/kind/b": "after",
+			"two/kind.~1~": "a file", "three/0.log": "after"}
 		for range 2 {
 			d.follow()
 			d.has(d.dir, all)

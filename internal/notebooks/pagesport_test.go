@@ -63,8 +63,11 @@ func (l *tunnelled) signIn(token string) {
 // open opens a page as a browser does, without following what it leads to.
 func (l *tunnelled) open(port int, path string, changes ...change) (*http.Response, string) {
 	l.t.Helper()
-	client := &http.Client{Jar: l.jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{
+		Jar:           l.jar,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+	}
 	r, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, "https://127.0.0.1:"+strconv.Itoa(port)+path, nil)
 	if err != nil {
 		l.t.Fatal(err)
@@ -110,17 +113,19 @@ func TestLinksKeepThePort(t *testing.T) {
 	tunnel := tunneltest.Open(t, "127.0.0.1:"+strconv.Itoa(l.pages))
 	at := func(port int) string { return "https://127.0.0.1:" + strconv.Itoa(port) }
 	// Before the sign-in: the pages' own port is known from the address.
-	if res, _ := l.open(tunnel, "/user/alice/nb/lab"); res.Header.Get("Location") != at(tunnel)+"/login?next=%2Fuser%2Falice%2Fnb%2Flab" {
+	const notebook, login = "/user/alice/nb/lab", "/login?next=%2Fuser%2Falice%2Fnb%2Flab"
+	if res, _ := l.open(tunnel, notebook); res.Header.Get("Location") != at(tunnel)+login {
 		t.Errorf("a stranger at the pages is sent to %s", res.Header.Get("Location"))
 	}
 	l.signIn("alice-1")
 	l.leadsTo("before the pages were opened", l.pages)
-	if res, body := l.open(tunnel, "/user/alice/nb/lab"); res.Header.Get("Refresh") != "0; url=https://127.0.0.1:21001/user/alice/nb/lab" {
+	if res, body := l.open(tunnel, notebook); res.Header.Get("Refresh") != "0; url=https://127.0.0.1:21001"+notebook {
 		t.Fatalf("a lasting address: %v %s", res.Header, body)
 	}
 	for path, to := range map[string]string{
-		"/hub/home": "/", "/hub/admin": "/", "/gpulab/logout": "/", "/gpulab/authorize?client_id=x": "/oidc/authorize?client_id=x",
-		"/gpulab/job?notebook=a": "/jobs?kernel=&notebook=a", "/elsewhere": "/", "/user/alice/gone/": "/?stopped=gone", "/user/alice/No!/": "/",
+		"/hub/home": "/", "/hub/admin": "/", "/gpulab/logout": "/", "/elsewhere": "/",
+		"/gpulab/authorize?client_id=x": "/oidc/authorize?client_id=x", "/gpulab/job?notebook=a": "/jobs?kernel=&notebook=a",
+		"/user/alice/gone/": "/?stopped=gone", "/user/alice/No!/": "/",
 	} {
 		if res, _ := l.open(l.own, path); res.Header.Get("Location") != at(tunnel)+to {
 			t.Errorf("%s leads to %s", path, res.Header.Get("Location"))
@@ -132,26 +137,26 @@ func TestLinksKeepThePort(t *testing.T) {
 	if _, body := l.open(l.own, "/user/bob/nb/lab"); !strings.Contains(body, `"`+at(tunnel)+`/"`) {
 		t.Errorf("a refusal: %s", body)
 	}
-	if _, body := l.open(l.own, "/user/alice/nb/lab"); body != "notebook" || strings.Contains(l.seen.Get("Cookie"), "gpulab") {
+	if _, body := l.open(l.own, notebook); body != "notebook" || strings.Contains(l.seen.Get("Cookie"), "gpulab") {
 		t.Errorf("the notebook answers %q and got the cookies %q", body, l.seen.Get("Cookie"))
 	}
 	door, _ := l.door(func(http.ResponseWriter, *http.Request) {})
 	doorPort := door.server.Listener.Addr().(*net.TCPAddr).Port
 	l.sessions.forget("alice-1")
 	for port, next := range map[int]string{l.own: "%2Fuser%2Falice%2Fnb%2Flab", doorPort: "%2Fservice%2Falice%2Fboard%2F"} {
-		if res, _ := l.open(port, "/user/alice/nb/lab"); res.Header.Get("Location") != at(tunnel)+"/login?next="+next {
+		if res, _ := l.open(port, notebook); res.Header.Get("Location") != at(tunnel)+"/login?next="+next {
 			t.Errorf("an ended session leads to %s", res.Header.Get("Location"))
 		}
 	}
 	// After a sign-out nothing proves the port.
 	l.signIn("")
 	for _, port := range []int{l.own, doorPort} {
-		if res, body := l.open(port, "/user/alice/nb/lab"); res.StatusCode != http.StatusUnauthorized ||
+		if res, body := l.open(port, notebook); res.StatusCode != http.StatusUnauthorized ||
 			!strings.Contains(body, "port "+strconv.Itoa(l.pages)+" of the lab") || strings.Contains(body, strconv.Itoa(tunnel)) {
 			t.Errorf("who has signed out sees %d %s", res.StatusCode, body)
 		}
 	}
-	if res, _ := l.open(l.pages, "/user/alice/nb/lab"); res.Header.Get("Location") != at(l.pages)+"/login?next=%2Fuser%2Falice%2Fnb%2Flab" || l.kept() != "" {
+	if res, _ := l.open(l.pages, notebook); res.Header.Get("Location") != at(l.pages)+login || l.kept() != "" {
 		t.Errorf("at the lab's own port, who has signed out is sent to %s, cookie %q", res.Header.Get("Location"), l.kept())
 	}
 }
@@ -159,7 +164,8 @@ func TestLinksKeepThePort(t *testing.T) {
 // Of two tabs that came by different ports, the one in which a page was opened last counts.
 func TestLinksOfTwoTabs(t *testing.T) {
 	l := newTunnelled(t)
-	one, two := tunneltest.Open(t, "127.0.0.1:"+strconv.Itoa(l.pages)), tunneltest.Open(t, "127.0.0.1:"+strconv.Itoa(l.pages))
+	pages := "127.0.0.1:" + strconv.Itoa(l.pages)
+	one, two := tunneltest.Open(t, pages), tunneltest.Open(t, pages)
 	l.signIn("alice-1")
 	for _, port := range []int{one, two, one, l.pages, two, l.pages} {
 		if res, body := l.open(port, "/gpus"); body != "pages at 127.0.0.1:"+strconv.Itoa(port)+"/gpus" {
@@ -199,7 +205,7 @@ func TestWhichPortsAreKept(t *testing.T) {
 		"none, as from reverse proxy": {host("127.0.0.1")},
 		"a link on another site":      {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }},
 		"a link of a service":         {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }},
-		"a script":                    {func(r *http.Request) { r.Header.Set("Sec-Fetch-Mode", "cors"); r.Header.Set("Sec-Fetch-Dest", "empty") }},
+		"a script":                    {func(r *http.Request) { r.Header.Set("Sec-Fetch-Mode", "cors") }},
 		"a frame":                     {func(r *http.Request) { r.Header.Set("Sec-Fetch-Dest", "iframe") }},
 		"two sessions":                {cookie("bob-1")},
 	} {
@@ -244,11 +250,13 @@ func TestPlantedPort(t *testing.T) {
 		t.Fatalf("kept as %q", own)
 	}
 	plant := func(value string) {
-		l.jar.SetCookies(&url.URL{Scheme: "https", Host: "127.0.0.1"}, []*http.Cookie{{Name: cookies.Port, Value: value, Path: "/", Secure: true}})
+		l.jar.SetCookies(&url.URL{Scheme: "https", Host: "127.0.0.1"},
+			[]*http.Cookie{{Name: cookies.Port, Value: value, Path: "/", Secure: true}})
 	}
 	for _, value := range []string{
 		signedFor("bob-1", "127.0.0.1:9443"), signedFor("alice-2", "127.0.0.1:9443"), signedFor("alice-1", "localhost:9443"),
-		"9443", "9443.", "9443.AAAA", "9443" + mac, "0" + own, "+" + own, " " + own, "99999" + mac, own + "x", "evil.example", "evil.example:" + own,
+		"9443", "9443.", "9443.AAAA", "9443" + mac, "0" + own, "+" + own, " " + own, "99999" + mac, own + "x",
+		"evil.example", "evil.example:" + own,
 		digits + "@evil.example" + mac, digits + "%0d%0aX: y" + mac,
 	} {
 		plant(value)
@@ -257,8 +265,9 @@ func TestPlantedPort(t *testing.T) {
 	plant(own)
 	l.leadsTo("her own again", tunnel)
 	twin := func(r *http.Request) { r.Header.Add("Cookie", cookies.Port+"="+own) }
-	if res, _ := l.open(l.own, "/hub/home", twin); res.Header.Get("Location") != "https://127.0.0.1:"+strconv.Itoa(l.pages)+"/" {
-		t.Errorf("two of them lead to %s", res.Header.Get("Location"))
+	res, _ := l.open(l.own, "/hub/home", twin)
+	if got := res.Header.Get("Location"); got != "https://127.0.0.1:"+strconv.Itoa(l.pages)+"/" {
+		t.Errorf("two of them lead to %s", got)
 	}
 	// A port that was free may become a service's, and the port of notebooks never leads to itself.
 	l.proxy.cfg.OtherPort = func(port int) bool { return port == tunnel }
