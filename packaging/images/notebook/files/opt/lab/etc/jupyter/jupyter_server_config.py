@@ -1,5 +1,6 @@
 # Settings of the notebook server that hold for everybody.
 # ruff: noqa: F821
+import gpulab_extensions  # noqa: F401
 import gpulab_home
 
 scratch = "/tmp/.gpulab/jupyter"
@@ -26,7 +27,7 @@ c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 # What cells print while no browser is there is kept (see gpulab_outputs).
 c.ServerApp.contents_manager_class = "gpulab_outputs.Contents"
 c.ServerApp.kernel_manager_class = "gpulab_outputs.Kernels"
-c.ServerApp.kernel_websocket_connection_class = "gpulab_outputs.Connection"
+c.ServerApp.kernel_websocket_connection_class = "gpulab_connection.Connection"
 
 # A cell with pasted data, or an upload widget, sends all of it in one message. It
 # takes many times its size while it is passed on, so the bound follows the memory

@@ -1,6 +1,8 @@
 // gpulab's part of JupyterLab: its plugins, which are described where they begin.
 // It is a federated extension written by hand: the object that JupyterLab asks for
-// a module, and the one module.
+// a module, and the one module. Two parts take the place of JupyterLab's own plugins: of
+// two that provide the same, JupyterLab takes the one that comes last. Without this file
+// it takes its own.
 // See https://jupyterlab.readthedocs.io/en/stable/extension/extension_dev.html
 (() => {
   "use strict";
@@ -34,7 +36,7 @@
       if (document.hidden) return;
       let notices;
       try {
-        const answer = await fetch("/gpulab/notices", { headers: { Accept: "application/json" }, cache: "no-store" });
+        const answer = await fetch("/gpulab/notices", { headers: { Accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout(every) });
         if (!answer.ok) return; // signed out, or not behind gpulab
         notices = await answer.json();
       } catch {
@@ -94,17 +96,28 @@
   // Here a notice says what is the matter until the server is back, and saves wait.
 
   const lookAgain = 2000; // ms
+  const longest = 10_000; // ms that an answer to such a look may take
+  const quiet = 15_000; // ms without a message until a kernel's connection is tried, and ms that the answer may take
+  const giveUp = 10_000; // ms until a kernel is tried again that JupyterLab has given up
+  const stuck = 75_000; // ms until it is tried anew: the server lets a page wait for a minute while a kernel starts
   const ordered = new Map(); // path of a notebook that is being saved in turn → whether it was cut off meanwhile
   const sent = new Map(); // path → what its save has sent, which may have arrived without the page knowing
   let back; // a promise that the server answers again; undefined while it does
   let read; // gets a file as JupyterLab does, and waits while the server does not answer
+  const proofs = new WeakMap(); // kernel → waits until it is known whether the page has all that the kernel has said
   const same = (a, b) => new Date(a).getTime() === new Date(b).getTime(); // of times as the server writes them
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
   const troubles = {
-    away: "The lab does not answer. What you type stays in this page, and is saved when the lab is back.",
-    stopped: "This notebook has been stopped. What was not saved is in this page alone: it is saved when you have started the notebook again, on the lab’s page.",
-    out: "You have been signed out. What was not saved is in this page alone: it is saved when you have signed in again, on the lab’s page.",
+    away: ["The lab does not answer; trying again. What you type stays in this page, and is saved when the lab is back."],
+    stopped: [
+      "This notebook has been stopped. What was not saved is in this page alone: it is saved when you have started the notebook again.",
+      "Start it again on the lab’s page",
+    ],
+    out: [
+      "You are signed out. Sign in in another tab, then this page connects again. What was not saved is in this page alone until then.",
+      "Sign in",
+    ],
   };
 
   // JupyterLab's own notices need a part of it that is fetched from the server.
@@ -120,42 +133,158 @@
     text.style.flex = "1 1 14rem";
     const link = document.createElement("a");
     // The lab leads on from here to where it can be mended.
-    Object.assign(link, { innerText: "Open the lab’s page", href: window.location.href, target: "_blank" });
+    Object.assign(link, { href: window.location.href, target: "_blank" });
     link.style.cssText = "flex:none;color:var(--jp-content-link-color);text-decoration:underline";
     bar.append(text, link);
     return bar;
   }
 
-  function connection(app, { ServerConnection }) {
-    const { contents, serverSettings: settings } = app.serviceManager;
+  function connection(app, { ServerConnection, KernelMessage }) {
+    const { contents, kernels, sessions, serverSettings: settings } = app.serviceManager;
     const trouble = (error) => {
       if (error instanceof ServerConnection.NetworkError) return "away";
       return { 401: "out", 424: "stopped", 502: "away", 503: "away", 504: "away" }[error?.response?.status];
     };
     const look = async () => {
       try {
-        const answer = await ServerConnection.makeRequest(`${settings.baseUrl}api/status`, { cache: "no-store" }, settings);
-        return trouble({ response: answer });
+        const init = { cache: "no-store", signal: AbortSignal.timeout(longest) };
+        const answer = await ServerConnection.makeRequest(`${settings.baseUrl}api/status`, init, settings);
+        // 403: the notebook itself does not know who asks.
+        return answer.status === 403 ? "out" : trouble({ response: answer });
       } catch (error) {
+        // Browsers have few connections to a server, which those that are lost would take up.
+        const old = Date.now() - longest;
+        for (const [stop, since] of pending) if (since < old) stop.abort(new TypeError("The server does not answer"));
         return trouble(error);
       }
     };
 
-    async function watch(now) {
-      const bar = document.body.appendChild(banner());
-      for (; now; now = await look()) {
+    async function watch() {
+      let bar;
+      for (let now; (now = await look()); await pause(lookAgain)) {
+        bar ??= document.body.appendChild(banner());
         const [text, link] = bar.children;
-        if (text.innerText !== troubles[now]) text.innerText = troubles[now];
-        link.style.display = now === "away" ? "none" : "";
-        await pause(lookAgain);
+        const [said, leads = ""] = troubles[now];
+        if (text.innerText !== said) text.innerText = said;
+        link.innerText = leads;
+        link.style.display = leads ? "" : "none";
       }
+      if (!bar) return pause(lookAgain); // what has failed is not tried again at once
       bar.remove();
+      // JupyterLab itself asks ever less often what is still there.
+      for (const manager of [kernels, sessions]) manager.refreshRunning().catch(() => {});
     }
 
+    const check = () => (back ??= watch().finally(() => (back = undefined)));
+
     function lost(_, error) {
-      const now = trouble(error);
-      if (now) back ??= watch(now).finally(() => (back = undefined));
+      if (trouble(error)) check();
     }
+
+    // JupyterLab asks after a kernel whose connection has failed, and takes it for dead if
+    // the lab answers in the server's stead. Here the question waits for the server.
+    const request = settings.fetch.bind(null);
+    const pending = new Map(); // what ends a question → since when it has been asked
+    const ask = async (asked) => {
+      const stop = new AbortController();
+      asked.signal.addEventListener("abort", () => stop.abort(asked.signal.reason));
+      pending.set(stop, Date.now());
+      try {
+        return await request(asked, { signal: stop.signal });
+      } finally {
+        pending.delete(stop);
+      }
+    };
+    settings.fetch = async (asked, init) => {
+      if (!(asked instanceof Request) || init) return request(asked, init); // not JupyterLab's
+      const gets = asked.method === "GET";
+      const waits = gets && /\/api\/kernels\/[^/]+$/.test(new URL(asked.url).pathname);
+      for (;;) {
+        let answer, fault;
+        try {
+          answer = await (gets ? ask(asked) : request(asked));
+        } catch (error) {
+          fault = error;
+        }
+        const failed = fault ? fault.name !== "AbortError" : trouble({ response: answer }) || (waits && answer.status === 403);
+        if (failed) check();
+        if (failed && waits) {
+          await back;
+          continue;
+        }
+        if (fault) throw fault;
+        return answer;
+      }
+    };
+
+    // Where a network drops what is sent, as after a change of networks, nothing tells a
+    // page so. A message that the server itself answers (gpulab_connection.py) does. What
+    // was sent and not heard of is sent again on the next connection; the server takes it once.
+    function watched(kernel) {
+      let heard = Date.now(); // anything, last
+      let since = heard; // the connection has been as it is
+      let tried = 0; // when, 0 if that is answered
+      let lost = false; // it does not answer, and is made anew
+      let answers = false; // servers of older images do not
+      const unheard = new Map(); // ID of a request to run something → the request
+      kernel.anyMessage.connect((_, { msg, direction }) => {
+        if (direction === "send") {
+          if (msg.header.msg_type === "execute_request") unheard.set(msg.header.msg_id, msg);
+          return;
+        }
+        heard = Date.now();
+        tried = 0;
+        unheard.delete(msg.parent_header.msg_id);
+        answers ||= msg.parent_header.msg_type === "gpulab_alive";
+      });
+      const attempt = () => {
+        tried ||= Date.now();
+        const { username, clientId: session } = kernel;
+        kernel.sendControlMessage(KernelMessage.createMessage({ msgType: "gpulab_alive", channel: "control", username, session, content: {} })).dispose();
+      };
+      kernel.statusChanged.connect((_, status) => {
+        if (status.endsWith("restarting")) unheard.clear();
+      });
+      kernel.connectionStatusChanged.connect((_, status) => {
+        since = heard = Date.now();
+        tried = 0;
+        lost = false;
+        const queue = kernel._pendingMessages;
+        if (status === "connected") attempt();
+        else if (answers) queue?.unshift(...[...unheard.values()].filter((msg) => !queue.includes(msg)));
+      });
+      proofs.set(kernel, async () => {
+        const there = () => answers && !kernel.isDisposed && kernel.connectionStatus === "connected";
+        if (there()) attempt();
+        while (tried && there()) await pause(20);
+      });
+      const again = () => kernel.isDisposed || kernel.reconnect().catch(() => {});
+      const timer = setInterval(() => {
+        const now = Date.now();
+        const status = kernel.connectionStatus;
+        if (status !== "connected") {
+          if (back || now - since < (status === "disconnected" ? giveUp : stuck)) return;
+          since = now;
+          again();
+        } else if (!tried) {
+          if (now - heard > quiet) attempt();
+        } else if (answers && !lost && now - tried > quiet) {
+          lost = true;
+          check().then(again);
+        }
+      }, quiet / 5);
+      kernel.disposed.connect(() => clearInterval(timer));
+    }
+    const connectTo = kernels.connectTo.bind(kernels);
+    kernels.connectTo = (options) => {
+      const kernel = connectTo(options);
+      try {
+        watched(kernel);
+      } catch (error) {
+        console.error("gpulab:connection does not work for this kernel:", error);
+      }
+      return kernel;
+    };
 
     // A save first looks at the file without its content. That of a notebook has to begin
     // anew when the server is back; it ends as one that somebody does not want any more,
@@ -267,9 +396,15 @@
       return false;
     }
 
-    return Object.freeze({
-      runCell: async (options) => (await waited(options)) && fits(options) && runCell(options),
-    });
+    const asked = async (options) => {
+      try {
+        return (await waited(options)) && fits(options);
+      } catch (error) {
+        console.error("gpulab:runs does not work for this cell:", error);
+        return true;
+      }
+    };
+    return Object.freeze({ runCell: async (options) => (await asked(options)) && runCell(options) });
   }
 
   // outputs: what cells print while no page is there is written into the notebook
@@ -280,7 +415,6 @@
   const soon = 2000; // ms until the server is asked again for a run that goes on
   const later = 30_000; // ms, for a run that another page follows
   const between = 5000; // ms between two saves because of a run, at least
-  const giveUp = 10_000; // ms until a kernel is tried again that JupyterLab has given up
   const patience = 30_000; // ms that a save waits for what the server has written, at most
 
   // JupyterLab lets saves of one notebook overlap, and the later then takes what the
@@ -375,11 +509,6 @@
         } else if (this.connected) {
           this.lost = this.behind = true;
         }
-        // JupyterLab has given up, after about a minute. The lab may be back later.
-        if (status === "disconnected") {
-          clearTimeout(this.again);
-          this.again = setTimeout(() => session.session?.kernel?.reconnect().catch(() => {}), giveUp);
-        }
       });
       session.iopubMessage.connect((_, message) => {
         const parent = message.parent_header;
@@ -387,7 +516,6 @@
       });
       panel.disposed.connect(() => {
         clearTimeout(this.timer);
-        clearTimeout(this.again);
         this.behind = false;
       });
       this.context.ready.then(() => session.ready).then(() => {
@@ -488,8 +616,9 @@
     // has ever more time for it, too. What the server has when that takes too long, or there
     // is no kernel any more, is taken over without.
     async caughtUp() {
+      await proofs.get(this.context.sessionContext.session?.kernel)?.();
       const ends = Date.now() + patience;
-      for (let step = 1000, next = 0; this.behind && Date.now() < ends; await pause(100)) {
+      for (let step = 1000, next = Date.now() + step; this.behind && Date.now() < ends; await pause(100)) {
         const kernel = this.context.sessionContext.session?.kernel;
         if (!kernel || kernel.status === "dead") break;
         if (kernel.connectionStatus === "connected" || Date.now() < next) continue;
@@ -795,72 +924,56 @@
     return (await version.get())();
   }
 
+  // A part that fails leaves the others and JupyterLab as they are: instead is what a part
+  // that provides something then provides.
+  function part(id, activate, plugin, instead) {
+    const guarded = async (...args) => {
+      try {
+        return await activate(...args);
+      } catch (error) {
+        console.error(`gpulab:${id} does not work in this page:`, error);
+        return instead;
+      }
+    };
+    return { id: `gpulab:${id}`, autoStart: true, ...plugin, activate: guarded };
+  }
+
   async function plugins() {
     const [application, notebook, services, apputils, coreutils, filebrowser, terminal] = await Promise.all(
       ["application", "notebook", "services", "apputils", "coreutils", "filebrowser", "terminal"].map((name) => load(`@jupyterlab/${name}`)),
     );
+    const ofNotebooks = { requires: [notebook.INotebookTracker], optional: [apputils.ICommandPalette] };
     return [
-      { id: "gpulab:notices", description: "Shows gpulab's notices.", autoStart: true, activate: notices },
-      {
-        id: "gpulab:connection",
-        description: "Says when the lab does not answer, and lets saves wait for it.",
-        autoStart: true,
-        provides: application.IConnectionLost,
-        activate: (app) => connection(app, services),
-      },
-      { id: "gpulab:home", description: "Says what of the home is not used.", autoStart: true, activate: (app) => home(app, services) },
-      {
-        id: "gpulab:runs",
-        description: "Runs cells once the kernel has started.",
-        autoStart: true,
-        provides: notebook.INotebookCellExecutor,
-        activate: (app) => runs(app, notebook, coreutils),
-      },
-      {
-        id: "gpulab:outputs",
+      part("notices", notices, { description: "Shows gpulab's notices." }),
+      part(
+        "connection",
+        (app) => connection(app, services),
+        { description: "Says when the lab does not answer, and lets saves wait for it.", provides: application.IConnectionLost },
+        application.ConnectionLost,
+      ),
+      part("home", (app) => home(app, services), { description: "Says what of the home is not used." }),
+      part(
+        "runs",
+        (app) => runs(app, notebook, coreutils),
+        { description: "Runs cells once the kernel has started.", provides: notebook.INotebookCellExecutor },
+        Object.freeze({ runCell: notebook.runCell }),
+      ),
+      part("outputs", (app, tracker) => outputs(app, tracker, notebook, services), {
         description: "Keeps what cells print while no browser is there.",
-        autoStart: true,
         requires: [notebook.INotebookTracker],
-        activate: (app, tracker) => outputs(app, tracker, notebook, services),
-      },
-      {
-        id: "gpulab:pdf",
-        description: "Prints a notebook as the way to a PDF.",
-        autoStart: true,
-        requires: [notebook.INotebookTracker],
-        optional: [apputils.ICommandPalette],
-        activate: printed,
-      },
-      {
-        id: "gpulab:jobs",
-        description: "Runs a notebook as a job of gpulab.",
-        autoStart: true,
-        requires: [notebook.INotebookTracker],
-        optional: [apputils.ICommandPalette],
-        activate: jobs,
-      },
-      {
-        id: "gpulab:addresses",
+      }),
+      part("pdf", printed, { description: "Prints a notebook as the way to a PDF.", ...ofNotebooks }),
+      part("jobs", jobs, { description: "Runs a notebook as a job of gpulab.", ...ofNotebooks }),
+      part("addresses", addresses, {
         description: "Says how to open what a program in the notebook serves.",
-        autoStart: true,
         requires: [notebook.INotebookTracker],
         optional: [terminal.ITerminalTracker],
-        activate: addresses,
-      },
-      {
-        id: "gpulab:archive",
-        description: "Downloads a folder as one file.",
-        autoStart: true,
-        requires: [filebrowser.IFileBrowserFactory],
-        activate: archive,
-      },
-      {
-        id: "gpulab:trash",
+      }),
+      part("archive", archive, { description: "Downloads a folder as one file.", requires: [filebrowser.IFileBrowserFactory] }),
+      part("trash", (app, palette) => trash(app, services, apputils, palette), {
         description: "Offers to put back what was deleted.",
-        autoStart: true,
         optional: [apputils.ICommandPalette],
-        activate: (app, palette) => trash(app, services, apputils, palette),
-      },
+      }),
     ];
   }
 
