@@ -275,6 +275,9 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := l.people.NormalizeRealms(ctx); err != nil {
+		return err
+	}
 	l.people.UseDirectories(l.signin.Directories()...)
 	l.openMail()
 	l.history = history.New(history.Config{Store: l.store})

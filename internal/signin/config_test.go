@@ -77,6 +77,8 @@ func TestMistakesInProviders(t *testing.T) {
 		"- {name: ad, type: activedirectory, url: 'ldaps://dc.example.org', userBase: 'dc=example'}": "ad lacks bindDN",
 		keycloak + "}\n" + keycloak + "}":                                                            "two providers are called uni",
 		keycloak + "}\n" + strings.Replace(keycloak, "uni", "other", 1) + "}":                        "uni and other are the same provider",
+		openldap + "}\n" + strings.NewReplacer("name: ldap", "name: other", "userBase: '", "userBase: ' OU = x , ").Replace(openldap) + "}\n" +
+			strings.NewReplacer("name: ldap", "name: third", "userBase: '", "userBase: 'ou=X,").Replace(openldap) + "}": "other and third are the same provider",
 	} {
 		err := Check(parse(t, text))
 		var wrong *ConfigError

@@ -332,9 +332,28 @@ func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w
 	case !whole:
 		w.groupsGap = d.groupsGap(false, "%s has more values than the directory tells at once", d.Claims.Groups)
 	case len(told) == 0:
-		w.groupsGap = d.groupsGap(true, "the entry has no %s", d.Claims.Groups)
+		sends, err := d.sendsGroups(conn)
+		if err != nil {
+			return err
+		}
+		if !sends {
+			w.groupsGap = d.groupsGap(true, "the entry has no %s", d.Claims.Groups)
+		}
 	}
 	return nil
+}
+
+// sendsGroups reports whether the directory sends the groups of anybody. If it does, an entry without groups is in none.
+func (d *directory) sendsGroups(conn *ldap.Conn) (bool, error) {
+	found, err := conn.Search(ldap.NewSearchRequest(d.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, 1, seconds(directoryTime), false,
+		"("+d.Claims.Groups+"=*)", []string{d.Claims.Groups}, nil))
+	if err != nil && !refusesGroups(err) && !ldap.IsErrorWithCode(err, ldap.ErrorFilterCompile) {
+		return false, fmt.Errorf("search people with groups below %s: %w", d.UserBase, err)
+	}
+	return found != nil && slices.ContainsFunc(found.Entries, func(entry *ldap.Entry) bool {
+		list, _ := listed(entry, d.Claims.Groups)
+		return len(list) > 0
+	}), nil
 }
 
 // groupPage is how many groups gpulab asks for at once; Active Directory sends 1000 at most.
@@ -359,7 +378,7 @@ func (d *directory) groupSearches(username string, entry *ldap.Entry) (list []gr
 		list = append(list, groupSearch{d.GroupBase, "(|" + filter + primary + ")"})
 	}
 	// Active Directory's usual primary group, Domain Users, is not where the lab's groups are.
-	if base := domainOf(d.UserBase); primary != "" && d.Type == typeActiveDirectory && base != "" && !strings.EqualFold(base, d.GroupBase) {
+	if base := domainOf(d.UserBase); primary != "" && d.Type == typeActiveDirectory && base != "" && !sameGroup(d.GroupBase, base) {
 		list = append(list, groupSearch{base, primary})
 	}
 	return list

@@ -366,6 +366,23 @@ func TestDirectoryThatTellsNotAllGroups(t *testing.T) {
 	}
 }
 
+// If a directory sends the groups of others, a person without groups is in none: from this sign-in on.
+func TestDirectoryThatSendsGroupsOfOthers(t *testing.T) {
+	at := signintest.Loopback(t)
+	at.Config = "moduleload memberof"
+	at.Entries = "\ndn: uid=eve,ou=people,dc=example,dc=org\nobjectClass: inetOrgPerson\nuid: eve\ncn: Eve\nsn: Eve\nuserPassword: eve-directory\n" +
+		"memberOf: cn=gpu-users,ou=groups,dc=example,dc=org\n"
+	cfg := ldapConfig(signintest.StartDirectoryAt(t, at, ""))
+	cfg.GroupBase = ""
+	if o := fromDirectory(t, cfg, "eve", "eve-directory"); o.Role != users.RoleMember || !o.Told {
+		t.Errorf("eve: %+v", o)
+	}
+	cfg.Rules = cfg.Rules[:2]
+	if o := fromDirectory(t, cfg, "ada", signintest.DirectoryPassword("ada")); o.Untold != "" || !o.Told || !strings.Contains(o.Refused, "is not in a group") {
+		t.Errorf("ada: %+v", o)
+	}
+}
+
 // Attributes of Active Directory, in another directory's schema.
 const adSchema = `
 attributetype ( 1.2.840.113556.1.4.146 NAME 'objectSid' EQUALITY octetStringMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.40 SINGLE-VALUE )

@@ -139,7 +139,7 @@ func (s *settings) completeDirectory() {
 	fill(&s.UserFilter, "("+s.Claims.Username+"={username})")
 	fill(&s.GroupFilter, "(|(member={dn})(uniqueMember={dn})(memberUid={username}))")
 	// Not the server: another one may take its place with the same people.
-	s.realm = "ldap:" + strings.ToLower(strings.Join(strings.Fields(s.UserBase), " "))
+	s.realm = users.DirectoryRealm(s.UserBase)
 }
 
 func (c *Config) directory() bool { return c.Type == typeLDAP || c.Type == typeActiveDirectory }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-ldap/ldap/v3"
+
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -22,6 +24,10 @@ type Identity struct {
 	// Role is what the provider's rules gave last; empty = nothing yet. The account's role is by hand where it is
 	// another one.
 	Role Role `json:"role,omitempty"`
+	// UntoldSince is since when the provider leaves out groups that the rules need; nil = it does not. KeptUntil is until
+	// when the person keeps role and groups all the same; nil = the rules have decided without those groups.
+	UntoldSince *time.Time `json:"untoldSince,omitempty"`
+	KeptUntil   *time.Time `json:"keptUntil,omitempty"`
 }
 
 // RoleByHand tells whether somebody with outside accounts has another role than their rules gave last, or these gave none
@@ -35,24 +41,68 @@ type identityRow struct {
 	id, userID int64
 	role       Role // what the rules gave last; empty = nothing yet
 	username   string
-	untoldAt   int64 // since when the provider leaves out what the rules need, UTC unix milliseconds; 0 = it does not
-	refused    bool  // by the rules, the last time that they could decide
+	untoldAt   int64  // since when the provider leaves out what the rules need, UTC unix milliseconds; 0 = it does not
+	keptUntil  int64  // until when they keep role and groups all the same, UTC unix milliseconds; 0 = not known yet
+	keptThen   string // what they get afterwards, as JSON; empty = nothing, or they have it already
+	refused    bool   // by the rules, the last time that they could decide
+}
+
+const identityColumns = `id, user_id, coalesce(role, ''), username, coalesce(untold_at, 0), coalesce(kept_until, 0), coalesce(kept_then, ''), refused_at IS NOT NULL`
+
+func scanIdentity(row store.Row, more ...any) (r identityRow, err error) {
+	err = row.Scan(append([]any{&r.id, &r.userID, &r.role, &r.username, &r.untoldAt, &r.keptUntil, &r.keptThen, &r.refused}, more...)...)
+	return r, err
 }
 
 // findIdentity looks an outside account up; sql.ErrNoRows where it is new.
 func findIdentity(ctx context.Context, q querier, o Outside) (identityRow, error) {
-	var row identityRow
-	err := sql.ErrNoRows
 	for _, subject := range append([]string{o.Subject}, o.Also...) {
-		// A directory's base is the same with and without spaces after its commas.
-		err = q.QueryRowContext(ctx, `SELECT id, user_id, coalesce(role, ''), username, coalesce(untold_at, 0), refused_at IS NOT NULL FROM identities
-			WHERE subject = ? AND replace(realm, ', ', ',') = replace(?, ', ', ',') ORDER BY realm <> ? LIMIT 1`, subject, o.Realm, o.Realm).
-			Scan(&row.id, &row.userID, &row.role, &row.username, &row.untoldAt, &row.refused)
+		row, err := scanIdentity(q.QueryRowContext(ctx, "SELECT "+identityColumns+" FROM identities WHERE subject = ? AND realm = ?", subject, o.Realm))
 		if !errors.Is(err, sql.ErrNoRows) {
-			break
+			return row, err
 		}
 	}
-	return row, err
+	return identityRow{}, sql.ErrNoRows
+}
+
+// directoryRealm begins the realm of a directory; the DN below which its people are follows.
+const directoryRealm = "ldap:"
+
+// DirectoryRealm is the realm of people below a DN. It does not depend on how the DN is written: spaces around its parts
+// and upper or lower case make no difference.
+func DirectoryRealm(base string) string {
+	base = strings.Join(strings.Fields(base), " ")
+	if dn, err := ldap.ParseDN(base); err == nil {
+		base = dn.String()
+	}
+	return directoryRealm + strings.ToLower(base)
+}
+
+// NormalizeRealms rewrites realms of directories as DirectoryRealm does. Call it before the first sign-in: earlier
+// versions kept the spaces of the configuration. If somebody has an account by each of two spellings, the one that was
+// used last is found from now on.
+func (s *Service) NormalizeRealms(ctx context.Context) error {
+	return s.inTx(ctx, "normalize the names of directories", func(tx *sql.Tx) error {
+		type row struct {
+			id    int64
+			realm string
+		}
+		list, err := store.All(ctx, tx, func(r store.Row) (one row, err error) { return one, r.Scan(&one.id, &one.realm) },
+			"SELECT id, realm FROM identities WHERE substr(realm, 1, ?) = ? ORDER BY used_at DESC", len(directoryRealm), directoryRealm)
+		if err != nil {
+			return err
+		}
+		for _, one := range list {
+			realm := DirectoryRealm(strings.TrimPrefix(one.realm, directoryRealm))
+			if realm == one.realm {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, "UPDATE OR IGNORE identities SET realm = ? WHERE id = ?", realm, one.id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func (s *Service) addIdentity(ctx context.Context, tx *sql.Tx, userID int64, o Outside) (identityRow, error) {
@@ -186,11 +236,12 @@ func identitiesByUser(ctx context.Context, q store.Asker, userIDs ...any) (map[i
 	}
 	list, err := store.All(ctx, q, func(row store.Row) (id owned, err error) {
 		var linked int64
-		var used sql.NullInt64
-		err = row.Scan(&id.owner, &id.ID, &id.Provider, &id.Username, &id.Role, &linked, &used)
-		id.Linked, id.Used = time.UnixMilli(linked).UTC(), moment(used)
+		var used, untold, kept sql.NullInt64
+		err = row.Scan(&id.owner, &id.ID, &id.Provider, &id.Username, &id.Role, &linked, &used, &untold, &kept)
+		id.Linked, id.Used, id.UntoldSince, id.KeptUntil = time.UnixMilli(linked).UTC(), moment(used), moment(untold), moment(kept)
 		return id, err
-	}, `SELECT user_id, id, provider, username, coalesce(role, ''), linked_at, used_at FROM identities
+	}, `SELECT user_id, id, provider, username, coalesce(role, ''), linked_at, used_at, untold_at,
+			CASE WHEN kept_then IS NOT NULL THEN kept_until END FROM identities
 		WHERE user_id IN (?`+strings.Repeat(", ?", len(userIDs)-1)+`) ORDER BY provider, id`, userIDs...)
 	byUser := map[int64][]Identity{}
 	for _, id := range list {

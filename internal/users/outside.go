@@ -40,7 +40,7 @@ type Outside struct {
 	Why     string         // more about a refusal, for admins; may be empty
 
 	// Told says that the provider sent everything that the rules need. If it left something out, Untold is the reason, for
-	// admins: Role and Groups then have only what is certain, and an existing account keeps what it has.
+	// admins: Role and Groups then have only what is certain, and an existing account keeps what it has for keptFor.
 	Told   bool
 	Untold string
 	// MayBeNone says that there may be nothing to send. What was left out then counts as empty once the provider has sent
@@ -54,8 +54,8 @@ type Outside struct {
 
 // OutsideGroup is a group of the lab that the rules put somebody into. One that does not exist is left out.
 type OutsideGroup struct {
-	Name string
-	Lead bool // as far as the role allows it
+	Name string `json:"name"`
+	Lead bool   `json:"lead,omitempty"` // as far as the role allows it
 }
 
 // Directory knows names and passwords that are not the lab's own.
@@ -76,6 +76,30 @@ func (s *Service) SuspendWith(f func(ctx context.Context, userID int64) error) {
 	s.hookMu.Lock()
 	defer s.hookMu.Unlock()
 	s.suspend = f
+}
+
+// decision is what the rules have made of an account.
+type decision struct {
+	ended   bool     // the sessions
+	detail  string   // for the audit log
+	refusal *Refusal // nil = the person may come in
+}
+
+// decide applies the rules to an account: the person is refused, or gets the role and groups of o. u gets the new role.
+// Nobody's account is suspended only because a provider left out groups.
+func (s *Service) decide(ctx context.Context, tx *sql.Tx, id identityRow, u *User, o Outside, state untold) (d decision, err error) {
+	if state == countsNone || state == keptEnough {
+		if err := s.noteLapse(ctx, tx, id, *u, o, state); err != nil {
+			return d, err
+		}
+	}
+	if o.Refused != "" {
+		d.refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID, Suspend: o.Suspend && state != keptEnough && !u.Suspended}
+		d.ended = !u.HasPassword
+		return d, s.shutOut(ctx, tx, id, *u, o)
+	}
+	d.ended, d.detail, err = s.applyRules(ctx, tx, id, u, o)
+	return d, err
 }
 
 // suspendRefused suspends the account of somebody who was refused, where the rules say so, whichever way they came.
@@ -127,8 +151,8 @@ func (h *HandleNeeded) Unwrap() error { return ErrHandleTaken }
 
 // SignInOutside signs somebody in whom a provider vouches for, and applies the rules: role and groups are those of
 // this sign-in from now on. A role that was given by hand stays. If the provider left out what the rules need, an
-// existing account keeps role, groups, access tokens and SSH keys. Whoever is new gets an account where the provider
-// makes some. Errors are *Refusal, ErrSuspended, ErrNoAccount and *HandleNeeded.
+// existing account keeps role, groups, access tokens and SSH keys for keptFor. Whoever is new gets an account where the
+// provider makes some. Errors are *Refusal, ErrSuspended, ErrNoAccount and *HandleNeeded.
 func (s *Service) SignInOutside(ctx context.Context, o Outside, remote string) (User, error) {
 	return s.signInOutside(ctx, o, "", remote)
 }
@@ -171,23 +195,24 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 			refusal = errSuspended()
 			return nil
 		}
-		untold, err := s.isUntold(ctx, tx, id, o)
+		state, err := s.untold(ctx, tx, id, u, o)
+		var detail string
 		switch {
 		case err != nil:
 			return err
-		case untold && id.refused && o.Refused != "": // who was refused stays refused
+		case state == keeps && id.refused && o.Refused != "": // who was refused stays refused
 			refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID}
 			return nil
-		case o.Refused != "" && !untold:
-			refusal = &Refusal{Text: o.Refused, Handle: u.Handle, UserID: u.ID, Suspend: o.Suspend}
-			ended = !u.HasPassword
-			return s.shutOut(ctx, tx, id, u, o)
-		}
-		var detail string
-		if untold && !id.refused {
+		case state == keeps && !id.refused:
 			detail, err = s.keepUntold(ctx, tx, id, u, o, remote)
-		} else {
-			ended, detail, err = s.applyRules(ctx, tx, id, &u, o)
+		default:
+			var d decision
+			d, err = s.decide(ctx, tx, id, &u, o, state)
+			ended, detail = d.ended, d.detail
+			if d.refusal != nil {
+				refusal = d.refusal
+				return err
+			}
 		}
 		if err != nil {
 			return err
@@ -207,6 +232,9 @@ func (s *Service) signInOutside(ctx context.Context, o Outside, handle, remote s
 		s.sessionsEnded(u.ID, "")
 	}
 	s.cache.drop() // a group may have grown: who leads it may do more
+	if err == nil && o.Told {
+		_ = s.settleUntold(ctx) // Sweep tries again
+	}
 	if err == nil {
 		err = refusal
 	}

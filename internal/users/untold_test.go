@@ -117,8 +117,16 @@ func TestLeftOutBecauseThereAreNone(t *testing.T) {
 	c.add(time.Hour)
 	signIn(t, s, none)
 	signIn(t, s, none) // the provider has sent nobody else's groups meanwhile
+	token, err := s.StartSession(t.Context(), u.ID, SessionMeta{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.add(time.Hour)
 	signIn(t, s, ben)
+	// At once: zoe's session ends, and does not last until the next sign-in.
+	if _, err := s.SessionUser(t.Context(), token); err == nil {
+		t.Error("ben's groups were sent, and zoe is still signed in")
+	}
 	if _, err := s.SignInOutside(t.Context(), none, ""); !errors.Is(err, ErrNotAdmitted) {
 		t.Errorf("ben's were told since: %v", err)
 	}
@@ -144,9 +152,12 @@ func TestLeftOutBecauseThereAreNone(t *testing.T) {
 func TestSamePersonByAnotherSubject(t *testing.T) {
 	s, _ := newTest(t)
 	o := theirs("old-id")
-	o.Realm, o.Username = "ldap:ou=people, dc=example, dc=org", "zoe"
+	o.Realm, o.Username = "ldap:ou=people, dc=example, dc=org", "zoe" // as versions before wrote it
 	u := signIn(t, s, o)
-	o.Realm, o.Subject, o.Also, o.Username = "ldap:ou=people,dc=example,dc=org", "new-id", []string{"old-id"}, "zoe-maria"
+	if err := s.NormalizeRealms(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o.Realm, o.Subject, o.Also, o.Username = DirectoryRealm("OU=People , DC = example,dc=org"), "new-id", []string{"old-id"}, "zoe-maria"
 	if in := signIn(t, s, o); in.ID != u.ID {
 		t.Errorf("signed in as %+v, not %+v", in, u)
 	}
@@ -159,7 +170,7 @@ func TestSamePersonByAnotherSubject(t *testing.T) {
 func TestRefusedBeforeTheUpgrade(t *testing.T) {
 	s, c := newTest(t)
 	create(t, s, "boss", RoleAdmin)
-	for _, name := range []string{"zoe", "mia"} {
+	for _, name := range []string{"zoe", "mia", "leo"} {
 		signIn(t, s, theirs(name))
 	}
 	c.add(time.Hour)
@@ -168,27 +179,175 @@ func TestRefusedBeforeTheUpgrade(t *testing.T) {
 	if _, err := s.SignInOutside(t.Context(), left, "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
 		t.Fatal(err)
 	}
-	if _, err := s.db.ExecContext(t.Context(), "UPDATE identities SET refused_at = NULL"); err != nil {
+	renamed := theirs("leo") // at the provider, since the last sign-in
+	renamed.Username, renamed.Refused = "leonard@example.org", left.Refused
+	if _, err := s.SignInOutside(t.Context(), renamed, "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
 		t.Fatal(err)
 	}
-	migration, err := os.ReadFile("../store/migrations/0037_identities_untold.sql")
-	if err != nil {
+	if _, err := s.db.ExecContext(t.Context(), "UPDATE identities SET refused_at = NULL, told_at = NULL"); err != nil {
 		t.Fatal(err)
 	}
-	_, update, ok := strings.Cut(string(migration), "\nUPDATE ")
-	if !ok {
-		t.Fatal("the migration updates nothing")
-	}
-	if _, err := s.db.ExecContext(t.Context(), "UPDATE "+update); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"0037_identities_untold", "0038_identities_kept"} {
+		migration, err := os.ReadFile("../store/migrations/" + name + ".sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, update, ok := strings.Cut(string(migration), "\nUPDATE ")
+		if !ok {
+			t.Fatalf("the migration %s updates nothing", name)
+		}
+		if _, err := s.db.ExecContext(t.Context(), "UPDATE "+update); err != nil {
+			t.Fatal(err)
+		}
 	}
 	untold := func(name string) Outside {
 		o := theirs(name)
 		o.Role, o.Untold, o.Refused = "", "there are too many", "The provider left the groups out."
 		return o
 	}
-	if _, err := s.SignInOutside(t.Context(), untold("zoe"), "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
-		t.Errorf("refused before, and in now: %v", err)
+	for _, name := range []string{"zoe", "leo"} {
+		if _, err := s.SignInOutside(t.Context(), untold(name), "192.0.2.1"); !errors.Is(err, ErrNotAdmitted) {
+			t.Errorf("%s was refused before, and is in now: %v", name, err)
+		}
 	}
 	signIn(t, s, untold("mia"))
+}
+
+// keeper has somebody sign in who was a lead of the group vision, and whose groups the provider now leaves out.
+func keeper(t *testing.T, s *Service, c *clock, untold Outside) User {
+	t.Helper()
+	create(t, s, "boss", RoleAdmin)
+	if _, err := s.CreateGroup(t.Context(), "vision", ""); err != nil {
+		t.Fatal(err)
+	}
+	told := theirs(untold.Subject)
+	told.Role, told.Groups, told.Told = RoleLead, []OutsideGroup{{"vision", true}}, true
+	signIn(t, s, told)
+	c.add(100 * 24 * time.Hour) // nobody loses anything without notice, however long they were away
+	return signIn(t, s, untold)
+}
+
+// Role and groups are kept for 30 days from the first sign-in without groups; then the rules decide without them.
+func TestUntoldKeepsForAWhile(t *testing.T) {
+	for what, tc := range map[string]struct {
+		bySweep bool
+	}{"by a sign-in": {false}, "by itself": {true}} {
+		t.Run(what, func(t *testing.T) {
+			s, c := newTest(t)
+			o := theirs("zoe")
+			o.Role, o.Untold = RoleGuest, "there are too many"
+			u := keeper(t, s, c, o)
+			token, err := s.StartSession(t.Context(), u.ID, SessionMeta{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			until := c.now().Add(keptFor)
+			kept, err := s.KeptUntold(t.Context())
+			if err != nil || len(kept) != 1 || kept[0].Handle != "zoe" || kept[0].Role != RoleLead || kept[0].Then != RoleGuest || kept[0].Refused || !kept[0].Until.Equal(until) {
+				t.Errorf("kept are %+v, %v", kept, err)
+			}
+			if p, err := s.Person(t.Context(), "zoe"); err != nil || p.Identities[0].KeptUntil == nil || !p.Identities[0].KeptUntil.Equal(until) || p.Identities[0].UntoldSince == nil {
+				t.Errorf("the person: %+v, %v", p, err)
+			}
+			has := func(what string, role Role, groups string) {
+				t.Helper()
+				if u, err := s.ByID(t.Context(), u.ID); err != nil || u.Role != role || inGroups(t, s, u.ID) != groups {
+					t.Errorf("%s: %+v in %q, %v", what, u, inGroups(t, s, u.ID), err)
+				}
+			}
+			c.add(keptFor - time.Second)
+			if err := s.settleUntold(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			has("a second before", RoleLead, "vision*")
+			c.add(time.Second)
+			if !tc.bySweep {
+				signIn(t, s, o)
+			} else if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			has("after 30 days", RoleGuest, "")
+			if _, err := s.SessionUser(t.Context(), token); err == nil {
+				t.Error("the session of the lead goes on")
+			}
+			signIn(t, s, o)
+			has("at the next sign-in", RoleGuest, "")
+			if got := actionsOf(t, s); strings.Count(got, "identity.lapse zoe") != 1 {
+				t.Error(got)
+			}
+			if kept, err := s.KeptUntold(t.Context()); err != nil || len(kept) != 0 {
+				t.Errorf("still kept: %+v, %v", kept, err)
+			}
+			// Sent again, the groups count again.
+			told := theirs("zoe")
+			told.Role, told.Groups, told.Told = RoleLead, []OutsideGroup{{"vision", true}}, true
+			signIn(t, s, told)
+			has("told again", RoleLead, "vision*")
+			signIn(t, s, o)
+			has("left out again", RoleLead, "vision*")
+		})
+	}
+}
+
+// If the rules refuse people without groups, access ends after 30 days, but the account is not suspended for that.
+func TestUntoldIsRefusedAfterAWhile(t *testing.T) {
+	s, c := newTest(t)
+	o := theirs("zoe")
+	o.Role, o.Untold, o.Refused, o.Suspend = "", "there are too many", "The provider left the groups out.", true
+	u := keeper(t, s, c, o)
+	secret, _, err := s.CreateToken(t.Context(), u.ID, NewToken{Name: "laptop", Scope: ScopeRead, Days: 365})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.add(keptFor)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.TokenUser(t.Context(), secret, "", false); err == nil {
+		t.Error("the access token goes on")
+	}
+	if u, err := s.ByID(t.Context(), u.ID); err != nil || u.Suspended || inGroups(t, s, u.ID) != "" {
+		t.Errorf("%+v in %q, %v", u, inGroups(t, s, u.ID), err)
+	}
+	if _, err := s.SignInOutside(t.Context(), o, ""); !errors.Is(err, ErrNotAdmitted) {
+		t.Errorf("came in: %v", err)
+	}
+}
+
+// The lab's last admin stays admin, whatever a provider leaves out.
+func TestUntoldLastAdminStays(t *testing.T) {
+	s, c := newTest(t)
+	told := theirs("zoe")
+	told.Role, told.Told = RoleAdmin, true
+	signIn(t, s, told)
+	o := theirs("zoe")
+	o.Role, o.Untold, o.Refused = "", "there are too many", "The provider left the groups out."
+	signIn(t, s, o)
+	c.add(keptFor)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if u := signIn(t, s, o); u.Role != RoleAdmin {
+		t.Errorf("%+v", u)
+	}
+}
+
+// One directory is one realm, however its base is written.
+func TestDirectoryRealm(t *testing.T) {
+	for _, base := range []string{"ou=people,dc=example,dc=org", "OU=People, DC=Example, DC=org", " ou = people , dc=example,dc=org "} {
+		if got := DirectoryRealm(base); got != "ldap:ou=people,dc=example,dc=org" {
+			t.Errorf("%q: %q", base, got)
+		}
+	}
+	if DirectoryRealm("ou=people,dc=example") == DirectoryRealm("ou=people,dc=example,dc=org") {
+		t.Error("two bases are one")
+	}
+}
+
+// Entries that earlier versions wrote are still understood.
+func TestUntoldInOldEntries(t *testing.T) {
+	got, ok := UntoldIn(Entry{Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; what the rules look at was not told: no claim"})
+	if !ok || got.Provider != "uni" || got.Username != "eve" || got.Why != "no claim" {
+		t.Errorf("%+v, %v", got, ok)
+	}
 }
