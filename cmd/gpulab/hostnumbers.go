@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os/exec"
 	"strconv"
 	"sync"
@@ -14,10 +15,12 @@ import (
 )
 
 // How gpulab asks the machine which UIDs and GIDs it uses: many at once, because admins import
-// lists of people, and not for long, because a directory that is down must not keep anybody out.
+// lists of people, and not for long, because a directory that is down must not keep anybody out
+// and because the database is being written meanwhile.
 const (
 	numbersAtOnce  = 64
-	numbersPatient = 2 * time.Second
+	numbersPatient = 2 * time.Second // for one lookup
+	numbersTotal   = 5 * time.Second // for all lookups within numbersBelieve
 	numbersBelieve = time.Minute
 )
 
@@ -29,7 +32,8 @@ type hostNumbers struct {
 	now  func() time.Time
 
 	mu    sync.Mutex
-	asked map[int]bool // whether the machine uses a number; valid before until
+	asked map[int]bool  // whether the machine uses a number; valid before until
+	spent time.Duration // on lookups; counted anew from until on
 	until time.Time
 	rest  time.Time // the directory is not asked before this time
 }
@@ -45,42 +49,55 @@ func (n *hostNumbers) taken(ctx context.Context, number int) bool {
 		return known
 	}
 	if n.asked == nil || !n.now().Before(n.until) {
-		n.asked, n.until = map[int]bool{}, n.now().Add(numbersBelieve)
+		n.asked, n.spent, n.until = map[int]bool{}, 0, n.now().Add(numbersBelieve)
 	}
 	if n.now().Before(n.rest) {
 		return false
 	}
 	var numbers []string
 	for i := number; i < number+numbersAtOnce; i++ {
-		n.asked[i] = false
 		numbers = append(numbers, strconv.Itoa(i))
 	}
-	began := n.now()
+	used := map[int]bool{}
 	for _, database := range []string{"passwd", "group"} {
-		known, err := n.look(ctx, database, numbers)
+		known, err := n.lookFor(ctx, database, numbers)
+		if ctx.Err() != nil {
+			return false // nothing is made of a cancelled request, and it says nothing about the directory
+		}
 		if err != nil {
-			slog.Warn("the machine does not say which numbers its users and groups have; new accounts and folders may get the same",
-				"database", database, "after", n.now().Sub(began).Round(time.Millisecond), "err", err)
+			slog.Warn("the machine does not say which UIDs and GIDs it uses; new accounts and folders may get the same ones", "database", database, "err", err)
 			n.rest = n.now().Add(numbersBelieve)
-			break // the other database asks the same directory
+			return used[number] // the other database asks the same directory
 		}
-		for i := range known {
-			n.asked[i] = true
-		}
+		maps.Copy(used, known)
 	}
-	return n.asked[number]
+	for i := number; i < number+numbersAtOnce; i++ {
+		n.asked[i] = used[i]
+	}
+	return used[number]
+}
+
+// lookFor is look within the time that is left for all lookups.
+func (n *hostNumbers) lookFor(ctx context.Context, database string, numbers []string) (map[int]bool, error) {
+	if n.spent >= numbersTotal {
+		return nil, fmt.Errorf("lookups took %s within %s", n.spent.Round(time.Millisecond), numbersBelieve)
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(numbersPatient, numbersTotal-n.spent))
+	defer cancel()
+	began := n.now()
+	known, err := n.look(ctx, database, numbers)
+	n.spent += n.now().Sub(began)
+	return known, err
 }
 
 // getent asks the C library's databases: gpulab is pure Go and cannot read them itself.
 func getent(ctx context.Context, database string, numbers []string) (map[int]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, numbersPatient)
-	defer cancel()
 	cmd := exec.CommandContext(ctx, "getent", append([]string{database}, numbers...)...)
 	cmd.WaitDelay = 100 * time.Millisecond
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("getent %s: no answer within %s", database, numbersPatient)
+		return nil, fmt.Errorf("getent %s: no answer in time: %w", database, ctx.Err())
 	}
 	if errors.As(err, &exit) && exit.ExitCode() == 2 {
 		err = nil // some of the numbers are unknown

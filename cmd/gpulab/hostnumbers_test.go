@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -40,16 +41,55 @@ func TestNumbersOfTheMachineAreNotGiven(t *testing.T) {
 
 // A directory that does not answer keeps nobody out, and is not asked again for a while.
 func TestNumbersWithoutADirectory(t *testing.T) {
-	fakeGetent(t, "", "", "exec sleep 60")
+	asked := filepath.Join(t.TempDir(), "asked")
+	fakeGetent(t, "", "", "echo once >> '"+asked+"'; exec sleep 60")
 	n := newHostNumbers()
-	began := time.Now()
 	for number := range 100 {
 		if n.taken(t.Context(), 20000+number) {
 			t.Errorf("%d is taken", 20000+number)
 		}
 	}
-	if took := time.Since(began); took < numbersPatient || took > 2*numbersPatient {
-		t.Errorf("100 numbers of a silent directory took %s", took)
+	if got, err := os.ReadFile(asked); err != nil || string(got) != "once\n" {
+		t.Errorf("a silent directory was asked: %q, %v", got, err)
+	}
+}
+
+// Many numbers of a slow directory take a bounded time, because the database is being written meanwhile.
+func TestNumbersOfASlowDirectory(t *testing.T) {
+	at, asks := time.Now(), 0
+	n := &hostNumbers{now: func() time.Time { return at }, look: func(_ context.Context, _ string, numbers []string) (map[int]bool, error) {
+		asks++
+		at = at.Add(time.Second)
+		used := map[int]bool{}
+		for _, text := range numbers {
+			number, err := strconv.Atoi(text)
+			mustDo(t, err)
+			used[number] = true
+		}
+		return used, nil
+	}}
+	uid := users.FirstUID
+	for uid <= users.LastUID && n.taken(t.Context(), uid) {
+		uid++
+	}
+	if most := int(numbersTotal / time.Second); asks != most || uid != users.FirstUID+most/2*numbersAtOnce+1 {
+		t.Errorf("asked %d times, and %d is free", asks, uid)
+	}
+	if at = at.Add(numbersBelieve); !n.taken(t.Context(), uid) {
+		t.Error("a minute later, the directory is not asked again")
+	}
+}
+
+// A request that is cancelled says nothing about the directory.
+func TestNumbersOfACancelledRequest(t *testing.T) {
+	cancelled, cancel := context.WithCancel(t.Context())
+	n := &hostNumbers{now: time.Now, look: func(ctx context.Context, _ string, _ []string) (map[int]bool, error) {
+		cancel()
+		return map[int]bool{20000: true}, ctx.Err()
+	}}
+	n.taken(cancelled, 20000)
+	if !n.taken(t.Context(), 20000) {
+		t.Error("after a cancelled request, the machine is not asked")
 	}
 }
 

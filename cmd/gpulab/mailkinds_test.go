@@ -168,6 +168,16 @@ func (l *mailedLab) growOld() {
 	})
 }
 
+// groupsAreLeftOut has a provider leave out the groups of somebody who is a lead by them.
+func (l *mailedLab) groupsAreLeftOut() {
+	o := users.Outside{Provider: "uni", Title: "University", Realm: "https://id.example.org", Subject: "eva", Username: "eva", Create: true, Role: users.RoleLead, Told: true}
+	_, err := l.people.SignInOutside(l.t.Context(), o, "")
+	l.must(err)
+	o.Role, o.Told, o.Untold = users.RoleGuest, false, "there are too many"
+	_, err = l.people.SignInOutside(l.t.Context(), o, "")
+	l.must(err)
+}
+
 // holdGPUs has both members hold a GPU for some time until now.
 func (l *mailedLab) holdGPUs(lasting time.Duration) {
 	number := map[string]int{"ben": 0, "cleo": 1}
@@ -270,6 +280,7 @@ func TestEveryKindOfMail(t *testing.T) {
 		{mail.Disk, l.diskFills, "A disk of the lab gets full", "From 95 % on"},
 		{mail.Machines, l.machineIsSilent, "gpu-two is not heard of", "See that it is on"},
 		{mail.GPUs, l.gpuFails, "GPU 0 of gpu-one: GPU has fallen off the bus", "XID 79"},
+		{mail.SignIn, l.groupsAreLeftOut, "uni does not send the groups of eva", "there are too many. eva has the role lead and keeps role and groups until"},
 	}
 	of := func(kind mail.Kind) (to, off users.User) {
 		if slices.ContainsFunc(mail.Kinds(users.RoleMember), func(r mail.Rule) bool { return r.Kind == kind }) {

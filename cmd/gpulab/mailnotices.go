@@ -43,6 +43,7 @@ func (l *appliance) mailSources() []mail.Source {
 		{Name: "disk", Kinds: []mail.Kind{mail.Disk}, Notices: now(l.diskNotices)},
 		{Name: "machines", Kinds: []mail.Kind{mail.Machines}, Notices: now(l.machineNotices)},
 		{Name: "gpus", Kinds: []mail.Kind{mail.GPUs}, Notices: l.gpuNotices},
+		{Name: "sign-in", Kinds: []mail.Kind{mail.SignIn}, Notices: now(l.keptNotices)},
 	}
 }
 
@@ -87,6 +88,31 @@ func (l *appliance) requestNotices(ctx context.Context, since time.Time) ([]mail
 		out = append(out, mail.Notice{Kind: mail.Requests, Key: fmt.Sprint(r.ID), Subject: who + " asks for an account", Text: text, Path: "/requests"})
 	}
 	return out, err
+}
+
+// keptNotices reports people who keep role and groups for now, because an identity provider does not send their groups.
+func (l *appliance) keptNotices(ctx context.Context) ([]mail.Notice, error) {
+	list, err := l.people.KeptUntold(ctx)
+	var out []mail.Notice
+	for i := range list {
+		k := &list[i]
+		out = append(out, mail.Notice{Kind: mail.SignIn, Key: fmt.Sprintf("%d %d", k.ID, k.Until.Unix()), Subject: k.Provider + " does not send the groups of " + k.Handle,
+			Text: fmt.Sprintf("The identity provider %s did not send everything that the rules need about %s (%s there): %s. %s has the role %s and keeps role and groups until %s. %s Run `sudo gpulab signin check` to see how to fix it.",
+				k.Provider, k.Handle, k.Username, k.Why, k.Handle, k.Role, k.Until.Local().Format("Monday 2 January 2006"), keptThen(k)),
+			Path: "/users/" + k.Handle})
+	}
+	return out, err
+}
+
+// keptThen is a sentence about what the rules do with a person who no longer keeps role and groups.
+func keptThen(k *users.Kept) string {
+	switch {
+	case k.Refused:
+		return "After that, the rules refuse the sign-in."
+	case k.Then == "":
+		return "After that, the rules give no role."
+	}
+	return "After that, the rules give the role " + string(k.Then) + "."
 }
 
 // launchNotices reports notebooks whose turn has come, and jobs that have begun or ended.

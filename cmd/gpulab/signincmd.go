@@ -34,8 +34,9 @@ func newSignInCheck(a *app) *cobra.Command {
 answer, whom their certificate is from, whether they take the client's secret or
 the password to bind with, and where they have to send browsers back to. Nobody is
 signed in. It reads the configuration itself, so a change can be tried before
-gpulab init puts it to use. It warns where a provider left out somebody's groups in
-the last 30 days, and where its clock differs from this machine's.`,
+gpulab init puts it to use. It warns if a provider left out somebody's groups in the
+last 30 days, and says until when role and groups are kept. It also warns if the
+provider's clock differs from this machine's.`,
 		Example: "  sudo gpulab signin check\n  sudo gpulab signin check university --json\n  sudo gpulab signin check directory --person ada",
 		Args:    cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -93,11 +94,23 @@ func (a *app) untold(ctx context.Context) map[string]string {
 		}
 		all = append(all, entries...)
 	}
-	return untoldWords(all)
+	list, err := a.client().Users(ctx, users.Query{})
+	if err != nil {
+		return nil
+	}
+	return untoldWords(all, list)
 }
 
-// untoldWords makes these warnings from entries of the audit log.
-func untoldWords(entries []users.Entry) map[string]string {
+// untoldWords makes these warnings from entries of the audit log and from the people who keep role and groups for now.
+func untoldWords(entries []users.Entry, list []users.Person) map[string]string {
+	first := map[string]time.Time{}
+	for i := range list {
+		for _, id := range list[i].Identities {
+			if until := id.KeptUntil; until != nil && (first[id.Provider].IsZero() || until.Before(first[id.Provider])) {
+				first[id.Provider] = *until
+			}
+		}
+	}
 	people, last := map[string][]string{}, map[string]users.Untold{}
 	for _, e := range entries {
 		u, ok := users.UntoldIn(e)
@@ -115,10 +128,13 @@ func untoldWords(entries []users.Entry) map[string]string {
 	for provider, u := range last {
 		who := u.Username
 		if n := len(people[provider]) - 1; n > 0 {
-			who += fmt.Sprintf(" and of %d more", n)
+			who += fmt.Sprintf(" and %d more", n)
 		}
-		why[provider] = fmt.Sprintf("in the last 30 days the provider did not tell what the rules look at, of %s; the last time on %s: %s",
+		why[provider] = fmt.Sprintf("in the last 30 days, the provider did not send everything that the rules need about %s; last on %s: %s",
 			who, u.At.Local().Format("2006-01-02 15:04"), u.Why)
+		if until := first[provider]; !until.IsZero() {
+			why[provider] += "; role and groups are kept until " + until.Local().Format(time.DateOnly)
+		}
 	}
 	return why
 }

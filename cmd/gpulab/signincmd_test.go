@@ -69,15 +69,16 @@ func TestSignInCheck(t *testing.T) {
 // signin check reads from the audit log what providers left out, about people with an account and without.
 func TestUntoldWords(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	const mark = "what the rules look at was not told: "
+	const mark, oldMark = "the provider did not send everything that the rules need: ", "what the rules look at was not told: "
+	soon, late := at.AddDate(0, 0, 19), at.AddDate(0, 0, 29)
 	got := untoldWords([]users.Entry{
 		{At: at, Action: "identity.untold", Detail: "uni, ada@example.org: " + mark + "there are too many"},
-		{At: at.Add(-time.Hour), Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; " + mark + "no claim"},
+		{At: at.Add(-time.Hour), Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; " + oldMark + "no claim"},
 		{At: at.Add(-time.Hour), Action: "identity.untold", Detail: "uni, ada@example.org: " + mark + "there are too many"},
 		{At: at, Action: "sign-in.failed", Detail: "uni, ben: not admitted by the rules"},
 		{At: at, Action: "sign-in.failed", Detail: "wrong password"},
-	})
-	if want := "of ada@example.org and of 1 more; the last time on " + at.Local().Format("2006-01-02 15:04") + ": there are too many"; len(got) != 1 || !strings.HasSuffix(got["uni"], want) {
+	}, []users.Person{{Identities: []users.Identity{{Provider: "uni", KeptUntil: &late}}}, {Identities: []users.Identity{{Provider: "uni", KeptUntil: &soon}, {Provider: "uni"}}}})
+	if want := "about ada@example.org and 1 more; last on " + at.Local().Format("2006-01-02 15:04") + ": there are too many; role and groups are kept until 2026-03-20"; len(got) != 1 || !strings.HasSuffix(got["uni"], want) {
 		t.Errorf("%q, want the end %q", got, want)
 	}
 }

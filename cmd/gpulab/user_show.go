@@ -164,7 +164,11 @@ func waysToSignIn(p *users.Person) string {
 		list = append(list, "password")
 	}
 	for i := range p.Identities {
-		list = append(list, strings.TrimSpace(p.Identities[i].Provider+" "+p.Identities[i].Username))
+		way := strings.TrimSpace(p.Identities[i].Provider + " " + p.Identities[i].Username)
+		if until := p.Identities[i].KeptUntil; until != nil {
+			way += " (does not send the groups; role and groups are kept until " + day(*until) + ")"
+		}
+		list = append(list, way)
 	}
 	return orNone(strings.Join(list, ", "))
 }

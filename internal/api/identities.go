@@ -25,6 +25,7 @@ type Identity struct {
 	Linked     time.Time  `json:"linked"`
 	Used       *time.Time `json:"used,omitempty" doc:"The last sign-in with it; left out for never"`
 	Configured bool       `json:"configured" doc:"The lab still knows the provider"`
+	KeptUntil  *time.Time `json:"keptUntil,omitempty" doc:"The provider does not send the person's groups; role and groups are kept until then. Left out if it does"`
 }
 
 // MyIdentities is the outside accounts of whoever asks.
@@ -77,7 +78,7 @@ func (s *Server) identitiesOf(list []users.Identity) []Identity {
 	out := []Identity{}
 	for i := range list {
 		id := &list[i]
-		one := Identity{ID: id.ID, Provider: id.Provider, Title: id.Provider, Username: id.Username, Linked: id.Linked, Used: id.Used}
+		one := Identity{ID: id.ID, Provider: id.Provider, Title: id.Provider, Username: id.Username, Linked: id.Linked, Used: id.Used, KeptUntil: id.KeptUntil}
 		for _, p := range s.cfg.Providers {
 			if p.Name == id.Provider {
 				one.Title, one.Configured = p.Title, true

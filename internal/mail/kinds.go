@@ -22,6 +22,7 @@ const (
 	Disk     Kind = "disk"     // of the lab
 	Machines Kind = "machines" // one is silent
 	GPUs     Kind = "gpus"     // one is faulty
+	SignIn   Kind = "sign-in"  // a provider leaves out somebody's groups
 )
 
 // The kinds that nobody chooses: somebody asked for exactly this mail.
@@ -55,6 +56,7 @@ var rules = []Rule{
 	{Kind: Disk, What: "A disk of the lab gets full", Admins: true, many: "%d disks of the lab get full", page: "/status", quiet: 6 * time.Hour, hourly: 4},
 	{Kind: Machines, What: "A machine is not heard of", Admins: true, many: "%d machines are not heard of", page: "/machines", quiet: time.Hour, hourly: 4},
 	{Kind: GPUs, What: "A GPU is faulty", Admins: true, many: "%d GPUs are faulty", page: "/gpus", quiet: 24 * time.Hour, hourly: 4},
+	{Kind: SignIn, What: "An identity provider does not send a person's groups", Admins: true, many: "The groups of %d people are missing", page: "/users", quiet: 24 * time.Hour, hourly: 2},
 }
 
 func ruleOf(k Kind) (Rule, bool) {

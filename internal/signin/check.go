@@ -102,7 +102,7 @@ func (s *Service) Untold(reports []Report, why map[string]string) {
 		if p, err := s.provider(r.Name); err == nil && why[r.Name] != "" {
 			next := p.groupsNext()
 			if !p.looksAtGroups() {
-				next = "Make the provider tell e-mail addresses, and that they are verified, to the client of this lab."
+				next = "Configure the provider to send the lab's client e-mail addresses, and whether they are verified."
 			}
 			r.warn("groups", why[r.Name], next)
 		}
@@ -355,7 +355,7 @@ func (d *directory) testPerson(conn *ldap.Conn, r *Report, person string) {
 		return
 	}
 	if w.groupsGap.is() {
-		r.warn("groups", "the groups of this person are not all known: "+w.groupsGap.why, d.groupsNext())
+		r.warn("groups", "some groups of this person are missing: "+w.groupsGap.why, d.groupsNext())
 	}
 	o := d.judge(w)
 	view := &Preview{Name: w.name, Email: w.email, Groups: append([]string{}, w.groups...), Role: o.Role, Joins: []string{}, Refused: o.Refused}

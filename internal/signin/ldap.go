@@ -324,13 +324,13 @@ func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w
 		case err != nil && !w.groupsGap.is():
 			w.groupsGap = d.groupsGap(false, "the search below %s ended with “%s”", search.base, resultOf(err))
 		case search.base == d.GroupBase && err == nil && len(found.Entries) == 0 && len(found.Referrals) > 0 && !w.groupsGap.is():
-			w.groupsGap = d.groupsGap(true, "below %s the directory only refers to %s", search.base, printable(found.Referrals[0]))
+			w.groupsGap = d.groupsGap(true, "for %s, the directory only refers to %s", search.base, printable(found.Referrals[0]))
 		}
 	}
 	switch {
 	case w.groupsGap.is() || d.GroupBase != "":
 	case !whole:
-		w.groupsGap = d.groupsGap(false, "%s has more values than the directory tells at once", d.Claims.Groups)
+		w.groupsGap = d.groupsGap(false, "the directory sent only some values of %s", d.Claims.Groups)
 	case len(told) == 0:
 		sends, err := d.sendsGroups(conn)
 		if err != nil {

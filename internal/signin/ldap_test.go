@@ -353,7 +353,7 @@ func TestDirectoryThatTellsNotAllGroups(t *testing.T) {
 		"referred to": {func(c *signin.Config) { c.GroupBase = "ou=elsewhere," + d.UserBase }, "Referral", false},
 	} {
 		o := ada(tc.edit)
-		if !strings.Contains(o.Untold, tc.why) || o.MayBeNone != tc.none || o.Told || !strings.Contains(o.Refused, "did not tell this lab all groups that you are in") {
+		if !strings.Contains(o.Untold, tc.why) || o.MayBeNone != tc.none || o.Told || !strings.Contains(o.Refused, "did not send all of your groups") {
 			t.Errorf("%s: %+v", what, o)
 		}
 	}
@@ -361,7 +361,7 @@ func TestDirectoryThatTellsNotAllGroups(t *testing.T) {
 		t.Errorf("in no group: %+v", o)
 	}
 	cfg := ldapConfig(d)
-	if r, text := findings(t, cfg, "ada"); !strings.Contains(text, "warning groups: the groups of this person are not all known: the search below") {
+	if r, text := findings(t, cfg, "ada"); !strings.Contains(text, "warning groups: some groups of this person are missing: the search below") {
 		t.Errorf("%+v\n%s", r, text)
 	}
 }

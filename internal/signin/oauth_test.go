@@ -107,7 +107,7 @@ func TestGitHub(t *testing.T) {
 		t.Errorf("a guessed code: %v", err)
 	}
 	g.emails = `[{"email":"ada@example.org","primary":true,"verified":false}]`
-	if o, err = g.visit(t, s, "c"); err != nil || !strings.Contains(o.Refused, "has not made sure") {
+	if o, err = g.visit(t, s, "c"); err != nil || !strings.Contains(o.Refused, "has not verified") {
 		t.Errorf("an address that is not verified: %+v, %v", o, err)
 	}
 	for what, user := range map[string]string{"no number": `{"login":"ada"}`, "a list": `[1]`, "nothing": ``, "two": `{"id":1}{"id":2}`, "an object for an ID": `{"id":{"x":1}}`} {

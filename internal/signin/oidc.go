@@ -281,17 +281,17 @@ type clockError struct {
 func (e *clockError) Error() string { return clocksApart(e.ahead, "the provider's") + ": " + e.what }
 func (e *clockError) Unwrap() error { return errUntrusted }
 
-// clocksApart says how far this machine's clock is ahead of another clock or behind it.
+// clocksApart says how far the lab's clock is ahead of another clock or behind it.
 func clocksApart(ahead time.Duration, other string) string {
 	word := "behind"
 	if ahead < 0 {
 		word = "ahead of"
 	}
-	return fmt.Sprintf("this machine's clock is %s %s %s", ahead.Abs(), word, other)
+	return fmt.Sprintf("the lab's clock is %s %s %s", ahead.Abs(), word, other)
 }
 
 // clockNext is what to do about clocks that differ.
-const clockNext = "Run `timedatectl` on the lab's machine, and `apt install chrony` if it is not synchronized; if it is, those who run the provider have to set theirs."
+const clockNext = "Run `timedatectl` on the lab's machine. If the clock is not synchronized, run `apt install chrony`. If it is, the provider's clock is wrong: tell the people who run the provider."
 
 // lacks tells whether an ID token leaves something out that is asked for; most providers tell it elsewhere.
 func (o *openID) lacks(claims map[string]any) bool {

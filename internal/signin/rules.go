@@ -127,11 +127,11 @@ func (s *settings) wrongDomain(w who) (text string, certain bool) {
 	at := strings.LastIndexByte(w.email, '@')
 	switch {
 	case at < 0:
-		return fmt.Sprintf("%s does not tell this lab your e-mail address, which decides who may come in. Ask %s.", s.Title, s.Help), !w.emailGap.is()
+		return fmt.Sprintf("%s did not send your e-mail address to this lab, and this lab decides by it who may sign in. Ask %s for help.", s.Title, s.Help), !w.emailGap.is()
 	case !slices.Contains(s.Domains, strings.ToLower(w.email[at+1:])):
-		return fmt.Sprintf("Your account at %s has an e-mail address of another domain than %s, which this lab is for. Ask %s.", s.Title, orList(s.Domains), s.Help), true
+		return fmt.Sprintf("This lab is for e-mail addresses at %[2]s, and your account at %[1]s has one of another domain. Ask %[3]s for help.", s.Title, orList(s.Domains), s.Help), true
 	case !w.verified:
-		return fmt.Sprintf("%s has not made sure that your e-mail address is yours. Confirm it there, then sign in again; or ask %s.", s.Title, s.Help), !w.emailGap.is()
+		return fmt.Sprintf("%s has not verified your e-mail address. Verify it there and sign in again, or ask %s for help.", s.Title, s.Help), !w.emailGap.is()
 	}
 	return "", true
 }

@@ -263,11 +263,11 @@ func (s *Service) Finish(ctx context.Context, name, browser string, answer url.V
 		var clock *clockError
 		if errors.As(cause, &clock) {
 			return f.Flow, users.Outside{}, &Error{Kind: ErrInvalid, Cause: cause, Why: clocksApart(clock.ahead, "the provider's"), Text: fmt.Sprintf(
-				"The clocks of this lab and of %s differ, so you were not signed in: %s. Tell an admin of the lab. %s",
+				"You were not signed in, because the clocks of this lab and of %s differ too much: %s. Tell an admin of the lab. %s",
 				p.Title, clocksApart(clock.ahead, "the provider's"), clockNext)}
 		}
 		return f.Flow, users.Outside{}, &Error{Kind: ErrInvalid, Cause: cause, Text: fmt.Sprintf(
-			"What %s says about you cannot be relied on, so you were not signed in. Try again; if it stays, tell an admin of the lab.", p.Title)}
+			"You were not signed in, because the answer of %s failed a security check. Try again. If this happens again, tell an admin of the lab.", p.Title)}
 	}
 	if f.provider != name {
 		return invalid(fmt.Errorf("the sign-in was begun with %s", f.provider))

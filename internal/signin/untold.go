@@ -21,7 +21,7 @@ func (g gap) is() bool { return g.why != "" }
 func (s *settings) groupsGap(none bool, format string, args ...any) gap {
 	why := fmt.Sprintf(format, args...)
 	return gap{why: why, none: none, text: fmt.Sprintf(
-		"%s did not tell this lab all groups that you are in, and they decide who may come in: %s. Ask %s, and show them this: %s",
+		"%s did not send all of your groups to this lab, and this lab decides by them who may sign in: %s. Ask %s for help, and show them this message: %s",
 		s.Title, why, s.Help, s.groupsNext())}
 }
 
@@ -29,16 +29,16 @@ func (s *settings) groupsGap(none bool, format string, args ...any) gap {
 func (s *settings) groupsNext() string {
 	switch {
 	case s.Type == typeMicrosoft:
-		return "In Entra, at the app registration of this lab, Token configuration → groups claim → “Groups assigned to the application”; " +
-			"then assign the groups of the rules to the application. With all groups, Entra leaves out those of people who are in more than 200."
+		return "In Entra, open this lab's app registration, go to Token configuration, edit the groups claim and choose “Groups assigned to the application”. " +
+			"Then assign the groups that the rules name to the application. If all groups are sent, Entra leaves out those of people who are in more than 200."
 	case s.directory() && s.GroupBase == "":
-		return fmt.Sprintf("Write groupBase for %s into the lab's configuration, so that it searches the groups, and let %s read there.",
+		return fmt.Sprintf("Set groupBase for %s in the lab's configuration, so that the lab searches for groups, and let %s read there.",
 			s.Name, orText(s.BindDN, "everybody"))
 	case s.directory():
-		return fmt.Sprintf("Let %s read all groups below %s: raise the directory's limit for it, narrow groupBase or groupFilter, or write a url that has them all.",
+		return fmt.Sprintf("Let %s read all groups below %s: raise the directory's limit for that account, narrow groupBase or groupFilter, or set url to a server that has all groups.",
 			orText(s.BindDN, "everybody"), s.GroupBase)
 	}
-	return fmt.Sprintf("Make the provider put the claim %s into ID tokens for the client of this lab, with those groups alone that the lab's rules name.", s.Claims.Groups)
+	return fmt.Sprintf("Configure the provider to add the claim %s to ID tokens for this lab's client, if possible with only the groups that the lab's rules name.", s.Claims.Groups)
 }
 
 // looksAtGroups reports whether a rule needs the groups, or the claim that they are in.
@@ -54,20 +54,20 @@ func (o *openID) gaps(claims map[string]any) (groups, email gap) {
 			name = o.Claims.Groups
 		}
 		if elsewhere(claims, name) {
-			groups = o.groupsGap(false, "the ID token says only where to ask for the claim %s (_claim_names), as it does for people in too many groups", name)
+			groups = o.groupsGap(false, "the ID token has no claim %s, only a reference to it (_claim_names), because the person is in too many groups", name)
 		}
 	}
 	switch {
 	case groups.is() || !o.looksAtGroups():
 	case !hasClaim(claims, o.Claims.Groups):
-		groups = o.groupsGap(true, "the claim %s is in no answer of the provider", o.Claims.Groups)
+		groups = o.groupsGap(true, "the provider did not send the claim %s", o.Claims.Groups)
 	case len(claimValues(claims, o.Claims.Groups)) >= maxValues:
 		groups = o.groupsGap(false, "the claim %s has more than %d values", o.Claims.Groups, maxValues)
 	}
 	if len(o.Domains) > 0 {
 		for _, name := range []string{o.Claims.Email, o.Claims.EmailVerified} {
 			if !email.is() && !hasClaim(claims, name) {
-				email = gap{why: fmt.Sprintf("the claim %s is in no answer of the provider", name), none: true}
+				email = gap{why: fmt.Sprintf("the provider did not send the claim %s", name), none: true}
 			}
 		}
 	}

@@ -53,9 +53,9 @@ func TestGroupsLeftOut(t *testing.T) {
 		"told":                 {nil, map[string]any{"groups": []string{"g-1"}}, "", false, users.RoleMember, ""},
 		"told none":            {nil, map[string]any{"groups": []string{}}, "", false, "", "is not in a group"},
 		"told another":         {nil, map[string]any{"groups": []string{"G-1"}}, "", false, "", "is not in a group"},
-		"too many":             {nil, tooMany, "_claim_names", false, "", "Make the provider put the claim groups into ID tokens"},
-		"too many, no address": {nil, map[string]any{"hasgroups": true}, "_claim_names", false, "", "did not tell this lab all groups"},
-		"no word of it":        {nil, nil, "the claim groups is in no answer", true, "", "did not tell this lab all groups"},
+		"too many":             {nil, tooMany, "_claim_names", false, "", "Configure the provider to add the claim groups to ID tokens"},
+		"too many, no address": {nil, map[string]any{"hasgroups": true}, "_claim_names", false, "", "did not send all of your groups"},
+		"no word of it":        {nil, nil, "did not send the claim groups", true, "", "did not send all of your groups"},
 		"no word, and a role":  {func(c *signin.Config) { c.NoMatch = "guest" }, nil, "the claim groups", true, users.RoleGuest, ""},
 		"too many, and a role": {func(c *signin.Config) { c.NoMatch = "lead" }, tooMany, "_claim_names", false, users.RoleMember, ""},
 		"too many, another rule": {func(c *signin.Config) {
@@ -64,10 +64,10 @@ func TestGroupsLeftOut(t *testing.T) {
 		"nobody asks": {func(c *signin.Config) { c.Rules = nil }, tooMany, "", false, "", ""},
 		"a rule's claim": {func(c *signin.Config) {
 			c.Rules[0] = signin.Rule{Claim: "roles", Values: []string{"x"}, Role: users.RoleMember}
-		}, map[string]any{"_claim_names": map[string]any{"roles": "s"}}, "the claim roles", false, "", "did not tell"},
-		"no address, but domains":  {func(c *signin.Config) { c.Rules, c.Domains = nil, []string{"example.org"} }, map[string]any{"email": nil}, "the claim email", true, "", "does not tell this lab your e-mail address"},
-		"not known to be verified": {func(c *signin.Config) { c.Rules, c.Domains = nil, []string{"example.org"} }, map[string]any{"email_verified": nil}, "the claim email_verified", true, "", "has not made sure"},
-		"not verified":             {func(c *signin.Config) { c.Rules, c.Domains = nil, []string{"example.org"} }, map[string]any{"email_verified": false}, "", false, "", "has not made sure"},
+		}, map[string]any{"_claim_names": map[string]any{"roles": "s"}}, "the claim roles", false, "", "did not send"},
+		"no address, but domains":  {func(c *signin.Config) { c.Rules, c.Domains = nil, []string{"example.org"} }, map[string]any{"email": nil}, "the claim email", true, "", "did not send your e-mail address"},
+		"not known to be verified": {func(c *signin.Config) { c.Rules, c.Domains = nil, []string{"example.org"} }, map[string]any{"email_verified": nil}, "the claim email_verified", true, "", "has not verified"},
+		"not verified":             {func(c *signin.Config) { c.Rules, c.Domains = nil, []string{"example.org"} }, map[string]any{"email_verified": false}, "", false, "", "has not verified"},
 		"another domain":           {func(c *signin.Config) { c.Domains = []string{"other.example"} }, map[string]any{"email_verified": nil}, "", false, "", "another domain"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestClocksDiffer(t *testing.T) {
 		"15 minutes ahead":          {15 * time.Minute, map[string]any{"exp": time.Now().Add(time.Hour).Unix()}, "ahead of the provider's"},
 		"valid only later":          {0, map[string]any{"nbf": time.Now().Add(8 * time.Minute).Unix(), "exp": time.Now().Add(time.Hour).Unix()}, "behind the provider's"},
 		"valid later, by less":      {0, map[string]any{"nbf": time.Now().Add(4 * time.Minute).Unix()}, ""},
-		"ends before it was issued": {0, map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}, "cannot be relied on"},
+		"ends before it was issued": {0, map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}, "failed a security check"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newService(t, f.config(t))

@@ -27,8 +27,8 @@ func PersonalUID(uid int) bool {
 }
 
 // AvoidNumbers keeps new accounts from getting a UID or GID that the machine already uses: its owner would own the
-// accounts' files. taken reports whether a number is used. It runs while the database is being written, so it has to
-// answer within seconds.
+// accounts' files. taken reports whether a number is used. It runs while the database is being written, so all its
+// answers together must take seconds only.
 func (s *Service) AvoidNumbers(taken func(ctx context.Context, number int) bool) {
 	s.hookMu.Lock()
 	defer s.hookMu.Unlock()

@@ -23,6 +23,9 @@ type identityView struct {
 	Username        string
 	Used, Linked    string
 	Configured      bool
+	// Untold is since when the provider leaves out groups that the rules need, and Kept is until when the person keeps role
+	// and groups all the same. Either may be empty.
+	Untold, Kept string
 }
 
 func (i identityView) path() string { return "/account/identities/" + url.PathEscape(i.Provider) }
@@ -33,8 +36,15 @@ func (s *Server) identityViews(list []users.Identity) []identityView {
 	for i := range list {
 		id := &list[i]
 		_, configured := s.provider(id.Provider)
-		views = append(views, identityView{ID: strconv.FormatInt(id.ID, 10), Provider: id.Provider, Title: s.providerTitle(id.Provider), Username: id.Username,
-			Used: s.ago(id.Used), Linked: day(id.Linked), Configured: configured})
+		view := identityView{ID: strconv.FormatInt(id.ID, 10), Provider: id.Provider, Title: s.providerTitle(id.Provider), Username: id.Username,
+			Used: s.ago(id.Used), Linked: day(id.Linked), Configured: configured}
+		if id.UntoldSince != nil {
+			view.Untold = day(*id.UntoldSince)
+		}
+		if id.KeptUntil != nil {
+			view.Kept = day(*id.KeptUntil)
+		}
+		views = append(views, view)
 	}
 	return views
 }

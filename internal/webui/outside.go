@@ -218,7 +218,7 @@ func (s *Server) finishSignIn(w http.ResponseWriter, r *http.Request, v visitor)
 		s.cfg.Users.FailOutside(r.Context(), "", s.known(provider), "begun in another browser, too long ago, or over already", remote(r))
 		return outsideProblem(err)
 	case errors.Is(err, signin.ErrInvalid):
-		why := "its answer cannot be relied on"
+		why := "the answer failed a security check"
 		var theirs *signin.Error
 		if errors.As(err, &theirs) && theirs.Why != "" {
 			why += ", " + theirs.Why
