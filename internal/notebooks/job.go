@@ -519,24 +519,16 @@ func (s *Service) Again(ctx context.Context, u users.User, id int64) (Launch, er
 	if _, err := s.environment(l.Job.Environment); err != nil {
 		return Launch{}, err
 	}
-	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: l.Job.Output, Errors: l.Job.Errors, Environment: l.Job.Environment, Retries: l.Job.Retries, Preemptible: l.Job.Preemptible, Notes: l.Job.Notes, Mail: l.Job.Mail}}
+	output, errs, err := s.rows.filesAs(ctx, l)
+	if err != nil {
+		return Launch{}, err
+	}
+	again := Launch{Title: l.Title, Job: &Job{Limit: l.Job.Limit, Output: output, Errors: errs, Environment: l.Job.Environment, Retries: l.Job.Retries, Preemptible: l.Job.Preemptible, Notes: l.Job.Notes, Mail: l.Job.Mail}}
 	switch {
 	case l.IsArray():
 		again.Job.Array, again.Job.Held = l.Job.Array, true
 	case l.Job.ArrayJob != 0: // an array of this element alone
-		again.Job.Array, again.Job.Held, again.Job.Output = strconv.Itoa(l.Job.ArrayTask), true, ""
-		if l.Job.Errors != "" {
-			again.Job.Errors = "jobs/%x-%A_%a.err"
-		}
-	}
-	// Files of its own, as it had before.
-	if own := fmt.Sprint(id); !l.IsArray() && l.Job.ArrayJob == 0 {
-		if strings.Contains(l.Job.Output, own) {
-			again.Job.Output = ""
-		}
-		if strings.Contains(l.Job.Errors, own) {
-			again.Job.Errors = "jobs/%x-%j.err"
-		}
+		again.Job.Array, again.Job.Held = strconv.Itoa(l.Job.ArrayTask), true
 	}
 	return s.launch(ctx, u, profile, again, slug(l.Title), p)
 }

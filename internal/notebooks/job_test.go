@@ -330,6 +330,58 @@ func TestJobAgain(t *testing.T) {
 	}
 }
 
+// Again takes the names of files as they were asked for, of jobs from before as far as their names tell them.
+func TestJobAgainNamesItsFiles(t *testing.T) {
+	h := newHouse(t, 2)
+	for _, tc := range []struct{ output, errors, again, againErrors string }{
+		{"runs/%x-%j.log", "runs/%4j-100%%.err", "runs/train-%d.log", "runs/%04d-100%%.err"},
+		{"same.log", "same.err", "same.log", "same.err"},
+		{"", "%j.err", "jobs/train-%d.log", "%d.err"},
+	} {
+		l := h.submit(h.alice, JobRequest{Program: command("x"), Name: "train", Output: tc.output, Errors: tc.errors})
+		for _, before := range []bool{false, true} {
+			l = h.ends(l, func(p *PodInfo) { p.ExitCode = 1 })
+			if before {
+				if _, err := h.db.ExecContext(t.Context(), "UPDATE jobs SET output_as = NULL, errors_as = NULL"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var err error
+			if l, err = h.service.Again(t.Context(), h.alice, l.ID); err != nil {
+				t.Fatal(err)
+			}
+			named := func(format string) string {
+				if !strings.Contains(strings.ReplaceAll(format, "%%", ""), "%") {
+					return strings.ReplaceAll(format, "%%", "%")
+				}
+				return fmt.Sprintf(format, l.ID)
+			}
+			if l.Job.Output != named(tc.again) || l.Job.Errors != named(tc.againErrors) {
+				t.Errorf("%+v, before %v: job %d writes %s and %s", tc, before, l.ID, l.Job.Output, l.Job.Errors)
+			}
+		}
+	}
+}
+
+// A script of the largest size fits into the pod's environment; what does not fit is refused when it is submitted.
+func TestJobSizeInItsPod(t *testing.T) {
+	h := newHouse(t, 1)
+	script := func(line string) string {
+		return "#!/bin/bash\n" + strings.Repeat(line+"\n", (MaxScript-20)/(len(line)+1))
+	}
+	h.is(h.submit(h.alice, JobRequest{Program: Program{Script: script("cat <<<'<a>&<b>&<c>' >x")}}).ID, Running)
+	p := h.lab.created[0]
+	for _, e := range p.Spec.Containers[0].Env {
+		if len(e.Name)+len(e.Value)+2 > maxVariable {
+			t.Errorf("%s has %d bytes", e.Name, len(e.Value))
+		}
+	}
+	_, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: Program{Script: script(`echo \"\"\"\"\"\"\"\"\"\"\"\"\"\"\"\"`)}})
+	if no := (*JobError)(nil); !errors.As(err, &no) || !strings.Contains(no.Text, "Linux allows 128 KiB") || !strings.Contains(no.Text, "gpulab cp") {
+		t.Errorf("it is refused for %v", err)
+	}
+}
+
 // A job of an environment runs where that is, sees them and cannot
 // change them; what is gone by then it says.
 func TestJobInAnEnvironment(t *testing.T) {

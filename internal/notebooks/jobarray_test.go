@@ -45,7 +45,7 @@ func (h *house) tasks(array Launch, want int) []Launch {
 // time as it says, each with its own log, and it ends with the last one.
 func TestJobArray(t *testing.T) {
 	h := newHouse(t, 8)
-	array := h.submit(h.alice, JobRequest{Program: Program{Script: "#SBATCH --array=0-4:2,7%2 --output=out/%A-%a.log\ntrue\n"}, GPUs: new(1), Name: "sweep"})
+	array := h.submit(h.alice, JobRequest{Program: Program{Script: "#SBATCH --array=0-4:2,7%2 --output=out/%A-%a.log --error=%A_%a.err\ntrue\n"}, GPUs: new(1), Name: "sweep"})
 	first, second := h.task(array, 0), h.task(array, 2)
 	h.is(first.ID, Running)
 	h.is(second.ID, Running)
@@ -80,7 +80,9 @@ func TestJobArray(t *testing.T) {
 	if err != nil || one.Job.Array != "2" {
 		t.Fatalf("its element again: %+v, %v", one.Job, err)
 	}
-	h.ends(h.task(one, 2), well)
+	if l := h.ends(h.task(one, 2), well); l.Job.Output != fmt.Sprintf("out/%d-2.log", one.ID) || l.Job.Errors != fmt.Sprintf("%d_2.err", one.ID) {
+		t.Errorf("its element again writes %s and %s", l.Job.Output, l.Job.Errors)
+	}
 	if got := h.is(one.ID, Ended); got.Finished() != "succeeded" {
 		t.Errorf("it ended as %s: %s", got.Finished(), got.Reason)
 	}

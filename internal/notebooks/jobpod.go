@@ -1,6 +1,7 @@
 package notebooks
 
 import (
+	"bytes"
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
@@ -64,6 +65,42 @@ type jobSpec struct {
 	Env map[string]string `json:"env"`
 	// Tools are programs on its PATH, nil for none.
 	Tools *jobTools `json:"tools"`
+}
+
+// specVariable is the variable in the pod's environment that has the jobSpec. maxVariable is how long Linux lets a
+// variable be, with its name, in bytes; specGrows is how much longer a jobSpec may get after the job was submitted.
+const (
+	specVariable = "GPULAB_JOB"
+	maxVariable  = 128 << 10
+	specGrows    = 2 << 10
+)
+
+// encoded returns the spec as the runner reads it: JSON in base64, because Kubernetes would read $(…) in it.
+func (spec jobSpec) encoded() (string, error) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // it would make six characters of each < in a script
+	if err := e.Encode(spec); err != nil {
+		return "", err
+	}
+	return base64.StdEncoding.EncodeToString(text.Bytes()), nil
+}
+
+// checkSize refuses a job that does not fit into its pod's environment.
+func (s *Service) checkSize(l Launch, program Program, profile Profile) error {
+	environment, err := s.environment(l.Job.Environment)
+	if err != nil {
+		return err
+	}
+	text, err := l.spec(program, profile, environment).encoded()
+	if err != nil {
+		return err
+	}
+	if size := len(specVariable) + len("=") + len(text) + specGrows; size >= maxVariable {
+		return refuse("The job is too large: script, arguments and variables take %d KiB in the pod's environment, and Linux allows %d KiB. "+
+			"Copy the script into a file of your home with `gpulab cp`, and submit a short script that runs it.", (size+1023)>>10, maxVariable>>10)
+	}
+	return nil
 }
 
 // spec returns what the runner is told about a launch.
@@ -134,7 +171,7 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(l.spec(program, profile, environment))
+	spec, err := l.spec(program, profile, environment).encoded()
 	if err != nil {
 		return nil, err
 	}
@@ -142,9 +179,8 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 	container := corev1.Container{
 		Name: "job", Image: s.cfg.JobImage(), ImagePullPolicy: corev1.PullIfNotPresent, WorkingDir: home,
 		// The image's entrypoint goes first, as with a notebook.
-		Args: []string{"python3", "-I", "-c", jobRunner},
-		// In base64, because Kubernetes would read $(…) in it.
-		Env:                      append(s.jobEnv(l, home, o), corev1.EnvVar{Name: "GPULAB_JOB", Value: base64.StdEncoding.EncodeToString(spec)}),
+		Args:                     []string{"python3", "-I", "-c", jobRunner},
+		Env:                      append(s.jobEnv(l, home, o), corev1.EnvVar{Name: specVariable, Value: spec}),
 		Resources:                profile.resources(s.cfg.ScratchSize),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -297,6 +298,27 @@ func cutBytes(text string, most int) string {
 		text = text[:len(text)-size]
 	}
 	return text
+}
+
+var digits = regexp.MustCompile(`[0-9]+`)
+
+// patternOf makes a pattern of the name of a job's file, for outputFile: the number of the job stands in it as %j, and
+// that of its array as %A.
+func patternOf(file string, l Launch) string {
+	return digits.ReplaceAllStringFunc(strings.ReplaceAll(file, "%", "%%"), func(number string) string {
+		width := ""
+		if len(number) <= 10 && number[0] == '0' {
+			width = strconv.Itoa(len(number))
+		}
+		switch n, err := strconv.ParseInt(number, 10, 64); {
+		case err != nil || n == 0:
+		case n == l.ID:
+			return "%" + width + "j"
+		case n == l.Job.ArrayJob:
+			return "%" + width + "A"
+		}
+		return number
+	})
 }
 
 // outputFile returns the file of a job's log, below the home. In a pattern, as with

@@ -93,6 +93,7 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 	var element *Job
 	var array, task sql.NullInt64
 	gpus := 0
+	outputAs, errorsAs := l.Job.Output, l.Job.Errors
 	switch {
 	case l.IsArray():
 		gpus = l.GPUs
@@ -142,11 +143,28 @@ func insertJob(ctx context.Context, tx *sql.Tx, l *Launch, p Program) error {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO jobs (launch_id, script, args, dir, output, time_limit, environment, after, held, retries,
-		array_tasks, array_gpus, array_job, array_task, preemptible, env, notes, errors, mail, reader)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		array_tasks, array_gpus, array_job, array_task, preemptible, env, notes, errors, mail, reader, output_as, errors_as)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		l.ID, p.Script, string(args), p.Dir, l.Job.Output, int64(l.Job.Limit/time.Second), l.Job.Environment, string(after), l.Job.Held, l.Job.Retries, l.Job.Array, gpus, array, task, l.Job.Preemptible, string(env),
-		string(notes), l.Job.Errors, strings.Join(l.Job.Mail, ","), p.Reader)
+		string(notes), l.Job.Errors, strings.Join(l.Job.Mail, ","), p.Reader, outputAs, errorsAs)
 	return err
+}
+
+// filesAs returns the names of a job's files as they were asked for, with their patterns. Of jobs from before it makes
+// patterns of the names: the job's own number, or its array's, becomes %j or %A.
+func (t rows) filesAs(ctx context.Context, l Launch) (output, errs string, err error) {
+	var outputAs, errorsAs sql.NullString
+	err = t.db.QueryRowContext(ctx, `SELECT output_as, errors_as FROM jobs WHERE launch_id = ?`, l.ID).Scan(&outputAs, &errorsAs)
+	if err != nil {
+		return "", "", fmt.Errorf("read the files of job %d: %w", l.ID, err)
+	}
+	switch {
+	case outputAs.Valid:
+		return outputAs.String, errorsAs.String, nil
+	case l.IsArray():
+		return l.Job.Output, l.Job.Errors, nil // they are patterns for its elements
+	}
+	return patternOf(l.Job.Output, l), patternOf(l.Job.Errors, l), nil
 }
 
 // program is what a job runs.

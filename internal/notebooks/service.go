@@ -299,6 +299,12 @@ func (s *Service) enter(ctx context.Context, u users.User, profile Profile, l La
 	if why := s.impossible(profile); why != "" {
 		return Launch{}, &ObstacleError{why}
 	}
+	if l.Job != nil {
+		l.Handle = u.Handle
+		if err := s.checkSize(l, p, profile); err != nil {
+			return Launch{}, err
+		}
+	}
 	s.launching.Lock()
 	defer s.launching.Unlock()
 	instead, err := s.givenUp(ctx, u, instead)

@@ -297,17 +297,15 @@ func (s *Service) ServeAgain(ctx context.Context, u users.User, id int64) (Launc
 	if share.With == ShareGroup && share.Group == "" {
 		share = Share{With: SharePrivate}
 	}
+	output, errs, err := s.rows.filesAs(ctx, l)
+	if err != nil {
+		return Launch{}, err
+	}
 	r := ServiceRequest{
-		JobRequest: JobRequest{Program: p, Name: l.Title, Profile: l.Profile, GPUs: &l.GPUs, Environment: l.Job.Environment},
+		JobRequest: JobRequest{Program: p, Name: l.Title, Profile: l.Profile, GPUs: &l.GPUs, Output: output, Errors: errs, Environment: l.Job.Environment},
 		Port:       l.Service.Port, Share: share, StopAfter: l.Service.StopAt.Sub(l.Requested).Round(time.Minute), Once: !l.Service.Restarts,
 	}
 	r.StopAfter = min(max(r.StopAfter, minServiceTime), MaxServiceTime)
-	if !strings.Contains(l.Job.Output, strconv.FormatInt(id, 10)) {
-		r.Output = l.Job.Output
-	}
-	if !strings.Contains(l.Job.Errors, strconv.FormatInt(id, 10)) {
-		r.Errors = l.Job.Errors
-	}
 	return s.Serve(ctx, u, r)
 }
 

@@ -70,6 +70,15 @@ func TestServiceRunsUntilItsTime(t *testing.T) {
 	if err != nil || again.Service.Door != 8500 || again.Name != "board" || again.Job.Output != "services/board-2.log" {
 		t.Errorf("again it is %+v with its log in %s (%v)", again.Service, again.Job.Output, err)
 	}
+	named := h.serve(h.alice, "named", func(r *ServiceRequest) { r.Output, r.Errors = "logs/%x-%j.log", "logs/100%%-%j.err" })
+	if err := h.service.Stop(t.Context(), named.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.is(named.ID, Ended)
+	again, err = h.service.ServeAgain(t.Context(), h.alice, named.ID)
+	if err != nil || again.Job.Output != fmt.Sprintf("logs/named-%d.log", again.ID) || again.Job.Errors != fmt.Sprintf("logs/100%%-%d.err", again.ID) {
+		t.Errorf("again it writes %s and %s (%v)", again.Job.Output, again.Job.Errors, err)
+	}
 }
 
 // TestServiceComesBack: one whose pod is lost, and one that is restarted, runs
