@@ -631,15 +631,15 @@ func TestJobs(t *testing.T) {
 		ExitCode                     *int
 	}
 	for body, why := range map[string]string{
-		`{}`: "nothing to run", `{"script": "x", "command": ["y"]}`: "not both", `{"script": "x", "timeLimit": "soon"}`: "is no time limit; write 2h",
-		`{"script": 7}`: "body.script", `{"command": ["x"], "memory": "lots"}`: "is no amount of memory", `{"command": ["x"], "mail": "SOON"}`: "There are mails for BEGIN, END",
-		`{"script": "x", "after": "afternotok:1"}`: "nothing that a job can wait for",
+		`{}`: "nothing to run", `{"script": "x", "command": ["y"]}`: "not both", `{"script": "x", "timeLimit": "soon"}`: "is not a time limit. Write 2h",
+		`{"script": 7}`: "body.script", `{"command": ["x"], "memory": "lots"}`: "is not an amount of memory", `{"command": ["x"], "mail": "SOON"}`: "The types of mail are BEGIN, END",
+		`{"script": "x", "after": "afternotok:1"}`: "A job cannot wait for afternotok:1.",
 	} {
 		ask(t, l, ben, "POST", "/jobs", body).want(t, http.StatusUnprocessableEntity, why)
 	}
 	defer func() {
 		ask(t, l, ben, "POST", "/jobs", `{"script": "#SBATCH --partition=gpu\nsrun x", "cpus": 2, "memory": "16G", "errors": "x.err", "mail": "END,FAIL"}`).want(t, http.StatusCreated,
-			`"notes":["Left out, because it means nothing here: --partition=gpu."]`, `"errors":"x.err"`, `"mail":["END","FAIL"]`)
+			`"notes":["gpulab ignores these options: --partition=gpu."]`, `"errors":"x.err"`, `"mail":["END","FAIL"]`)
 		if got := ask(t, l, ada, "GET", "/jobs?of=everybody", ""); strings.Contains(got.body, "--partition") {
 			t.Errorf("an admin reads what is in a script: %s", got.body)
 		}

@@ -45,7 +45,7 @@ type Job struct {
 	ArrayTask   *int             `json:"arrayTask,omitempty" doc:"Of an element: its number there"`
 	Output      string           `json:"output,omitempty" doc:"The file of its log, in the home"`
 	Errors      string           `json:"errors,omitempty" doc:"The file of its standard error, in the home; left out where that is in its log"`
-	Notes       []string         `json:"notes,omitempty" doc:"What its script asks for that means nothing here; for people"`
+	Notes       []string         `json:"notes,omitempty" doc:"Options of its script that gpulab ignores, and other remarks; for people"`
 	Mail        []string         `json:"mail,omitempty" enum:"BEGIN,END,FAIL,TIME_LIMIT,NONE" doc:"What its owner wants mails of; left out where that is as they have chosen for all jobs"`
 	TimeLimit   int              `json:"timeLimit" doc:"For how many seconds it may run"`
 	Requested   time.Time        `json:"requested"`

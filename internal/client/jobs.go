@@ -285,8 +285,8 @@ Lines at the beginning of the script may say what it needs:
 There are --gpus, --gres=gpu:N, --cpus-per-task, --mem, --time, --job-name (or
 --name), --output, --error, --chdir, --env, --export, --dependency, --retries,
 --array, --preemptible, --mail-type and --profile. Options of this command come
-before them. What sbatch knows beside these and means nothing here, such as
---partition, is left out with a note; the rest is refused, all of it at once.
+before them. Options of sbatch that have no effect here, such as --partition,
+are ignored with a note. All others are refused, in one answer.
 
 A script without #! in its first line is run by Python if it ends with .py, by
 Rscript with .R, by julia with .jl, and by bash otherwise.
@@ -296,8 +296,8 @@ outputs is NAME.NUMBER.ipynb in the folder in which it runs; the notebook here
 stays as it is.
 
 A file that ends with .yaml, .yml or .json is the manifest of a Kubernetes Job
-(batch/v1): its program, environment and what it needs are taken, and what has
-no meaning here is refused by its name and line.`,
+(batch/v1). gpulab takes its program, its environment and what it needs, and
+refuses fields that it does not support, with their names and lines.`,
 		Example: "  gpulab submit train.sh\n  gpulab submit --gpus 2 --time 12h train.sh --epochs 40\n  gpulab submit --wait train.sh\n  gpulab submit --after 12 evaluate.sh\n  gpulab submit --array 0-99%4 sweep.sh\n  gpulab submit --preemptible --gpus 1 sweep.sh\n  gpulab submit train.py --epochs 40\n  gpulab submit --gpus 1 --dir work train.ipynb\n  gpulab submit job.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -46,7 +46,7 @@ func TestJobs(t *testing.T) {
 	}
 	a.refuses(t, ExitUsage, []string{"submit", script + "x"}, "cannot be read", "no such file", "gpulab run -- COMMAND")
 	a.refuses(t, ExitUsage, []string{"submit"}, "gpulab submit --help")
-	a.refuses(t, ExitRefused, []string{"submit", "--time", "soon", script}, `"soon" is no time limit`)
+	a.refuses(t, ExitRefused, []string{"submit", "--time", "soon", script}, `"soon" is not a time limit`)
 	a.wants(t, []string{"submit", "--gpus", "1", script, "--epochs", "3"}, "Job 1 (train.sh) is submitted: waiting: It is next in line.", "gpulab logs -f 1", s.URL+"/jobs/1")
 	a.wants(t, []string{"jobs"}, "train.sh", "waiting")
 	a.wants(t, []string{"ps"}, "No notebook runs")
@@ -67,7 +67,7 @@ func TestJobs(t *testing.T) {
 	a.wants(t, []string{"cancel", "1"}, "Job 1 had ended before")
 	a.wants(t, []string{"submit", script})
 	a.wants(t, []string{"cancel", "2"}, "Job 2 (train.sh) is being cancelled")
-	a.refuses(t, ExitRefused, []string{"submit", "--after", "train", script}, "names no jobs")
+	a.refuses(t, ExitRefused, []string{"submit", "--after", "train", script}, "is not a list of jobs")
 	a.wants(t, []string{"submit", "--retries", "2", script}, "waiting, try 1 of 3")
 	a.wants(t, []string{"submit", "--name", "sweep", "--array", "0-9%2", script}, "Job 4 (sweep)", "gpulab jobs --array 4")
 	s.Notebooks.Move(3, func(l *notebooks.Launch) { l.Job.ArrayJob, l.Job.ArrayTask = 4, 7 })
@@ -91,12 +91,12 @@ func TestSlurmJob(t *testing.T) {
 	}
 	write("#SBATCH --partition=gpu\nsrun x\n")
 	code, out, errs := a.run(t, "", "submit", "--error", "x.err", "--mem", "16G", "--cpus", "4", "--mail-type", "END", script)
-	if code != ExitOK || errs != "Note: Left out, because it means nothing here: --partition=gpu.\n" || strings.Contains(out, "Left out") || !strings.Contains(out, "jobs/job-1.log, its errors in x.err\n") {
+	if code != ExitOK || errs != "Note: gpulab ignores these options: --partition=gpu.\n" || strings.Contains(out, "ignores") || !strings.Contains(out, "jobs/job-1.log, its errors in x.err\n") {
 		t.Errorf("submitted: %d, %q, %q", code, out, errs)
 	}
 	write("#SBATCH --nodes=2\n#SBATCH --begin=now\ntrue\n")
 	a.refuses(t, ExitRefused, []string{"submit", script}, "Line 1: --nodes=2.\nLine 2: --begin.")
-	a.refuses(t, ExitRefused, []string{"submit", "--mem", "lots", script}, "is no amount of memory")
+	a.refuses(t, ExitRefused, []string{"submit", "--mem", "lots", script}, "is not an amount of memory")
 }
 
 // TestWithoutOutputs: a notebook is sent without the outputs of its cells, and otherwise unchanged.

@@ -34,7 +34,7 @@ func TestNumbers(t *testing.T) {
 		return map[int]string{20000: "ada", 20001: "ben", 1007: "cem", 60000: "the folder vision", 60001: "the folder vision"}, nil
 	}}
 	h := machine(t, nil)
-	finds(t, knows(h, "cem:x:1007:1007::/:/bin/sh\nprof:x:20002:20002::/:/bin/sh\nada:x:20000:20000::/:/bin/sh\n", "ada:x:20000:\n"), "numbers", lab, OK, "the 4 numbers")
+	finds(t, knows(h, "cem:x:1007:1007::/:/bin/sh\nprof:x:20002:20002::/:/bin/sh\nada:x:20000:20000::/:/bin/sh\n", "ada:x:20000:\n"), "numbers", lab, OK, "the 4 UIDs and GIDs")
 	finds(t, knows(h, "prof:x:20000:20000::/:/bin/sh\n", "prof:x:20000:\nlasers:x:60001:ada\n"), "numbers", lab, Fail,
 		"20000, of ada, is prof's; 60001, of the folder vision, is lasers's.", "`usermod -u`", "above 65001")
 	var many strings.Builder

@@ -249,17 +249,17 @@ func (r *JobRequest) check(handle string) error {
 		_ = r.fault(refuse("A job's time limit is between %s and %s.", units.Lasting(minJobLimit), units.Lasting(MaxJobLimit)))
 	}
 	if r.GPUs != nil && *r.GPUs < 0 {
-		_ = r.fault(refuse("A job asks for 0 GPUs or more."))
+		_ = r.fault(refuse("A job cannot ask for a negative number of GPUs."))
 		r.GPUs = nil
 	}
 	if r.CPUs < 0 || r.Memory < 0 {
-		_ = r.fault(refuse("A job asks for no negative number of cores, and for no negative memory."))
+		_ = r.fault(refuse("A job cannot ask for a negative number of cores or a negative amount of memory."))
 	}
 	if r.Retries == nil {
 		r.Retries = new(0)
 	}
 	if *r.Retries < 0 || *r.Retries > MaxRetries {
-		_ = r.fault(refuse("A job is started again %d times at most.", MaxRetries))
+		_ = r.fault(refuse("A job can have at most %d retries.", MaxRetries))
 	}
 	r.Dir, err = belowHome(r.Dir, handle, "The folder in which a job runs")
 	_ = r.fault(err)
@@ -275,7 +275,7 @@ func (r *JobRequest) checkLength() {
 	}
 	for _, a := range r.Args {
 		if total += len(a) + 1; strings.ContainsRune(a, 0) {
-			_ = r.fault(refuse("A command cannot have the character with the number 0 in it."))
+			_ = r.fault(refuse("A command cannot contain the character NUL."))
 			return
 		}
 	}

@@ -110,10 +110,10 @@ func TestJobAfterRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"12": "[{12 false}]", "12,13": "[{12 false} {13 false}]", "12:13": "[{12 false} {13 false}]",
 		"afterok:12:13,afterany:14": "[{12 false} {13 false} {14 true}]", "afterok:12,afterok:12": "[{12 false}]",
-		"": "names no jobs", "0": "names no jobs", "afterok": "names no jobs", "afterok:1x": "names no jobs", "train": "names no jobs",
-		"afternotok:12": "nothing that a job can wait for", "after:12": "nothing that a job can wait for", "afterany:12,13": "nothing that a job can wait for",
-		"afterok:1?afterok:2": "waits for all that it names", "singleton": "names no jobs",
-		strings.Repeat("1,", 200) + "x": "names no jobs",
+		"": "is not a list of jobs", "0": "is not a list of jobs", "afterok": "is not a list of jobs", "afterok:1x": "is not a list of jobs", "train": "is not a list of jobs",
+		"afternotok:12": "A job cannot wait for afternotok:12.", "after:12": "A job cannot wait for after:12.", "afterany:12,13": "A job cannot wait for",
+		"afterok:1?afterok:2": "waits for all jobs that it names", "singleton": "is not a list of jobs",
+		strings.Repeat("1,", 200) + "x": "is not a list of jobs",
 	} {
 		got, err := ParseDependencies(text)
 		if err != nil && !strings.Contains(err.Error(), want) || err == nil && fmt.Sprint(got) != want {

@@ -28,7 +28,7 @@ type Array struct {
 // 1,3,7-20:2.
 func ParseArray(text string) (Array, error) {
 	var a Array
-	wrong := refuse("%q names no elements of an array; write them like 0-9, 1,3,7-20:2, or 0-99%%4 for four at a time.", clipped(text))
+	wrong := refuse("%q is not a list of array elements. Write, for example, 0-9, 1,3,7-20:2, or 0-99%%4 for four at a time.", clipped(text))
 	list, most, limited := strings.Cut(text, "%")
 	if limited {
 		n, err := strconv.Atoi(most)

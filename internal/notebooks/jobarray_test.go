@@ -171,10 +171,10 @@ func TestJobArrayBounds(t *testing.T) {
 func TestParseArray(t *testing.T) {
 	for text, want := range map[string]string{
 		"0-3": "[0 1 2 3] 0", "0-99%4": "0", "1,3,7-20:6": "[1 3 7 13 19] 0", "5": "[5] 0", "3,1-3%1": "[1 2 3] 1", "0-999": "0", "0-100000:1000": "0",
-		"": "names no elements", "a": "names no elements", "3-1": "names no elements", "-1": "names no elements", "1-": "names no elements", "1:2": "names no elements",
-		"0-9:0": "names no elements", "0-9%0": "names no elements", "0-9%": "names no elements", "1,,2": "names no elements",
+		"": "is not a list of array elements", "a": "is not a list of array elements", "3-1": "is not a list of array elements", "-1": "is not a list of array elements", "1-": "is not a list of array elements", "1:2": "is not a list of array elements",
+		"0-9:0": "is not a list of array elements", "0-9%0": "is not a list of array elements", "0-9%": "is not a list of array elements", "1,,2": "is not a list of array elements",
 		"0-1000": "1000 elements at most", "0-999,2000": "1000 elements at most", "0-99999999": "go to 1000000", "0-9223372036854775807": "go to 1000000",
-		"1-99999999999999999999": "names no elements", "1-5:9223372036854775807": "go to 1000000",
+		"1-99999999999999999999": "is not a list of array elements", "1-5:9223372036854775807": "go to 1000000",
 	} {
 		got, err := ParseArray(text)
 		if err != nil && !strings.Contains(err.Error(), want) || err == nil && !strings.Contains(fmt.Sprint(got.Tasks, got.Most), want) {

@@ -44,7 +44,7 @@ func (r *JobRequest) readNotebook() error {
 	var book notebookText
 	r.Script = strings.TrimPrefix(r.Script, "\ufeff")
 	if err := json.Unmarshal([]byte(r.Script), &book); err != nil || book.Format == 0 {
-		return refuse("This is no notebook that can be read. Open it in JupyterLab and save it again.")
+		return refuse("gpulab cannot read this notebook. Open it in JupyterLab and save it again.")
 	}
 	r.Reader, r.kernel = notebookReader, book.Metadata.Kernel.Name
 	if r.File == "" {

@@ -94,7 +94,7 @@ func TestJobIsNotRetried(t *testing.T) {
 		t.Errorf("cancelled while it ends, it is %+v", got)
 	}
 	for _, n := range []int{-1, 11} {
-		if _, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Retries: &n}); err == nil || !strings.Contains(err.Error(), "10 times at most") {
+		if _, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: command("x"), Retries: &n}); err == nil || !strings.Contains(err.Error(), "at most 10 retries") {
 			t.Errorf("%d retries: %v", n, err)
 		}
 	}

@@ -149,9 +149,9 @@ func (d *directives) read(words []string) {
 		case left:
 			d.left = append(d.left, clipped(word))
 		case instead != "":
-			d.wrong(refuse("%s is nothing that gpulab knows: %s.", name, instead))
+			d.wrong(refuse("gpulab does not support %s: %s.", name, instead))
 		case !known:
-			d.wrong(refuse("%s is nothing that gpulab knows. Take it out. Directives are --gpus, --gres=gpu:N, --cpus-per-task, --mem, --time, --job-name, --output, --error, --chdir, --env, --export, --dependency, --retries, --array, --preemptible, --mail-type and --profile.", clipped(word)))
+			d.wrong(refuse("gpulab does not support %s. Remove it. The directives are --gpus, --gres=gpu:N, --cpus-per-task, --mem, --time, --job-name, --output, --error, --chdir, --env, --export, --dependency, --retries, --array, --preemptible, --mail-type and --profile.", clipped(word)))
 		case bare && !has:
 			d.wrong(d.take(what, name, "yes", word))
 		case !has:
@@ -167,7 +167,7 @@ func (d *directives) take(what, name, value, word string) error {
 	amount := func(to *int64) error {
 		n, ok := slurmMemory(value)
 		if !ok {
-			return refuse("%s is no amount of memory; write a number with M, G or T behind it, such as %s=8G.", clipped(word), name)
+			return refuse("%s is not an amount of memory. Write a number followed by M, G or T, such as %s=8G.", clipped(word), name)
 		}
 		d.r.need("memory", d.line)
 		*to = max(*to, n)
@@ -186,7 +186,7 @@ func (d *directives) take(what, name, value, word string) error {
 		return amount(&d.memoryPerGPU)
 	case "cpus", "cpus-per-gpu":
 		if err != nil || n == 0 || least != value {
-			return refuse("%s is no number of cores; write %s=4.", clipped(word), name)
+			return refuse("%s is not a number of cores. Write, for example, %s=4.", clipped(word), name)
 		}
 		d.r.need("cpu", d.line)
 		switch {
@@ -202,7 +202,7 @@ func (d *directives) take(what, name, value, word string) error {
 		d.left = append(d.left, word)
 	case "input":
 		if value != "/dev/null" {
-			return refuse("%s: a job reads nothing from its standard input. Write < %s behind the command in the script.", clipped(word), clipped(value))
+			return refuse("%s: a job has no standard input. In the script, write < %s after the command.", clipped(word), clipped(value))
 		}
 	case "mail":
 		return d.mail(word, value)
@@ -235,7 +235,7 @@ func (d *directives) ask() {
 		if more := len(d.left) - named; more > 0 {
 			d.left = append(d.left[:named:named], fmt.Sprintf("%d more", more))
 		}
-		d.r.note("Left out, because it means nothing here: " + units.List(d.left) + ".")
+		d.r.note("gpulab ignores these options: " + units.List(d.left) + ".")
 	}
 }
 
@@ -269,7 +269,7 @@ func ParseMemory(text string) (int64, error) {
 	}
 	n, ok := slurmMemory(text)
 	if !ok {
-		return 0, refuse("%q is no amount of memory; write a number with M, G or T behind it, such as 16G.", clipped(text))
+		return 0, refuse("%q is not an amount of memory. Write a number followed by M, G or T, such as 16G.", clipped(text))
 	}
 	return n, nil
 }
@@ -317,7 +317,7 @@ func ParseMail(text string) ([]string, error) {
 		case slices.Contains([]string{MailBegin, MailEnd, MailFail, MailTimeLimit}, what):
 			wants[what] = true
 		case what != mailNone && !slices.Contains(otherMails, what):
-			return nil, refuse("There are mails for BEGIN, END, FAIL, TIME_LIMIT, ALL and NONE.")
+			return nil, refuse("The types of mail are BEGIN, END, FAIL, TIME_LIMIT, ALL and NONE.")
 		}
 	}
 	if len(wants) == 0 {
@@ -337,7 +337,7 @@ func (d *directives) export(word, value string) error {
 				d.left = append(d.left, "--export="+name)
 			}
 		case !environmentName.MatchString(name) || len(name) > 200:
-			return refuse("%s: %s is no name that a variable can have. Write --export=NAME=VALUE.", clipped(word), clipped(name))
+			return refuse("%s: %s is not a valid variable name. Write --export=NAME=VALUE.", clipped(word), clipped(name))
 		case !has:
 			missing = append(missing, clipped(name))
 		default:
@@ -350,7 +350,7 @@ func (d *directives) export(word, value string) error {
 		}
 	}
 	if len(missing) > 0 {
-		d.r.note("--export takes along nothing from the computer that submits: write " + missing[0] + "=VALUE for " + units.List(missing) + ".")
+		d.r.note("--export copies no variables from the computer that submits the job. Write " + missing[0] + "=VALUE for " + units.List(missing) + ".")
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func TestSlurmScript(t *testing.T) {
 		if l.Title != "mnist" || l.Profile != "gpu-large" || l.GPUs != 1 || l.Job.Errors != "mnist.err" || l.Job.Output != fmt.Sprintf("jobs/mnist-%d.log", l.ID) || !slices.Equal(l.Job.Mail, []string{MailEnd, MailFail}) {
 			t.Errorf("it is %+v, %+v", l, l.Job)
 		}
-		if want := []string{"Left out, because it means nothing here: --partition=gpu, --account=lab7, --nodes=1 and --ntasks=1.", "No mail is sent: this lab has no mail server."}; !slices.Equal(l.Job.Notes, want) {
+		if want := []string{"gpulab ignores these options: --partition=gpu, --account=lab7, --nodes=1 and --ntasks=1.", "No mail is sent: this lab has no mail server."}; !slices.Equal(l.Job.Notes, want) {
 			t.Errorf("its notes are %q", l.Job.Notes)
 		}
 	}
@@ -81,12 +81,12 @@ func TestSlurmRefused(t *testing.T) {
 	lines := strings.Split(err.Error(), "\n")
 	for i, want := range []string{
 		"Line 2: --nodes=4: a job here is one program on one machine.",
-		"Line 2: --begin is nothing that gpulab knows: a job starts when its turn has come;",
-		"Line 3: --constraint is nothing that gpulab knows: a profile says",
+		"Line 2: gpulab does not support --begin: a job starts when its turn has come;",
+		"Line 3: gpulab does not support --constraint: a profile says",
 		"Line 3: -n 8: a job here is one program on one machine.",
-		"Line 4: --frobnicate now is nothing that gpulab knows. Take it out.",
+		"Line 4: gpulab does not support --frobnicate now. Remove it.",
 		"Line 5: ",
-		"Line 8: directives stand before the first command, which is in line 7.",
+		"Line 8: directives must come before the first command, which is in line 7.",
 		"A job's time limit is between 10 s and 30 d.",
 		"The output file of a job has to lie in the home, /home/alice, and /etc/x does not.",
 		"Line 3: no profile of this lab with a GPU has 999 GiB of memory. The largest is gpu-huge, which has 16 cores and 64 GiB of memory.",
@@ -122,10 +122,10 @@ func TestJobSize(t *testing.T) {
 		"#SBATCH --gpus=1 --mem-per-gpu=33G":            "gpu-huge",
 		"#SBATCH --gpus=1 -c 17 --mem=33G":              "Line 1: no profile of this lab with a GPU has 17 cores and 33 GiB of memory. The largest is gpu-wide, which has 32 cores and 32 GiB of memory. Ask for less, or ask an admin for a larger profile.",
 		"#SBATCH --mem=17G":                             "Line 1: no profile of this lab without a GPU has 17 GiB of memory. The largest is cpu-large, which has 8 cores and 16 GiB of memory. Ask for less, or ask an admin for a larger profile.",
-		"#SBATCH --mem=9999999T":                        "Line 1: --mem=9999999T is no amount of memory; write a number with M, G or T behind it, such as --mem=8G.",
-		"#SBATCH --mem=lots":                            "Line 1: --mem=lots is no amount of memory; write a number with M, G or T behind it, such as --mem=8G.",
+		"#SBATCH --mem=9999999T":                        "Line 1: --mem=9999999T is not an amount of memory. Write a number followed by M, G or T, such as --mem=8G.",
+		"#SBATCH --mem=lots":                            "Line 1: --mem=lots is not an amount of memory. Write a number followed by M, G or T, such as --mem=8G.",
 		"#SBATCH --mem-per-cpu=8000000T -c 1000":        "Line 1: no profile of this lab without a GPU has 1000 cores and ",
-		"#SBATCH --cpus-per-task=some":                  "Line 1: --cpus-per-task=some is no number of cores; write --cpus-per-task=4.",
+		"#SBATCH --cpus-per-task=some":                  "Line 1: --cpus-per-task=some is not a number of cores. Write, for example, --cpus-per-task=4.",
 		"#SBATCH --profile=gpu --mem=9G":                "Line 1: the job asks for 9 GiB of memory, and the profile gpu has 4 cores and 8 GiB of memory. Ask for less, or leave the profile out.",
 		"#SBATCH --profile=gpu-large --gpus=1 --mem=9G": "gpu-large",
 	} {
@@ -141,23 +141,23 @@ func TestJobSize(t *testing.T) {
 }
 
 func TestSlurmDirectives(t *testing.T) {
-	left := func(words string) string { return "Left out, because it means nothing here: " + words + "." }
+	left := func(words string) string { return "gpulab ignores these options: " + words + "." }
 	for script, want := range map[string]string{
 		"-e x.err --export=ALL,A=1,B=two=2": "errors x.err, env map[A:1 B:two=2], notes " + left("--export=ALL"),
 		"--export=NONE":                     "errors , env map[], notes " + left("--export=NONE"),
-		"--export=HOME,A=1":                 "errors , env map[A:1], notes --export takes along nothing from the computer that submits: write HOME=VALUE for HOME.",
+		"--export=HOME,A=1":                 "errors , env map[A:1], notes --export copies no variables from the computer that submits the job. Write HOME=VALUE for HOME.",
 		"-v --exclusive -p gpu --qos=high --comment 'a b' --nice=100 -N 1-4 -n1": "errors , env map[], notes " + left("-v, --exclusive, -p gpu, --qos=high, --comment a b, --nice=100, -N 1-4 and -n1"),
 		"--mail-type=none":               "errors , env map[], mail [NONE], notes ",
 		"--mail-type=all":                "errors , env map[], mail [BEGIN END FAIL], notes ",
 		"--mail-type=FAIL,TIME_LIMIT_80": "errors , env map[], mail [FAIL], notes No mail is sent for TIME_LIMIT_80 of --mail-type.",
-		"--mail-type=SOON":               "Line 1: --mail-type=SOON: There are mails for BEGIN, END, FAIL, TIME_LIMIT, ALL and NONE.",
-		"--export=A-B=1":                 "Line 1: --export=A-B=1: A-B is no name that a variable can have. Write --export=NAME=VALUE.",
+		"--mail-type=SOON":               "Line 1: --mail-type=SOON: The types of mail are BEGIN, END, FAIL, TIME_LIMIT, ALL and NONE.",
+		"--export=A-B=1":                 "Line 1: --export=A-B=1: A-B is not a valid variable name. Write --export=NAME=VALUE.",
 		"--partition":                    "errors , env map[], notes " + left("--partition"),
 		"--input=/dev/null":              "errors , env map[], notes ",
-		"--input=data":                   "Line 1: --input=data: a job reads nothing from its standard input.",
+		"--input=data":                   "Line 1: --input=data: a job has no standard input.",
 		"--error":                        "Line 1: --error needs a value, such as --error=train.err.",
 		"--mem":                          "Line 1: --mem needs a value, such as --mem=8G.",
-		"word":                           "Line 1: word is nothing that gpulab knows.",
+		"word":                           "Line 1: gpulab does not support word.",
 	} {
 		r := JobRequest{Program: Program{Script: "#SBATCH " + script + "\ntrue\n"}}
 		err := r.prepare("ada")

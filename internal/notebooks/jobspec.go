@@ -29,7 +29,7 @@ func (r *JobRequest) readScript() error {
 		return refuse("The script is longer than %d KiB. Keep the program in a file of your home, and let the script start it.", MaxScript>>10)
 	}
 	if !utf8.ValidString(r.Script) || strings.ContainsRune(r.Script, 0) {
-		return refuse("This is no text of a script. To run a program, write a script that starts it.")
+		return refuse("The script is not a text file. To run a program, write a script that starts it.")
 	}
 	// An editor of Windows leaves marks that no shell takes.
 	r.Script = strings.ReplaceAll(strings.TrimPrefix(r.Script, "\ufeff"), "\r\n", "\n")
@@ -44,7 +44,7 @@ func (r *JobRequest) readScript() error {
 		return line != "" && !strings.HasPrefix(line, "#")
 	})
 	if command < 0 {
-		return refuse("The script has no command in it, only comments.")
+		return refuse("The script has no commands, only comments.")
 	}
 	for i, line := range lines {
 		d.line = i + 1
@@ -58,7 +58,7 @@ func (r *JobRequest) readScript() error {
 			continue
 		}
 		if i > command {
-			d.wrong(refuse("directives stand before the first command, which is in line %d.", command+1))
+			d.wrong(refuse("directives must come before the first command, which is in line %d.", command+1))
 			continue
 		}
 		words, err := directiveWords(rest)
@@ -95,7 +95,7 @@ func directiveWords(text string) ([]string, error) {
 		}
 	}
 	if quote != 0 {
-		return nil, refuse("a quotation mark %c is missing its partner.", quote)
+		return nil, refuse("a closing quotation mark %c is missing.", quote)
 	}
 	if in {
 		words = append(words, word.String())
@@ -109,7 +109,7 @@ func (r *JobRequest) directive(what, name, value string) error {
 	case "gres":
 		rest, ok := strings.CutPrefix(value, "gpu")
 		if !ok || rest != "" && rest[0] != ':' {
-			return refuse("%s=%s asks for something else than GPUs; write %s=gpu:1.", name, clipped(value), name)
+			return refuse("%s=%s does not ask for GPUs. Write %s=gpu:1.", name, clipped(value), name)
 		}
 		value = strings.TrimPrefix(rest, ":")
 		if value == "" {
@@ -118,11 +118,11 @@ func (r *JobRequest) directive(what, name, value string) error {
 		fallthrough
 	case "gpus":
 		if model, _, has := strings.Cut(value, ":"); has {
-			return refuse("%s names the GPU model %s; in gpulab a profile does that, such as --profile=gpu. `gpulab profiles` lists them.", name, clipped(model))
+			return refuse("%s names the GPU model %s. In gpulab, the profile selects the model: write --profile=gpu, for example. `gpulab profiles` lists them.", name, clipped(model))
 		}
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 {
-			return refuse("%s=%s is no number of GPUs.", name, clipped(value))
+			return refuse("%s=%s is not a number of GPUs.", name, clipped(value))
 		}
 		if r.GPUs == nil {
 			r.GPUs = &n
@@ -155,14 +155,14 @@ func (r *JobRequest) directive(what, name, value string) error {
 	case "retries":
 		n, err := strconv.Atoi(value)
 		if err != nil {
-			return refuse("%s=%s is no number of times.", name, clipped(value))
+			return refuse("%s=%s is not a number of retries.", name, clipped(value))
 		}
 		if r.Retries == nil {
 			r.Retries = &n
 		}
 	case "preemptible":
 		if value != "yes" && value != "no" {
-			return refuse("%s=%s is neither yes nor no; %[1]s alone is enough.", name, clipped(value))
+			return refuse("%s=%s is neither yes nor no. %[1]s alone means yes.", name, clipped(value))
 		}
 		if r.Preemptible == nil {
 			r.Preemptible = new(value == "yes")
@@ -189,7 +189,7 @@ func setIfEmpty(to *string, value string) {
 // takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
 // days-hours:minutes or days-hours:minutes:seconds.
 func ParseJobTime(text string) (time.Duration, error) {
-	wrong := refuse("%q is no time limit; write 2h, 90m, 3d, or hours:minutes:seconds.", clipped(text))
+	wrong := refuse("%q is not a time limit. Write 2h, 90m, 3d, or hours:minutes:seconds.", clipped(text))
 	days, rest, hasDays := strings.Cut(text, "-")
 	if !hasDays {
 		if n, ok := strings.CutSuffix(text, "d"); ok {

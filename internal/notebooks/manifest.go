@@ -127,7 +127,7 @@ func readFields(node *yaml.Node, at string, known map[string]field) error {
 		case isEmpty(value) && (!is || value.Kind == yaml.ScalarNode):
 			continue // as in Kubernetes
 		case key.Kind != yaml.ScalarNode || !is:
-			return refuse("Line %d: %s is nothing that a job here can have. %s", key.Line, name, reason(key.Value))
+			return refuse("Line %d: %s is not supported in a job. %s", key.Line, name, reason(key.Value))
 		case seen[key.Value]:
 			return wrong(key, name, "is said twice")
 		case value.Kind == yaml.AliasNode || value.Anchor != "":
@@ -230,7 +230,7 @@ func amount(v *yaml.Node, at string) (resource.Quantity, error) {
 			return q, nil
 		}
 	}
-	return resource.Quantity{}, wrong(v, at, "is no amount; write it as 2, 500m or 8Gi")
+	return resource.Quantity{}, wrong(v, at, "is not a quantity. Write 2, 500m or 8Gi")
 }
 
 func (m *manifest) name(v *yaml.Node, at string) error {

@@ -73,32 +73,32 @@ func TestManifestRefused(t *testing.T) {
 	container := func(line string) string { return head + "          " + line + "\n" }
 	h := newHouse(t, 2)
 	for manifest, words := range map[string]string{
-		pod("volumes: [{name: x, hostPath: {path: /}}]"):                        "Line 8: spec.template.spec.volumes is nothing that a job here can have. Your home and",
-		pod("hostNetwork: true"):                                                "Line 8: spec.template.spec.hostNetwork is nothing",
+		pod("volumes: [{name: x, hostPath: {path: /}}]"):                        "Line 8: spec.template.spec.volumes is not supported in a job. Your home and",
+		pod("hostNetwork: true"):                                                "Line 8: spec.template.spec.hostNetwork is not supported",
 		pod("serviceAccountName: default"):                                      "Jobs have no access to the cluster.",
 		pod("nodeName: head"):                                                   "A profile says on which machines",
 		pod("nodeSelector: {a: b}"):                                             "spec.template.spec.nodeSelector is",
-		pod("initContainers: [{command: [a]}]"):                                 "initContainers is nothing",
+		pod("initContainers: [{command: [a]}]"):                                 "initContainers is not supported",
 		pod("dnsPolicy: None"):                                                  `dnsPolicy is "None"; it has to be ClusterFirst.`,
 		pod("schedulerName: mine"):                                              "schedulerName is not default-scheduler. A profile says on which machines it runs.",
 		pod("terminationGracePeriodSeconds: 600"):                               "terminationGracePeriodSeconds is not 30. A job has 30 s after SIGTERM.",
 		pod("restartPolicy: Always"):                                            `Line 8: spec.template.spec.restartPolicy is "Always"; it has to be Never or OnFailure.`,
-		container("securityContext: !!null {privileged: true}"):                 "securityContext is nothing",
-		container("securityContext: {privileged: true}"):                        "Line 8: spec.template.spec.containers[0].securityContext is nothing",
-		container("volumeMounts: [{name: a, mountPath: /b}]"):                   "volumeMounts is nothing",
+		container("securityContext: !!null {privileged: true}"):                 "securityContext is not supported",
+		container("securityContext: {privileged: true}"):                        "Line 8: spec.template.spec.containers[0].securityContext is not supported",
+		container("volumeMounts: [{name: a, mountPath: /b}]"):                   "volumeMounts is not supported",
 		container("image: evil.example/miner:latest"):                           `Line 8: image "evil.example/miner:latest" is that of no profile of this lab. There are cpu (gpulab.local/notebook:1, cpu 1, memory 1Gi), gpu`,
 		container("resources: {limits: {memory: 64Gi}}"):                        "Line 8: no profile of this lab without a GPU has 64 GiB of memory. The largest is cpu, which has 1 core and 1 GiB of memory.",
 		container("resources: {limits: {cpu: 64}}"):                             "Line 8: no profile of this lab without a GPU has 64 cores.",
 		container("resources: {limits: {nvidia.com/gpu: 1.5}}"):                 "has to be a whole number of GPUs",
 		container("resources: {limits: {nvidia.com/gpu: 1e30}}"):                "has to be a whole number of GPUs",
-		container("resources: {limits: {nvidia.com/gpu: -1}}"):                  "is no amount",
-		container("resources: {limits: {amd.com/gpu: 1}}"):                      "resources.limits.amd.com/gpu is nothing",
+		container("resources: {limits: {nvidia.com/gpu: -1}}"):                  "is not a quantity",
+		container("resources: {limits: {amd.com/gpu: 1}}"):                      "resources.limits.amd.com/gpu is not supported",
 		container("resources: {limits: {nvidia.com/gpu: 5}}"):                   "It asks for 5 GPUs, but no machine",
-		container("env: [{name: A, valueFrom: {secretKeyRef: {}}}]"):            "env[0].valueFrom is nothing",
+		container("env: [{name: A, valueFrom: {secretKeyRef: {}}}]"):            "env[0].valueFrom is not supported",
 		container("env: [{name: 'A B', value: x}]"):                             "has no name that a variable can have",
 		container("env: [{name: A, value: 1}]"):                                 "has to be text; write a number or a truth in quotation marks",
-		container("resources: {limits: {cpu: 1111111111111111111e2000000000}}"): "is no amount",
-		container("resources: {limits: {memory: 1e2000000000}}"):                "is no amount",
+		container("resources: {limits: {cpu: 1111111111111111111e2000000000}}"): "is not a quantity",
+		container("resources: {limits: {memory: 1e2000000000}}"):                "is not a quantity",
 		container("env: [{name: A, value: " + strings.Repeat("x", 9000) + "}, {name: A, value: " + strings.Repeat("$(A)", 2000) + "}, {name: A, value: " + strings.Repeat("$(A)", 2000) + "}]"): "longer than 16 KiB",
 		container("env: [{name: A, value: " + strings.Repeat("x", 9000) + "}]\n          args: [" + strings.TrimSuffix(strings.Repeat("$(A), ", 1000), ", ") + "]"):                             "longer than 16 KiB",
 		container("args: [--epochs, 40]"):                  "Line 8: spec.template.spec.containers[0].args[1] has to be text",
@@ -127,7 +127,7 @@ func TestManifestRefused(t *testing.T) {
 			t.Errorf("%s\n%T is no refusal", manifest, err)
 		}
 	}
-	if _, err := h.service.Submit(t.Context(), h.alice, JobRequest{File: "values.yaml", Program: Program{Script: "echo: 1\n"}}); err == nil || !strings.Contains(err.Error(), "Line 1: echo is nothing") {
+	if _, err := h.service.Submit(t.Context(), h.alice, JobRequest{File: "values.yaml", Program: Program{Script: "echo: 1\n"}}); err == nil || !strings.Contains(err.Error(), "Line 1: echo is not supported") {
 		t.Errorf("a file that is no manifest: %v", err)
 	}
 }

@@ -86,7 +86,7 @@ func TestOpenIDConnect(t *testing.T) {
 		t.Errorf("replayed: %v", err)
 	}
 	back = p.SignIn(t, begin(t, s, "uni"), "eve", "eve's")
-	if _, o, err = s.Finish(t.Context(), "uni", "mine", back.Query()); err != nil || !strings.Contains(o.Refused, "has not made sure that your e-mail address is yours") || o.Email != "" {
+	if _, o, err = s.Finish(t.Context(), "uni", "mine", back.Query()); err != nil || !strings.Contains(o.Refused, "has not verified your e-mail address") || o.Email != "" {
 		t.Errorf("an address that is not verified: %+v, %v", o, err)
 	}
 }

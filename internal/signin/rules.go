@@ -127,7 +127,7 @@ func (s *settings) wrongDomain(w who) (text string, certain bool) {
 	at := strings.LastIndexByte(w.email, '@')
 	switch {
 	case at < 0:
-		return fmt.Sprintf("%s did not send your e-mail address to this lab, and this lab decides by it who may sign in. Ask %s for help.", s.Title, s.Help), !w.emailGap.is()
+		return fmt.Sprintf("%s did not send your e-mail address to this lab, which needs it to decide who may sign in. Ask %s for help.", s.Title, s.Help), !w.emailGap.is()
 	case !slices.Contains(s.Domains, strings.ToLower(w.email[at+1:])):
 		return fmt.Sprintf("This lab is for e-mail addresses at %[2]s, and your account at %[1]s has one of another domain. Ask %[3]s for help.", s.Title, orList(s.Domains), s.Help), true
 	case !w.verified:

@@ -34,7 +34,7 @@ func TestRules(t *testing.T) {
 		{rules + ", noMatch: guest", who{}, users.RoleGuest, "", ""},
 		{keycloak + ", domains: [Example.ORG]", who{email: "a@example.org", verified: true}, "", "", ""},
 		{keycloak + ", domains: [example.org]", who{email: "a@EXAMPLE.org", verified: true}, "", "", ""},
-		{keycloak + ", domains: [example.org]", who{email: "a@example.org"}, "", "", "has not made sure that your e-mail address is yours"},
+		{keycloak + ", domains: [example.org]", who{email: "a@example.org"}, "", "", "has not verified your e-mail address"},
 		{keycloak + ", domains: [example.org]", who{email: "a@example.org@evil.example", verified: true}, "", "", "for e-mail addresses at example.org"},
 		{keycloak + ", domains: [example.org]", who{email: "a@sub.example.org", verified: true}, "", "", "of another domain"},
 		{keycloak + ", domains: [example.org]", who{verified: true}, "", "", "did not send your e-mail address"},

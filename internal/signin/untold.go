@@ -21,7 +21,7 @@ func (g gap) is() bool { return g.why != "" }
 func (s *settings) groupsGap(none bool, format string, args ...any) gap {
 	why := fmt.Sprintf(format, args...)
 	return gap{why: why, none: none, text: fmt.Sprintf(
-		"%s did not send all of your groups to this lab, and this lab decides by them who may sign in: %s. Ask %s for help, and show them this message: %s",
+		"%s did not send all of your groups to this lab, which needs them to decide who may sign in: %s. Ask %s for help, and show them this message: %s",
 		s.Title, why, s.Help, s.groupsNext())}
 }
 
@@ -54,7 +54,7 @@ func (o *openID) gaps(claims map[string]any) (groups, email gap) {
 			name = o.Claims.Groups
 		}
 		if elsewhere(claims, name) {
-			groups = o.groupsGap(false, "the ID token has no claim %s, only a reference to it (_claim_names), because the person is in too many groups", name)
+			groups = o.groupsGap(false, "the ID token does not contain the claim %s, only a reference to it (_claim_names), because the person is in too many groups", name)
 		}
 	}
 	switch {

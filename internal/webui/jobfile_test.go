@@ -31,7 +31,7 @@ func TestNotebookAsJob(t *testing.T) {
 	c.post(page, "/jobs/notebook", form).want(t, http.StatusUnprocessableEntity, "whole number", "work/my &lt;b&gt;.ipynb", `value="8h"`)
 	form.Set("gpus", "")
 	form.Set("time", "soon")
-	c.post(page, "/jobs/notebook", form).want(t, http.StatusUnprocessableEntity, "is no time limit; write 2h")
+	c.post(page, "/jobs/notebook", form).want(t, http.StatusUnprocessableEntity, "is not a time limit. Write 2h")
 	// The form for scripts, which has one to choose, follows.
 	if form, _, _ := strings.Cut(c.get("/jobs?notebook=top.ipynb&kernel=python3").body, `name="script"`); strings.Contains(form, `name="environment"`) {
 		t.Error("the image's own Python is taken for an environment")

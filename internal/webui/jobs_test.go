@@ -36,7 +36,7 @@ func (l *lab) someJobs() {
 		failed.Job.Tries = []notebooks.Try{{From: now.Add(-26 * time.Hour).UnixMilli(), Until: now.Add(-25*time.Hour - 30*time.Minute).UnixMilli(), EndCode: notebooks.EndInterrupted, Reason: "It was interrupted: its machine was shut down."}}
 		held := job("report", notebooks.Waiting, 5*time.Minute, 1)
 		held.Job.Held, held.Reason = true, "It waits until job 1 (sweep) and job 2 (train) have succeeded."
-		held.Job.Notes, held.Job.Errors = []string{"Left out, because it means nothing here: --partition=gpu."}, "report.err"
+		held.Job.Notes, held.Job.Errors = []string{"gpulab ignores these options: --partition=gpu."}, "report.err"
 		array := job("grid", notebooks.Waiting, 9*time.Minute, 1)
 		array.Job.Held, array.Job.Array, array.Job.Tasks = true, "0-99%4", &notebooks.TaskCounts{Total: 100, Waiting: 99, Running: 1}
 		array.Reason = "Of 100 elements: 1 running, 99 waiting."
@@ -56,7 +56,7 @@ func TestJobAfter(t *testing.T) {
 	l.someJobs()
 	c := l.client(t, "ben")
 	c.get("/jobs").want(t, http.StatusOK, "It waits until job 1 (sweep) and job 2 (train) have succeeded.", "not run")
-	c.get("/jobs/4").want(t, http.StatusOK, "Waiting", "It waits until job 1", "Left out, because it means nothing here: --partition=gpu.", "errors in report.err")
+	c.get("/jobs/4").want(t, http.StatusOK, "Waiting", "It waits until job 1", "gpulab ignores these options: --partition=gpu.", "errors in report.err")
 	if body := l.client(t, "ada").get("/jobs/4").body; strings.Contains(body, "--partition") {
 		t.Error("an admin reads what is in somebody's script")
 	}
@@ -79,9 +79,9 @@ func TestJobs(t *testing.T) {
 	c.get("/jobs").want(t, http.StatusOK, "You have no job", "gpulab submit train.sh", `name="script"`)
 	c.post("/jobs", "/jobs", url.Values{"script": {""}, "name": {"keep this"}}).want(t, http.StatusUnprocessableEntity, "nothing to run", "keep this")
 	c.post("/jobs", "/jobs", url.Values{"script": {"x"}, "gpus": {"one"}}).want(t, http.StatusUnprocessableEntity, "whole number")
-	c.post("/jobs", "/jobs", url.Values{"script": {"x"}, "time": {"soon"}}).want(t, http.StatusUnprocessableEntity, "is no time limit; write 2h")
+	c.post("/jobs", "/jobs", url.Values{"script": {"x"}, "time": {"soon"}}).want(t, http.StatusUnprocessableEntity, "is not a time limit. Write 2h")
 	bad := c.post("/jobs", "/jobs", url.Values{"script": {"x"}, "retries": {"often"}, "array": {"a-b"}, "after": {"yesterday"}, "environment": {"none/1"}})
-	bad.want(t, http.StatusUnprocessableEntity, "How often it is started again is a whole number", "names no elements of an array", "names no jobs to wait for", `value="none/1" selected`, "open>")
+	bad.want(t, http.StatusUnprocessableEntity, "How often it is started again is a whole number", "is not a list of array elements", "is not a list of jobs", `value="none/1" selected`, "open>")
 	if strings.Index(bad.body, `id="script"`) > strings.Index(bad.body, `id="jobs"`) {
 		t.Error("the form stands behind the list, where nobody sees what is wrong")
 	}

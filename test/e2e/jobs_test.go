@@ -183,7 +183,7 @@ func (j *jobs) manifest(t *testing.T, _ *appliance) {
 	l := j.terminal
 	const pod = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: plain}\nspec:\n  template:\n    spec:\n"
 	l.gpulab(t, 9, []string{"submit", l.script(t, "root.yaml", pod+"      hostPID: true\n      containers: [{command: [nsenter]}]\n")},
-		"Line 7: spec.template.spec.hostPID is nothing that a job here can have. It runs as you, without further rights.")
+		"Line 7: spec.template.spec.hostPID is not supported in a job. It runs as you, without further rights.")
 	number := l.submit(t, l.script(t, "plain.yaml", pod+"      containers:\n        - command: [bash, -c, 'echo \"$MODE of $(id -un), $NVIDIA_VISIBLE_DEVICES\"']\n          env: [{name: MODE, value: quiet}]\n          resources: {limits: {nvidia.com/gpu: 1, memory: 1Gi}}\n"))
 	l.gpulab(t, 0, []string{"logs", "-f", number}, "quiet of ")
 	b := j.cleo.For(t).Tab()
@@ -193,7 +193,7 @@ func (j *jobs) manifest(t *testing.T, _ *appliance) {
 	b.Open(pages + "/jobs")
 	b.Fill("Script", pod+"      serviceAccountName: default\n")
 	b.Click("main", "Submit")
-	b.WaitText("main", "Line 7: spec.template.spec.serviceAccountName is nothing that a job here can have. Jobs have no access to the cluster.")
+	b.WaitText("main", "Line 7: spec.template.spec.serviceAccountName is not supported in a job. Jobs have no access to the cluster.")
 }
 
 // slurm: a Slurm script is accepted unchanged and runs to its end, and its owner reads what of it has no effect. A script
@@ -210,7 +210,7 @@ cd "$SLURM_SUBMIT_DIR"
 srun python3 -c 'print("done")'
 `)
 	said := l.gpulab(t, 0, []string{"submit", "mnist.sh"}, "(mnist) is submitted", "its errors in mnist.err",
-		"Note: Left out, because it means nothing here: --partition=gpu, --account=lab7, --nodes=1 and --ntasks=1.", "Note: No mail is sent: this lab has no mail server.")
+		"Note: gpulab ignores these options: --partition=gpu, --account=lab7, --nodes=1 and --ntasks=1.", "Note: No mail is sent: this lab has no mail server.")
 	number := submittedJob.FindStringSubmatch(said)[1]
 	// What the job says of its state may come before it.
 	if log := l.gpulab(t, 0, []string{"logs", "-f", number}); !strings.Contains("\n"+log, "\ndone\n") {
@@ -222,7 +222,7 @@ srun python3 -c 'print("done")'
 	b := j.cleo.For(t).Tab()
 	b.Open(pages + "/jobs/" + number)
 	b.WaitText("#job-state", "It has succeeded")
-	b.WaitText("main", "Left out, because it means nothing here: --partition=gpu")
+	b.WaitText("main", "gpulab ignores these options: --partition=gpu")
 	b.WaitText("main", "Large")
 	// A login shell resets PATH.
 	login := l.submit(t, l.script(t, "login.sh", "#!/bin/bash -l\n#SBATCH --mem=1G -c 2\nmodule load x\nsrun echo \"$SLURM_CPUS_PER_TASK cores, $SLURM_MEM_PER_NODE\"\n"))

@@ -121,7 +121,7 @@ func (n *Notebooks) Submit(_ context.Context, u users.User, r notebooks.JobReque
 	l := notebooks.Launch{UserID: u.ID, Handle: u.Handle, Name: "job", Title: cmp.Or(r.Name, r.File, "job"), Profile: "cpu", State: notebooks.Waiting, Reason: "It is next in line.",
 		Position: 1, Requested: time.Now().UTC(), Job: &notebooks.Job{Limit: cmp.Or(r.Limit, time.Hour), After: r.After, Held: len(r.After) > 0, Errors: r.Errors, Mail: r.Mail}}
 	if strings.Contains(r.Script, "--partition") {
-		l.Job.Notes = []string{"Left out, because it means nothing here: --partition=gpu."}
+		l.Job.Notes = []string{"gpulab ignores these options: --partition=gpu."}
 	}
 	if strings.Contains(r.Script, "--nodes=2") {
 		return notebooks.Launch{}, &notebooks.JobError{Text: "Line 1: --nodes=2.\nLine 2: --begin."}
