@@ -422,3 +422,31 @@ func TestSignInWithADirectory(t *testing.T) {
 	c.post("/login", "/login", form("o'neil")).want(t, http.StatusServiceUnavailable, "they are of Example Directory, which does not answer at the moment")
 	c.post("/login", "/login", url.Values{"handle": {"lea"}, "password": {"lea-password"}}).want(t, http.StatusSeeOther)
 }
+
+// Where a provider leaves out groups, the person and admins read until when role and groups are kept, and what holds then.
+func TestPagesTellOfGroupsLeftOut(t *testing.T) {
+	l := newCampus(t, nil)
+	o := users.Outside{Provider: "uni", Title: "Example University", Realm: l.uni.Issuer, Subject: "9", Username: "kim", Create: true, Role: users.RoleLead, Told: true}
+	kim, err := l.users.SignInOutside(t.Context(), o, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.users.SetPassword(t.Context(), kim.ID, "kim-password"); err != nil {
+		t.Fatal(err)
+	}
+	l.client(t, "kim").get("/account").lacks(t, "has not sent your groups")
+	o.Role, o.Told, o.Untold = users.RoleGuest, false, "there are too many"
+	if _, err := l.users.SignInOutside(t.Context(), o, ""); err != nil {
+		t.Fatal(err)
+	}
+	l.client(t, "kim").get("/account").want(t, http.StatusOK, "Example University has not sent your groups", "You keep your role and groups until")
+	admin := l.client(t, "ada")
+	admin.get("/users/kim").want(t, http.StatusOK, "Example University has not sent the groups of this person", "Role and groups are kept until")
+	if _, err := l.users.db.ExecContext(t.Context(), "UPDATE identities SET kept_until = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.users.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	admin.get("/users/kim").want(t, http.StatusOK, "The rules apply as to a person without groups.", "guest")
+}
