@@ -275,7 +275,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := l.people.NormalizeRealms(ctx); err != nil {
+	if err := l.people.NormalizeRealms(ctx, signin.NormalRealm); err != nil {
 		return err
 	}
 	l.people.UseDirectories(l.signin.Directories()...)

@@ -65,7 +65,8 @@ func (n *hostNumbers) taken(ctx context.Context, number int) bool {
 			return false // nothing is made of a cancelled request, and it says nothing about the directory
 		}
 		if err != nil {
-			slog.Warn("the machine does not say which UIDs and GIDs it uses; new accounts and folders may get the same ones", "database", database, "err", err)
+			slog.Warn("the machine does not say which UIDs and GIDs it uses; new accounts and folders may get the same ones",
+				"database", database, "err", err)
 			n.rest = n.now().Add(numbersBelieve)
 			return used[number] // the other database asks the same directory
 		}

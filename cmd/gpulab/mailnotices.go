@@ -96,10 +96,13 @@ func (l *appliance) keptNotices(ctx context.Context) ([]mail.Notice, error) {
 	var out []mail.Notice
 	for i := range list {
 		k := &list[i]
-		out = append(out, mail.Notice{Kind: mail.SignIn, Key: fmt.Sprintf("%d %d", k.ID, k.Until.Unix()), Subject: k.Provider + " does not send the groups of " + k.Handle,
-			Text: fmt.Sprintf("The identity provider %s did not send everything that the rules need about %s (%s there): %s. %s has the role %s and keeps role and groups until %s. %s Run `sudo gpulab signin check` to see how to fix it.",
-				k.Provider, k.Handle, k.Username, k.Why, k.Handle, k.Role, k.Until.Local().Format("Monday 2 January 2006"), keptThen(k)),
-			Path: "/users/" + k.Handle})
+		out = append(out, mail.Notice{
+			Kind: mail.SignIn, Key: fmt.Sprintf("%d %d", k.ID, k.Until.Unix()), Path: "/users/" + k.Handle,
+			Subject: k.Provider + " does not send the groups of " + k.Handle,
+			Text: fmt.Sprintf("The identity provider %s did not send everything that the rules need about %s (%s there): %s. "+
+				"%[2]s has the role %[5]s and keeps role and groups until %[6]s. %[7]s Run `sudo gpulab signin check` to see how to fix it.",
+				k.Provider, k.Handle, k.Username, k.Why, k.Role, k.Until.Local().Format("Monday 2 January 2006"), keptThen(k)),
+		})
 	}
 	return out, err
 }

@@ -227,11 +227,11 @@ func TestScriptReaders(t *testing.T) {
 		}
 	}
 	for name, r := range map[string]JobRequest{
-		"This is no notebook":    {File: "a.ipynb", Program: Program{Script: "hello"}},
-		"a notebook gets none":   {File: "a.ipynb", Program: Program{Script: `{"nbformat": 4}`, Args: []string{"x"}}},
-		"run-notebook NOTEBOOK":  {File: "a.ipynb", Program: Program{Script: strings.Repeat(" ", MaxScript+1)}},
-		"has no command in it":   {File: "a.py", Program: Program{Script: "# nothing\n"}},
-		"longer than 64 KiB. Ke": {File: "a.py", Program: Program{Script: strings.Repeat("x", MaxScript+1)}},
+		"gpulab cannot read this notebook": {File: "a.ipynb", Program: Program{Script: "hello"}},
+		"a notebook gets none":             {File: "a.ipynb", Program: Program{Script: `{"nbformat": 4}`, Args: []string{"x"}}},
+		"run-notebook NOTEBOOK":            {File: "a.ipynb", Program: Program{Script: strings.Repeat(" ", MaxScript+1)}},
+		"has no commands":                  {File: "a.py", Program: Program{Script: "# nothing\n"}},
+		"longer than 64 KiB. Ke":           {File: "a.py", Program: Program{Script: strings.Repeat("x", MaxScript+1)}},
 	} {
 		if err := r.prepare("ada"); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-ldap/ldap/v3"
+
 	"github.com/gpulab/gpulab/internal/users"
 )
 
@@ -139,7 +141,24 @@ func (s *settings) completeDirectory() {
 	fill(&s.UserFilter, "("+s.Claims.Username+"={username})")
 	fill(&s.GroupFilter, "(|(member={dn})(uniqueMember={dn})(memberUid={username}))")
 	// Not the server: another one may take its place with the same people.
-	s.realm = users.DirectoryRealm(s.UserBase)
+	s.realm = NormalRealm(directoryRealm + s.UserBase)
+}
+
+// directoryRealm begins the realm of a directory; the DN below which its people are follows.
+const directoryRealm = "ldap:"
+
+// NormalRealm makes the realm of a directory independent of how its DN is written: spaces around the parts and upper or
+// lower case make no difference. Realms of other providers stay as they are.
+func NormalRealm(realm string) string {
+	base, is := strings.CutPrefix(realm, directoryRealm)
+	if !is {
+		return realm
+	}
+	base = strings.Join(strings.Fields(base), " ")
+	if dn, err := ldap.ParseDN(base); err == nil {
+		base = dn.String()
+	}
+	return directoryRealm + strings.ToLower(base)
 }
 
 func (c *Config) directory() bool { return c.Type == typeLDAP || c.Type == typeActiveDirectory }

@@ -233,3 +233,18 @@ func FuzzGroupNames(f *testing.F) {
 		_ = sameGroup(has, wanted)
 	})
 }
+
+// One directory is one realm, however its base is written.
+func TestNormalRealm(t *testing.T) {
+	for _, realm := range []string{"ldap:ou=people,dc=example,dc=org", "ldap:OU=People, DC=Example, DC=org", "ldap: ou = people , dc=example,dc=org "} {
+		if got := NormalRealm(realm); got != "ldap:ou=people,dc=example,dc=org" {
+			t.Errorf("%q: %q", realm, got)
+		}
+	}
+	if NormalRealm("ldap:ou=people,dc=example") == NormalRealm("ldap:ou=people,dc=example,dc=org") {
+		t.Error("two bases are one")
+	}
+	if got := NormalRealm("https://id.example.org/Realms/A"); got != "https://id.example.org/Realms/A" {
+		t.Errorf("the realm of a provider is %q", got)
+	}
+}

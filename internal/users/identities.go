@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-ldap/ldap/v3"
-
 	"github.com/gpulab/gpulab/internal/store"
 )
 
@@ -65,35 +63,22 @@ func findIdentity(ctx context.Context, q querier, o Outside) (identityRow, error
 	return identityRow{}, sql.ErrNoRows
 }
 
-// directoryRealm begins the realm of a directory; the DN below which its people are follows.
-const directoryRealm = "ldap:"
-
-// DirectoryRealm is the realm of people below a DN. It does not depend on how the DN is written: spaces around its parts
-// and upper or lower case make no difference.
-func DirectoryRealm(base string) string {
-	base = strings.Join(strings.Fields(base), " ")
-	if dn, err := ldap.ParseDN(base); err == nil {
-		base = dn.String()
-	}
-	return directoryRealm + strings.ToLower(base)
-}
-
-// NormalizeRealms rewrites realms of directories as DirectoryRealm does. Call it before the first sign-in: earlier
-// versions kept the spaces of the configuration. If somebody has an account by each of two spellings, the one that was
+// NormalizeRealms rewrites realms as normal does. Call it before the first sign-in: earlier versions kept the spaces of
+// the configuration in realms of directories. If somebody has an account by each of two spellings, the one that was
 // used last is found from now on.
-func (s *Service) NormalizeRealms(ctx context.Context) error {
-	return s.inTx(ctx, "normalize the names of directories", func(tx *sql.Tx) error {
+func (s *Service) NormalizeRealms(ctx context.Context, normal func(realm string) string) error {
+	return s.inTx(ctx, "normalize the realms of outside accounts", func(tx *sql.Tx) error {
 		type row struct {
 			id    int64
 			realm string
 		}
 		list, err := store.All(ctx, tx, func(r store.Row) (one row, err error) { return one, r.Scan(&one.id, &one.realm) },
-			"SELECT id, realm FROM identities WHERE substr(realm, 1, ?) = ? ORDER BY used_at DESC", len(directoryRealm), directoryRealm)
+			"SELECT id, realm FROM identities ORDER BY used_at DESC")
 		if err != nil {
 			return err
 		}
 		for _, one := range list {
-			realm := DirectoryRealm(strings.TrimPrefix(one.realm, directoryRealm))
+			realm := normal(one.realm)
 			if realm == one.realm {
 				continue
 			}

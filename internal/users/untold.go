@@ -49,7 +49,8 @@ func (s *Service) untold(ctx context.Context, tx *sql.Tx, id identityRow, u User
 	}
 	if o.MayBeNone && id.untoldAt != 0 {
 		var others bool
-		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE realm = ? AND id <> ? AND told_at > ?)", o.Realm, id.id, id.untoldAt).Scan(&others)
+		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE realm = ? AND id <> ? AND told_at > ?)",
+			o.Realm, id.id, id.untoldAt).Scan(&others)
 		if err != nil || others {
 			return countsNone, err
 		}
@@ -97,8 +98,9 @@ func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u 
 	if err != nil {
 		return "", err
 	}
-	return ", role and groups are kept until " + time.UnixMilli(until).Local().Format(time.DateOnly), s.audit(ctx, tx, Entry{Actor: "system", Action: "identity.untold",
-		Target: u.Handle, Remote: remote, Detail: tidy(o.Provider+", "+tidy(o.Username, 100)+": "+untoldMark+o.Untold, 400)})
+	detail = ", role and groups are kept until " + time.UnixMilli(until).Local().Format(time.DateOnly)
+	return detail, s.audit(ctx, tx, Entry{Actor: "system", Action: "identity.untold", Target: u.Handle, Remote: remote,
+		Detail: tidy(o.Provider+", "+tidy(o.Username, 100)+": "+untoldMark+o.Untold, 400)})
 }
 
 // noteLapse writes to the audit log, once, that a person no longer keeps role and groups.
@@ -127,8 +129,8 @@ func (s *Service) noteLapse(ctx context.Context, tx *sql.Tx, id identityRow, u U
 // settleUntold applies the rules to everybody who keeps role and groups no longer.
 func (s *Service) settleUntold(ctx context.Context) error {
 	due, err := store.All(ctx, s.db, func(row store.Row) (id int64, err error) { return id, row.Scan(&id) },
-		`SELECT id FROM identities WHERE kept_then IS NOT NULL AND (kept_until <= ? OR json_extract(kept_then, '$.mayBeNone')
-			AND EXISTS (SELECT 1 FROM identities other WHERE other.realm = identities.realm AND other.id <> identities.id AND other.told_at > identities.untold_at))`,
+		`SELECT id FROM identities i WHERE kept_then IS NOT NULL AND (kept_until <= ? OR json_extract(kept_then, '$.mayBeNone')
+			AND EXISTS (SELECT 1 FROM identities o WHERE o.realm = i.realm AND o.id <> i.id AND o.told_at > i.untold_at))`,
 		s.now().UnixMilli())
 	errs := []error{err}
 	for _, id := range due {
@@ -142,20 +144,21 @@ func (s *Service) settle(ctx context.Context, identity int64) error {
 	var d decision
 	err := s.inTx(ctx, "apply the rules without the groups that a provider left out", func(tx *sql.Tx) error {
 		var o Outside
-		var then sql.NullString
-		id, err := scanIdentity(tx.QueryRowContext(ctx, "SELECT "+identityColumns+", provider, realm, kept_then FROM identities WHERE id = ?", identity), &o.Provider, &o.Realm, &then)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && !then.Valid {
+		row := tx.QueryRowContext(ctx, "SELECT "+identityColumns+", provider, realm FROM identities WHERE id = ?", identity)
+		id, err := scanIdentity(row, &o.Provider, &o.Realm)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && id.keptThen == "" {
 			return nil // unlinked or decided by a sign-in in the meantime
 		}
 		if err != nil {
 			return err
 		}
 		var a afterwards
-		if err := json.Unmarshal([]byte(then.String), &a); err != nil {
+		if err := json.Unmarshal([]byte(id.keptThen), &a); err != nil {
 			return err
 		}
-		o.Username, o.Role, o.Groups, o.Refused, o.Suspend, o.Untold, o.MayBeNone = id.username, a.Role, a.Groups, a.Refused, a.Suspend, a.Why, a.MayBeNone
-		row, err := s.oneRow(ctx, tx, "id = ?", id.userID)
+		o.Username, o.Role, o.Groups, o.Refused, o.Suspend = id.username, a.Role, a.Groups, a.Refused, a.Suspend
+		o.Untold, o.MayBeNone = a.Why, a.MayBeNone
+		account, err := s.oneRow(ctx, tx, "id = ?", id.userID)
 		if errors.Is(err, ErrNotFound) {
 			_, err = tx.ExecContext(ctx, "UPDATE identities SET kept_then = NULL WHERE id = ?", identity)
 			return err
@@ -163,7 +166,7 @@ func (s *Service) settle(ctx context.Context, identity int64) error {
 		if err != nil {
 			return err
 		}
-		u = row.User
+		u = account.User
 		state, err := s.untold(ctx, tx, id, u, o)
 		if err != nil || state == keeps {
 			return err
@@ -186,13 +189,13 @@ func (s *Service) settle(ctx context.Context, identity int64) error {
 
 // Kept is a person who keeps role and groups for now, because a provider leaves out what the rules need.
 type Kept struct {
-	ID                               int64 // of the outside account
-	Handle, Name, Provider, Username string
-	Role                             Role
-	Until                            time.Time
-	Why                              string // what the provider leaves out
-	Then                             Role   // the role afterwards; empty if the rules give none
-	Refused                          bool   // afterwards the person may not come in
+	ID                         int64 // of the outside account
+	Handle, Provider, Username string
+	Role                       Role
+	Until                      time.Time
+	Why                        string // what the provider leaves out
+	Then                       Role   // the role afterwards; empty if the rules give none
+	Refused                    bool   // afterwards the person may not come in
 }
 
 // KeptUntold lists everybody who keeps role and groups for now.
@@ -201,10 +204,14 @@ func (s *Service) KeptUntold(ctx context.Context) ([]Kept, error) {
 		var until int64
 		var then string
 		var a afterwards
-		err = errors.Join(row.Scan(&k.ID, &k.Handle, &k.Name, &k.Provider, &k.Username, &k.Role, &until, &then), json.Unmarshal([]byte(then), &a))
+		err = row.Scan(&k.ID, &k.Handle, &k.Provider, &k.Username, &k.Role, &until, &then)
+		if err == nil {
+			err = json.Unmarshal([]byte(then), &a)
+		}
 		k.Until, k.Why, k.Then, k.Refused = time.UnixMilli(until).UTC(), a.Why, a.Role, a.Refused != ""
 		return k, err
-	}, `SELECT i.id, u.handle, u.name, i.provider, i.username, u.role, i.kept_until, i.kept_then FROM identities i JOIN users u ON u.id = i.user_id
+	}, `SELECT i.id, u.handle, i.provider, i.username, u.role, i.kept_until, i.kept_then
+		FROM identities i JOIN users u ON u.id = i.user_id
 		WHERE i.kept_then IS NOT NULL AND u.removed_at IS NULL ORDER BY i.kept_until, i.id`)
 }
 
