@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -21,7 +22,8 @@ func (j jupyter) withScript(t *testing.T, change func(script string) (string, in
 		t.Fatal(err)
 	}
 	front := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host },
+		ErrorLog: log.New(io.Discard, "", 0),
+		Rewrite:  func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host },
 		ModifyResponse: func(r *http.Response) error {
 			if !strings.HasSuffix(r.Request.URL.Path, "/gpulab/static/gpulab.js") {
 				return nil
@@ -89,8 +91,8 @@ func TestBrokenPageScript(t *testing.T) {
 	}
 }
 
-// An extension that needs a part in the server, which is not there, is left out with one quiet note, once: its page part
-// would show an error at every load.
+// An extension that needs a part in the server, which is not there, is left out with one quiet note, once: its page
+// part would show an error at every load.
 func TestExtensionWithoutServer(t *testing.T) {
 	home := t.TempDir()
 	extension := func(name, more string) {

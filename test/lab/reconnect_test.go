@@ -287,8 +287,8 @@ func (w *wire) drop(drops bool) {
 	}
 }
 
-// After a change of networks, of which nothing tells the page, it connects again by itself. What was printed meanwhile is
-// there, and what somebody ran meanwhile runs, once.
+// After a change of networks, of which nothing tells the page, it connects again by itself. What was printed meanwhile
+// is there, and what somebody ran meanwhile runs, once.
 func TestNetworkChanges(t *testing.T) {
 	j, network := startJupyter(t).overWire(t)
 	b := j.browser(t)
