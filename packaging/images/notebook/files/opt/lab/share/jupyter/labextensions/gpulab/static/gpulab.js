@@ -295,8 +295,9 @@
         try {
           return await ask(path, options);
         } catch (error) {
-          if (!trouble(error)) throw error;
-          lost(contents, error);
+          // 403 is also what a file is answered with that may not be written.
+          if (!trouble(error) && (error?.response?.status !== 403 || (await look()) !== "out")) throw error;
+          check();
           if (ordered.has(path)) throw anew();
         }
         await back;
