@@ -60,8 +60,14 @@ func (l *tunnelled) signIn(token string) {
 	l.jar.SetCookies(&url.URL{Scheme: "https", Host: "127.0.0.1"}, []*http.Cookie{c})
 }
 
+// reply is the beginning of an answer.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // open opens a page as a browser does, without following what it leads to.
-func (l *tunnelled) open(port int, path string, changes ...change) (*http.Response, string) {
+func (l *tunnelled) open(port int, path string, changes ...change) (reply, string) {
 	l.t.Helper()
 	client := &http.Client{
 		Jar:           l.jar,
@@ -86,7 +92,7 @@ func (l *tunnelled) open(port int, path string, changes ...change) (*http.Respon
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return res, string(body)
+	return reply{res.StatusCode, res.Header}, string(body)
 }
 
 // leadsTo checks the port of the pages to which links from the notebooks lead.

@@ -34,7 +34,7 @@ for name in """libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc
     ctypes.CDLL(name)
 EOF
 fonts=/usr/share/fonts/truetype
-[ -e $fonts/droid/DroidSansFallbackFull.ttf ] && [ -e $fonts/ancient-scripts/Symbola_hint.ttf ] || fail "there are no fonts for CJK and emoji"
+[ -e $fonts/wqy/wqy-microhei.ttc ] && [ -e $fonts/ancient-scripts/Symbola_hint.ttf ] || fail "there are no fonts for CJK and emoji"
 /opt/lab/bin/jupyterhub-singleuser --version
 python -c 'import pynvml' || fail "no pynvml"
 /opt/lab/bin/python -c 'import site, sys; sys.exit(bool(site.ENABLE_USER_SITE))' || fail "the server looks into homes"

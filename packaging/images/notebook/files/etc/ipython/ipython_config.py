@@ -7,7 +7,7 @@ c.HistoryManager.hist_file = "/tmp/.gpulab/jupyter/history.sqlite"  # noqa: F821
 # Matplotlib draws with these what its own font lacks: Chinese, Japanese and Korean text,
 # emoji. A person's own settings come first.
 if "MATPLOTLIBRC" not in os.environ and not os.path.exists(os.path.expanduser("~/.config/matplotlib/matplotlibrc")):
-    c.InlineBackend.rc = {"font.family": ["sans-serif", "Droid Sans Fallback", "Symbola"]}  # noqa: F821
+    c.InlineBackend.rc = {"font.family": ["sans-serif", "WenQuanYi Micro Hei", "Symbola"]}  # noqa: F821
 
 # ZeroMQ drops what a kernel prints while the server is behind by more than this many
 # messages; its own bound is 1000.
