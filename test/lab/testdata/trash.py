@@ -50,6 +50,53 @@ for path in (str(home / "folder"), str(home / "link"), str(home / odd), str(home
     assert g.Trash.of(path).restore(path) and os.path.lexists(path), path
 assert Path(folder).read_text() == "text" and not kept()
 
+# In a shared folder, others cannot have somebody delete what they name: a link, a folder of theirs, and one that they can
+# write to are not used.
+shared = home / "shared"
+theirs, mine = shared / ".Trash-mine", home / "precious"
+
+
+def plant():
+    (theirs / "info").mkdir(parents=True)
+    (theirs / "info/precious.trashinfo").write_text("[Trash Info]\nPath=x\nDeletionDate=2001-01-01T00:00:00\n")
+    os.symlink(home, theirs / "files")
+
+
+def tricked():
+    """Reports whether anything is used of what was planted."""
+    path = write("shared/file")
+    place = g.Trash(str(theirs), str(shared))
+    used = place.entries() or place.empty() or place.restore(str(shared / "x"))
+    try:
+        g.Trash(str(theirs), str(shared)).put(path)
+    except OSError:
+        return used
+    return True
+
+
+write("precious")
+plant()
+os.chmod(theirs, 0o700)
+os.chown(theirs, 12345, 12345)
+assert not tricked() and mine.exists()
+os.chown(theirs, os.getuid(), os.getgid())
+os.chmod(theirs, 0o770)
+assert not tricked() and mine.exists()
+os.rename(theirs, shared / "elsewhere")
+os.chmod(shared / "elsewhere", 0o700)
+os.symlink("elsewhere", theirs)
+assert not tricked() and mine.exists()
+
+# One's own is used, and stays the same folder when somebody puts another in its place.
+os.unlink(theirs)
+own = g.Trash(str(theirs), str(shared))
+own.put(write("shared/file"))
+assert [where for _, _, where in own.entries()] == [str(shared / "file")] and (theirs.stat().st_mode & 0o777) == 0o700
+os.rename(theirs, shared / "moved")
+plant()
+assert own.empty() == 1 and mine.exists() and os.listdir(shared / "moved/files") == []
+g.shutil.rmtree(shared)
+
 # What has been in it for long is deleted for good, folders included that nobody may write to.
 g.remove(str(home / "folder"))
 g.remove(a)
