@@ -99,7 +99,8 @@ func (l *appliance) keptNotices(ctx context.Context) ([]mail.Notice, error) {
 		out = append(out, mail.Notice{
 			Kind: mail.SignIn, Key: fmt.Sprintf("%d %d", k.ID, k.Until.Unix()), Path: "/users/" + k.Handle,
 			Subject: k.Provider + " does not send the groups of " + k.Handle,
-			Text: fmt.Sprintf("The identity provider %s did not send everything that the rules need about %s (%s there): %s. "+
+			Text: fmt.Sprintf("The identity provider %s did not send everything that the sign-in rules need to know about %s "+
+				"(user name at the provider: %s): %s. "+
 				"%[2]s has the role %[5]s and keeps role and groups until %[6]s. %[7]s Run `sudo gpulab signin check` to see how to fix it.",
 				k.Provider, k.Handle, k.Username, k.Why, k.Role, k.Until.Local().Format("Monday 2 January 2006"), keptThen(k)),
 		})

@@ -37,8 +37,8 @@ func (c *Config) fixedPorts() map[int]string {
 	return ports
 }
 
-// otherPorts reports which ports the head gives to something else than pages and the addresses that lead there: no link
-// to the pages leads to one of these.
+// otherPorts returns a function that reports whether the head serves something other than its pages at a port. No link to
+// the pages leads to such a port.
 func (c *Config) otherPorts() func(port int) bool {
 	ports := c.fixedPorts()
 	// loadConfig has told of errors in them.
@@ -49,7 +49,7 @@ func (c *Config) otherPorts() func(port int) bool {
 		ports[p] = "another"
 	}
 	delete(ports, c.HTTPSPort)
-	delete(ports, c.HubPort) // many forward the pages as 8443, and nothing that people made is shown there
+	delete(ports, c.HubPort) // many people forward the pages as 8443, and HubPort shows no content of notebooks or services
 	return func(port int) bool { return ports[port] != "" }
 }
 

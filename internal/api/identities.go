@@ -25,7 +25,7 @@ type Identity struct {
 	Linked     time.Time  `json:"linked"`
 	Used       *time.Time `json:"used,omitempty" doc:"The last sign-in with it; left out for never"`
 	Configured bool       `json:"configured" doc:"The lab still knows the provider"`
-	KeptUntil  *time.Time `json:"keptUntil,omitempty" doc:"The provider does not send the person's groups; role and groups are kept until then. Left out if it does"`
+	KeptUntil  *time.Time `json:"keptUntil,omitempty" doc:"Until when the person keeps role and groups although the provider does not send the groups; left out if none are being kept"`
 }
 
 // MyIdentities is the outside accounts of whoever asks.

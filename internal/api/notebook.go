@@ -279,8 +279,8 @@ func bareHost(c *call) string {
 	return c.host
 }
 
-// lastingAddress is where a lasting path is for the caller, "" where that is not known. Who names a port reaches the lab by
-// it, perhaps through a tunnel that leads to no other; the pages' port leads on from such a path as HubPort does.
+// lastingAddress returns the address of a lasting path for the caller, or "" if it is not known. If the caller's host has
+// a port, the address keeps it: a tunnel may lead to no other port. The pages' port redirects such a path as HubPort does.
 func (s *Server) lastingAddress(c *call, path string) string {
 	host := c.host
 	if _, _, err := net.SplitHostPort(host); err != nil && host != "" && s.cfg.HubPort != 443 {

@@ -286,7 +286,7 @@ There are --gpus, --gres=gpu:N, --cpus-per-task, --mem, --time, --job-name (or
 --name), --output, --error, --chdir, --env, --export, --dependency, --retries,
 --array, --preemptible, --mail-type and --profile. Options of this command come
 before them. Options of sbatch that have no effect here, such as --partition,
-are ignored with a note. All others are refused, in one answer.
+are ignored with a note. gpulab refuses all others and lists them in one error.
 
 A script without #! in its first line is run by Python if it ends with .py, by
 Rscript with .R, by julia with .jl, and by bash otherwise.

@@ -25,8 +25,8 @@ func probeScratch(_ host, opts Options) []Finding {
 	if err != nil {
 		return []Finding{{
 			Probe: "scratch", State: Warn,
-			Seen:  fmt.Sprintf("Where the temporary files of notebooks lie cannot be read: %v.", err),
-			Means: "They may fill the system's disk instead of the one of the data folder.",
+			Seen:  fmt.Sprintf("gpulab cannot find out where notebooks' temporary files are: %v.", err),
+			Means: "They may fill the system's disk instead of the data folder's disk.",
 			Mend:  "Run `sudo gpulab doctor scratch`.",
 		}}
 	}
@@ -35,10 +35,11 @@ func probeScratch(_ host, opts Options) []Finding {
 	}
 	finding := Finding{
 		Probe: "scratch", State: Warn,
-		Means: "Temporary files or logs of notebooks fill another disk than that of the data folder, " +
-			"or lie where nothing shows them.",
-		Mend: "Restart the machine when its notebooks may end: gpulab then moves the files together, and deletes none. " +
-			"The data folder's disk needs twice their size of free space.",
+		Means: "Temporary files or logs of notebooks take up space on a disk other than the data folder's, " +
+			"or are in a folder that Kubernetes does not see.",
+		Mend: "Restart the machine at a time when its notebooks may stop. " +
+			"gpulab then moves the files to the data folder's disk and deletes none. " +
+			"That disk needs free space of at least twice their size.",
 	}
 	var seen []string
 	for _, s := range list {
@@ -59,7 +60,7 @@ func probeScratch(_ host, opts Options) []Finding {
 	for _, s := range list {
 		if s.Foreign {
 			finding.Mend = fmt.Sprintf("Some files in %s may be older than this lab, so gpulab does not move them. "+
-				"Move away what nobody needs there while gpulab is stopped, then restart the machine.", s.Dir)
+				"Move files that nobody needs out of that folder while gpulab is stopped, then restart the machine.", s.Dir)
 		}
 	}
 	finding.Seen = strings.Join(seen, " ")

@@ -36,9 +36,9 @@ var followers = []follower{
 }
 
 // FollowData puts what pods write and print onto the disk of the data folder, before k3s
-// starts. Files that are there already are moved, such as those of an earlier version that
-// ran here after a restart of the machine. While pods use them they stay where they are:
-// the next start after one at which no pod runs moves them. See [Strays].
+// starts. It moves files that are there already, such as those of an earlier version that
+// ran here after a restart of the machine. While pods use these files, they stay where they
+// are: the first start at which no pod runs moves them. See [Strays].
 func (c *Cluster) FollowData() error {
 	var errs []error
 	dataDir := resolved(c.cfg.DataDir)

@@ -23,7 +23,7 @@ type Identity struct {
 	// another one.
 	Role Role `json:"role,omitempty"`
 	// UntoldSince is since when the provider leaves out groups that the rules need; nil = it does not. KeptUntil is until
-	// when the person keeps role and groups all the same; nil = the rules have decided without those groups.
+	// when the person keeps role and groups all the same; nil = nothing is left out, or the rules decided without it.
 	UntoldSince *time.Time `json:"untoldSince,omitempty"`
 	KeptUntil   *time.Time `json:"keptUntil,omitempty"`
 }

@@ -441,12 +441,12 @@ func TestPagesTellOfGroupsLeftOut(t *testing.T) {
 	}
 	l.client(t, "kim").get("/account").want(t, http.StatusOK, "Example University has not sent your groups", "You keep your role and groups until")
 	admin := l.client(t, "ada")
-	admin.get("/users/kim").want(t, http.StatusOK, "Example University has not sent the groups of this person", "Role and groups are kept until")
+	admin.get("/users/kim").want(t, http.StatusOK, "Example University has not sent the groups of this person", "This person keeps role and groups until")
 	if _, err := l.users.db.ExecContext(t.Context(), "UPDATE identities SET kept_until = 1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.users.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	admin.get("/users/kim").want(t, http.StatusOK, "The rules apply as to a person without groups.", "guest")
+	admin.get("/users/kim").want(t, http.StatusOK, "The lab applies the rules as if this person were in no group.", "guest")
 }

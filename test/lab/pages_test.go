@@ -241,7 +241,7 @@ func TestAddressesOfPrograms(t *testing.T) {
 	Evaluate[bool](b, `async () => { window.open = page => { window.opened = page; return window }; return true }`)
 	runCells(b, 3)
 	for _, port := range []string{"7860", "6006"} {
-		b.WaitFor("the notice for "+port, toast("Only this notebook reaches port "+port+"."))
+		b.WaitFor("the notice for "+port, toast("Only programs in this notebook can reach port "+port+"."))
 	}
 	b.WaitFor("one notice each", `[...document.querySelectorAll(".Toastify__toast")].filter(e => e.innerText.includes("7860")).length === 1`)
 	press(b, toast("port 7860")+`.querySelector("button:not(.Toastify__close-button)")`)
@@ -254,5 +254,5 @@ func TestAddressesOfPrograms(t *testing.T) {
 	Evaluate[bool](b, `async () => { document.querySelector(".jp-Terminal .xterm-helper-textarea").focus(); return true }`)
 	b.Type("echo http://0.0.0.0:$((8000 + 1))/")
 	b.Press(kb.Enter)
-	b.WaitFor("the notice for 8001", toast("Only this notebook reaches port 8001."))
+	b.WaitFor("the notice for 8001", toast("Only programs in this notebook can reach port 8001."))
 }

@@ -132,7 +132,7 @@ func TestPageReconnects(t *testing.T) {
 	}{
 		{http.StatusUnauthorized, "You are signed out. Sign in in another tab, then this page connects again.", "Sign in"},
 		{http.StatusForbidden, "You are signed out.", "Sign in"},
-		{http.StatusBadGateway, "The lab does not answer; trying again.", ""},
+		{http.StatusBadGateway, "The lab does not answer. This page keeps trying.", ""},
 		{http.StatusFailedDependency, "This notebook has been stopped.", "Start it again on the lab’s page"},
 	} {
 		typed := fmt.Sprintf("# typed %d", how.status)

@@ -109,13 +109,13 @@
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
   const troubles = {
-    away: ["The lab does not answer; trying again. What you type stays in this page, and is saved when the lab is back."],
+    away: ["The lab does not answer. This page keeps trying. What you type stays in this page and is saved when the lab answers again."],
     stopped: [
-      "This notebook has been stopped. What was not saved is in this page alone: it is saved when you have started the notebook again.",
+      "This notebook has been stopped. Unsaved changes are only in this page. They are saved when you start the notebook again.",
       "Start it again on the lab’s page",
     ],
     out: [
-      "You are signed out. Sign in in another tab, then this page connects again. What was not saved is in this page alone until then.",
+      "You are signed out. Sign in in another tab, then this page connects again. Until then, unsaved changes are only in this page.",
       "Sign in",
     ],
   };
@@ -152,7 +152,7 @@
         // 403: the notebook itself does not know who asks.
         return answer.status === 403 ? "out" : trouble({ response: answer });
       } catch (error) {
-        // Browsers have few connections to a server, which those that are lost would take up.
+        // Browsers allow few connections to one server. Requests on lost connections would use them up.
         const old = Date.now() - longest;
         for (const [stop, since] of pending) if (since < old) stop.abort(new TypeError("The server does not answer"));
         return trouble(error);
@@ -181,8 +181,8 @@
       if (trouble(error)) check();
     }
 
-    // JupyterLab asks after a kernel whose connection has failed, and takes it for dead if
-    // the lab answers in the server's stead. Here the question waits for the server.
+    // JupyterLab asks the server about a kernel whose connection failed, and treats the kernel
+    // as dead if the lab answers in the server's place. Here the request waits for the server.
     const request = settings.fetch.bind(null);
     const pending = new Map(); // what ends a question → since when it has been asked
     const ask = async (asked) => {
@@ -286,16 +286,15 @@
       return kernel;
     };
 
-    // A save first looks at the file without its content. That of a notebook has to begin
-    // anew when the server is back; it ends as one that somebody does not want any more,
-    // without a word.
+    // A save first reads the file's metadata. A notebook's save has to start anew when the
+    // server is back. The old save ends like one that the person cancelled: without a message.
     const anew = () => Object.assign(new Error("the lab is away"), { name: "ModalCancelError", away: true });
     const patient = (ask) => async (path, options) => {
       for (;;) {
         try {
           return await ask(path, options);
         } catch (error) {
-          // 403 is also what a file is answered with that may not be written.
+          // The server also answers 403 for a file that the person may not write.
           if (!trouble(error) && (error?.response?.status !== 403 || (await look()) !== "out")) throw error;
           check();
           if (ordered.has(path)) throw anew();
@@ -614,8 +613,8 @@
 
     // Waits until a page that was cut off has what the server has written, if there is a
     // kernel to connect to. By itself JupyterLab tries that after up to a minute; here it
-    // has ever more time for it, too. What the server has when that takes too long, or there
-    // is no kernel any more, is taken over without.
+    // has ever more time for it, too. If that takes too long or there is no kernel any more,
+    // the page takes what the server has without connecting.
     async caughtUp() {
       await proofs.get(this.context.sessionContext.session?.kernel)?.();
       const ends = Date.now() + patience;
@@ -807,7 +806,7 @@
       for (const [, port] of text.matchAll(pattern)) {
         if (told.has(port)) continue;
         told.add(port);
-        const message = `Only this notebook reaches port ${port}. To open the program in a browser, start it as a service of the lab.`;
+        const message = `Only programs in this notebook can reach port ${port}. To open the program in a browser, start it as a service of the lab.`;
         const actions = [{ label: "New Service", commandId: newService, args: { port }, displayType: "accent" }];
         app.commands.execute("apputils:notify", { message, type: "info", options: { autoClose: 60_000, actions } });
       }
@@ -889,7 +888,7 @@
     };
 
     app.commands.addCommand(undo, {
-      label: "Put back what was deleted",
+      label: "Restore deleted files",
       execute: ({ paths }) =>
         ask("POST", { restore: paths })
           .catch(failed)
@@ -897,7 +896,7 @@
     });
     app.commands.addCommand(emptyTrash, {
       label: "Empty Trash…",
-      caption: "Delete for good what is in the trash",
+      caption: "Permanently delete everything in the trash",
       execute: async () => {
         try {
           const { count } = await ask("GET");
