@@ -279,6 +279,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.people.UseDirectories(l.signin.Directories()...)
+	l.people.UseRules(l.signin.Rules())
 	l.openMail()
 	l.history = history.New(history.Config{Store: l.store})
 	if l.quotas, err = l.newQuotas(); err != nil {

@@ -280,7 +280,7 @@ func TestEveryKindOfMail(t *testing.T) {
 		{mail.Disk, l.diskFills, "A disk of the lab gets full", "From 95 % on"},
 		{mail.Machines, l.machineIsSilent, "gpu-two is not heard of", "See that it is on"},
 		{mail.GPUs, l.gpuFails, "GPU 0 of gpu-one: GPU has fallen off the bus", "XID 79"},
-		{mail.SignIn, l.groupsAreLeftOut, "uni does not send the groups of eva", "there are too many. eva has the role lead and keeps role and groups until"},
+		{mail.SignIn, l.groupsAreLeftOut, "uni does not send what the sign-in rules need about eva", "there are too many. eva has the role lead and keeps role and groups until"},
 	}
 	of := func(kind mail.Kind) (to, off users.User) {
 		if slices.ContainsFunc(mail.Kinds(users.RoleMember), func(r mail.Rule) bool { return r.Kind == kind }) {

@@ -98,7 +98,7 @@ func (l *appliance) keptNotices(ctx context.Context) ([]mail.Notice, error) {
 		k := &list[i]
 		out = append(out, mail.Notice{
 			Kind: mail.SignIn, Key: fmt.Sprintf("%d %d", k.ID, k.Until.Unix()), Path: "/users/" + k.Handle,
-			Subject: k.Provider + " does not send the groups of " + k.Handle,
+			Subject: k.Provider + " does not send what the sign-in rules need about " + k.Handle,
 			Text: fmt.Sprintf("The identity provider %s did not send everything that the sign-in rules need to know about %s "+
 				"(user name at the provider: %s): %s. "+
 				"%[2]s has the role %[5]s and keeps role and groups until %[6]s. %[7]s Run `sudo gpulab signin check` to see how to fix it.",

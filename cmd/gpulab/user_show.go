@@ -166,7 +166,7 @@ func waysToSignIn(p *users.Person) string {
 	for i := range p.Identities {
 		way := strings.TrimSpace(p.Identities[i].Provider + " " + p.Identities[i].Username)
 		if until := p.Identities[i].KeptUntil; until != nil {
-			way += " (the provider does not send the groups; role and groups are kept until " + day(*until) + ")"
+			way += " (the provider does not send what the rules need; role and groups are kept until " + day(*until) + ")"
 		}
 		list = append(list, way)
 	}

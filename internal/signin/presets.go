@@ -154,7 +154,7 @@ func NormalRealm(realm string) string {
 	if !is {
 		return realm
 	}
-	base = strings.Join(strings.Fields(base), " ")
+	base = strings.ToLower(strings.Join(strings.Fields(base), " ")) // before bytes beyond ASCII are written as numbers
 	if dn, err := ldap.ParseDN(base); err == nil {
 		base = dn.String()
 	}

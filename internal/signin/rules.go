@@ -1,6 +1,9 @@
 package signin
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -25,11 +28,18 @@ type who struct {
 	groupsGap, emailGap gap
 }
 
+// ruleSum differs whenever the same person might be judged differently.
+func (s *settings) ruleSum() string {
+	text, _ := json.Marshal([]any{s.Domains, s.Rules, s.NoMatch, s.Claims, s.Accounts}) // plain data
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
 // judge applies domains and rules. The role is the strongest of all rules that fit, and the groups are those of all of
 // them. If the provider left something out, the result has only what is certain without it.
 func (s *settings) judge(w who) users.Outside {
 	o := users.Outside{Provider: s.Name, Title: s.Title, Realm: s.realm, Subject: w.subject, Also: w.also, Username: w.username, Name: w.name,
-		Create: s.Accounts == accountsCreate}
+		Create: s.Accounts == accountsCreate, Rules: s.ruleSum()}
 	if o.Username == "" {
 		o.Username = w.email
 	}

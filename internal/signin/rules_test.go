@@ -241,6 +241,10 @@ func TestNormalRealm(t *testing.T) {
 			t.Errorf("%q: %q", realm, got)
 		}
 	}
+	// A realm that was kept in lower case is the one of the configuration, letters beyond ASCII included.
+	if kept, configured := NormalRealm("ldap:ou=ärzte,dc=klinik,dc=de"), NormalRealm("ldap:OU=Ärzte, DC=klinik,DC=de"); kept != configured {
+		t.Errorf("%q is not %q", kept, configured)
+	}
 	if NormalRealm("ldap:ou=people,dc=example") == NormalRealm("ldap:ou=people,dc=example,dc=org") {
 		t.Error("two bases are one")
 	}

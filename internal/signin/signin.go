@@ -166,6 +166,15 @@ func (s *Service) Directories() []users.Directory {
 	return list
 }
 
+// Rules returns, by realm, what Outside.Rules is for the providers of the configuration.
+func (s *Service) Rules() map[string]string {
+	rules := map[string]string{}
+	for i := range s.providers {
+		rules[s.providers[i].realm] = s.providers[i].ruleSum()
+	}
+	return rules
+}
+
 // Homes are the addresses of the lab at which a provider may send browsers back: the lab's own, and those by the names
 // that the configuration has for the provider. A browser that uses another one has to come to the first of them.
 func (s *Service) Homes(provider string) []string {

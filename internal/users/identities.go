@@ -63,6 +63,9 @@ func findIdentity(ctx context.Context, q querier, o Outside) (identityRow, error
 	return identityRow{}, sql.ErrNoRows
 }
 
+// unusedRealm ends the realm of an outside account whose place another one with the same subject has taken.
+const unusedRealm = " (unused)"
+
 // NormalizeRealms rewrites realms as normal does. Call it before the first sign-in: earlier versions kept the spaces of
 // the configuration in realms of directories. If somebody has an account by each of two spellings, the one that was
 // used last is found from now on.
@@ -79,8 +82,15 @@ func (s *Service) NormalizeRealms(ctx context.Context, normal func(realm string)
 		}
 		for _, one := range list {
 			realm := normal(one.realm)
-			if realm == one.realm {
+			if realm == one.realm || strings.HasSuffix(one.realm, unusedRealm) {
 				continue
+			}
+			// An account that was used less recently makes room.
+			_, err := tx.ExecContext(ctx, `UPDATE OR IGNORE identities SET realm = realm || ?3 WHERE realm = ?1 AND id <> ?2
+				AND subject = (SELECT subject FROM identities WHERE id = ?2)
+				AND coalesce(used_at, 0) < (SELECT coalesce(used_at, 0) FROM identities WHERE id = ?2)`, realm, one.id, unusedRealm)
+			if err != nil {
+				return err
 			}
 			if _, err := tx.ExecContext(ctx, "UPDATE OR IGNORE identities SET realm = ? WHERE id = ?", realm, one.id); err != nil {
 				return err

@@ -38,6 +38,7 @@ type Outside struct {
 	Refused string         // the sentence for somebody who may not come in; empty = they may
 	Suspend bool           // a refusal suspends the account
 	Why     string         // more about a refusal, for admins; may be empty
+	Rules   string         // differs whenever the rules do
 
 	// Told says that the provider sent everything that the rules need. If it left something out, Untold is the reason, for
 	// admins: Role and Groups then have only what is certain, and an existing account keeps what it has for keptFor.
@@ -69,6 +70,10 @@ type Directory interface {
 // UseDirectories makes Authenticate ask them, in this order, when name and password are not those of an account of
 // the lab's own. Call it before the first sign-in.
 func (s *Service) UseDirectories(list ...Directory) { s.directories = list }
+
+// UseRules tells, by realm, which rules hold now; see Outside.Rules. What was decided by others, or for a provider that
+// the lab no longer has, is not applied later. Call it before the first sign-in.
+func (s *Service) UseRules(rules map[string]string) { s.rules = rules }
 
 // SuspendWith makes accounts whose outside account the rules refuse, where they say so, be suspended by f, which ends
 // more than this service knows of. Without it they are suspended all the same.

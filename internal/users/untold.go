@@ -29,6 +29,7 @@ type afterwards struct {
 	Suspend   bool           `json:"suspend,omitempty"`
 	Why       string         `json:"why"`
 	MayBeNone bool           `json:"mayBeNone,omitempty"`
+	Rules     string         `json:"rules,omitempty"` // by which that was decided
 }
 
 // untold is how a sign-in stands in which a provider left out what the rules need.
@@ -47,15 +48,19 @@ func (s *Service) untold(ctx context.Context, tx *sql.Tx, id identityRow, u User
 	if o.Untold == "" {
 		return toldAll, nil
 	}
+	over := keptEnough
 	if o.MayBeNone && id.untoldAt != 0 {
 		var others bool
 		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM identities WHERE realm = ? AND id <> ? AND told_at > ?)",
 			o.Realm, id.id, id.untoldAt).Scan(&others)
-		if err != nil || others {
-			return countsNone, err
+		if err != nil {
+			return keeps, err
+		}
+		if others {
+			over = countsNone
 		}
 	}
-	if id.keptUntil == 0 || s.now().UnixMilli() < id.keptUntil {
+	if over == keptEnough && (id.keptUntil == 0 || s.now().UnixMilli() < id.keptUntil) {
 		return keeps, nil
 	}
 	if o.Refused != "" {
@@ -65,7 +70,7 @@ func (s *Service) untold(ctx context.Context, tx *sql.Tx, id identityRow, u User
 			return keeps, err
 		}
 	}
-	return keptEnough, nil
+	return over, nil
 }
 
 // noteTold records that the rules have decided about a person, and whether the provider sent what they need.
@@ -85,7 +90,7 @@ func (s *Service) noteTold(ctx context.Context, tx *sql.Tx, id identityRow, o Ou
 
 // keepUntold leaves a person what they have for now, and writes that to the audit log.
 func (s *Service) keepUntold(ctx context.Context, tx *sql.Tx, id identityRow, u User, o Outside, remote string) (detail string, err error) {
-	then, err := json.Marshal(afterwards{o.Role, o.Groups, o.Refused, o.Suspend, o.Untold, o.MayBeNone})
+	then, err := json.Marshal(afterwards{o.Role, o.Groups, o.Refused, o.Suspend, o.Untold, o.MayBeNone, o.Rules})
 	if err != nil {
 		return "", err
 	}
@@ -154,6 +159,11 @@ func (s *Service) settle(ctx context.Context, identity int64) error {
 		}
 		var a afterwards
 		if err := json.Unmarshal([]byte(id.keptThen), &a); err != nil {
+			return err
+		}
+		if s.rules != nil && s.rules[o.Realm] != a.Rules {
+			// Today's rules decide at the next sign-in; until then the person keeps what they have.
+			_, err := tx.ExecContext(ctx, "UPDATE identities SET kept_then = NULL, kept_until = NULL WHERE id = ?", identity)
 			return err
 		}
 		o.Username, o.Role, o.Groups, o.Refused, o.Suspend = id.username, a.Role, a.Groups, a.Refused, a.Suspend

@@ -332,6 +332,71 @@ func TestUntoldLastAdminStays(t *testing.T) {
 	}
 }
 
+// Nor does the lab's last admin go because the provider sends somebody else's groups.
+func TestUntoldLastAdminStaysWithOthers(t *testing.T) {
+	s, c := newTest(t)
+	told := theirs("zoe")
+	told.Role, told.Told = RoleAdmin, true
+	signIn(t, s, told)
+	o := theirs("zoe")
+	o.Role, o.Untold, o.MayBeNone, o.Refused = "", "there is no claim", true, "You are in no group that may use this lab."
+	signIn(t, s, o)
+	c.add(time.Hour)
+	ben := theirs("ben")
+	ben.Told = true
+	signIn(t, s, ben)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if u := signIn(t, s, o); u.Role != RoleAdmin {
+		t.Errorf("%+v", u)
+	}
+}
+
+// What other rules decided, or those of a provider that is gone, is not applied after 30 days.
+func TestUntoldByOtherRules(t *testing.T) {
+	for name, rules := range map[string]map[string]string{"other rules": {theirs("zoe").Realm: "new"}, "no such provider": {}} {
+		t.Run(name, func(t *testing.T) {
+			s, c := newTest(t)
+			s.UseRules(map[string]string{theirs("zoe").Realm: "old"})
+			o := theirs("zoe")
+			o.Role, o.Rules, o.Untold, o.Refused = "", "old", "there are too many", "The provider left the groups out."
+			u := keeper(t, s, c, o)
+			secret, _, err := s.CreateToken(t.Context(), u.ID, NewToken{Name: "laptop", Scope: ScopeRead, Days: 365})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.UseRules(rules)
+			c.add(keptFor)
+			if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.TokenUser(t.Context(), secret, "", false); err != nil {
+				t.Error("the access token has ended:", err)
+			}
+		})
+	}
+}
+
+// If two accounts have one subject in one realm, written in two ways, the one that was used last is found.
+func TestNormalizeRealmsOfTwoAccounts(t *testing.T) {
+	s, c := newTest(t)
+	older, newer := theirs("same"), theirs("same")
+	older.Realm, newer.Realm, newer.Username = "ldap:dc=a,dc=b", "ldap:dc=a, dc=b", "zoe-now"
+	signIn(t, s, older)
+	c.add(time.Hour)
+	u := signIn(t, s, newer)
+	for range 2 { // it runs at each start
+		if err := s.NormalizeRealms(t.Context(), func(realm string) string { return strings.ReplaceAll(realm, ", ", ",") }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newer.Realm = "ldap:dc=a,dc=b"
+	if in := signIn(t, s, newer); in.ID != u.ID {
+		t.Errorf("signed in as %+v, not %+v", in, u)
+	}
+}
+
 // Entries that earlier versions wrote are still understood.
 func TestUntoldInOldEntries(t *testing.T) {
 	got, ok := UntoldIn(Entry{Action: "sign-in.failed", Detail: "uni, eve: not admitted by the rules; what the rules look at was not told: no claim"})

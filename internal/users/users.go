@@ -43,8 +43,9 @@ type Service struct {
 	limits *signInLimits
 	cache  *sessionCache
 
-	directories []Directory // asked after the accounts of the lab's own
-	post        Post        // nil where the lab writes to nobody
+	directories []Directory       // asked after the accounts of the lab's own
+	rules       map[string]string // see UseRules; nil = not known
+	post        Post              // nil where the lab writes to nobody
 
 	failures   *failures
 	chained    atomic.Bool  // the audit log has no entry without a hash

@@ -434,19 +434,19 @@ func TestPagesTellOfGroupsLeftOut(t *testing.T) {
 	if err := l.users.SetPassword(t.Context(), kim.ID, "kim-password"); err != nil {
 		t.Fatal(err)
 	}
-	l.client(t, "kim").get("/account").lacks(t, "has not sent your groups")
+	l.client(t, "kim").get("/account").lacks(t, "sign-in rules need about you")
 	o.Role, o.Told, o.Untold = users.RoleGuest, false, "there are too many"
 	if _, err := l.users.SignInOutside(t.Context(), o, ""); err != nil {
 		t.Fatal(err)
 	}
-	l.client(t, "kim").get("/account").want(t, http.StatusOK, "Example University has not sent your groups", "You keep your role and groups until")
+	l.client(t, "kim").get("/account").want(t, http.StatusOK, "Example University has not sent everything that this lab's sign-in rules need about you", "You keep your role and groups until")
 	admin := l.client(t, "ada")
-	admin.get("/users/kim").want(t, http.StatusOK, "Example University has not sent the groups of this person", "This person keeps role and groups until")
+	admin.get("/users/kim").want(t, http.StatusOK, "Example University has not sent everything that the sign-in rules need about this person", "This person keeps role and groups until")
 	if _, err := l.users.db.ExecContext(t.Context(), "UPDATE identities SET kept_until = 1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.users.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	admin.get("/users/kim").want(t, http.StatusOK, "The lab applies the rules as if this person were in no group.", "guest")
+	admin.get("/users/kim").want(t, http.StatusOK, "The lab applies the rules without it.", "guest")
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp/kb"
+	"golang.org/x/sys/unix"
 )
 
 // fileItem is an entry of JupyterLab's list of files.
@@ -151,6 +152,9 @@ func TestTrash(t *testing.T) {
 	if status, said := j.ask(t, http.MethodPost, "gpulab/trash", `{"restore": ["folder"]}`); status != http.StatusNotFound || !strings.Contains(said, "folder is not in the trash any more.") {
 		t.Errorf("what is gone comes back: %d %s", status, said)
 	}
+	if status, said := j.ask(t, http.MethodPost, "gpulab/trash", `{"look": ["folder", "mine.ipynb"]}`); status != http.StatusOK || said != `{"look": []}` {
+		t.Errorf("what is in the trash: %d %s", status, said)
+	}
 	for _, body := range []string{`{"restore": "x"}`, `{"restore": [1]}`, `[]`, `{"restore": ["../../etc/passwd"]}`} {
 		if status, said := j.ask(t, http.MethodPost, "gpulab/trash", body); status != http.StatusBadRequest && status != http.StatusNotFound {
 			t.Errorf("%s: %d %s", body, status, said)
@@ -175,6 +179,8 @@ func TestFolderArchive(t *testing.T) {
 		os.Mkdir(filepath.Join(folder, "empty"), 0o700),
 		os.Symlink(".", filepath.Join(folder, "loop")),
 		os.Symlink("/proc/self/mem", filepath.Join(folder, "link")),
+		unix.Lutimes(filepath.Join(folder, "link"), []unix.Timeval{{}, {}}), // before what ZIP can have
+		os.Mkdir(filepath.Join(folder, "M\xfcll"), 0o700),
 		os.Chtimes(filepath.Join(folder, "a.txt"), time.Time{}, time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)),
 		syscall.Mkfifo(filepath.Join(folder, "pipe"), 0o600),
 	} {
@@ -217,7 +223,7 @@ func TestFolderArchive(t *testing.T) {
 	}
 	want := map[string]string{
 		"results ü/a.txt": "text of a.txt", "results ü/.git/config": "text of .git/config", "results ü/below/b.txt": "text of below/b.txt",
-		"results ü/empty/": "", "results ü/loop": "-> .", "results ü/link": "-> /proc/self/mem",
+		"results ü/empty/": "", "results ü/M�ll/": "", "results ü/loop": "-> .", "results ü/link": "-> /proc/self/mem",
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("the archive has %q, want %q", got, want)

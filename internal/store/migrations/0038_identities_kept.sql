@@ -10,5 +10,5 @@ UPDATE identities SET refused_at = (SELECT max(audit.at) FROM audit JOIN users O
     WHERE users.id = identities.user_id AND audit.action = 'sign-in.failed'
     AND substr(audit.detail, 1, length(identities.provider) + 2) = identities.provider || ', '
     AND substr(audit.detail, -length(': not admitted by the rules')) = ': not admitted by the rules'
-    AND audit.at > coalesce(identities.used_at, 0))
+    AND audit.at > max(coalesce(identities.used_at, 0), identities.linked_at))
 WHERE refused_at IS NULL AND told_at IS NULL;

@@ -4,10 +4,10 @@ import sys
 # SQLite hangs on homes that are mounted over the network.
 c.HistoryManager.hist_file = "/tmp/.gpulab/jupyter/history.sqlite"  # noqa: F821
 
-# Matplotlib draws with these what its own font lacks: Chinese, Japanese and Korean text,
-# emoji. A person's own settings come first.
-if "MATPLOTLIBRC" not in os.environ and not os.path.exists(os.path.expanduser("~/.config/matplotlib/matplotlibrc")):
-    c.InlineBackend.rc = {"font.family": ["sans-serif", "WenQuanYi Micro Hei", "Symbola"]}  # noqa: F821
+# Matplotlib's settings for everybody. A person's own come first: those in the working folder
+# anyway, those in the home here.
+if not os.path.exists(os.path.expanduser("~/.config/matplotlib/matplotlibrc")):
+    os.environ.setdefault("MATPLOTLIBRC", "/etc/ipython/matplotlibrc")
 
 # ZeroMQ drops what a kernel prints while the server is behind by more than this many
 # messages; its own bound is 1000.

@@ -96,6 +96,7 @@
   // Here a notice says what is the matter until the server is back, and saves wait.
 
   const lookAgain = 2000; // ms
+  const mostTries = 5; // of a request that fails although the server answers, as where a network bounds uploads
   const longest = 10_000; // ms that an answer to such a look may take
   const quiet = 15_000; // ms without a message until a kernel's connection is tried, and ms that the answer may take
   const giveUp = 10_000; // ms until a kernel is tried again that JupyterLab has given up
@@ -195,6 +196,8 @@
         pending.delete(stop);
       }
     };
+    // The content of a file may take long.
+    const loads = (url) => /\/api\/contents\//.test(url) && !/[?&]content=0/.test(url);
     settings.fetch = async (asked, init) => {
       if (!(asked instanceof Request) || init) return request(asked, init); // not JupyterLab's
       const gets = asked.method === "GET";
@@ -202,7 +205,7 @@
       for (;;) {
         let answer, fault;
         try {
-          answer = await (gets ? ask(asked) : request(asked));
+          answer = await (gets && !loads(asked.url) ? ask(asked) : request(asked));
         } catch (error) {
           fault = error;
         }
@@ -289,18 +292,29 @@
     // A save first reads the file's metadata. A notebook's save has to start anew when the
     // server is back. The old save ends like one that the person cancelled: without a message.
     const anew = () => Object.assign(new Error("the lab is away"), { name: "ModalCancelError", away: true });
-    const patient = (ask) => async (path, options) => {
-      for (;;) {
-        try {
-          return await ask(path, options);
-        } catch (error) {
-          // The server also answers 403 for a file that the person may not write.
-          if (!trouble(error) && (error?.response?.status !== 403 || (await look()) !== "out")) throw error;
-          check();
-          if (ordered.has(path)) throw anew();
+    const patient = (ask) => {
+      const tries = new Map(); // path → how often in a row it has failed although the server answers
+      return async (path, options) => {
+        for (;;) {
+          try {
+            const done = await ask(path, options);
+            tries.delete(path);
+            return done;
+          } catch (error) {
+            // The server also answers 403 for a file that the person may not write.
+            if (!trouble(error) && (error?.response?.status !== 403 || (await look()) !== "out")) throw error;
+            check();
+            const failed = (await look()) ? 0 : (tries.get(path) ?? 0) + 1;
+            tries.set(path, failed);
+            if (failed > mostTries) {
+              tries.delete(path);
+              throw error;
+            }
+            if (ordered.has(path)) throw anew();
+          }
+          await back;
         }
-        await back;
-      }
+      };
     };
     const get = contents.get.bind(contents);
     read = patient(get);
@@ -879,11 +893,16 @@
       if (contents.driveName(path)) return;
       deleted.push(path);
       clearTimeout(timer);
-      timer = setTimeout(() => {
+      timer = setTimeout(async () => {
         const paths = deleted.splice(0);
-        const what = paths.length === 1 ? `“${paths[0].split("/").pop()}” is` : `${files(paths.length)} are`;
-        const action = { label: "Undo", commandId: undo, args: { paths }, displayType: "accent" };
-        notify(`${what} in the trash.`, "info", { autoClose: 10_000, actions: [action] });
+        // Some may be deleted for good, where there is no room for them or no trash.
+        const { look: there } = await ask("POST", { look: paths }).catch(() => ({ look: paths }));
+        const what = (some) => (some.length === 1 ? `“${some[0].split("/").pop()}” is` : `${files(some.length)} are`);
+        const gone = paths.filter((path) => !there.includes(path));
+        if (gone.length) notify(`${what(gone)} deleted for good: there is no trash at that place, or no room in it.`, "info", { autoClose: 10_000 });
+        if (!there.length) return;
+        const action = { label: "Undo", commandId: undo, args: { paths: there }, displayType: "accent" };
+        notify(`${what(there)} in the trash.`, "info", { autoClose: 10_000, actions: [action] });
       }, together);
     };
 
