@@ -96,6 +96,8 @@
   // Here a notice says what is the matter until the server is back, and saves wait.
 
   const lookAgain = 2000; // ms
+  const connections = 6; // that a browser keeps to one server, of HTTP/1.1
+  const probe = 3000; // ms that it may take to see whether one of them works
   const mostTries = 5; // of a request that fails although the server answers, as where a network bounds uploads
   const longest = 10_000; // ms that an answer to such a look may take
   const quiet = 15_000; // ms without a message until a kernel's connection is tried, and ms that the answer may take
@@ -171,9 +173,10 @@
         link.style.display = leads ? "" : "none";
       }
       if (!bar) return pause(lookAgain); // what has failed is not tried again at once
-      bar.remove();
       // JupyterLab itself asks ever less often what is still there.
-      for (const manager of [kernels, sessions]) manager.refreshRunning().catch(() => {});
+      const known = [kernels, sessions].map((manager) => manager.refreshRunning());
+      await Promise.race([Promise.allSettled(known), pause(longest)]);
+      bar.remove();
     }
 
     const check = () => (back ??= watch().finally(() => (back = undefined)));
@@ -186,18 +189,26 @@
     // as dead if the lab answers in the server's place. Here the request waits for the server.
     const request = settings.fetch.bind(null);
     const pending = new Map(); // what ends a question → since when it has been asked
-    const ask = async (asked) => {
+    const ask = async (asked, since) => {
       const stop = new AbortController();
       asked.signal.addEventListener("abort", () => stop.abort(asked.signal.reason));
-      pending.set(stop, Date.now());
+      pending.set(stop, since);
       try {
         return await request(asked, { signal: stop.signal });
       } finally {
         pending.delete(stop);
       }
     };
-    // The content of a file may take long.
-    const loads = (url) => /\/api\/contents\//.test(url) && !/[?&]content=0/.test(url);
+    // The content of a file may take long, in both directions.
+    const long = ({ method, url }) => method !== "GET" || (/\/api\/contents\//.test(url) && !/[?&]content=0/.test(url));
+    // Where the network has dropped what was sent, requests on connections that there are get
+    // no answer. What waits is ended, and tried again; new requests take up all connections
+    // that the browser keeps for later, and end them.
+    const dropped = () => {
+      for (const stop of pending.keys()) stop.abort(new TypeError("The network has dropped this request"));
+      const one = () => request(`${settings.baseUrl}api/status`, { cache: "no-store", signal: AbortSignal.timeout(probe) });
+      return Promise.allSettled(Array.from({ length: connections }, one));
+    };
     settings.fetch = async (asked, init) => {
       if (!(asked instanceof Request) || init) return request(asked, init); // not JupyterLab's
       const gets = asked.method === "GET";
@@ -205,7 +216,7 @@
       for (;;) {
         let answer, fault;
         try {
-          answer = await (gets && !loads(asked.url) ? ask(asked) : request(asked));
+          answer = await ask(asked, long(asked) ? Infinity : Date.now());
         } catch (error) {
           fault = error;
         }
@@ -273,7 +284,7 @@
           if (now - heard > quiet) attempt();
         } else if (answers && !lost && now - tried > quiet) {
           lost = true;
-          check().then(again);
+          dropped().then(check).then(again);
         }
       }, quiet / 5);
       kernel.disposed.connect(() => clearInterval(timer));
@@ -381,8 +392,10 @@
     async function waited({ cell, sessionContext: session, onCellExecuted }) {
       if (!session || cell.model.type !== "code" || !cell.model.sharedModel.getSource().trim()) return true;
       if (!waiting.has(session)) {
-        if (!starting(session)) return true;
-        waiting.set(session, ready(session).finally(() => waiting.delete(session)));
+        if (!back && !starting(session)) return true;
+        // While the lab is away, nobody knows whether there still is a kernel.
+        const known = Promise.resolve(back).then(() => !starting(session) || ready(session));
+        waiting.set(session, known.finally(() => waiting.delete(session)));
       }
       const { model } = cell;
       model.executionState = "running";
