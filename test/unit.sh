@@ -37,7 +37,7 @@ unit() {
 }
 
 # NVIDIA's library is loaded by the probe as it runs: its symbols bind late. The linters run vet.
-flags=(-vet=off -timeout 20m -ldflags=-extldflags=-Wl,-z,lazy "$@")
+flags=(-vet=off -timeout 40m -ldflags=-extldflags=-Wl,-z,lazy "$@")
 # Their tests give files of the repository to other programs, of which Go's cache knows nothing.
 programs="./cmd/gpulab-client ./packaging/... ./test/structure ./test/run ./internal/sftpd"
 unit . "$(go list ./... | grep -vFxf <(go list $programs) | xargs)" "${flags[@]}"
