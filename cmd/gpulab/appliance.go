@@ -756,8 +756,10 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	})
 	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
-		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken, HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, OtherPort: l.cfg.otherPorts(), Origins: l.origins, Labels: l.labels,
-		Notices: l.notices, Keep: l.keepIdle, AllowedHost: l.allowedHost, RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
+		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken,
+		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, OtherPort: l.cfg.otherPorts(),
+		Origins: l.origins, Labels: l.labels, Notices: l.notices, Keep: l.keepIdle, AllowedHost: l.allowedHost,
+		RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
 	})
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 // How gpulab asks the machine which UIDs and GIDs it uses: many at once, because admins import
 // lists of people, and not for long, because a directory that is down must not keep anybody out
-// and because the database is being written meanwhile.
+// and because the lookups happen while a transaction writes to the database.
 const (
 	numbersAtOnce  = 64
 	numbersPatient = 2 * time.Second // for one lookup
@@ -33,7 +33,7 @@ type hostNumbers struct {
 
 	mu    sync.Mutex
 	asked map[int]bool  // whether the machine uses a number; valid before until
-	spent time.Duration // on lookups; counted anew from until on
+	spent time.Duration // on lookups; starts at zero again at until
 	until time.Time
 	rest  time.Time // the directory is not asked before this time
 }

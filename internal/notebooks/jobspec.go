@@ -302,8 +302,8 @@ func cutBytes(text string, most int) string {
 
 var digits = regexp.MustCompile(`[0-9]+`)
 
-// patternOf makes a pattern of the name of a job's file, for outputFile: the number of the job stands in it as %j, and
-// that of its array as %A.
+// patternOf makes a pattern of the name of a job's file, for outputFile: the number of the job becomes %j, and
+// that of its array becomes %A.
 func patternOf(file string, l Launch) string {
 	return digits.ReplaceAllStringFunc(strings.ReplaceAll(file, "%", "%%"), func(number string) string {
 		width := ""

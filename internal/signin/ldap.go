@@ -345,8 +345,8 @@ func (d *directory) addGroups(conn *ldap.Conn, name string, entry *ldap.Entry, w
 
 // sendsGroups reports whether the directory sends the groups of anybody. If it does, an entry without groups is in none.
 func (d *directory) sendsGroups(conn *ldap.Conn) (bool, error) {
-	found, err := conn.Search(ldap.NewSearchRequest(d.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, 1, seconds(directoryTime), false,
-		"("+d.Claims.Groups+"=*)", []string{d.Claims.Groups}, nil))
+	found, err := conn.Search(ldap.NewSearchRequest(d.UserBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases, 1,
+		seconds(directoryTime), false, "("+d.Claims.Groups+"=*)", []string{d.Claims.Groups}, nil))
 	if err != nil && !refusesGroups(err) && !ldap.IsErrorWithCode(err, ldap.ErrorFilterCompile) {
 		return false, fmt.Errorf("search people with groups below %s: %w", d.UserBase, err)
 	}

@@ -23,7 +23,7 @@ type Identity struct {
 	// another one.
 	Role Role `json:"role,omitempty"`
 	// UntoldSince is since when the provider leaves out groups that the rules need; nil = it does not. KeptUntil is until
-	// when the person keeps role and groups all the same; nil = nothing is left out, or the rules decided without it.
+	// when the person keeps role and groups nevertheless; nil = nothing is left out, or the rules decided without it.
 	UntoldSince *time.Time `json:"untoldSince,omitempty"`
 	KeptUntil   *time.Time `json:"keptUntil,omitempty"`
 }
@@ -40,12 +40,13 @@ type identityRow struct {
 	role       Role // what the rules gave last; empty = nothing yet
 	username   string
 	untoldAt   int64  // since when the provider leaves out what the rules need, UTC unix milliseconds; 0 = it does not
-	keptUntil  int64  // until when they keep role and groups all the same, UTC unix milliseconds; 0 = not known yet
+	keptUntil  int64  // until when they keep role and groups nevertheless, UTC unix milliseconds; 0 = not known yet
 	keptThen   string // what they get afterwards, as JSON; empty = nothing, or they have it already
 	refused    bool   // by the rules, the last time that they could decide
 }
 
-const identityColumns = `id, user_id, coalesce(role, ''), username, coalesce(untold_at, 0), coalesce(kept_until, 0), coalesce(kept_then, ''), refused_at IS NOT NULL`
+const identityColumns = `id, user_id, coalesce(role, ''), username, coalesce(untold_at, 0), coalesce(kept_until, 0),
+	coalesce(kept_then, ''), refused_at IS NOT NULL`
 
 func scanIdentity(row store.Row, more ...any) (r identityRow, err error) {
 	err = row.Scan(append([]any{&r.id, &r.userID, &r.role, &r.username, &r.untoldAt, &r.keptUntil, &r.keptThen, &r.refused}, more...)...)
@@ -55,7 +56,8 @@ func scanIdentity(row store.Row, more ...any) (r identityRow, err error) {
 // findIdentity looks an outside account up; sql.ErrNoRows where it is new.
 func findIdentity(ctx context.Context, q querier, o Outside) (identityRow, error) {
 	for _, subject := range append([]string{o.Subject}, o.Also...) {
-		row, err := scanIdentity(q.QueryRowContext(ctx, "SELECT "+identityColumns+" FROM identities WHERE subject = ? AND realm = ?", subject, o.Realm))
+		row, err := scanIdentity(q.QueryRowContext(ctx,
+			"SELECT "+identityColumns+" FROM identities WHERE subject = ? AND realm = ?", subject, o.Realm))
 		if !errors.Is(err, sql.ErrNoRows) {
 			return row, err
 		}

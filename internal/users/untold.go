@@ -32,7 +32,7 @@ type afterwards struct {
 	Rules     string         `json:"rules,omitempty"` // by which that was decided
 }
 
-// untold is how a sign-in stands in which a provider left out what the rules need.
+// untold says what is done in a sign-in in which a provider left out what the rules need.
 type untold int
 
 const (
@@ -131,7 +131,7 @@ func (s *Service) noteLapse(ctx context.Context, tx *sql.Tx, id identityRow, u U
 		Detail: tidy(o.Provider+", "+tidy(o.Username, 100)+": "+why+"; "+then, 400)})
 }
 
-// settleUntold applies the rules to everybody who keeps role and groups no longer.
+// settleUntold applies the rules to everybody who no longer keeps role and groups.
 func (s *Service) settleUntold(ctx context.Context) error {
 	due, err := store.All(ctx, s.db, func(row store.Row) (id int64, err error) { return id, row.Scan(&id) },
 		`SELECT id FROM identities i WHERE kept_then IS NOT NULL AND (kept_until <= ? OR json_extract(kept_then, '$.mayBeNone')

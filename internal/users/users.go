@@ -64,8 +64,8 @@ func New(db *sql.DB) *Service {
 }
 
 // Run ends expired sessions, forgets expired links and tokens and audit entries that are too old, and applies the rules
-// to people who keep role and groups no longer (see Kept), once a minute until ctx ends. Without it they are refused just the same, but connections that live on them are
-// closed later.
+// to people who no longer keep role and groups (see Kept), once a minute until ctx ends. Without it they are refused
+// just the same, but connections that live on them are closed later.
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
@@ -84,8 +84,8 @@ func (s *Service) Run(ctx context.Context) error {
 // Sweep does one round of what Run does.
 func (s *Service) Sweep(ctx context.Context) error {
 	s.note(ctx, s.failures.flush(s.now(), false)...)
-	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx), s.sweepTokens(ctx), s.sweepDevices(ctx), s.sweepAudit(ctx),
-		s.settleUntold(ctx))
+	return errors.Join(s.sweepSessions(ctx), s.sweepLinks(ctx), s.sweepInvitations(ctx), s.sweepSignUps(ctx),
+		s.sweepTokens(ctx), s.sweepDevices(ctx), s.sweepAudit(ctx), s.settleUntold(ctx))
 }
 
 // ByID finds an account that was not removed; ErrNotFound otherwise.

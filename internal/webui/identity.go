@@ -24,7 +24,7 @@ type identityView struct {
 	Used, Linked    string
 	Configured      bool
 	// Untold is since when the provider leaves out groups that the rules need, and Kept is until when the person keeps role
-	// and groups all the same. Either may be empty.
+	// and groups nevertheless. Either may be empty.
 	Untold, Kept string
 }
 

@@ -1,6 +1,5 @@
 # Settings of the notebook server that hold for everybody.
 # ruff: noqa: F821
-import gpulab_extensions  # noqa: F401
 import gpulab_home
 
 scratch = "/tmp/.gpulab/jupyter"
