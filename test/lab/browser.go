@@ -85,7 +85,7 @@ func NewBrowser(t testing.TB, enter []string, authorities []byte, flags ...chrom
 	}
 	pictures := os.Getenv("GPULAB_SCREENSHOTS")
 	if pictures == "" {
-		pictures = filepath.Join(repository(t), "test/output/screenshots")
+		pictures = filepath.Join(Repository(t), "test/output/screenshots")
 	}
 	if err := os.MkdirAll(pictures, 0o755); err != nil {
 		t.Fatal(err)
@@ -215,17 +215,17 @@ func (b *Browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
-		b.fail(what, err)
+		b.Fail(what, err)
 	}
 }
 
-// fail ends the test with what the page shows.
-func (b *Browser) fail(what string, err error) {
+// Fail ends the test with what the page shows.
+func (b *Browser) Fail(what string, err error) {
 	b.t.Helper()
 	b.failures++
 	name := fmt.Sprintf("failed-%s-%d", strings.NewReplacer("/", "-", " ", "-").Replace(b.t.Name()), b.failures)
 	b.picture(name)
-	b.t.Fatalf("%s: %v\nat %s, the page says:\n%s\npicture: %s.png", what, err, b.Location(), b.text(), filepath.Join(b.pictures, name))
+	b.t.Fatalf("%s: %v\nat %s, the page says:\n%s\npicture: %s.png", what, err, b.Location(), b.Shown(), filepath.Join(b.pictures, name))
 }
 
 // Open navigates to the URL. Whom a busy machine leaves without an answer loads
@@ -239,7 +239,7 @@ func (b *Browser) Open(url string) {
 		err = chromedp.Do(ctx, chromedp.Navigate(url))
 	}
 	if err != nil {
-		b.fail("open "+url, err)
+		b.Fail("open "+url, err)
 	}
 }
 
@@ -251,7 +251,7 @@ func (b *Browser) OpenDespiteWarning(url string) {
 	defer cancel()
 	err := chromedp.Do(ctx, chromedp.Navigate(url))
 	if err == nil || !strings.Contains(err.Error(), "ERR_CERT_AUTHORITY_INVALID") {
-		b.fail("open "+url, fmt.Errorf("the browser does not warn: %w", err))
+		b.Fail("open "+url, fmt.Errorf("the browser does not warn: %w", err))
 	}
 	b.WaitFor("the browser's warning", `document.querySelector("#proceed-link")`)
 	b.Press("thisisunsafe") // what the link does; it heeds no click of a script
@@ -266,8 +266,8 @@ func (b *Browser) Location() string {
 	return location
 }
 
-// text returns what the page shows, of a long page the beginning and the end.
-func (b *Browser) text() string {
+// Shown returns what the page shows, of a long page the beginning and the end.
+func (b *Browser) Shown() string {
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()
 	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](
@@ -379,7 +379,7 @@ func (b *Browser) WaitFor(what, expression string) {
 			if err == nil {
 				err = fmt.Errorf("not there after %s", b.patience)
 			}
-			b.fail("waiting for "+what, err)
+			b.Fail("waiting for "+what, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -391,7 +391,7 @@ func Evaluate[T any](b *Browser, function string, args ...any) T {
 	b.t.Helper()
 	result, err := TryEvaluate[T](b, function, args...)
 	if err != nil {
-		b.fail("script in the page", err)
+		b.Fail("script in the page", err)
 	}
 	return result
 }
@@ -443,8 +443,8 @@ func (b *Browser) Downloads(folder string) {
 	}))
 }
 
-// scheme sets the colour scheme of the visitor's system: light or dark.
-func (b *Browser) scheme(name string) {
+// Scheme sets the colour scheme of the visitor's system: light or dark.
+func (b *Browser) Scheme(name string) {
 	b.t.Helper()
 	b.do("the system's colours", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{

@@ -88,7 +88,7 @@ func newLab(t testing.TB, env ...string) *Lab {
 		t: t,
 		// Whoever cleans up by hand finds everything by this name.
 		name:   fmt.Sprintf("gl-%d-%d", os.Getpid(), count.Add(1)),
-		repo:   repository(t),
+		repo:   Repository(t),
 		bin:    programs(t),
 		stderr: new(bytes.Buffer),
 	}
@@ -105,7 +105,7 @@ func programs(t testing.TB) string {
 	if bin := os.Getenv("GPULAB_BIN"); bin != "" {
 		return bin
 	}
-	return filepath.Join(repository(t), "bin")
+	return filepath.Join(Repository(t), "bin")
 }
 
 func (l *Lab) start(env []string) error {
@@ -306,8 +306,8 @@ func (l *Lab) MustGpulab(ctx context.Context, args ...string) string {
 	return l.MustRun(ctx, l.Binary(), args...)
 }
 
-// repository finds the folder with go.mod above the test's.
-func repository(t testing.TB) string {
+// Repository finds the folder with go.mod above the test's.
+func Repository(t testing.TB) string {
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ const Key = "later"
 // another version, a table more in its database, and knows Key.
 func Newer(t testing.TB, version string) string {
 	t.Helper()
-	repo, folder := repository(t), t.TempDir()
+	repo, folder := Repository(t), t.TempDir()
 	config := filepath.Join(repo, "cmd/gpulab/config.go")
 	text, err := os.ReadFile(config)
 	if err != nil {

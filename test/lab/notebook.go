@@ -159,18 +159,18 @@ func (k *Kernel) Try(code string) (Answer, error) {
 // RunAsJob chooses File, Run as Job… for the notebook that JupyterLab shows.
 func RunAsJob(b *Browser) {
 	b.t.Helper()
-	b.Mouse("the notebook", codeCells+`[0]?.querySelector(".cm-content")`)
-	fromMenu(b, "File", "Run as Job…")
+	b.Mouse("the notebook", CodeCells+`[0]?.querySelector(".cm-content")`)
+	Menu(b, "File", "Run as Job…")
 }
 
-// fromMenu chooses an entry of one of JupyterLab's menus with the mouse.
-func fromMenu(b *Browser, menu, entry string) {
+// Menu chooses an entry of JupyterLab's menus with the mouse, by the labels on the way there.
+func Menu(b *Browser, labels ...string) {
 	b.t.Helper()
-	item := func(menu, label string) string {
-		return fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.innerText.trim() === %q)`, menu, label)
+	selector := ".lm-MenuBar-itemLabel"
+	for _, label := range labels {
+		b.Mouse(label, fmt.Sprintf(`[...document.querySelectorAll(%q)].find(e => e.innerText.trim() === %q)`, selector, label))
+		selector = ".lm-Menu-item:not(.lm-mod-disabled) .lm-Menu-itemLabel"
 	}
-	b.Mouse("the menu "+menu, item(".lm-MenuBar-itemLabel", menu))
-	b.Mouse(entry, item(".lm-Menu-item:not(.lm-mod-disabled) .lm-Menu-itemLabel", entry))
 }
 
 // TypeCell opens a new notebook in JupyterLab by hand, types a cell, runs it
@@ -193,9 +193,9 @@ func typeCell(b *Browser, card, code string) string {
 	return runCell(b, 0, code)
 }
 
-// codeCells are the code cells of the notebook that JupyterLab shows, as a
+// CodeCells are the code cells of the notebook that JupyterLab shows, as a
 // JavaScript expression.
-const codeCells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
+const CodeCells = `[...document.querySelectorAll(".jp-Notebook .jp-CodeCell")]`
 
 // runCell types a cell, runs it and returns what is shown below it. JupyterLab
 // puts another cell in the place of one that somebody types into while the
@@ -206,7 +206,7 @@ func runCell(b *Browser, number int, code string) string {
 	asked := 0
 	for deadline := time.Now().Add(b.patience); time.Now().Before(deadline); time.Sleep(time.Second) {
 		state := Evaluate[string](b, `async number => {
-			const cell = `+codeCells+`[number], editor = cell?.querySelector(".cm-content");
+			const cell = `+CodeCells+`[number], editor = cell?.querySelector(".cm-content");
 			if (cell?.querySelector(".jp-OutputArea-output")?.innerText.trim()) return "done";
 			if (document.querySelector(".jp-Dialog")) return "asked";
 			if (!editor || cell.querySelector(".jp-InputPrompt").innerText.trim() !== "[ ]:") return "busy";
@@ -222,7 +222,7 @@ func runCell(b *Browser, number int, code string) string {
 				continue
 			}
 			if asked++; asked > 10 {
-				b.fail("the cell's output", errors.New("JupyterLab asks something"))
+				b.Fail("the cell's output", errors.New("JupyterLab asks something"))
 			}
 			continue
 		}
@@ -233,7 +233,7 @@ func runCell(b *Browser, number int, code string) string {
 			b.Press(kb.Enter, kb.ModifierShift)
 		}
 	}
-	output := fmt.Sprintf(`%s[%d]?.querySelector(".jp-OutputArea-output")?.innerText.trim()`, codeCells, number)
+	output := fmt.Sprintf(`%s[%d]?.querySelector(".jp-OutputArea-output")?.innerText.trim()`, CodeCells, number)
 	b.WaitFor("the cell's output", output)
 	return Evaluate[string](b, `async () => `+output)
 }
@@ -255,6 +255,6 @@ func answer(b *Browser, question, button string) bool {
 // its kernel: what it dropped is run once more, as a person does.
 func NextCell(b *Browser, code string) string {
 	b.t.Helper()
-	number := Evaluate[int](b, `async () => `+codeCells+`.length - 1`)
+	number := Evaluate[int](b, `async () => `+CodeCells+`.length - 1`)
 	return runCell(b, number, code)
 }

@@ -73,7 +73,8 @@ func (s *suite) notePassed(ctx context.Context) error {
 	return err
 }
 
-// touches tells whether a change of these files touches a test: its own file, or the code that it is about.
+// touches tells whether a change of these files touches a test: its own file, the code that it is about, or what it
+// reads.
 func touches(t test, files []string) bool {
 	for _, file := range files {
 		if file == t.File {
@@ -82,7 +83,7 @@ func touches(t test, files []string) bool {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		for _, folder := range t.About {
+		for _, folder := range slices.Concat(t.About, packages[t.Package].reads) {
 			if file == folder || strings.HasPrefix(file, strings.TrimSuffix(folder, "/")+"/") {
 				return true
 			}

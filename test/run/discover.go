@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/build/constraint"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,14 +28,23 @@ type test struct {
 	Touched bool // by the change
 }
 
-// packages are the folders of the tests, with the build tag of each.
-var packages = map[string]string{"test/e2e": "e2e", "test/deb": "deb"}
+// packages are the folders of the tests: the build tag of each, and the files and folders of the repository that its
+// tests read. The programs in bin are built from all of it, so they are not listed.
+var packages = map[string]struct {
+	tag   string
+	reads []string
+	built bool // its tests run what is in bin
+}{
+	"test/deb":        {tag: "deb", built: true},
+	"test/e2e":        {tag: "e2e", built: true},
+	"test/jupyterlab": {tag: "e2e", reads: []string{"packaging/images/notebook"}},
+}
 
 // discover finds the tests in their sources. Tests whose files need a further
 // build tag, a virtual machine's, are not among them.
 func discover(root string) ([]test, error) {
 	var tests []test
-	for folder, tag := range packages {
+	for folder, p := range packages {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
 		if err != nil {
 			return nil, err
@@ -44,7 +55,7 @@ func discover(root string) ([]test, error) {
 			if err != nil {
 				return nil, err
 			}
-			if !builds(file, tag) {
+			if !builds(file, p.tag) {
 				continue
 			}
 			for _, d := range file.Decls {
@@ -176,11 +187,26 @@ func chapters(n ast.Node) []string {
 	return names
 }
 
-// programs are what a test's result depends on, besides its own program.
-func programs(root string) []string {
-	bin := os.Getenv("GPULAB_BIN")
-	if bin == "" {
-		bin = filepath.Join(root, "bin")
+// inputs are the files that the result of a package's tests depends on, besides its test program.
+func inputs(root, folder string) ([]string, error) {
+	var files []string
+	for _, tree := range append([]string{filepath.Join(folder, "testdata")}, packages[folder].reads...) {
+		err := filepath.WalkDir(filepath.Join(root, tree), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Type().IsRegular() {
+				files = append(files, path)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
 	}
-	return []string{filepath.Join(bin, "gpulab"), filepath.Join(bin, "images/images.json")}
+	if packages[folder].built {
+		bin := os.Getenv("GPULAB_BIN")
+		if bin == "" {
+			bin = filepath.Join(root, "bin")
+		}
+		files = append(files, filepath.Join(bin, "gpulab"), filepath.Join(bin, "images/images.json"))
+	}
+	return files, nil
 }

@@ -38,12 +38,16 @@ func (s *suite) compile(ctx context.Context, into string, tests []test) (map[str
 			continue
 		}
 		program := filepath.Join(into, filepath.Base(t.Package)+".test")
-		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", packages[t.Package], "-o", program, "./"+t.Package)
+		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", packages[t.Package].tag, "-o", program, "./"+t.Package)
 		cmd.Dir, cmd.Stderr = s.root, os.Stderr
 		if err := cmd.Run(); err != nil {
 			return nil, fmt.Errorf("build the tests of %s: %w", t.Package, err)
 		}
-		r, err := openRecord(append(programs(s.root), program))
+		files, err := inputs(s.root, t.Package)
+		if err != nil {
+			return nil, err
+		}
+		r, err := openRecord(append(files, program))
 		if err != nil {
 			return nil, err
 		}

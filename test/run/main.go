@@ -1,6 +1,7 @@
-// Command run runs the tests that need a whole lab or a whole machine: those of
-// test/e2e and test/deb. Each top-level test is a process of its own, two at a
-// time. What has passed with the same programs is not run again.
+// Command run runs the tests that need a whole lab, a whole machine or a whole
+// JupyterLab: those of test/e2e, test/deb and test/jupyterlab. Each top-level
+// test is a process of its own, two at a time. What has passed with the same
+// programs is not run again.
 //
 // A line in a test's doc comment says how it is run:
 //

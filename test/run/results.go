@@ -39,22 +39,21 @@ func resultsFolder() (string, error) {
 	return folder, os.MkdirAll(folder, 0o700)
 }
 
-// record keeps the results of tests for the same programs, one JSON object a line.
+// record keeps the results of tests with the same files, one JSON object a line.
 type record struct {
 	mu   sync.Mutex
 	path string
 	all  []result
 }
 
-// openRecord reads the results of earlier runs with the same contents of the programs. Others' are forgotten after a
-// week.
-func openRecord(programs []string) (*record, error) {
+// openRecord reads the results of earlier runs with the same contents of the files. Others' are forgotten after a week.
+func openRecord(files []string) (*record, error) {
 	folder, err := resultsFolder()
 	if err != nil {
 		return nil, err
 	}
 	hash := sha256.New()
-	for _, path := range programs {
+	for _, path := range files {
 		file, err := os.Open(path)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("there is no %s: run `go tool task build`", path)

@@ -1,4 +1,6 @@
-package lab
+//go:build e2e
+
+package jupyterlab
 
 import (
 	"archive/zip"
@@ -17,6 +19,8 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
 // fileItem is an entry of JupyterLab's list of files.
@@ -35,10 +39,9 @@ func toastButton(label string) string {
 }
 
 // press clicks on a button that may still move into its place.
-func press(b *Browser, button string) {
-	b.t.Helper()
+func press(b *lab.Browser, button string) {
 	b.WaitFor("the button", button)
-	Evaluate[bool](b, `async () => { `+button+`.click(); return true }`)
+	lab.Evaluate[bool](b, `async () => { `+button+`.click(); return true }`)
 }
 
 // dialogButton is a button of JupyterLab's dialog.
@@ -97,12 +100,12 @@ func TestWidgets(t *testing.T) {
 	b := j.browser(t)
 	j.open(b, "widgets.ipynb")
 	runCells(b, 3)
-	b.WaitFor("a slider", fmt.Sprintf(`%s[0].querySelector(".widget-slider .widget-readout")?.innerText === "7"`, codeCells))
-	b.WaitFor("a bar at its end", fmt.Sprintf(`%s[1].querySelector(".jupyter-widgets .progress-bar")?.style.width === "100%%"`, codeCells))
-	b.WaitFor("a plot to play with", fmt.Sprintf(`%s[2].querySelector(".jupyter-matplotlib canvas")`, codeCells))
-	Evaluate[bool](b, `async () => { document.querySelector(".widget-slider .noUi-handle").focus(); return true }`)
+	b.WaitFor("a slider", fmt.Sprintf(`%s[0].querySelector(".widget-slider .widget-readout")?.innerText === "7"`, lab.CodeCells))
+	b.WaitFor("a bar at its end", fmt.Sprintf(`%s[1].querySelector(".jupyter-widgets .progress-bar")?.style.width === "100%%"`, lab.CodeCells))
+	b.WaitFor("a plot to play with", fmt.Sprintf(`%s[2].querySelector(".jupyter-matplotlib canvas")`, lab.CodeCells))
+	lab.Evaluate[bool](b, `async () => { document.querySelector(".widget-slider .noUi-handle").focus(); return true }`)
 	b.Press(kb.ArrowRight)
-	b.WaitFor("the slider's new value", fmt.Sprintf(`%s[0].querySelector(".widget-slider .widget-readout")?.innerText === "8"`, codeCells))
+	b.WaitFor("the slider's new value", fmt.Sprintf(`%s[0].querySelector(".widget-slider .widget-readout")?.innerText === "8"`, lab.CodeCells))
 	focusCell(b, 3)
 	b.Press(kb.Enter, kb.ModifierShift)
 	b.WaitFor("the value in the kernel", shown(3)+` === "8\n"`)
@@ -142,7 +145,7 @@ func TestTrash(t *testing.T) {
 	if !there(".local/share/Trash/files/folder/below") {
 		t.Error("the folder is not in the trash")
 	}
-	fromMenu(b, "File", "Empty Trash…")
+	lab.Menu(b, "File", "Empty Trash…")
 	b.WaitFor("the question", `document.querySelector(".jp-Dialog")?.innerText.includes("1 file or folder will be deleted for good.")`)
 	b.Mouse("yes", dialogButton("Empty Trash"))
 	b.WaitFor("that it is empty", toast("1 file or folder deleted for good."))
@@ -244,7 +247,7 @@ func TestAddressesOfPrograms(t *testing.T) {
 		`display(HTML('<iframe id="tensorboard-frame-1"></iframe><p hidden>const port = 6006;</p>'))`)
 	b := j.browser(t)
 	j.open(b, "serves.ipynb")
-	Evaluate[bool](b, `async () => { window.open = page => { window.opened = page; return window }; return true }`)
+	lab.Evaluate[bool](b, `async () => { window.open = page => { window.opened = page; return window }; return true }`)
 	runCells(b, 3)
 	for _, port := range []string{"7860", "6006"} {
 		b.WaitFor("the notice for "+port, toast("Only programs in this notebook can reach port "+port+"."))
@@ -253,11 +256,11 @@ func TestAddressesOfPrograms(t *testing.T) {
 	press(b, toast("port 7860")+`.querySelector("button:not(.Toastify__close-button)")`)
 	b.WaitFor("the form for a service", `window.opened === "/gpulab/service?port=7860"`)
 
-	fromMenu(b, "File", "New Launcher")
+	lab.Menu(b, "File", "New Launcher")
 	b.Mouse("a terminal", `document.querySelector('.jp-LauncherCard[title="Start a new terminal session"]')`)
 	b.WaitFor("the terminal", `document.querySelector(".jp-Terminal .xterm-screen")`)
 	b.ClickOn(".jp-Terminal .xterm-helper-textarea")
-	Evaluate[bool](b, `async () => { document.querySelector(".jp-Terminal .xterm-helper-textarea").focus(); return true }`)
+	lab.Evaluate[bool](b, `async () => { document.querySelector(".jp-Terminal .xterm-helper-textarea").focus(); return true }`)
 	b.Type("echo http://0.0.0.0:$((8000 + 1))/")
 	b.Press(kb.Enter)
 	b.WaitFor("the notice for 8001", toast("Only programs in this notebook can reach port 8001."))

@@ -1,4 +1,6 @@
-package lab
+//go:build e2e
+
+package jupyterlab
 
 import (
 	"bytes"
@@ -14,15 +16,8 @@ import (
 // imagePython runs Python of the image's locks, with the image's own modules.
 func imagePython(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: Jupyter is installed from PyPI")
-	}
 	image := notebookImage(t)
 	venv := jupyterVenv(t, image)
-	// Go keeps the result of a test by the files that the test itself opens.
-	if err := os.CopyFS(t.TempDir(), os.DirFS(filepath.Join(image, "files"))); err != nil {
-		t.Fatal(err)
-	}
 	for i, arg := range args {
 		args[i] = strings.Replace(arg, "IMAGE", filepath.Join(image, "files"), 1)
 	}

@@ -1,4 +1,6 @@
-package lab
+//go:build e2e
+
+package jupyterlab
 
 import (
 	"fmt"
@@ -12,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
 // withScript is the server with another page script in the place of gpulab's own.
@@ -79,12 +83,12 @@ func TestBrokenPageScript(t *testing.T) {
 		b.WaitFor("the output", shown(0)+` === "42\n"`)
 		if test.failed > 0 {
 			said := `(window.said ?? []).filter(line => /^gpulab:[a-z]+ does not work/.test(line)).length`
-			if got := Evaluate[int](b, `async () => `+said); got != test.failed {
+			if got := lab.Evaluate[int](b, `async () => `+said); got != test.failed {
 				t.Errorf("%s: %d parts are said not to work, want %d", name, got, test.failed)
 			}
 		}
 		if test.failed == 1 {
-			menu(b, "File")
+			lab.Menu(b, "File")
 			b.WaitFor("a part that works", `[...document.querySelectorAll(".lm-Menu-itemLabel")].some(e => e.innerText.trim() === "Run as Job…")`)
 		}
 		b.Close()
@@ -125,7 +129,7 @@ func TestExtensionWithoutServer(t *testing.T) {
 			b.WaitFor("that it is known as said", `localStorage.getItem("gpulab:home")?.includes("extension-a")`)
 			continue
 		}
-		if Evaluate[int](b, `async () => `+note) > 0 || Evaluate[bool](b, `async () => Boolean(document.body.dataset.a)`) {
+		if lab.Evaluate[int](b, `async () => `+note) > 0 || lab.Evaluate[bool](b, `async () => Boolean(document.body.dataset.a)`) {
 			t.Error("it is said again, or used")
 		}
 		noDialog(t, b)

@@ -1,4 +1,6 @@
-package lab
+//go:build e2e
+
+package jupyterlab
 
 import (
 	"context"
@@ -18,6 +20,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
 // front is the lab's proxy in front of a notebook server: it can answer in the server's stead, and then ends what runs.
@@ -85,7 +89,7 @@ func (f *front) answer(status int) {
 // waitAsked waits until the page has asked for each of the paths so often.
 func (f *front) waitAsked(t *testing.T, often int, paths ...string) {
 	t.Helper()
-	for end := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(lab.Patience); ; time.Sleep(50 * time.Millisecond) {
 		f.mu.Lock()
 		enough := true
 		for _, path := range paths {
@@ -108,10 +112,10 @@ func notice(text string) string {
 }
 
 // noDialog ends a test in which JupyterLab shows a dialog or an error.
-func noDialog(t *testing.T, b *Browser) {
+func noDialog(t *testing.T, b *lab.Browser) {
 	t.Helper()
 	said := `[...document.querySelectorAll(".jp-Dialog, .Toastify__toast--error")].map(e => e.innerText).join("; ")`
-	if got := Evaluate[string](b, `async () => `+said); got != "" {
+	if got := lab.Evaluate[string](b, `async () => `+said); got != "" {
 		t.Errorf("JupyterLab says: %s", got)
 	}
 }
@@ -119,7 +123,7 @@ func noDialog(t *testing.T, b *Browser) {
 // A page whose person is signed out, or whose lab is away, says what is the matter and nothing else, keeps what is
 // typed, and connects again by itself: the kernel is the same, and cells run.
 func TestPageReconnects(t *testing.T) {
-	j, lab := startJupyter(t).behindFront(t)
+	j, front := startJupyter(t).behindFront(t)
 	j.write(t, "open.ipynb", "a = 6\nprint(a)", "print(a * 7)", "")
 	b := j.browser(t)
 	j.open(b, "open.ipynb")
@@ -136,24 +140,24 @@ func TestPageReconnects(t *testing.T) {
 		{http.StatusFailedDependency, "This notebook has been stopped.", "Start it again on the lab’s page"},
 	} {
 		typed := fmt.Sprintf("# typed %d", how.status)
-		lab.answer(how.status)
+		front.answer(how.status)
 		b.WaitFor("what is the matter", notice(how.text))
 		link := `[...document.querySelectorAll(".gpulab-connection a")].filter(a => a.checkVisibility() && a.href === location.href)`
-		if got := Evaluate[string](b, `async () => `+link+`.map(a => a.innerText).join()`); got != how.link {
+		if got := lab.Evaluate[string](b, `async () => `+link+`.map(a => a.innerText).join()`); got != how.link {
 			t.Errorf("%d: the link says %q, want %q", how.status, got, how.link)
 		}
 		focusCell(b, 2)
 		b.Type(typed)
-		lab.waitAsked(t, 1, "api/kernels", "api/sessions") // JupyterLab itself looks for what is there
-		lab.waitAsked(t, 4, "api/status")
+		front.waitAsked(t, 1, "api/kernels", "api/sessions") // JupyterLab itself looks for what is there
+		front.waitAsked(t, 4, "api/status")
 		noDialog(t, b)
-		lab.answer(0)
+		front.answer(0)
 		b.WaitFor("that the notice goes", `!document.querySelector(".gpulab-connection")`)
 		b.WaitFor("the kernel", `/\| Idle/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
-		b.Mouse("the second cell", codeCells+`[1].querySelector(".cm-content")`)
+		b.Mouse("the second cell", lab.CodeCells+`[1].querySelector(".cm-content")`)
 		runs++
 		b.Press(kb.Enter, kb.ModifierShift)
-		b.WaitFor("that the cell has run", shown(1)+fmt.Sprintf(` === "42\n" && %s[1].querySelector(".jp-InputPrompt").innerText.trim() === "[%d]:"`, codeCells, runs))
+		b.WaitFor("that the cell has run", shown(1)+fmt.Sprintf(` === "42\n" && %s[1].querySelector(".jp-InputPrompt").innerText.trim() === "[%d]:"`, lab.CodeCells, runs))
 		noDialog(t, b)
 		j.savedBy(t, b, "what was typed", "open.ipynb", func(cells []fileCell) bool {
 			return strings.Contains(fmt.Sprint(cells[2].Source), typed)
@@ -165,11 +169,11 @@ func TestPageReconnects(t *testing.T) {
 // cells run in a new one.
 func TestStoppedAndStarted(t *testing.T) {
 	behind := startJupyter(t)
-	j, lab := behind.behindFront(t)
+	j, front := behind.behindFront(t)
 	j.write(t, "stopped.ipynb", "print(6 * 7)", "")
 	b := j.browser(t)
 	j.open(b, "stopped.ipynb")
-	lab.answer(http.StatusFailedDependency)
+	front.answer(http.StatusFailedDependency)
 	b.WaitFor("what is the matter", notice("This notebook has been stopped."))
 	focusCell(b, 1)
 	b.Type("# typed")
@@ -181,7 +185,7 @@ func TestStoppedAndStarted(t *testing.T) {
 	if status, body := behind.ask(t, http.MethodDelete, "api/kernels/"+running[0].ID, ""); status != http.StatusNoContent {
 		t.Fatalf("%d: %s", status, body)
 	}
-	lab.answer(0)
+	front.answer(0)
 	b.WaitFor("that the notice goes", `!document.querySelector(".gpulab-connection")`)
 	focusCell(b, 0)
 	b.Press(kb.Enter, kb.ModifierShift)
@@ -292,7 +296,7 @@ func (w *wire) drop(drops bool) {
 func TestNetworkChanges(t *testing.T) {
 	j, network := startJupyter(t).overWire(t)
 	b := j.browser(t)
-	pages := map[string]*Browser{}
+	pages := map[string]*lab.Browser{}
 	const last = 8
 	for name, pause := range map[string]string{"ended.ipynb": "0.5", "goes-on.ipynb": "8"} { // seconds
 		j.write(t, name, fmt.Sprintf("import time\nfor i in range(%d):\n    print('line', i + 1, flush=True)\n    time.sleep(%s)", last, pause),
@@ -315,7 +319,7 @@ func TestNetworkChanges(t *testing.T) {
 	for _, page := range pages {
 		page.WaitFor("every line", fmt.Sprintf(`%s === %q`, shown(0), lines(last)))
 		page.WaitFor("what was run meanwhile", shown(1)+` === "run 1\n"`)
-		page.WaitFor("that both have ended", codeCells+`.slice(0, 2).map(cell => cell.querySelector(".jp-InputPrompt").innerText.trim())
+		page.WaitFor("that both have ended", lab.CodeCells+`.slice(0, 2).map(cell => cell.querySelector(".jp-InputPrompt").innerText.trim())
 			.join("") === "[1]:[2]:"`)
 		page.WaitFor("the kernel's state", `/\| Idle/.test(document.querySelector("#jp-main-statusbar")?.innerText)`)
 		noDialog(t, page)
