@@ -1,10 +1,9 @@
-//go:build e2e && older
+//go:build e2e
 
 package e2e
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -17,10 +16,10 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// olderProgram is run by hand, before a release:
+// olderProgram is a gpulab of an earlier state, with its folder images beside it. Without test/run:
 //
-//	go test -tags e2e,older -run TestOlderLab ./test/e2e -older /path/to/bin/gpulab
-var olderProgram = flag.String("older", "", "a gpulab of an earlier state, with its folder images beside it")
+//	GPULAB_OLDER=/path/to/bin/gpulab go test -tags e2e -run TestOlderLab ./test/e2e
+var olderProgram = os.Getenv("GPULAB_OLDER")
 
 // olderLab is a lab that an earlier gpulab made, with a second machine.
 type olderLab struct {
@@ -34,10 +33,11 @@ type olderLab struct {
 // TestOlderLab upgrades a lab of an earlier gpulab, rolls it back and upgrades it again. People, passwords, tokens,
 // homes, running kernels, bookmarks and the second machine survive each step.
 //
+//test:older
 //test:about internal/store
 func TestOlderLab(t *testing.T) {
-	if *olderProgram == "" {
-		t.Fatal("-older names no program")
+	if olderProgram == "" {
+		t.Fatal("GPULAB_OLDER names no earlier program: test/run builds one where the clone has earlier commits")
 	}
 	t.Parallel()
 	o := &olderLab{bookmarks: map[string]string{}}
@@ -83,7 +83,7 @@ func (o *olderLab) setUp(t *testing.T, a *appliance) {
 	}
 	a.WriteFile("/etc/gpulab/config.yaml", poolConfig)
 	o.mountShared(a, a.Lab)
-	o.put(t, a.Lab, *olderProgram)
+	o.put(t, a.Lab, olderProgram)
 	end := lab.Begin(t)
 	printed := o.must(t, initArgs...)
 	end()
@@ -106,7 +106,7 @@ func (o *olderLab) join(t *testing.T, a *appliance) {
 	o.head = list.Nodes[0].Name
 	o.node = a.beside(a.lifeOf, nodeName, nodeAddress)
 	o.mountShared(a, o.node)
-	o.put(t, o.node, *olderProgram)
+	o.put(t, o.node, olderProgram)
 	var invited invitation
 	if err := json.Unmarshal([]byte(o.must(t, "invite-node", "--json")), &invited); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ type test struct {
 	Gate    bool
 	Alone   bool
 	Helper  bool
+	Older   bool // needs the program of the revision that the change begins at
 	Touched bool // by the change
 }
 
@@ -128,6 +129,8 @@ func read(d *ast.FuncDecl) (test, bool, error) {
 			t.Alone = true
 		case "helper":
 			t.Helper = true
+		case "older":
+			t.Older = true
 		case "about":
 			t.About = words[1:]
 		default:

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,6 +84,13 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 	}
 	fmt.Fprintf(s.out, "%d tests, of which %d have passed with these programs before; changes since %s\n",
 		len(chosen), len(ended), s.base)
+	if slices.ContainsFunc(waiting, func(t turn) bool { return t.Older }) {
+		program, remove := s.older(ctx)
+		defer remove()
+		if err := os.Setenv("GPULAB_OLDER", program); err != nil {
+			return err
+		}
+	}
 	results, left := s.runSome(ctx, waiting, built)
 	ended = append(ended, results...)
 	failed := s.failed(ended)
@@ -292,28 +300,52 @@ func (r *result) note(e event, log io.Writer) {
 	}
 }
 
-// failsBefore tells whether a test fails in the revision that the change begins at, too: then the change has not broken
+// older is the program of the revision that the change begins at, "" where there is none. The returned function removes
 // it.
-func (s *suite) failsBefore(ctx context.Context, t test) bool {
+func (s *suite) older(ctx context.Context) (program string, remove func()) {
+	revision := s.base
+	if same, err := output(ctx, s.root, "git", "diff", "--name-only", revision, "HEAD"); err != nil || same == "" {
+		revision = "HEAD~1"
+	}
+	tree, remove, err := s.buildAt(ctx, revision)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return "", remove
+	}
+	return filepath.Join(tree, "bin/gpulab"), remove
+}
+
+// buildAt builds a revision in a folder of its own. The returned function removes the folder.
+func (s *suite) buildAt(ctx context.Context, revision string) (tree string, remove func(), err error) {
 	folder, err := os.MkdirTemp("", "gpulab-before-")
 	if err != nil {
-		return false
+		return "", func() {}, err
 	}
-	tree := filepath.Join(folder, "tree")
-	defer func() {
+	tree = filepath.Join(folder, "tree")
+	remove = func() {
 		_, _ = output(context.WithoutCancel(ctx), s.root, "git", "worktree", "remove", "--force", tree)
 		_ = os.RemoveAll(folder)
-	}()
-	fmt.Fprintf(s.out, "... %s failed; does it fail at %s as well?\n", t.Name, s.base)
-	if _, err := output(ctx, s.root, "git", "worktree", "add", "--detach", tree, s.base); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return false
+	}
+	if _, err := output(ctx, s.root, "git", "worktree", "add", "--detach", tree, revision); err != nil {
+		return "", remove, err
 	}
 	build := exec.CommandContext(ctx, "go", "tool", "task", "build")
 	build.Dir, build.Stdout, build.Stderr = tree, os.Stderr, os.Stderr
 	build.Env = append(os.Environ(), "PWD="+tree)
 	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "build of the revision before:", err)
+		return "", remove, fmt.Errorf("build %s: %w", revision, err)
+	}
+	return tree, remove, nil
+}
+
+// failsBefore tells whether a test fails in the revision that the change begins at, too: then the change has not broken
+// it.
+func (s *suite) failsBefore(ctx context.Context, t test) bool {
+	fmt.Fprintf(s.out, "... %s failed; does it fail at %s as well?\n", t.Name, s.base)
+	tree, remove, err := s.buildAt(ctx, s.base)
+	defer remove()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return false
 	}
 	there, err := discover(tree)
@@ -325,7 +357,7 @@ func (s *suite) failsBefore(ctx context.Context, t test) bool {
 			continue
 		}
 		before := suite{root: tree, out: s.out}
-		built, err := before.compile(ctx, folder, []test{old})
+		built, err := before.compile(ctx, filepath.Dir(tree), []test{old})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return false

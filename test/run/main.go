@@ -8,6 +8,7 @@
 //	//test:gate          it is one of those that `go tool task test` runs
 //	//test:alone         nothing else runs at the same time
 //	//test:about a b     a change of one of these folders makes it run first
+//	//test:older         GPULAB_OLDER names the program of the revision that the change begins at
 //	//test:helper        it is a process of another test
 package main
 

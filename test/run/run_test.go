@@ -281,13 +281,59 @@ func TestTouched(t *testing.T) {
 	}
 }
 
+// withBuild gives the repository a `go tool task build`, and commits it.
+const withBuild = `mkdir -p tool/task
+	cat >tool/task/main.go <<end
+package main
+
+import "os"
+
+func main() {
+	_ = os.MkdirAll("bin/images", 0o755)
+	_ = os.WriteFile("bin/gpulab", []byte("1"), 0o644)
+	_ = os.WriteFile("bin/images/images.json", nil, 0o644)
+}
+end
+	printf '\ntool example/tool/task\n' >>go.mod; git add -A; git commit -qm tool
+`
+
+// TestOlder: a test that asks for it gets the program of the revision before the change, also when nothing has changed
+// since the last one that passed.
+func TestOlder(t *testing.T) {
+	root, shell := world(t)
+	shell(withBuild + `cat >test/e2e/older_test.go <<end
+//go:build e2e
+
+package e2e
+
+import ("os"; "testing")
+
+//test:older
+//test:about internal/old
+func TestOlder(t *testing.T) {
+	if data, _ := os.ReadFile(os.Getenv("GPULAB_OLDER")); string(data) != "1" { t.Error("not the program before") }
+}
+end
+		echo 2 >bin/gpulab; git add -f -A; git commit -qm third`)
+	for _, base := range []string{"HEAD~1", "HEAD"} {
+		if printed, err := suiteOf(t, root, options{run: "Older", base: base, again: true}); err != nil {
+			t.Errorf("from %s: %v\n%s", base, err, printed)
+		}
+	}
+	shell("git checkout -q --orphan alone; git commit -qm alone")
+	if printed, err := suiteOf(t, root, options{run: "Older", again: true}); err == nil {
+		t.Errorf("without an earlier revision:\n%s", printed)
+	}
+	if trees, _ := exec.Command("git", "-C", root, "worktree", "list").Output(); strings.Count(string(trees), "\n") != 1 {
+		t.Errorf("worktrees are left:\n%s", trees)
+	}
+}
+
 // TestFailsBefore: a failure that the revision before shares is told, and does not fail the run; one that the change
 // made does.
 func TestFailsBefore(t *testing.T) {
 	root, shell := world(t)
-	// What `go tool task build` does there.
-	shell(`mkdir -p tool/task; printf 'package main\n\nimport "os"\n\nfunc main() { _ = os.MkdirAll("bin/images", 0o755); _ = os.WriteFile("bin/gpulab", []byte("1"), 0o644); _ = os.WriteFile("bin/images/images.json", nil, 0o644) }\n' >tool/task/main.go
-		printf '\ntool example/tool/task\n' >>go.mod; git add -A; git commit -qm tool; echo x >note; git add -A; git commit -qm third`)
+	shell(withBuild + "echo x >note; git add -A; git commit -qm third")
 	printed, err := suiteOf(t, root, options{rest: true, base: "HEAD~1"})
 	if err != nil || !strings.Contains(printed, "FAILS WITHOUT THE CHANGE TOO: TestBad") || row(printed, "TestBad") != "TestBad 1 s 2 2 FAILED, AS BEFORE THE CHANGE" {
 		t.Errorf("what failed before: %v\n%s", err, printed)
