@@ -111,7 +111,7 @@ func (b *build) run(ctx context.Context) error {
 	if b.wanted("program") {
 		fork(func(ctx context.Context) error {
 			// Modules come while the processors are busy with other parts. Where that fails, building the program says why.
-			_ = b.gpulab().Download(ctx, b.told.Go(io.Discard))
+			_ = gobuild.Gpulab(b.version, b.out).Download(ctx, b.told.Go(io.Discard))
 			return nil
 		})
 	}
@@ -178,26 +178,12 @@ func failed(ctx context.Context, part string, err error) error {
 	return nil
 }
 
-// gpulab is how the program is compiled.
-func (b *build) gpulab() gobuild.Build {
-	flags := "-s -w"
-	if b.version != "" {
-		flags += " -X github.com/gpulab/gpulab/internal/version.Version=" + b.version
-	}
-	return gobuild.Build{
-		Env:      append(os.Environ(), "CGO_ENABLED=0"),
-		Flags:    []string{"-tags", "bundle," + gobuild.PureGo, "-ldflags", flags},
-		Packages: []string{"./cmd/gpulab"},
-		Out:      b.out,
-	}
-}
-
 // program builds gpulab.
 func (b *build) program(ctx context.Context) error {
 	if !b.wanted("program") {
 		return nil
 	}
-	compiling := b.gpulab()
+	compiling := gobuild.Gpulab(b.version, b.out)
 	if b.small {
 		overlay, err := b.overlay()
 		if err != nil {

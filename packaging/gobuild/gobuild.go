@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -30,6 +31,21 @@ type Build struct {
 	Packages []string
 	Out      string // a file, or a folder that ends with "/"
 	For      string // what one of several builds of a part is for, shown before its status; may be empty
+}
+
+// Gpulab is how gpulab is compiled with its runtime bundle, from the root of the repository. Without a version it is a
+// development build.
+func Gpulab(version, out string) Build {
+	flags := "-s -w"
+	if version != "" {
+		flags += " -X github.com/gpulab/gpulab/internal/version.Version=" + version
+	}
+	return Build{
+		Env:      append(os.Environ(), "CGO_ENABLED=0"),
+		Flags:    []string{"-tags", "bundle," + PureGo, "-ldflags", flags},
+		Packages: []string{"./cmd/gpulab"},
+		Out:      out,
+	}
 }
 
 // Args are the arguments of the go command.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/packaging/gobuild"
 	"github.com/gpulab/gpulab/test/lab"
 )
 
@@ -464,11 +465,9 @@ func anotherVersion(t *testing.T) string {
 // buildVersion builds a gpulab of another version.
 func buildVersion(t *testing.T, version string) string {
 	t.Helper()
-	folder := t.TempDir()
-	program := exec.Command("go", "build", "-tags", "bundle", "-trimpath",
-		"-ldflags", "-s -w -X github.com/gpulab/gpulab/internal/version.Version="+version, "-o", filepath.Join(folder, "gpulab"), "./cmd/gpulab")
-	program.Dir = repository
-	program.Env = append(program.Environ(), "CGO_ENABLED=0")
+	gpulab := gobuild.Gpulab(version, filepath.Join(t.TempDir(), "gpulab"))
+	program := exec.Command("go", gpulab.Args()...)
+	program.Dir, program.Env = repository, gpulab.Env
 	must(t, program)
-	return filepath.Join(folder, "gpulab")
+	return gpulab.Out
 }

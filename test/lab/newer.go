@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 // Key is the key of the configuration that only Newer's gpulab knows.
@@ -56,10 +58,10 @@ func Newer(t testing.TB, version string) string {
 // build builds a gpulab of a version, with files replaced by those of a list.
 func build(t testing.TB, repo, list, version, program string) {
 	t.Helper()
-	cmd := exec.Command("go", "build", "-overlay", list, "-tags", "bundle", "-trimpath",
-		"-ldflags", "-s -w -X github.com/gpulab/gpulab/internal/version.Version="+version, "-o", program, "./cmd/gpulab")
-	cmd.Dir = repo
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	gpulab := gobuild.Gpulab(version, program)
+	gpulab.Flags = append(gpulab.Flags, "-overlay", list)
+	cmd := exec.Command("go", gpulab.Args()...)
+	cmd.Dir, cmd.Env = repo, append(gpulab.Env, "PWD="+repo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("a newer gpulab: %v\n%s", err, out)
 	}
