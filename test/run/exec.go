@@ -317,7 +317,7 @@ func (s *suite) older(ctx context.Context) (program string, remove func()) {
 
 // buildAt builds a revision in a folder of its own. The returned function removes the folder.
 func (s *suite) buildAt(ctx context.Context, revision string) (tree string, remove func(), err error) {
-	folder, err := os.MkdirTemp("", "gpulab-before-")
+	folder, err := os.MkdirTemp("/var/tmp", "gpulab-before-") // a test host has a /tmp of its own
 	if err != nil {
 		return "", func() {}, err
 	}
