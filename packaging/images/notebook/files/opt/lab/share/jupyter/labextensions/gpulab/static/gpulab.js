@@ -855,6 +855,79 @@
     terminals?.widgetAdded.connect((_, panel) => followTerminal(panel));
   }
 
+  // meter: what the notebook uses of its memory and its GPUs, in the status bar (gpulab_meter.py).
+
+  const measured = 5000; // ms between two looks
+  const scarce = 0.9; // the part of the memory from which on it is nearly used up
+
+  // As gpulab's pages write it: one decimal below 100, unless it would be a zero.
+  const gib = (bytes) => {
+    const value = bytes / 2 ** 30;
+    return value >= 99.95 ? value.toFixed(0) : value.toFixed(1).replace(".0", "");
+  };
+  const amount = (used, all) => (all ? `${gib(used)} of ${gib(all)} GiB` : `${gib(used)} GiB`);
+
+  function memoryFigures({ used, limit }) {
+    const nearly = limit > 0 && used >= scarce * limit;
+    const about = [`Memory that the programs of this notebook use: ${amount(used, limit)}`];
+    if (nearly) about.push("When the memory is used up, programs of this notebook are ended, and what they have computed is lost.");
+    return { text: `Memory ${amount(used, limit)}`, about, nearly };
+  }
+
+  function gpuFigures(gpus) {
+    // What one of several GPUs does not tell has no sum.
+    const sum = (key) => gpus.reduce((all, gpu) => (all === null || gpu[key] === null ? null : all + gpu[key]), 0);
+    const words = (busy, used, total) => {
+      const parts = [];
+      if (busy !== null) parts.push(`${Math.round(busy)} %`);
+      if (used !== null && total !== null) parts.push(amount(used, total));
+      return parts.join(", ");
+    };
+    const busy = sum("busy");
+    const together = words(busy === null ? null : busy / gpus.length, sum("used"), sum("total"));
+    const about = gpus.map(({ name, busy, used, total }, i) => `GPU ${i}, ${name ?? "unknown model"}: ${words(busy, used, total) || "unknown"}`);
+    about.push("Use and memory are those of the whole GPU, with the programs of everyone who shares it.");
+    return together && { text: `${gpus.length > 1 ? `${gpus.length} GPUs` : "GPU"} ${together}`, about };
+  }
+
+  function meter(app, bar, { Widget }, { ServerConnection }) {
+    const settings = app.serviceManager.serverSettings;
+    const item = new Widget();
+    item.addClass("gpulab-meter");
+    item.node.style.cssText = "display:flex;gap:1em";
+    bar.registerStatusItem("gpulab:meter", { item, align: "right", rank: 1000 });
+    const show = (figures) => {
+      item.node.replaceChildren(
+        ...figures.map(({ text, about, nearly }) => {
+          const span = document.createElement("span");
+          span.className = "jp-StatusBar-TextItem";
+          Object.assign(span, { innerText: text, title: about.join("\n") });
+          if (nearly) span.style.cssText = "color:var(--jp-error-color1);font-weight:600";
+          return span;
+        }),
+      );
+    };
+    let asking = false;
+    const look = async () => {
+      if (document.visibilityState !== "visible" || !item.isVisible || asking) return;
+      if (back) return show([]); // figures from before would be taken for those of now
+      asking = true;
+      try {
+        const answer = await ServerConnection.makeRequest(`${settings.baseUrl}gpulab/meter`, { cache: "no-store" }, settings);
+        const { memory, gpus } = answer.ok ? await answer.json() : {};
+        show([memory && memoryFigures(memory), gpus?.length && gpuFigures(gpus)].filter(Boolean));
+      } catch {
+        show([]); // JupyterLab itself says that it is cut off
+      }
+      asking = false;
+    };
+    app.restored.then(() => {
+      look();
+      setInterval(look, measured);
+      document.addEventListener("visibilitychange", look);
+    });
+  }
+
   // archive: the list of files downloads a folder as one file (gpulab_archive.py).
 
   const downloadFolder = "gpulab:download-folder";
@@ -974,6 +1047,8 @@
     const [application, notebook, services, apputils, coreutils, filebrowser, terminal] = await Promise.all(
       ["application", "notebook", "services", "apputils", "coreutils", "filebrowser", "terminal"].map((name) => load(`@jupyterlab/${name}`)),
     );
+    // Without a status bar there is no meter; the other parts are as they are.
+    const [statusbar, widgets] = await Promise.all(["@jupyterlab/statusbar", "@lumino/widgets"].map((name) => load(name).catch(() => undefined)));
     const ofNotebooks = { requires: [notebook.INotebookTracker], optional: [apputils.ICommandPalette] };
     return [
       part("notices", notices, { description: "Shows gpulab's notices." }),
@@ -1002,6 +1077,10 @@
         optional: [terminal.ITerminalTracker],
       }),
       part("archive", archive, { description: "Downloads a folder as one file.", requires: [filebrowser.IFileBrowserFactory] }),
+      part("meter", (app, bar) => bar && meter(app, bar, widgets, services), {
+        description: "Shows what the notebook uses of its memory and its GPUs.",
+        optional: statusbar ? [statusbar.IStatusBar] : [],
+      }),
       part("trash", (app, palette) => trash(app, services, apputils, palette), {
         description: "Offers to put back what was deleted.",
         optional: [apputils.ICommandPalette],
