@@ -35,6 +35,11 @@ var program string
 //go:embed program/own-kernel
 var ownKernel string
 
+// pipSays has pip say why it cannot change an environment, and what to do; it is part of every environment.
+//
+//go:embed program/gpulab_pip.py
+var pipSays string
+
 // Wanted is an environment that somebody wants.
 type Wanted struct {
 	Name string `json:"name"`
@@ -476,10 +481,17 @@ func (e *Environment) describe(work, env string) error {
 		return err
 	}
 	defer to.Close()
+	packages := path.Join("lib", "python"+e.Python, "site-packages")
+	if err := to.MkdirAll(packages, 0o755); err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		name, content string
 		mode          fs.FileMode
-	}{{lockName, string(lock), 0o644}, {"bin/own-kernel", ownKernel, 0o755}} {
+	}{
+		{lockName, string(lock), 0o644}, {"bin/own-kernel", ownKernel, 0o755},
+		{path.Join(packages, "gpulab_pip.py"), pipSays, 0o644}, {path.Join(packages, "gpulab_pip.pth"), "import gpulab_pip\n", 0o644},
+	} {
 		// What was there under the name, a link perhaps, is not written through.
 		if err := to.RemoveAll(f.name); err != nil {
 			return err

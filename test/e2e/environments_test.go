@@ -120,6 +120,11 @@ func testEnvironment(t *testing.T, a *appliance) {
 // ownKernel: what somebody adds is in their home, in a kernel of its own, and is there in the next one.
 func ownKernel(t *testing.T, a *appliance, b *lab.Browser, k *kernel) {
 	t.Helper()
+	for _, install := range []string{"%pip install inflection", "!pip install inflection"} {
+		if got := k.run(t, install); !strings.Contains(got, "run `!own-kernel NAME` in a cell") {
+			t.Errorf("%s in the environment itself: %s", install, got)
+		}
+	}
 	if got := k.run(t, "!own-kernel mine"); !strings.Contains(got, "The kernel mine is yours") {
 		t.Errorf("own-kernel: %s", got)
 	}

@@ -47,6 +47,29 @@ func tryModule(t *testing.T, name string) {
 	}
 }
 
+func TestMeterReads(t *testing.T) { tryModule(t, "meter") }
+
+// In an environment of the lab, which is read-only, pip says what to do instead. Elsewhere it works as always.
+func TestPipInEnvironment(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root mounts folders read-only")
+	}
+	script, err := filepath.Abs("testdata/pip.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := t.TempDir()
+	if err := os.CopyFS(program, os.DirFS(filepath.Join(repository(t), "internal/environments/program"))); err != nil {
+		t.Fatal(err)
+	}
+	cmd := imagePython(t, t.TempDir(), script, program)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // A notebook runs as a job: the copy beside it has what there was when a cell
 // fails, when the kernel dies and when the job is ended.
 func TestRunNotebook(t *testing.T) {

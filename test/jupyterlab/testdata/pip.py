@@ -1,0 +1,80 @@
+"""What pip says in an environment of the lab, and that it works everywhere else (internal/environments/program)."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+program, home = Path(sys.argv[1]), Path.home()
+environment = home / "environment"
+packages = environment / "lib/python3.11/site-packages"
+
+python = os.path.realpath(sys.executable)  # in the image, /usr/bin/python3
+subprocess.run([python, "-I", "-m", "venv", "--without-pip", environment], check=True)
+for path in Path(sys.prefix, "lib/python3.11/site-packages").iterdir():
+    (packages / path.name).symlink_to(path)
+shutil.copy(program / "gpulab_pip.py", packages)
+(packages / "gpulab_pip.pth").write_text("import gpulab_pip\n")
+(environment / "bin/own-kernel").write_text((program / "own-kernel").read_text().replace("/usr/bin/python3", python))
+(environment / "bin/own-kernel").chmod(0o755)
+(environment / "environment.json").write_text(json.dumps({"name": "small", "version": "1", "title": "Small"}))
+(environment / "bin/pip").write_text(f"#!{environment}/bin/python3\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n")
+(environment / "bin/pip").chmod(0o755)
+wheel = home / "proof-1.0-py3-none-any.whl"
+with zipfile.ZipFile(wheel, "w") as archive:
+    archive.writestr("proof.py", "")
+    archive.writestr("proof-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: proof\nVersion: 1.0\n")
+    archive.writestr("proof-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: proof\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    archive.writestr("proof-1.0.dist-info/RECORD", "proof.py,,\nproof-1.0.dist-info/METADATA,,\nproof-1.0.dist-info/WHEEL,,\nproof-1.0.dist-info/RECORD,,\n")
+# As a notebook has it. The test has mounts of its own.
+subprocess.run(["mount", "--bind", environment, environment], check=True)
+subprocess.run(["mount", "-o", "remount,bind,ro", environment], check=True)
+
+os.environ.pop("PYTHONPATH")
+os.environ["PATH"] = f"{environment}/bin:{os.environ['PATH']}"
+os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+SAYS = "run `!own-kernel NAME` in a cell"
+
+
+def run(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.returncode, done.stdout
+
+
+def says(*command):
+    code, said = run(*command)
+    assert code and said.count(SAYS) == 1 and said.index("Read-only file system") < said.index(SAYS), (command, code, said)
+
+
+def works(*command, code=0):
+    got, said = run(*command)
+    assert got == code and "own-kernel" not in said, (command, got, said)
+
+
+install = ["install", "--no-index", "--no-deps"]
+says("pip", *install, wheel)
+says("python3", "-m", "pip", "-q", *install, wheel)
+says("pip", "uninstall", "-y", "pip")
+code, said = run("python3", "-m", "IPython", "--colors=NoColor", "-c", f"%pip {' '.join(install)} {wheel}")
+assert said.count(SAYS) == 1, said
+works("pip", "--version")
+works("pip", *install, "pip")  # it is there already
+works("pip", *install, "--target", home / "elsewhere", wheel)
+works("pip", "download", "--no-index", "absent", code=1)
+works("python3", "-c", "raise SystemExit(3)", "pip", "install", code=3)
+
+# A kernel of one's own on top of it, and another virtual environment.
+code, said = run("own-kernel", "mine")
+assert code == 0 and "The kernel mine is yours" in said, said
+mine = home / ".local/share/gpulab/kernels/mine/bin/python3"
+works(mine, "-m", "pip", *install, wheel)
+works(mine, "-m", "pip", *install, "absent", code=1)
+works(mine, "-c", "import proof")
+works("python3", "-m", "venv", "--without-pip", home / "other")
+other = home / "other/bin/python3"
+works("pip", "--python", other, *install, wheel)
+works("pip", "--python", other, *install, "absent", code=1)
+works(other, "-c", "import proof")
