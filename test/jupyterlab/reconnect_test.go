@@ -31,6 +31,7 @@ type front struct {
 	mu     sync.Mutex
 	ends   map[*http.Request]context.CancelFunc
 	asked  map[string]int // path → how often it was answered in the server's stead
+	all    map[string]int // path → how often it was asked for
 }
 
 // behindFront is the server behind a proxy as the lab's.
@@ -40,7 +41,7 @@ func (j jupyter) behindFront(t *testing.T) (jupyter, *front) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &front{ends: map[*http.Request]context.CancelFunc{}, asked: map[string]int{}, pass: &httputil.ReverseProxy{
+	f := &front{ends: map[*http.Request]context.CancelFunc{}, asked: map[string]int{}, all: map[string]int{}, pass: &httputil.ReverseProxy{
 		Rewrite:  func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host },
 		ErrorLog: log.New(io.Discard, "", 0),
 	}}
@@ -56,10 +57,12 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	f.mu.Lock()
 	status := int(f.status.Load())
+	path := strings.TrimPrefix(r.URL.Path, "/user/ada/one/")
+	f.all[path]++
 	if status == 0 {
 		f.ends[r] = cancel
 	} else {
-		f.asked[strings.TrimPrefix(r.URL.Path, "/user/ada/one/")]++
+		f.asked[path]++
 	}
 	f.mu.Unlock()
 	if status != 0 {
@@ -84,6 +87,13 @@ func (f *front) answer(status int) {
 	for _, end := range f.ends {
 		end()
 	}
+}
+
+// count is how often the page has asked for a path.
+func (f *front) count(path string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.all[path]
 }
 
 // waitAsked waits until the page has asked for each of the paths so often.

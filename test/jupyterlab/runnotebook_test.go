@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpulab/gpulab/test/lab"
 )
 
 // imagePython runs Python of the image's locks, with the image's own modules.
@@ -52,15 +54,12 @@ func TestMeterReads(t *testing.T) { tryModule(t, "meter") }
 // In an environment of the lab, which is read-only, pip says what to do instead. Elsewhere it works as always.
 func TestPipInEnvironment(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root mounts folders read-only")
-	}
 	script, err := filepath.Abs("testdata/pip.py")
 	if err != nil {
 		t.Fatal(err)
 	}
 	program := t.TempDir()
-	if err := os.CopyFS(program, os.DirFS(filepath.Join(repository(t), "internal/environments/program"))); err != nil {
+	if err := os.CopyFS(program, os.DirFS(filepath.Join(lab.Repository(t), "internal/environments/program"))); err != nil {
 		t.Fatal(err)
 	}
 	cmd := imagePython(t, t.TempDir(), script, program)

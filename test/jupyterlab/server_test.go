@@ -30,8 +30,9 @@ import (
 // jupyter is the notebook server of the image, of the image's locks and files,
 // without the image and without a hub.
 type jupyter struct {
-	base string // its URL, as the person's computer has it
-	home string // the person's
+	base  string // its URL, as the person's computer has it
+	home  string // the person's
+	files string // what the image has in /opt/lab
 	*line
 }
 
@@ -41,8 +42,9 @@ func startJupyter(t *testing.T) jupyter {
 	return startJupyterIn(t, t.TempDir())
 }
 
-// startJupyterIn starts a notebook server as the image does, in a home that may have something in it.
-func startJupyterIn(t *testing.T, home string) jupyter {
+// startJupyterIn starts a notebook server as the image does, in a home that may have something in it, with more
+// variables in its environment.
+func startJupyterIn(t *testing.T, home string, env ...string) jupyter {
 	t.Helper()
 	t.Parallel()
 	image := notebookImage(t)
@@ -53,13 +55,14 @@ func startJupyterIn(t *testing.T, home string) jupyter {
 	}
 	// What is at fixed places in the image is elsewhere here.
 	places := strings.NewReplacer("/tmp/.gpulab", scratch, "/opt/gpulab/environments", filepath.Join(home, "environments"), "/etc/profile.d/gpulab.sh", filepath.Join(opt, "profile.sh"),
-		"/opt/lab/bin", filepath.Join(venv, "bin"),
+		"/opt/lab/bin", filepath.Join(venv, "bin"), "/sys/fs/cgroup", filepath.Join(home, "cgroup"),
 		"gpulab_home.largest_message()", "16 << 20")
 	for from, to := range map[string]string{
-		"opt/lab/etc/jupyter/jupyter_server_config.py":        "etc/jupyter/jupyter_server_config.py",
-		"usr/local/bin/start-notebook":                        "start-notebook",
-		"etc/profile.d/gpulab.sh":                             "profile.sh",
-		"opt/lab/lib/python3.11/site-packages/gpulab_home.py": "lib/python3.11/site-packages/gpulab_home.py",
+		"opt/lab/etc/jupyter/jupyter_server_config.py":         "etc/jupyter/jupyter_server_config.py",
+		"usr/local/bin/start-notebook":                         "start-notebook",
+		"etc/profile.d/gpulab.sh":                              "profile.sh",
+		"opt/lab/lib/python3.11/site-packages/gpulab_home.py":  "lib/python3.11/site-packages/gpulab_home.py",
+		"opt/lab/lib/python3.11/site-packages/gpulab_meter.py": "lib/python3.11/site-packages/gpulab_meter.py",
 	} {
 		text, err := os.ReadFile(filepath.Join(image, "files", from))
 		if err == nil {
@@ -74,7 +77,7 @@ func startJupyterIn(t *testing.T, home string) jupyter {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(scratch, "server")
-	j := jupyter{base: fmt.Sprintf("http://%s/user/ada/one/", passed.Addr()), home: home, line: &line{}}
+	j := jupyter{base: fmt.Sprintf("http://%s/user/ada/one/", passed.Addr()), home: home, files: opt, line: &line{}}
 	go j.serve(passed, socket)
 	t.Cleanup(func() { _ = passed.Close(); j.dropAll() })
 	server := exec.Command("bash", filepath.Join(opt, "start-notebook"), filepath.Join(venv, "bin/jupyter-lab"), "--no-browser", "--allow-root",
@@ -84,6 +87,7 @@ func startJupyterIn(t *testing.T, home string) jupyter {
 	server.Env = append(os.Environ(), "HOME="+j.home, "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"),
 		"JUPYTER_RUNTIME_DIR="+filepath.Join(scratch, "runtime"), "JUPYTER_CONFIG_PATH="+filepath.Join(opt, "etc/jupyter"), "JUPYTER_PATH="+filepath.Join(opt, "share/jupyter"),
 		"PYTHONPATH="+filepath.Join(opt, "lib/python3.11/site-packages"), "PYTHONDONTWRITEBYTECODE=1")
+	server.Env = append(server.Env, env...)
 	var said bytes.Buffer
 	server.Stdout, server.Stderr, server.WaitDelay = &said, &said, 10*time.Second // kernels hold them open
 	if err := server.Start(); err != nil {
