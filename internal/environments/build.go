@@ -490,7 +490,8 @@ func (e *Environment) describe(work, env string) error {
 		mode          fs.FileMode
 	}{
 		{lockName, string(lock), 0o644}, {"bin/own-kernel", ownKernel, 0o755},
-		{path.Join(packages, "gpulab_pip.py"), pipSays, 0o644}, {path.Join(packages, "gpulab_pip.pth"), "import gpulab_pip\n", 0o644},
+		{path.Join(packages, "gpulab_pip.py"), pipSays, 0o644},
+		{path.Join(packages, "gpulab_pip.pth"), "import gpulab_pip\n", 0o644},
 	} {
 		// What was there under the name, a link perhaps, is not written through.
 		if err := to.RemoveAll(f.name); err != nil {

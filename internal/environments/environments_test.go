@@ -194,8 +194,10 @@ func TestCreate(t *testing.T) {
 	if e.Python != "3.11" || e.CUDA != "12.0" || len(e.Packages) != 2 || e.Size == 0 || e.Image == "" || len(e.LockSHA256) != 64 {
 		t.Errorf("it is %+v", e)
 	}
-	want := "-rwxr-xr-x bin/humanize\n-rwxr-xr-x bin/own-kernel\nLrwxrwxrwx bin/python3\n-rw-r--r-- environment.json\n-rw-r--r-- lib/humanize.py\n" +
-		"-rw-r--r-- lib/python3.11/site-packages/gpulab_pip.pth\n-rw-r--r-- lib/python3.11/site-packages/gpulab_pip.py\n-rw-r--r-- requirements.lock"
+	want := "-rwxr-xr-x bin/humanize\n-rwxr-xr-x bin/own-kernel\nLrwxrwxrwx bin/python3\n" +
+		"-rw-r--r-- environment.json\n-rw-r--r-- lib/humanize.py\n" +
+		"-rw-r--r-- lib/python3.11/site-packages/gpulab_pip.pth\n" +
+		"-rw-r--r-- lib/python3.11/site-packages/gpulab_pip.py\n-rw-r--r-- requirements.lock"
 	if got := folder(t, filepath.Join(s.ready(), "small/1")); got != want {
 		t.Errorf("its folder holds\n%s\nwant\n%s", got, want)
 	}

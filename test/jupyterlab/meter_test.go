@@ -50,12 +50,14 @@ func TestMeter(t *testing.T) {
 	b := j.browser(t)
 	b.Open(j.base + "lab?reset")
 	b.WaitFor("the figures", `/^Memory 1\.2 of 8 GiB\|2 GPUs 35 %, 6(\.\d)? of \d+ GiB$/.test(`+meterText+`)`)
-	b.WaitFor("each GPU", `/\nGPU 1, .+: 9 %, [\d.]+ of [\d.]+ GiB\n.*everyone who shares it\.$/.test(document.querySelectorAll(".gpulab-meter span")[1].title)`)
+	b.WaitFor("each GPU", `/\nGPU 1, .+: 9 %, [\d.]+ of [\d.]+ GiB\n.*everyone who shares it\.$/`+
+		`.test(document.querySelectorAll(".gpulab-meter span")[1].title)`)
 	b.WaitFor("no warning", `!document.querySelector(".gpulab-meter span").style.color`)
 	b.Pictures("meter")
 
 	server.uses(t, 7600, 0)
-	b.WaitFor("a warning", `(e => e.innerText === "Memory 7.4 of 8 GiB" && e.style.color && e.title.includes("programs of this notebook are ended"))(document.querySelector(".gpulab-meter span"))`)
+	b.WaitFor("a warning", `(e => e.innerText === "Memory 7.4 of 8 GiB" && e.style.color &&
+		e.title.includes("programs of this notebook are ended"))(document.querySelector(".gpulab-meter span"))`)
 	b.Pictures("meter-warning")
 	server.uses(t, 1024, 0)
 	simtest.Play(t, root, "gpu 0 fail 999\ngpu 1 fail 999\n")
@@ -70,10 +72,16 @@ func TestMeter(t *testing.T) {
 			t.Errorf("%s, and the page asked %d times", what, more)
 		}
 	}
-	lab.Evaluate[bool](b, `async () => { Object.defineProperty(document, "visibilityState", {configurable: true, get: () => "hidden"}); return true }`)
+	lab.Evaluate[bool](b, `async () => {
+		Object.defineProperty(document, "visibilityState", {configurable: true, get: () => "hidden"});
+		return true;
+	}`)
 	silent("nobody sees it")
 	server.uses(t, 2048, 0)
-	lab.Evaluate[bool](b, `async () => { delete document.visibilityState; document.dispatchEvent(new Event("visibilitychange")); return true }`)
+	lab.Evaluate[bool](b, `async () => {
+		delete document.visibilityState;
+		return document.dispatchEvent(new Event("visibilitychange"));
+	}`)
 	b.WaitFor("new figures", meterText+` === "Memory 2 of 8 GiB"`)
 
 	f.answer(http.StatusServiceUnavailable)
@@ -89,14 +97,16 @@ func TestMeter(t *testing.T) {
 func TestNoStatusBar(t *testing.T) {
 	j := startJupyter(t)
 	j.uses(t, 1024, 0)
-	settings := `{"disabledExtensions": {"@jupyterlab/statusbar-extension:plugin": true, "@jupyterlab/apputils-extension:announcements": true}}`
-	if err := os.WriteFile(filepath.Join(j.files, "etc/jupyter/labconfig/page_config.json"), []byte(settings), 0o600); err != nil {
+	const settings = `{"disabledExtensions": {"@jupyterlab/statusbar-extension:plugin": true}}`
+	config := filepath.Join(j.files, "etc/jupyter/labconfig/page_config.json")
+	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b := j.browser(t)
 	b.Open(j.base + "lab?reset")
 	b.WaitFor("the launcher", `document.querySelector('.jp-LauncherCard[data-category="Notebook"]')`)
 	lab.Menu(b, "File")
-	b.WaitFor("the part for the trash", `[...document.querySelectorAll(".lm-Menu-itemLabel")].some(e => e.innerText.trim() === "Empty Trash…")`)
+	b.WaitFor("the part for the trash",
+		`[...document.querySelectorAll(".lm-Menu-itemLabel")].some(e => e.innerText.trim() === "Empty Trash…")`)
 	b.WaitFor("no status bar", `!document.querySelector("#jp-main-statusbar, .gpulab-meter")`)
 }

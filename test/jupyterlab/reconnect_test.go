@@ -41,10 +41,11 @@ func (j jupyter) behindFront(t *testing.T) (jupyter, *front) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &front{ends: map[*http.Request]context.CancelFunc{}, asked: map[string]int{}, all: map[string]int{}, pass: &httputil.ReverseProxy{
-		Rewrite:  func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host },
-		ErrorLog: log.New(io.Discard, "", 0),
-	}}
+	f := &front{ends: map[*http.Request]context.CancelFunc{}, asked: map[string]int{}, all: map[string]int{},
+		pass: &httputil.ReverseProxy{
+			Rewrite:  func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host },
+			ErrorLog: log.New(io.Discard, "", 0),
+		}}
 	listener := httptest.NewServer(f)
 	t.Cleanup(listener.Close)
 	t.Cleanup(func() { f.answer(http.StatusServiceUnavailable) })

@@ -35,7 +35,8 @@ one = {
     "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 30",
 }
 assert m.memory(write("one", one)) == {"used": 70, "limit": 200}
-assert m.memory(write("one-free", {**one, "memory/memory.limit_in_bytes": 0x7FFFFFFFFFFFF000})) == {"used": 70, "limit": None}
+free = {**one, "memory/memory.limit_in_bytes": 0x7FFFFFFFFFFFF000}
+assert m.memory(write("one-free", free)) == {"used": 70, "limit": None}
 assert m.memory(write("odd", {**two, "memory.current": "?"})) is None
 assert m.memory(home / "absent") is None
 
@@ -95,9 +96,12 @@ assert driver.gpus() == [] and driver.gpus() == [] and calls[3:] == ["start"], c
 
 async def serves():
     app = ServerApp()
-    extensions = {"gpulab_meter": True}
     app.initialize(
-        ["--IdentityProvider.token=secret", f"--ServerApp.root_dir={home}", f"--ServerApp.jpserver_extensions={extensions}"],
+        [
+            "--IdentityProvider.token=secret",
+            f"--ServerApp.root_dir={home}",
+            f"--ServerApp.jpserver_extensions={ {'gpulab_meter': True} }",
+        ],
         find_extensions=True,
         new_httpserver=False,
     )
@@ -107,7 +111,8 @@ async def serves():
     async def ask(path, method="GET", token="secret"):
         headers = {"Authorization": f"token {token}"} if token else {}
         body = "{}" if method == "POST" else None
-        return await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/{path}", method=method, headers=headers, body=body, raise_error=False)
+        place = f"http://127.0.0.1:{port}/{path}"
+        return await AsyncHTTPClient().fetch(place, method=method, headers=headers, body=body, raise_error=False)
 
     before = app.web_app.last_activity()  # what JupyterHub is told, too
     await asyncio.sleep(0.01)

@@ -21,14 +21,17 @@ shutil.copy(program / "gpulab_pip.py", packages)
 (environment / "bin/own-kernel").write_text((program / "own-kernel").read_text().replace("/usr/bin/python3", python))
 (environment / "bin/own-kernel").chmod(0o755)
 (environment / "environment.json").write_text(json.dumps({"name": "small", "version": "1", "title": "Small"}))
-(environment / "bin/pip").write_text(f"#!{environment}/bin/python3\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n")
+(environment / "bin/pip").write_text(
+    f"#!{environment}/bin/python3\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
+)
 (environment / "bin/pip").chmod(0o755)
 wheel = home / "proof-1.0-py3-none-any.whl"
 with zipfile.ZipFile(wheel, "w") as archive:
     archive.writestr("proof.py", "")
     archive.writestr("proof-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: proof\nVersion: 1.0\n")
-    archive.writestr("proof-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: proof\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-    archive.writestr("proof-1.0.dist-info/RECORD", "proof.py,,\nproof-1.0.dist-info/METADATA,,\nproof-1.0.dist-info/WHEEL,,\nproof-1.0.dist-info/RECORD,,\n")
+    archive.writestr("proof-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    names = ["proof.py", *(f"proof-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD"))]
+    archive.writestr("proof-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in names))
 # As a notebook has it. The test has mounts of its own.
 subprocess.run(["mount", "--bind", environment, environment], check=True)
 subprocess.run(["mount", "-o", "remount,bind,ro", environment], check=True)
@@ -46,7 +49,8 @@ def run(*command):
 
 def says(*command):
     code, said = run(*command)
-    assert code and said.count(SAYS) == 1 and said.index("Read-only file system") < said.index(SAYS), (command, code, said)
+    assert code and said.count(SAYS) == 1, (command, code, said)
+    assert said.index("Read-only file system") < said.index(SAYS), (command, said)
 
 
 def works(*command, code=0):

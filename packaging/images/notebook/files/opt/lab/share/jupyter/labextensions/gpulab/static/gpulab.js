@@ -870,7 +870,9 @@
   function memoryFigures({ used, limit }) {
     const nearly = limit > 0 && used >= scarce * limit;
     const about = [`Memory that the programs of this notebook use: ${amount(used, limit)}`];
-    if (nearly) about.push("When the memory is used up, programs of this notebook are ended, and what they have computed is lost.");
+    if (nearly) {
+      about.push("When the memory is used up, programs of this notebook are ended. What they have in memory is lost.");
+    }
     return { text: `Memory ${amount(used, limit)}`, about, nearly };
   }
 
@@ -885,7 +887,10 @@
     };
     const busy = sum("busy");
     const together = words(busy === null ? null : busy / gpus.length, sum("used"), sum("total"));
-    const about = gpus.map(({ name, busy, used, total }, i) => `GPU ${i}, ${name ?? "unknown model"}: ${words(busy, used, total) || "unknown"}`);
+    const about = gpus.map(({ name, busy, used, total }, i) => {
+      const told = words(busy, used, total) || "unknown";
+      return `GPU ${i}, ${name ?? "unknown model"}: ${told}`;
+    });
     about.push("Use and memory are those of the whole GPU, with the programs of everyone who shares it.");
     return together && { text: `${gpus.length > 1 ? `${gpus.length} GPUs` : "GPU"} ${together}`, about };
   }
@@ -913,7 +918,8 @@
       if (back) return show([]); // figures from before would be taken for those of now
       asking = true;
       try {
-        const answer = await ServerConnection.makeRequest(`${settings.baseUrl}gpulab/meter`, { cache: "no-store" }, settings);
+        const place = `${settings.baseUrl}gpulab/meter`;
+        const answer = await ServerConnection.makeRequest(place, { cache: "no-store" }, settings);
         const { memory, gpus } = answer.ok ? await answer.json() : {};
         show([memory && memoryFigures(memory), gpus?.length && gpuFigures(gpus)].filter(Boolean));
       } catch {
@@ -1048,7 +1054,9 @@
       ["application", "notebook", "services", "apputils", "coreutils", "filebrowser", "terminal"].map((name) => load(`@jupyterlab/${name}`)),
     );
     // Without a status bar there is no meter; the other parts are as they are.
-    const [statusbar, widgets] = await Promise.all(["@jupyterlab/statusbar", "@lumino/widgets"].map((name) => load(name).catch(() => undefined)));
+    const [statusbar, widgets] = await Promise.all(
+      ["@jupyterlab/statusbar", "@lumino/widgets"].map((name) => load(name).catch(() => undefined)),
+    );
     const ofNotebooks = { requires: [notebook.INotebookTracker], optional: [apputils.ICommandPalette] };
     return [
       part("notices", notices, { description: "Shows gpulab's notices." }),
