@@ -36,9 +36,11 @@ var packages = map[string]struct {
 	reads []string
 	built bool // its tests run what is in bin
 }{
-	"test/deb":        {tag: "deb", built: true},
-	"test/e2e":        {tag: "e2e", built: true},
-	"test/jupyterlab": {tag: "e2e", reads: []string{"packaging/images/notebook"}},
+	"test/deb": {tag: "deb", built: true},
+	"test/e2e": {tag: "e2e", built: true},
+	"test/jupyterlab": {tag: "e2e", reads: []string{
+		"packaging/images/notebook", "packaging/simdriver", "internal/environments/program",
+	}},
 }
 
 // discover finds the tests in their sources. Tests whose files need a further
