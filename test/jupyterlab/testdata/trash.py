@@ -149,6 +149,39 @@ g.remove(last)
 assert not os.path.lexists(last) and not kept()
 os.rename = rename
 
+# A folder that nobody may write to goes to the trash, too, and comes back as it was. Root may move it, so the kernel is
+# played here.
+
+
+def as_somebody(source, target):
+    if os.path.isdir(source) and not os.stat(source).st_mode & 0o200:
+        raise PermissionError(errno.EACCES, "no right to write", source)
+    rename(source, target)
+
+
+os.rename = as_somebody
+data = Path(write("data/x")).parent
+os.chmod(data, 0o555)
+g.remove(str(data))
+assert kept() == ["data"] and g.Trash.of(str(data)).has(str(data)), kept()
+assert g.Trash.of(str(data)).restore(str(data)) and data.stat().st_mode & 0o777 == 0o555 and (data / "x").read_text() == "text"
+
+
+# Somebody else's such folder stays where it is: nothing of it is deleted.
+def not_yours(path, mode):
+    raise PermissionError(errno.EPERM, "not yours", path)
+
+
+os.chmod, chmod = not_yours, os.chmod
+try:
+    g.remove(str(data))
+except PermissionError:
+    pass
+else:
+    raise AssertionError("somebody else's folder was taken away")
+assert (data / "x").read_text() == "text" and not kept()
+os.rename, os.chmod = rename, chmod
+
 # A trash that cannot be there, and what is in the trash, which is deleted for good.
 g.remove(write("again"))
 g.remove(str(trash / "files/again"))
