@@ -325,3 +325,25 @@ async def names(folder):
 
 with tempfile.TemporaryDirectory() as folder:
     asyncio.run(names(folder))
+
+
+# Of a folder that may not be read, the page is told just that. Root may read it, so the kernel is played here.
+async def unreadable(folder):
+    def no_right(path):
+        raise PermissionError(13, "no right to read", path)
+
+    os.mkdir(f"{folder}/theirs")
+    contents, listdir = o.Contents(root_dir=folder), os.listdir
+    os.listdir = no_right
+    try:
+        await contents.get("theirs")
+    except o.web.HTTPError as error:
+        assert error.status_code == 403 and error.log_message == "Permission denied: theirs", error
+    else:
+        raise AssertionError("it was read")
+    finally:
+        os.listdir = listdir
+
+
+with tempfile.TemporaryDirectory() as folder:
+    asyncio.run(unreadable(folder))
