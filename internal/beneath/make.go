@@ -51,3 +51,28 @@ func Make(parent, name string, complete func(dir *os.File) error) error {
 	}
 	return err
 }
+
+// OwnersOnly gives a folder's owner, and nobody else, every right to it, whatever its mode has become. It fails only if
+// the owner lacks one of them: a file system may have modes of its own.
+func OwnersOnly(parent, name string) error {
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	info, err := root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is not a folder; move it away and try again", filepath.Join(parent, name))
+	}
+	if info.Mode().Perm() == 0o700 {
+		return nil
+	}
+	err = root.Chmod(name, info.Mode()&(fs.ModeSetgid|fs.ModeSticky)|0o700)
+	if info.Mode().Perm()&0o700 == 0o700 {
+		return nil
+	}
+	return err
+}

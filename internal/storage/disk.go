@@ -20,7 +20,10 @@ func (s *Service) ensureHome(u users.User) error {
 	if err := os.MkdirAll(s.cfg.HomesDir, 0o711); err != nil {
 		return err
 	}
-	return beneath.Make(s.cfg.HomesDir, number(u.ID), func(dir *os.File) error { return dir.Chown(u.UID, u.UID) })
+	if err := beneath.Make(s.cfg.HomesDir, number(u.ID), func(dir *os.File) error { return dir.Chown(u.UID, u.UID) }); err != nil {
+		return err
+	}
+	return beneath.OwnersOnly(s.cfg.HomesDir, number(u.ID))
 }
 
 // makeFolder makes a shared folder on disk. Everybody may pass through the folder of all of them, and through

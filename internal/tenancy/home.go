@@ -10,7 +10,8 @@ import (
 )
 
 // ensureHome makes the folder with the right owner from its first moment: it
-// appears under its name only when it is complete.
+// appears under its name only when it is complete. Whoever has taken their own rights to
+// it away, such as by a chmod that was meant for something else, gets them back.
 func (t *Tenancy) ensureHome(u users.User) error {
 	if !users.PersonalUID(u.UID) {
 		return fmt.Errorf("UID %d is not a person's: those are %d–%d and %d–%d", u.UID, users.FirstKeptUID, users.LastKeptUID, users.FirstUID, users.LastUID)
@@ -18,5 +19,9 @@ func (t *Tenancy) ensureHome(u users.User) error {
 	if err := os.MkdirAll(t.cfg.HomesDir, 0o711); err != nil {
 		return err
 	}
-	return beneath.Make(t.cfg.HomesDir, strconv.FormatInt(u.ID, 10), func(dir *os.File) error { return dir.Chown(u.UID, u.UID) })
+	name := strconv.FormatInt(u.ID, 10)
+	if err := beneath.Make(t.cfg.HomesDir, name, func(dir *os.File) error { return dir.Chown(u.UID, u.UID) }); err != nil {
+		return err
+	}
+	return beneath.OwnersOnly(t.cfg.HomesDir, name)
 }
