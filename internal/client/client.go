@@ -85,8 +85,30 @@ func (s *Session) Get(ctx context.Context, path string, out any) error {
 }
 
 // Do sends in as JSON, unless it is nil, and reads the answer into out, unless that is nil. What the lab refuses is a
-// *Problem.
+// *Problem. Where the lab asks to wait for a moment, as it does when a job says much and all of it is fetched, it waits
+// and asks again.
 func (s *Session) Do(ctx context.Context, method, path string, in, out any) error {
+	for tries := 1; ; tries++ {
+		err := s.once(ctx, method, path, in, out)
+		var refused *Problem
+		if tries == mostTries || !errors.As(err, &refused) || refused.Status != http.StatusTooManyRequests ||
+			refused.RetryAfter <= 0 || refused.RetryAfter > longestPause {
+			return err
+		}
+		if pause(ctx, refused.RetryAfter); ctx.Err() != nil {
+			return notReached(ctx, s.Login.Server, ctx.Err())
+		}
+	}
+}
+
+// How often a request is sent that the lab has no time for, and how long it waits in between at most: longer waits are
+// not about a moment.
+const (
+	mostTries    = 20
+	longestPause = 10 * time.Second
+)
+
+func (s *Session) once(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	return ask(ctx, s.http, s.Login.Server, s.Login.Token, method, path, in, out)

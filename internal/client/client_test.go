@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -469,5 +470,32 @@ func TestCommandsExplainThemselves(t *testing.T) {
 		if code, out, errs := a.run(t, "", args...); code != ExitUsage || out != "" || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: exit code %d\n%s%s", args, code, out, errs)
 		}
+	}
+}
+
+// TestAsksAgain: a lab that asks to wait for a moment is asked again then; one that asks for more is not.
+func TestAsksAgain(t *testing.T) {
+	var asked, after atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) > 2 {
+			_, _ = w.Write([]byte(`{"id": 7}`))
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.Header().Set("Retry-After", strconv.Itoa(int(after.Load())))
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = w.Write([]byte(`{"title": "Too many requests", "status": 429}`))
+	}))
+	defer s.Close()
+	session := &Session{http: s.Client(), Login: Login{Server: s.URL}}
+	var j job
+	after.Store(1)
+	if err := session.Get(t.Context(), "/jobs/7", &j); err != nil || j.ID != 7 || asked.Load() != 3 {
+		t.Errorf("asked %d times: %v, job %d", asked.Load(), err, j.ID)
+	}
+	asked.Store(0)
+	after.Store(600)
+	if err := session.Get(t.Context(), "/jobs/7", &j); ExitCode(err) != ExitRefused || asked.Load() != 1 {
+		t.Errorf("it wants ten minutes: asked %d times: %v", asked.Load(), err)
 	}
 }
