@@ -204,6 +204,11 @@ func (d *directives) take(what, name, value, word string) error {
 		if value != "/dev/null" {
 			return refuse("%s: a job has no standard input. In the script, write < %s after the command.", clipped(word), clipped(value))
 		}
+	case "output", "errors":
+		if value != "/dev/null" {
+			return d.r.directive(what, name, value)
+		}
+		d.left = append(d.left, word) // what a job says is always kept, and its log is bounded
 	case "mail":
 		return d.mail(word, value)
 	case "export":

@@ -154,6 +154,7 @@ func TestSlurmDirectives(t *testing.T) {
 		"--export=A-B=1":                 "Line 1: --export=A-B=1: A-B is not a valid variable name. Write --export=NAME=VALUE.",
 		"--partition":                    "errors , env map[], notes " + left("--partition"),
 		"--input=/dev/null":              "errors , env map[], notes ",
+		"-o /dev/null --error=/dev/null": "errors , env map[], notes " + left("-o /dev/null and --error=/dev/null"),
 		"--input=data":                   "Line 1: --input=data: a job has no standard input.",
 		"--error":                        "Line 1: --error needs a value, such as --error=train.err.",
 		"--mem":                          "Line 1: --mem needs a value, such as --mem=8G.",
