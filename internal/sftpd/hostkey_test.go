@@ -53,6 +53,22 @@ func TestNamesOfFolders(t *testing.T) {
 	}
 }
 
+// A name that is no UTF-8 comes as bytes.
+func TestSumOfANameInBytes(t *testing.T) {
+	dir, name := t.TempDir(), "caf\xe9.csv"
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in, err := json.Marshal(SumRequest{Path: name, Bytes: []byte(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := serveSums(bytes.NewReader(in), &out, &files{home: dir}); err != nil || !strings.Contains(out.String(), "982d9e3eb996f559e633f4d194def3761d909f5a3b647d1a851fead67c32c9d1") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
 // Whatever a program sends for checksums, the answer is one line of JSON for each request, and an end.
 func FuzzSums(f *testing.F) {
 	dir := f.TempDir()

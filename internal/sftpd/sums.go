@@ -13,6 +13,8 @@ import (
 // SumRequest asks for the checksum of a file; one JSON object after the other.
 type SumRequest struct {
 	Path string `json:"path"`
+	// Bytes is the path where its characters are not valid UTF-8, nil otherwise.
+	Bytes []byte `json:"bytes,omitempty"`
 }
 
 // SumReply answers in the order of the requests.
@@ -37,7 +39,11 @@ func serveSums(in io.Reader, out io.Writer, f *files) error {
 		case err != nil:
 			return replies.Encode(SumReply{Error: "this is no request for a checksum"})
 		}
-		sum, err := sumOf(f.absolute(request.Path))
+		path := request.Path
+		if request.Bytes != nil {
+			path = string(request.Bytes)
+		}
+		sum, err := sumOf(f.absolute(path))
 		reply := SumReply{SHA256: sum}
 		if err != nil {
 			reply = SumReply{Error: err.Error()}

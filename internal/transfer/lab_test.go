@@ -126,10 +126,16 @@ func (l *testLab) serve(c net.Conn) {
 func (l *testLab) sums(channel ssh.Channel) {
 	requests := json.NewDecoder(channel)
 	for {
-		var r struct{ Path string }
+		var r struct {
+			Path  string
+			Bytes []byte
+		}
 		if err := requests.Decode(&r); err != nil {
 			_ = channel.Close()
 			return
+		}
+		if r.Bytes != nil {
+			r.Path = string(r.Bytes)
 		}
 		text, err := os.ReadFile(filepath.Join(l.dir, r.Path))
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"unicode/utf8"
 )
 
 // sumsSubsystem is where a gpulab says what the checksum of a file is.
@@ -55,7 +56,11 @@ func (l lab) sum(ctx context.Context, path string) (sum string, err error) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if err := s.requests.Encode(map[string]string{"path": path}); err != nil {
+		request := map[string]any{"path": path}
+		if !utf8.ValidString(path) {
+			request["bytes"] = []byte(path) // JSON's texts have none but valid characters
+		}
+		if err := s.requests.Encode(request); err != nil {
 			return err
 		}
 		var reply struct{ SHA256, Error string }

@@ -62,6 +62,22 @@ func TestFolderThereAndBack(t *testing.T) {
 	want(t, filepath.Join(back, "copy", "ä b.txt"), b)
 }
 
+// Names of older systems, which are no UTF-8, are copied and compared as any other.
+func TestNamesThatAreNoUTF8(t *testing.T) {
+	l, here := newTestLab(t), t.TempDir()
+	src, back := filepath.Join(here, "old"), filepath.Join(here, "back")
+	const name = "caf\xe9\n.csv"
+	text := put(t, filepath.Join(src, name), 5)
+	l.upload(t, Options{Recursive: true, Check: true}, "old", src)
+	if s := l.upload(t, Options{Recursive: true, Check: true}, "old", src); s.Unchanged != 1 || len(s.Failed) != 0 {
+		t.Errorf("again: %+v", s)
+	}
+	if s := l.download(t, Options{Recursive: true, Check: true}, back, "old"); s.Copied != 1 || len(s.Failed) != 0 {
+		t.Errorf("back: %+v", s)
+	}
+	want(t, filepath.Join(back, name), text)
+}
+
 // Files from before 1970 and after 2106 are copied once, there and back.
 func TestTimesThatSFTPCannotHold(t *testing.T) {
 	l, here := newTestLab(t), t.TempDir()
