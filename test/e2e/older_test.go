@@ -28,6 +28,7 @@ type olderLab struct {
 	a         *appliance
 	bookmarks map[string]string // of the notebooks, by title, as the earlier gpulab showed them
 	token     string
+	quotas    string // as gpulab lists them
 }
 
 // TestOlderLab upgrades a lab of an earlier gpulab, rolls it back and upgrades it again. People, passwords, tokens,
@@ -95,7 +96,7 @@ func (o *olderLab) setUp(t *testing.T, a *appliance) {
 	createAccount(b, "Ada Lovelace", adminHandle, adminPassword)
 	a.guest = a.browser.Private().For(t)
 	choosePassword(a.guest, o.must(t, "user", "add", guestHandle, "--name", "Ben"), guestPassword)
-	o.token = tokenOf(t, a, adminHandle, adminPassword, "full")
+	o.token, o.quotas = tokenOf(t, a, adminHandle, adminPassword, "full"), o.must(t, "quota", "list")
 }
 
 func (o *olderLab) join(t *testing.T, a *appliance) {
@@ -171,11 +172,8 @@ func (o *olderLab) checkNew(t *testing.T, a *appliance) {
 		t.Fatalf("gpulab %s serves the lab still", now)
 	}
 	o.check(t, a, true)
-	if out := o.must(t, "quota", "list"); !strings.Contains(out, "No quotas") {
-		t.Errorf("a lab without quotas has some now:\n%s", out)
-	}
-	if out := o.must(t, "status"); !strings.Contains(out, "quota") {
-		t.Errorf("status does not recommend quotas:\n%s", out)
+	if out := o.must(t, "quota", "list"); out != o.quotas {
+		t.Errorf("the quotas are now:\n%s\nthey were:\n%s", out, o.quotas)
 	}
 }
 
