@@ -80,6 +80,21 @@ func TestDirectives(t *testing.T) {
 	}
 }
 
+// TestArguments: the arguments of test-all are those of this program, not of the unit tests.
+func TestArguments(t *testing.T) {
+	cmd := exec.Command("go", "tool", "task", "--dry", "--verbose", "test-all", "--", "-shard", "2/5")
+	cmd.Dir = repository
+	said, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	for _, want := range []string{`(?m)test/unit\.sh\s*$`, `(?m)go run \./test/run -shard 2/5$`} {
+		if !regexp.MustCompile(want).Match(said) {
+			t.Errorf("it does not run %s:\n%s", want, said)
+		}
+	}
+}
+
 // TestShards: the parts together are all of the rest, and no test is in two.
 func TestShards(t *testing.T) {
 	tests, err := discover(repository)
