@@ -52,8 +52,8 @@ func Make(parent, name string, complete func(dir *os.File) error) error {
 	return err
 }
 
-// OwnersOnly gives a folder's owner, and nobody else, every right to it, whatever its mode has become. It fails only if
-// the owner lacks one of them: a file system may have modes of its own.
+// OwnersOnly sets a folder's mode to 0700, and keeps its setgid and sticky bits. If the file system refuses that, it is
+// an error only if the owner lacks a right: some file systems do not store modes.
 func OwnersOnly(parent, name string) error {
 	root, err := os.OpenRoot(parent)
 	if err != nil {

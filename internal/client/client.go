@@ -84,9 +84,10 @@ func (s *Session) Get(ctx context.Context, path string, out any) error {
 	return s.Do(ctx, http.MethodGet, path, nil, out)
 }
 
-// Do sends in as JSON, unless it is nil, and reads the answer into out, unless that is nil. What the lab refuses is a
-// *Problem. Where the lab asks to wait for a moment, as it does when a job says much and all of it is fetched, it waits
-// and asks again.
+// Do sends in as JSON, unless it is nil, and decodes the answer into out, unless that is nil. If the lab refuses the
+// request, the error is a *Problem. If the lab answers 429 with a Retry-After of at most longestPause, Do waits that
+// long and sends the request again, up to mostTries times in all. The lab does so, for example, when gpulab fetches a
+// long log in many requests.
 func (s *Session) Do(ctx context.Context, method, path string, in, out any) error {
 	for tries := 1; ; tries++ {
 		err := s.once(ctx, method, path, in, out)
@@ -101,8 +102,8 @@ func (s *Session) Do(ctx context.Context, method, path string, in, out any) erro
 	}
 }
 
-// How often a request is sent that the lab has no time for, and how long it waits in between at most: longer waits are
-// not about a moment.
+// mostTries limits how often Do sends one request. If the lab asks for a wait longer than longestPause, Do returns the
+// error at once.
 const (
 	mostTries    = 20
 	longestPause = 10 * time.Second

@@ -35,7 +35,7 @@ var program string
 //go:embed program/own-kernel
 var ownKernel string
 
-// pipSays has pip say why it cannot change an environment, and what to do; it is part of every environment.
+// pipSays is a Python module in every environment. If pip cannot change the environment, it prints what to do instead.
 //
 //go:embed program/gpulab_pip.py
 var pipSays string

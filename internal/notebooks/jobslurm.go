@@ -208,7 +208,7 @@ func (d *directives) take(what, name, value, word string) error {
 		if value != "/dev/null" {
 			return d.r.directive(what, name, value)
 		}
-		d.left = append(d.left, word) // what a job says is always kept, and its log is bounded
+		d.left = append(d.left, word) // the output goes to the log file, whose size is limited
 	case "mail":
 		return d.mail(word, value)
 	case "export":

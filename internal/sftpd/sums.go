@@ -13,7 +13,7 @@ import (
 // SumRequest asks for the checksum of a file; one JSON object after the other.
 type SumRequest struct {
 	Path string `json:"path"`
-	// Bytes is the path where its characters are not valid UTF-8, nil otherwise.
+	// Bytes is the path if it is not valid UTF-8, nil otherwise.
 	Bytes []byte `json:"bytes,omitempty"`
 }
 

@@ -9,9 +9,8 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// ensureHome makes the folder with the right owner from its first moment: it
-// appears under its name only when it is complete. Whoever has taken their own rights to
-// it away, such as by a chmod that was meant for something else, gets them back.
+// ensureHome makes the home if it does not exist: the home appears under its name only once it has its owner. It also
+// sets the mode back to 0700, so that a home whose owner removed their own rights by mistake works again.
 func (t *Tenancy) ensureHome(u users.User) error {
 	if !users.PersonalUID(u.UID) {
 		return fmt.Errorf("UID %d is not a person's: those are %d–%d and %d–%d", u.UID, users.FirstKeptUID, users.LastKeptUID, users.FirstUID, users.LastUID)
@@ -20,7 +19,8 @@ func (t *Tenancy) ensureHome(u users.User) error {
 		return err
 	}
 	name := strconv.FormatInt(u.ID, 10)
-	if err := beneath.Make(t.cfg.HomesDir, name, func(dir *os.File) error { return dir.Chown(u.UID, u.UID) }); err != nil {
+	own := func(dir *os.File) error { return dir.Chown(u.UID, u.UID) }
+	if err := beneath.Make(t.cfg.HomesDir, name, own); err != nil {
 		return err
 	}
 	return beneath.OwnersOnly(t.cfg.HomesDir, name)

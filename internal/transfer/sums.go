@@ -58,7 +58,7 @@ func (l lab) sum(ctx context.Context, path string) (sum string, err error) {
 		defer s.mu.Unlock()
 		request := map[string]any{"path": path}
 		if !utf8.ValidString(path) {
-			request["bytes"] = []byte(path) // JSON's texts have none but valid characters
+			request["bytes"] = []byte(path) // a JSON string cannot hold invalid UTF-8
 		}
 		if err := s.requests.Encode(request); err != nil {
 			return err

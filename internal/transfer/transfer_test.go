@@ -62,7 +62,7 @@ func TestFolderThereAndBack(t *testing.T) {
 	want(t, filepath.Join(back, "copy", "ä b.txt"), b)
 }
 
-// Names of older systems, which are no UTF-8, are copied and compared as any other.
+// File names that are not UTF-8, as on older systems, are copied and compared like any other.
 func TestNamesThatAreNoUTF8(t *testing.T) {
 	l, here := newTestLab(t), t.TempDir()
 	src, back := filepath.Join(here, "old"), filepath.Join(here, "back")

@@ -33,8 +33,8 @@ type Build struct {
 	For      string // what one of several builds of a part is for, shown before its status; may be empty
 }
 
-// Gpulab is how gpulab is compiled with its runtime bundle, from the root of the repository. Without a version it is a
-// development build.
+// Gpulab returns the build of gpulab with its runtime bundle, to run in the root of the repository. An empty version
+// makes a development build.
 func Gpulab(version, out string) Build {
 	flags := "-s -w"
 	if version != "" {

@@ -16,7 +16,8 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// olderProgram is a gpulab of an earlier state, with its folder images beside it. Without test/run:
+// olderProgram is the path of an earlier gpulab, with the folder images beside it. test/run sets GPULAB_OLDER. To run
+// the test without test/run:
 //
 //	GPULAB_OLDER=/path/to/bin/gpulab go test -tags e2e -run TestOlderLab ./test/e2e
 var olderProgram = os.Getenv("GPULAB_OLDER")
@@ -28,7 +29,7 @@ type olderLab struct {
 	a         *appliance
 	bookmarks map[string]string // of the notebooks, by title, as the earlier gpulab showed them
 	token     string
-	quotas    string // as gpulab lists them
+	quotas    string // the output of `gpulab quota list` before the upgrade
 }
 
 // TestOlderLab upgrades a lab of an earlier gpulab, rolls it back and upgrades it again. People, passwords, tokens,
@@ -38,7 +39,7 @@ type olderLab struct {
 //test:about internal/store
 func TestOlderLab(t *testing.T) {
 	if olderProgram == "" {
-		t.Fatal("GPULAB_OLDER names no earlier program: test/run builds one where the clone has earlier commits")
+		t.Fatal("GPULAB_OLDER is not set; test/run sets it if the repository has an earlier commit")
 	}
 	t.Parallel()
 	o := &olderLab{bookmarks: map[string]string{}}

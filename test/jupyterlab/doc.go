@@ -1,4 +1,3 @@
-// Package jupyterlab has the tests of JupyterLab as the notebook image has it:
-// the image's locks, scripts and settings with a real Chromium, without the
-// image and without a lab.
+// Package jupyterlab tests the notebook image's JupyterLab in Chromium. It installs what the image's locks name, and
+// uses the image's scripts and settings, but needs neither the image nor a lab.
 package jupyterlab

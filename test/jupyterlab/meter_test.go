@@ -38,8 +38,8 @@ func (j jupyter) uses(t *testing.T, mebibytes, cache int) {
 	}
 }
 
-// The status bar shows what the notebook uses of its memory and its GPUs, asks only where somebody sees it, and shows
-// nothing that it does not know.
+// The meter shows the notebook's memory and GPUs. It asks the server only while the page is visible, and leaves out
+// figures that it does not know.
 func TestMeter(t *testing.T) {
 	root := simtest.Start(t, 2)
 	const works = "gpu 0 use 60\ngpu 1 use 9\ngpu 0 process 424242 sm 60 memory 6GiB\n"
@@ -57,7 +57,7 @@ func TestMeter(t *testing.T) {
 
 	server.uses(t, 7600, 0)
 	b.WaitFor("a warning", `(e => e.innerText === "Memory 7.4 of 8 GiB" && e.style.color &&
-		e.title.includes("programs of this notebook are ended"))(document.querySelector(".gpulab-meter span"))`)
+		e.title.includes("Linux kills programs"))(document.querySelector(".gpulab-meter span"))`)
 	b.Pictures("meter-warning")
 	server.uses(t, 1024, 0)
 	simtest.Play(t, root, "gpu 0 fail 999\ngpu 1 fail 999\n")

@@ -29,12 +29,12 @@ type test struct {
 	Touched bool // by the change
 }
 
-// packages are the folders of the tests: the build tag of each, and the files and folders of the repository that its
-// tests read. The programs in bin are built from all of it, so they are not listed.
+// packages maps each folder of tests to its build tag and to the files and folders of the repository that its tests
+// read. The list leaves out the sources of gpulab: tests that run gpulab depend on bin, which is built from them.
 var packages = map[string]struct {
 	tag   string
 	reads []string
-	built bool // its tests run what is in bin
+	built bool // the tests run the programs in bin
 }{
 	"test/deb": {tag: "deb", built: true},
 	"test/e2e": {tag: "e2e", built: true},
@@ -192,7 +192,7 @@ func chapters(n ast.Node) []string {
 	return names
 }
 
-// inputs are the files that the result of a package's tests depends on, besides its test program.
+// inputs returns the files, besides the test program, that the results of the tests in a folder depend on.
 func inputs(root, folder string) ([]string, error) {
 	var files []string
 	for _, tree := range append([]string{filepath.Join(folder, "testdata")}, packages[folder].reads...) {

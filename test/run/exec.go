@@ -300,8 +300,8 @@ func (r *result) note(e event, log io.Writer) {
 	}
 }
 
-// older is the program of the revision that the change begins at, "" where there is none. The returned function removes
-// it.
+// older builds gpulab as it was before the change, and returns its path, or "" if the build fails. It builds s.base, or
+// HEAD~1 if nothing differs from s.base. remove deletes what was built.
 func (s *suite) older(ctx context.Context) (program string, remove func()) {
 	revision := s.base
 	if same, err := output(ctx, s.root, "git", "diff", "--name-only", revision, "HEAD"); err != nil || same == "" {

@@ -1,14 +1,13 @@
-// Command run runs the tests that need a whole lab, a whole machine or a whole
-// JupyterLab: those of test/e2e, test/deb and test/jupyterlab. Each top-level
-// test is a process of its own, two at a time. What has passed with the same
-// programs is not run again.
+// Command run runs the tests of labs (test/e2e), of machines that install the packages (test/deb) and of the notebook
+// image's JupyterLab (test/jupyterlab). Each top-level test is a process of its own, two at a time. A test that has
+// passed with the same programs and input files does not run again.
 //
 // A line in a test's doc comment says how it is run:
 //
 //	//test:gate          it is one of those that `go tool task test` runs
 //	//test:alone         nothing else runs at the same time
 //	//test:about a b     a change of one of these folders makes it run first
-//	//test:older         GPULAB_OLDER names the program of the revision that the change begins at
+//	//test:older         GPULAB_OLDER is the path of the program from before the change
 //	//test:helper        it is a process of another test
 package main
 

@@ -39,14 +39,15 @@ func resultsFolder() (string, error) {
 	return folder, os.MkdirAll(folder, 0o700)
 }
 
-// record keeps the results of tests with the same files, one JSON object a line.
+// record keeps the results of tests for one set of file contents, one JSON object a line.
 type record struct {
 	mu   sync.Mutex
 	path string
 	all  []result
 }
 
-// openRecord reads the results of earlier runs with the same contents of the files. Others' are forgotten after a week.
+// openRecord reads the results of earlier runs with the same file contents. It deletes results for other contents after
+// a week.
 func openRecord(files []string) (*record, error) {
 	folder, err := resultsFolder()
 	if err != nil {

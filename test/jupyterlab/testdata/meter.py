@@ -1,4 +1,4 @@
-"""What the meter tells of memory and GPUs, to whom, and that asking is no activity (gpulab_meter)."""
+"""Tests gpulab_meter: its figures, who may read them, and that reading them does not count as activity."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ assert m.Driver().gpus() is None, "a machine without a driver"
 
 
 class Driver:
-    """A driver that answers when it is let."""
+    """A driver that answers only after let is set."""
 
     def __init__(self):
         self.asked, self.let = 0, threading.Event()
@@ -119,7 +119,7 @@ async def serves():
     for _ in range(3):
         answer = await ask("gpulab/meter")
         assert answer.code == 200 and set(json.loads(answer.body)) == {"memory", "gpus"}, (answer.code, answer.body)
-    assert app.web_app.last_activity() == before, "that a page asks is taken for activity"
+    assert app.web_app.last_activity() == before, "reading the figures counted as activity"
     await ask("api/kernels")
     assert app.web_app.last_activity() > before, "this test would not notice activity"
     assert (await ask("gpulab/meter", token=None)).code == 403

@@ -327,7 +327,8 @@ with tempfile.TemporaryDirectory() as folder:
     asyncio.run(names(folder))
 
 
-# Of a folder that may not be read, the page is told just that. Root may read it, so the kernel is played here.
+# Reading theirs/ raises PermissionError, and the page gets a 403 that says so. The test replaces os.listdir, because
+# root may read every folder.
 async def unreadable(folder):
     def no_right(path):
         raise PermissionError(13, "no right to read", path)

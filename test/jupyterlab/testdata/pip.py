@@ -1,4 +1,4 @@
-"""What pip says in an environment of the lab, and that it works everywhere else (internal/environments/program)."""
+"""Tests gpulab_pip: its message in a read-only environment, and that pip works as usual everywhere else."""
 
 import json
 import os

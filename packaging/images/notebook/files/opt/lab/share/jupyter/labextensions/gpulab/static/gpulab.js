@@ -857,8 +857,8 @@
 
   // meter: what the notebook uses of its memory and its GPUs, in the status bar (gpulab_meter.py).
 
-  const measured = 5000; // ms between two looks
-  const scarce = 0.9; // the part of the memory from which on it is nearly used up
+  const measured = 5000; // ms between two readings
+  const scarce = 0.9; // share of the memory from which the figure is red
 
   // As gpulab's pages write it: one decimal below 100, unless it would be a zero.
   const gib = (bytes) => {
@@ -871,13 +871,13 @@
     const nearly = limit > 0 && used >= scarce * limit;
     const about = [`Memory that the programs of this notebook use: ${amount(used, limit)}`];
     if (nearly) {
-      about.push("When the memory is used up, programs of this notebook are ended. What they have in memory is lost.");
+      about.push("When the memory is full, Linux kills programs of this notebook. Data in their memory is lost.");
     }
     return { text: `Memory ${amount(used, limit)}`, about, nearly };
   }
 
   function gpuFigures(gpus) {
-    // What one of several GPUs does not tell has no sum.
+    // If one of several GPUs lacks a figure, there is no sum of it.
     const sum = (key) => gpus.reduce((all, gpu) => (all === null || gpu[key] === null ? null : all + gpu[key]), 0);
     const words = (busy, used, total) => {
       const parts = [];
@@ -891,7 +891,7 @@
       const told = words(busy, used, total) || "unknown";
       return `GPU ${i}, ${name ?? "unknown model"}: ${told}`;
     });
-    about.push("Use and memory are those of the whole GPU, with the programs of everyone who shares it.");
+    about.push("These figures are for the whole GPU, including the programs of everyone who shares it.");
     return together && { text: `${gpus.length > 1 ? `${gpus.length} GPUs` : "GPU"} ${together}`, about };
   }
 
@@ -915,7 +915,7 @@
     let asking = false;
     const look = async () => {
       if (document.visibilityState !== "visible" || !item.isVisible || asking) return;
-      if (back) return show([]); // figures from before would be taken for those of now
+      if (back) return show([]); // old figures would look like current ones
       asking = true;
       try {
         const place = `${settings.baseUrl}gpulab/meter`;
@@ -1053,7 +1053,7 @@
     const [application, notebook, services, apputils, coreutils, filebrowser, terminal] = await Promise.all(
       ["application", "notebook", "services", "apputils", "coreutils", "filebrowser", "terminal"].map((name) => load(`@jupyterlab/${name}`)),
     );
-    // Without a status bar there is no meter; the other parts are as they are.
+    // Without a status bar there is no meter; the other parts still work.
     const [statusbar, widgets] = await Promise.all(
       ["@jupyterlab/statusbar", "@lumino/widgets"].map((name) => load(name).catch(() => undefined)),
     );
