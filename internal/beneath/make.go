@@ -52,9 +52,13 @@ func Make(parent, name string, complete func(dir *os.File) error) error {
 	return err
 }
 
-// OwnersOnly sets a folder's mode to 0700, and keeps its setgid and sticky bits. If the file system refuses that, it is
-// an error only if the owner lacks a right: some file systems do not store modes.
-func OwnersOnly(parent, name string) error {
+// Home makes the folder of a person with this user ID, unless it exists. A home whose owner lacks a right, or to which
+// others have one, gets mode 0700: somebody may have removed their own rights by mistake. The group's rights stay, since
+// they are the mask of an access control list. File systems that do not store modes are no error.
+func Home(parent, name string, uid int) error {
+	if err := Make(parent, name, func(dir *os.File) error { return dir.Chown(uid, uid) }); err != nil {
+		return err
+	}
 	root, err := os.OpenRoot(parent)
 	if err != nil {
 		return err
@@ -67,11 +71,12 @@ func OwnersOnly(parent, name string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("%s is not a folder; move it away and try again", filepath.Join(parent, name))
 	}
-	if info.Mode().Perm() == 0o700 {
+	mode := info.Mode()
+	if mode.Perm()&0o707 == 0o700 {
 		return nil
 	}
-	err = root.Chmod(name, info.Mode()&(fs.ModeSetgid|fs.ModeSticky)|0o700)
-	if info.Mode().Perm()&0o700 == 0o700 {
+	err = root.Chmod(name, mode&(fs.ModeSetgid|fs.ModeSticky|0o070)|0o700)
+	if mode.Perm()&0o700 == 0o700 {
 		return nil
 	}
 	return err

@@ -85,15 +85,18 @@ func (s *Session) Get(ctx context.Context, path string, out any) error {
 }
 
 // Do sends in as JSON, unless it is nil, and decodes the answer into out, unless that is nil. If the lab refuses the
-// request, the error is a *Problem. If the lab answers 429 with a Retry-After of at most longestPause, Do waits that
-// long and sends the request again, up to mostTries times in all. The lab does so, for example, when gpulab fetches a
+// request, the error is a *Problem. If the lab answers 429 with a Retry-After, Do waits that long and sends the request
+// again, unless it would wait for more than mostPauses in all. The lab answers so, for example, when gpulab fetches a
 // long log in many requests.
 func (s *Session) Do(ctx context.Context, method, path string, in, out any) error {
-	for tries := 1; ; tries++ {
+	var paused time.Duration
+	for {
 		err := s.once(ctx, method, path, in, out)
 		var refused *Problem
-		if tries == mostTries || !errors.As(err, &refused) || refused.Status != http.StatusTooManyRequests ||
-			refused.RetryAfter <= 0 || refused.RetryAfter > longestPause {
+		if !errors.As(err, &refused) || refused.Status != http.StatusTooManyRequests || refused.RetryAfter <= 0 {
+			return err
+		}
+		if paused += refused.RetryAfter; paused > mostPauses {
 			return err
 		}
 		if pause(ctx, refused.RetryAfter); ctx.Err() != nil {
@@ -102,13 +105,10 @@ func (s *Session) Do(ctx context.Context, method, path string, in, out any) erro
 	}
 }
 
-// mostTries limits how often Do sends one request. If the lab asks for a wait longer than longestPause, Do returns the
-// error at once.
-const (
-	mostTries    = 20
-	longestPause = 10 * time.Second
-)
+// mostPauses is how long Do waits in all for a lab that answers 429.
+const mostPauses = 30 * time.Second
 
+// once is Do without a second try.
 func (s *Session) once(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

@@ -222,7 +222,7 @@ func pollDevice(ctx context.Context, s *Session, start deviceStart, within time.
 	pause := time.Duration(max(start.Interval, 1)) * time.Second
 	for {
 		var answer deviceAnswer
-		err := s.Do(ctx, http.MethodPost, "/device/token", map[string]string{"deviceCode": start.DeviceCode}, &answer)
+		err := s.once(ctx, http.MethodPost, "/device/token", map[string]string{"deviceCode": start.DeviceCode}, &answer)
 		var refused *Problem
 		switch {
 		case err == nil && answer.State == "approved":

@@ -11,8 +11,7 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// ensureHome makes the home if it does not exist: the home appears under its name only once it has its owner. It also
-// sets the mode back to 0700, so that a home whose owner removed their own rights by mistake works again.
+// ensureHome makes the home if it does not exist, and gives its owner every right to it.
 func (s *Service) ensureHome(u users.User) error {
 	if !users.PersonalUID(u.UID) {
 		return fmt.Errorf("UID %d is not a person's: those are %d–%d and %d–%d", u.UID, users.FirstKeptUID, users.LastKeptUID, users.FirstUID, users.LastUID)
@@ -20,11 +19,7 @@ func (s *Service) ensureHome(u users.User) error {
 	if err := os.MkdirAll(s.cfg.HomesDir, 0o711); err != nil {
 		return err
 	}
-	own := func(dir *os.File) error { return dir.Chown(u.UID, u.UID) }
-	if err := beneath.Make(s.cfg.HomesDir, number(u.ID), own); err != nil {
-		return err
-	}
-	return beneath.OwnersOnly(s.cfg.HomesDir, number(u.ID))
+	return beneath.Home(s.cfg.HomesDir, number(u.ID), u.UID)
 }
 
 // makeFolder makes a shared folder on disk. Everybody may pass through the folder of all of them, and through

@@ -80,11 +80,9 @@ func touches(t test, files []string) bool {
 		if file == t.File {
 			return true
 		}
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		for _, folder := range slices.Concat(t.About, packages[t.Package].reads) {
-			if file == folder || strings.HasPrefix(file, strings.TrimSuffix(folder, "/")+"/") {
+		for _, path := range slices.Concat(t.About, packages[t.Package].reads) {
+			within := strings.HasPrefix(file, strings.TrimSuffix(path, "/")+"/") && !strings.HasSuffix(file, "_test.go")
+			if file == path || within {
 				return true
 			}
 		}

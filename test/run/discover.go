@@ -29,8 +29,8 @@ type test struct {
 	Touched bool // by the change
 }
 
-// packages maps each folder of tests to its build tag and to the files and folders of the repository that its tests
-// read. The list leaves out the sources of gpulab: tests that run gpulab depend on bin, which is built from them.
+// packages maps each folder of tests to its build tag and to the files and folders of the repository that each of its
+// tests reads. The list leaves out the sources of gpulab: tests that run gpulab depend on bin, which is built from them.
 var packages = map[string]struct {
 	tag   string
 	reads []string
@@ -40,6 +40,7 @@ var packages = map[string]struct {
 	"test/e2e": {tag: "e2e", built: true},
 	"test/jupyterlab": {tag: "e2e", reads: []string{
 		"packaging/images/notebook", "packaging/simdriver", "internal/environments/program",
+		"test/jupyterlab/testdata", "test/jupyterlab/server_test.go", "test/jupyterlab/connection_test.go",
 	}},
 }
 
@@ -195,7 +196,16 @@ func chapters(n ast.Node) []string {
 // inputs returns the files, besides the test program, that the results of the tests in a folder depend on.
 func inputs(root, folder string) ([]string, error) {
 	var files []string
-	for _, tree := range append([]string{filepath.Join(folder, "testdata")}, packages[folder].reads...) {
+	trees := packages[folder].reads
+	if packages[folder].built {
+		bin := os.Getenv("GPULAB_BIN")
+		if bin == "" {
+			bin = filepath.Join(root, "bin")
+		}
+		files = append(files, filepath.Join(bin, "gpulab"), filepath.Join(bin, "images/images.json"))
+		trees = []string{filepath.Join(folder, "testdata")}
+	}
+	for _, tree := range trees {
 		err := filepath.WalkDir(filepath.Join(root, tree), func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.Type().IsRegular() {
 				files = append(files, path)
@@ -205,13 +215,6 @@ func inputs(root, folder string) ([]string, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-	}
-	if packages[folder].built {
-		bin := os.Getenv("GPULAB_BIN")
-		if bin == "" {
-			bin = filepath.Join(root, "bin")
-		}
-		files = append(files, filepath.Join(bin, "gpulab"), filepath.Join(bin, "images/images.json"))
 	}
 	return files, nil
 }

@@ -5,17 +5,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpulab/gpulab/packaging/gobuild"
 )
 
 // mostFailures is how many tests may fail before none is run again. A few that fail once in a hundred
@@ -39,7 +41,8 @@ func (s *suite) compile(ctx context.Context, into string, tests []test) (map[str
 			continue
 		}
 		program := filepath.Join(into, filepath.Base(t.Package)+".test")
-		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", packages[t.Package].tag, "-o", program, "./"+t.Package)
+		cmd := exec.CommandContext(ctx,
+			"go", "test", "-c", "-tags", packages[t.Package].tag, "-o", program, "./"+t.Package)
 		cmd.Dir, cmd.Stderr = s.root, os.Stderr
 		if err := cmd.Run(); err != nil {
 			return nil, fmt.Errorf("build the tests of %s: %w", t.Package, err)
@@ -48,7 +51,7 @@ func (s *suite) compile(ctx context.Context, into string, tests []test) (map[str
 		if err != nil {
 			return nil, err
 		}
-		r, err := openRecord(append(files, program))
+		r, err := openRecord(s.root, append(files, program))
 		if err != nil {
 			return nil, err
 		}
@@ -84,13 +87,11 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 	}
 	fmt.Fprintf(s.out, "%d tests, of which %d have passed with these programs before; changes since %s\n",
 		len(chosen), len(ended), s.base)
-	if slices.ContainsFunc(waiting, func(t turn) bool { return t.Older }) {
-		program, remove := s.older(ctx)
-		defer remove()
-		if err := os.Setenv("GPULAB_OLDER", program); err != nil {
-			return err
+	defer func() {
+		if s.earlier.remove != nil {
+			s.earlier.remove()
 		}
-	}
+	}()
 	results, left := s.runSome(ctx, waiting, built)
 	ended = append(ended, results...)
 	failed := s.failed(ended)
@@ -106,7 +107,9 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 	}
 	shared := map[string]bool{}
 	for _, t := range chosen {
-		if _, is := failed[t.Name]; is && !t.Touched && !t.Gate && s.rest && len(shared) < 2 && ctx.Err() == nil {
+		_, is := failed[t.Name]
+		// An upgrade to the revision before says nothing about one to this.
+		if is && !t.Older && !t.Touched && !t.Gate && s.rest && len(shared) < 2 && ctx.Err() == nil {
 			shared[t.Name] = s.failsBefore(ctx, t)
 		}
 	}
@@ -203,7 +206,11 @@ func (s *suite) begins(t test, attempt int) {
 // runOne runs one test to its end, prints what it said, and keeps the result.
 func (s *suite) runOne(ctx context.Context, t test, c compiled, attempt int) result {
 	log := filepath.Join(s.root, "test/output", t.Name+"."+strconv.Itoa(attempt), "output.txt")
-	r, err := runTest(ctx, s.root, t, c.program, log, attempt)
+	var env []string
+	if t.Older {
+		env = append(env, "GPULAB_OLDER="+s.older(ctx))
+	}
+	r, err := runTest(ctx, s.root, t, c.program, log, attempt, env...)
 	if err != nil {
 		r.Passed = false
 		fmt.Fprintln(os.Stderr, t.Name+":", err)
@@ -229,8 +236,10 @@ type event struct {
 	Elapsed                          float64
 }
 
-// runTest runs one test of a program, with its output in a file.
-func runTest(ctx context.Context, root string, t test, program, log string, attempt int) (result, error) {
+// runTest runs one test of a program, with its output in a file, and env beside this process's environment.
+func runTest(
+	ctx context.Context, root string, t test, program, log string, attempt int, env ...string,
+) (result, error) {
 	r := result{Name: t.Name, Package: t.Package, Attempt: attempt, Log: log, At: time.Now()}
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return r, err
@@ -243,7 +252,7 @@ func runTest(ctx context.Context, root string, t test, program, log string, atte
 	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", "-p", t.Package,
 		program, "-test.v=test2json", "-test.run", "^"+t.Name+"$", "-test.timeout", testTimeout, "-test.paniconexit0")
 	cmd.Dir = filepath.Join(root, t.Package)
-	cmd.Env = append(os.Environ(), "PWD="+cmd.Dir, "GPULAB_TEST_OUTPUT="+filepath.Dir(log))
+	cmd.Env = append(append(os.Environ(), "PWD="+cmd.Dir, "GPULAB_TEST_OUTPUT="+filepath.Dir(log)), env...)
 	cmd.Stderr = file
 	// One group, so that the test ends with the program that reads what it says.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -300,24 +309,52 @@ func (r *result) note(e event, log io.Writer) {
 	}
 }
 
-// older builds gpulab as it was before the change, and returns its path, or "" if the build fails. It builds s.base, or
-// HEAD~1 if nothing differs from s.base. remove deletes what was built.
-func (s *suite) older(ctx context.Context) (program string, remove func()) {
-	revision := s.base
-	if same, err := output(ctx, s.root, "git", "diff", "--name-only", revision, "HEAD"); err != nil || same == "" {
-		revision = "HEAD~1"
-	}
-	tree, remove, err := s.buildAt(ctx, revision)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return "", remove
-	}
-	return filepath.Join(tree, "bin/gpulab"), remove
+// earlier is the program of the revision before the change, built when a test first needs it.
+type earlier struct {
+	once    sync.Once
+	program string
+	remove  func()
 }
 
-// buildAt builds a revision in a folder of its own. The returned function removes the folder.
-func (s *suite) buildAt(ctx context.Context, revision string) (tree string, remove func(), err error) {
-	folder, err := os.MkdirTemp("/var/tmp", "gpulab-before-") // a test host has a /tmp of its own
+// older is the path of gpulab as it was before the change, "" if it cannot be built. It is built from s.base, or from
+// HEAD~1 if nothing differs from s.base. GPULAB_OLDER may name another one.
+func (s *suite) older(ctx context.Context) string {
+	if named := os.Getenv("GPULAB_OLDER"); named != "" {
+		return named
+	}
+	s.earlier.once.Do(func() {
+		revision := s.base
+		if same, err := output(ctx, s.root, "git", "diff", "--name-only", revision, "HEAD"); err != nil || same == "" {
+			revision = "HEAD~1"
+		}
+		tree, remove, err := s.checkOut(ctx, revision)
+		s.earlier.remove = remove
+		if err == nil {
+			err = buildIn(ctx, tree)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "test/run: gpulab as it was before the change:", err)
+			return
+		}
+		s.earlier.program = filepath.Join(tree, "bin/gpulab")
+	})
+	return s.earlier.program
+}
+
+// trees is where revisions are checked out. A test host has a /tmp of its own.
+const trees = "/var/tmp/gpulab-before-"
+
+// checkOut checks out a revision into a folder of its own. remove deletes it.
+func (s *suite) checkOut(ctx context.Context, revision string) (tree string, remove func(), err error) {
+	left, _ := filepath.Glob(trees + "*")
+	for _, folder := range left { // by a run that was killed
+		owner, _, _ := strings.Cut(strings.TrimPrefix(folder, trees), "-")
+		if pid, err := strconv.Atoi(owner); err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = os.RemoveAll(folder)
+		}
+	}
+	_, _ = output(ctx, s.root, "git", "worktree", "prune")
+	folder, err := os.MkdirTemp(filepath.Dir(trees), fmt.Sprintf("%s%d-", filepath.Base(trees), os.Getpid()))
 	if err != nil {
 		return "", func() {}, err
 	}
@@ -326,26 +363,32 @@ func (s *suite) buildAt(ctx context.Context, revision string) (tree string, remo
 		_, _ = output(context.WithoutCancel(ctx), s.root, "git", "worktree", "remove", "--force", tree)
 		_ = os.RemoveAll(folder)
 	}
-	if _, err := output(ctx, s.root, "git", "worktree", "add", "--detach", tree, revision); err != nil {
-		return "", remove, err
-	}
-	build := exec.CommandContext(ctx, "go", "tool", "task", "build")
+	_, err = output(ctx, s.root, "git", "worktree", "add", "--detach", tree, revision)
+	return tree, remove, err
+}
+
+// buildIn builds the programs and images of a tree.
+func buildIn(ctx context.Context, tree string) error {
+	build := gobuild.Command(ctx, "go", "tool", "task", "build")
 	build.Dir, build.Stdout, build.Stderr = tree, os.Stderr, os.Stderr
 	build.Env = append(os.Environ(), "PWD="+tree)
 	if err := build.Run(); err != nil {
-		return "", remove, fmt.Errorf("build %s: %w", revision, err)
+		return fmt.Errorf("build: %w", err)
 	}
-	return tree, remove, nil
+	return nil
 }
 
 // failsBefore tells whether a test fails in the revision that the change begins at, too: then the change has not broken
 // it.
 func (s *suite) failsBefore(ctx context.Context, t test) bool {
 	fmt.Fprintf(s.out, "... %s failed; does it fail at %s as well?\n", t.Name, s.base)
-	tree, remove, err := s.buildAt(ctx, s.base)
+	tree, remove, err := s.checkOut(ctx, s.base)
 	defer remove()
+	if err == nil && packages[t.Package].built {
+		err = buildIn(ctx, tree)
+	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		fmt.Fprintln(os.Stderr, "test/run: the revision before:", err)
 		return false
 	}
 	there, err := discover(tree)

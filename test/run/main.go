@@ -89,11 +89,12 @@ func run(ctx context.Context, o options) error {
 // suite is one run.
 type suite struct {
 	options
-	root  string
-	tests []test
-	out   *os.File
-	until time.Time // when to start no further test outside the gate; zero for never
-	base  string    // the revision that the change begins at
+	root    string
+	tests   []test
+	out     *os.File
+	until   time.Time // when to start no further test outside the gate; zero for never
+	base    string    // the revision that the change begins at
+	earlier earlier
 }
 
 // choose picks the tests that the command line asks for, in the order in which they run.

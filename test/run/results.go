@@ -48,22 +48,16 @@ type record struct {
 
 // openRecord reads the results of earlier runs with the same file contents. It deletes results for other contents after
 // a week.
-func openRecord(files []string) (*record, error) {
+func openRecord(root string, files []string) (*record, error) {
 	folder, err := resultsFolder()
 	if err != nil {
 		return nil, err
 	}
 	hash := sha256.New()
 	for _, path := range files {
-		file, err := os.Open(path)
-		if errors.Is(err, os.ErrNotExist) {
+		if err := addFile(hash, root, path); errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("there is no %s: run `go tool task build`", path)
 		} else if err != nil {
-			return nil, err
-		}
-		_, err = io.Copy(hash, file)
-		file.Close()
-		if err != nil {
 			return nil, err
 		}
 	}
@@ -85,6 +79,27 @@ func openRecord(files []string) (*record, error) {
 		}
 	}
 	return r, nil
+}
+
+// addFile adds a file to a hash: its path in the repository, its mode and its content. Of a file elsewhere, the test
+// program, only the name counts.
+func addFile(to io.Writer, root, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	name, err := filepath.Rel(root, path)
+	if err != nil || !filepath.IsLocal(name) {
+		name = filepath.Base(path)
+	}
+	fmt.Fprintf(to, "%q %v %d\n", name, info.Mode(), info.Size())
+	_, err = io.Copy(to, file)
+	return err
 }
 
 // passed is the last result of a test, if that is that it passed.

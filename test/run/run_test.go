@@ -339,6 +339,11 @@ end
 	if printed, err := suiteOf(t, root, options{run: "Older", again: true}); err == nil {
 		t.Errorf("without an earlier revision:\n%s", printed)
 	}
+	// A failure is never one of before: the upgrade to the revision before is another test.
+	shell("sed -i 's/!= .1./== \"1\"/' test/e2e/older_test.go; git commit -qam fourth; echo x >note; git add note; git commit -qm fifth")
+	if printed, err := suiteOf(t, root, options{run: "Older", rest: true, base: "HEAD~1"}); err == nil {
+		t.Errorf("the upgrade fails:\n%s", printed)
+	}
 	if trees, _ := exec.Command("git", "-C", root, "worktree", "list").Output(); strings.Count(string(trees), "\n") != 1 {
 		t.Errorf("worktrees are left:\n%s", trees)
 	}

@@ -10,6 +10,11 @@ SAYS = (
     "This environment is shared by the lab and read-only. To install packages, run `!own-kernel NAME` in a cell, "
     "choose the new kernel at the top right of the notebook, and run `%pip install` in it."
 )
+# In a kernel or a virtual environment of the person's own that has no pip, the shell finds the environment's.
+SAYS_OWN = (
+    "This pip belongs to a read-only environment of the lab. Run `%pip install` in a cell, "
+    "or `python3 -m pip install` in a terminal."
+)
 # With these options pip works elsewhere, or changes nothing.
 ELSEWHERE = ("--dry-run", "--prefix", "--python", "--root", "--target", "-t")
 
@@ -27,7 +32,8 @@ if changes(sys.orig_argv[1:]) and not os.access(os.path.dirname(__file__), os.W_
     # pip ends with sys.exit. What it has said comes first.
     def leave(status=None, leave=sys.exit):
         if status:
-            print(SAYS, file=sys.stderr)
+            own = os.environ.get("VIRTUAL_ENV", sys.prefix) != sys.prefix
+            print(SAYS_OWN if own else SAYS, file=sys.stderr)
         leave(status)
 
     sys.exit = leave

@@ -77,6 +77,12 @@ mine = home / ".local/share/gpulab/kernels/mine/bin/python3"
 works(mine, "-m", "pip", *install, wheel)
 works(mine, "-m", "pip", *install, "absent", code=1)
 works(mine, "-c", "import proof")
+shell = {"VIRTUAL_ENV": str(mine.parent.parent), "PATH": f"{mine.parent}:{os.environ['PATH']}"}
+works("env", *(f"{name}={value}" for name, value in shell.items()), "pip", "uninstall", "-y", "proof")
+works(mine, "-c", "import proof", code=1)
+(mine.parent / "pip").unlink()  # as earlier kernels have it
+code, said = run("env", *(f"{name}={value}" for name, value in shell.items()), "pip", *install, wheel)
+assert code and said.count("Run `%pip install` in a cell") == 1 and SAYS not in said, said
 works("python3", "-m", "venv", "--without-pip", home / "other")
 other = home / "other/bin/python3"
 works("pip", "--python", other, *install, wheel)

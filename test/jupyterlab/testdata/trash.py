@@ -176,8 +176,8 @@ def not_yours(path, mode):
 os.chmod, chmod = not_yours, os.chmod
 try:
     g.remove(str(data))
-except PermissionError:
-    pass
+except PermissionError as error:
+    assert error.filename == str(data), error
 else:
     raise AssertionError("somebody else's folder was taken away")
 assert (data / "x").read_text() == "text" and not kept()

@@ -877,19 +877,21 @@
   }
 
   function gpuFigures(gpus) {
-    // If one of several GPUs lacks a figure, there is no sum of it.
-    const sum = (key) => gpus.reduce((all, gpu) => (all === null || gpu[key] === null ? null : all + gpu[key]), 0);
     const words = (busy, used, total) => {
       const parts = [];
       if (busy !== null) parts.push(`${Math.round(busy)} %`);
       if (used !== null && total !== null) parts.push(amount(used, total));
       return parts.join(", ");
     };
-    const busy = sum("busy");
-    const together = words(busy === null ? null : busy / gpus.length, sum("used"), sum("total"));
-    const about = gpus.map(({ name, busy, used, total }, i) => {
-      const told = words(busy, used, total) || "unknown";
-      return `GPU ${i}, ${name ?? "unknown model"}: ${told}`;
+    // GPUs that lack a figure are left out of it.
+    const sum = (key, of) => (of.length ? of.reduce((all, gpu) => all + gpu[key], 0) : null);
+    const working = gpus.filter((gpu) => gpu.busy !== null);
+    const sized = gpus.filter((gpu) => gpu.used !== null && gpu.total !== null);
+    const busy = working.length ? sum("busy", working) / working.length : null;
+    const together = words(busy, sum("used", sized), sum("total", sized));
+    const about = gpus.map(({ index, name, busy, used, total }) => {
+      const figures = words(busy, used, total) || "unknown";
+      return `GPU ${index}, ${name ?? "unknown model"}: ${figures}`;
     });
     about.push("These figures are for the whole GPU, including the programs of everyone who shares it.");
     return together && { text: `${gpus.length > 1 ? `${gpus.length} GPUs` : "GPU"} ${together}`, about };
@@ -914,12 +916,17 @@
     };
     let asking = false;
     const look = async () => {
-      if (document.visibilityState !== "visible" || !item.isVisible || asking) return;
-      if (back) return show([]); // old figures would look like current ones
+      if (document.visibilityState !== "visible" || !item.isVisible) return;
+      if (back) show([]); // old figures would look like current ones
+      if (back || asking) return;
       asking = true;
       try {
         const place = `${settings.baseUrl}gpulab/meter`;
-        const answer = await ServerConnection.makeRequest(place, { cache: "no-store" }, settings);
+        const answer = await ServerConnection.makeRequest(
+          place,
+          { cache: "no-store", signal: AbortSignal.timeout(2 * measured) },
+          settings,
+        );
         const { memory, gpus } = answer.ok ? await answer.json() : {};
         show([memory && memoryFigures(memory), gpus?.length && gpuFigures(gpus)].filter(Boolean));
       } catch {
