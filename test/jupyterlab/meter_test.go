@@ -60,6 +60,8 @@ func TestMeter(t *testing.T) {
 		e.title.includes("Linux kills programs"))(document.querySelector(".gpulab-meter span"))`)
 	b.Pictures("meter-warning")
 	server.uses(t, 1024, 0)
+	simtest.Play(t, root, "gpu 0 use 60\ngpu 1 fail 999\n")
+	b.WaitFor("the GPU that works", `/^Memory 1 of 8 GiB\|(2 GPUs|GPU) 60 %/.test(`+meterText+`)`)
 	simtest.Play(t, root, "gpu 0 fail 999\ngpu 1 fail 999\n")
 	b.WaitFor("the memory alone", meterText+` === "Memory 1 of 8 GiB"`)
 
