@@ -154,6 +154,8 @@ lan() {
   mkdir "$dir"/scratch/{upper,work,root}
   [ -z "${KEPT:-}" ] || tar -C "$dir/scratch/upper" --xattrs --xattrs-include='*' -xpf "$KEPT/upper.tar"
   ip link set lo up
+  # Addresses appear at once, without a second in which Linux looks for another machine that has them.
+  [ ! -d /proc/sys/net/ipv6 ] || echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
   ip link add br0 type bridge
   if [ -z "${WIRE:-}" ]; then
     ip addr add 10.99.0.254/24 dev br0
@@ -179,6 +181,11 @@ lan() {
     ip link set eth0 up
     ip route add default via 10.99.0.254
     echo 1 >/proc/sys/net/ipv4/ip_forward' "${ADDRESS:-10.99.0.1}"
+  # A browser drops what it is loading when another address of its computer appears.
+  for _ in $(seq 100); do
+    [ -d /proc/sys/net/ipv6 ] && [ -z "$(ip -6 -o addr show dev br0 scope link)" ] || break
+    sleep 0.02
+  done
   echo "$BASHPID $host"
   # Until the test ends, or is ended.
   while read -r _; do :; done
