@@ -2,9 +2,11 @@
 # Runs the unit tests of every module. Arguments go to go test.
 #
 # What has passed is not run again, in another clone either: Go keeps results by the names and times of the files that a
-# test opens, so files get times by their content, and root runs the tests where each clone has the same path.
+# test opens, and by the variables that it reads. So files get times by their content, root runs the tests where each
+# clone has the same path, and PATH, which every test that looks for a program reads, is the same for everybody.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$(dirname "$(command -v go)"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 place=/var/tmp/gpulab-unit
 if [ "$(id -u)" = 0 ] && [ "$PWD" != "$place" ] && [ -z "${GPULAB_UNIT_HERE:-}" ]; then
