@@ -71,7 +71,7 @@ func TestBrokenPageScript(t *testing.T) {
 		"no JavaScript":    {change: func(script string) (string, int) { return script + "}", http.StatusOK }},
 		"fails at once":    {change: func(script string) (string, int) { return `throw new Error("broken");` + script, http.StatusOK }},
 		"fails as module":  {change: inPart("const all = await plugins();", `throw new Error("broken");`)},
-		"every part fails": {change: inPart("return await activate(...args);", `throw new Error("broken");`), failed: 10},
+		"every part fails": {change: inPart("return await activate(...args);", `throw new Error("broken");`), failed: 11},
 		"one part fails":   {change: inPart("function connection(", `function connection() { throw new Error("broken"); } function unused(`), failed: 1},
 		"a run fails":      {change: inPart("async function waited(", `async function waited() { throw new Error("broken"); } async function unused(`), failed: 1},
 	} {

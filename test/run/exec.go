@@ -132,7 +132,7 @@ func (s *suite) runAll(ctx context.Context, chosen []test) error {
 func (s *suite) failed(results []result) map[string]result {
 	failed := map[string]result{}
 	for _, r := range results {
-		if !r.Passed {
+		if !r.Passed && !r.Interrupted {
 			failed[r.Name] = r
 		} else if s.repeat == 1 {
 			delete(failed, r.Name)
@@ -216,7 +216,8 @@ func (s *suite) runOne(ctx context.Context, t test, c compiled, attempt int) res
 		fmt.Fprintln(os.Stderr, t.Name+":", err)
 	}
 	if ctx.Err() != nil {
-		return r // it was cut off: it has neither passed nor failed
+		r.Interrupted = true // it has neither passed nor failed
+		return r
 	}
 	if err := c.record.add(r); err != nil {
 		fmt.Fprintln(os.Stderr, "test/run: keep the result:", err)

@@ -26,6 +26,8 @@ func (s *suite) report(results []result, left []test, failed map[string]result, 
 		switch {
 		case !r.Passed && shared[r.Name]:
 			word = "FAILED, AS BEFORE THE CHANGE"
+		case r.Interrupted:
+			word = "interrupted"
 		case !r.Passed:
 			word = "FAILED"
 		case r.Before:
@@ -43,11 +45,15 @@ func (s *suite) report(results []result, left []test, failed map[string]result, 
 			fmt.Fprintf(s.out, "SKIPPED in %s: %s\n", r.Name, strings.Join(r.Skipped, ", "))
 		}
 	}
+	why := "the time was up"
+	if slices.ContainsFunc(results, func(r result) bool { return r.Interrupted }) {
+		why = "interrupted"
+	}
 	for _, t := range left {
-		fmt.Fprintf(s.out, "NOT RUN, the time was up: %s\n", t.Name)
+		fmt.Fprintf(s.out, "NOT RUN, %s: %s\n", why, t.Name)
 	}
 	for _, r := range results {
-		if _, still := failed[r.Name]; !r.Passed && !still {
+		if _, still := failed[r.Name]; !r.Passed && !r.Interrupted && !still {
 			fmt.Fprintf(s.out, "FLAKY: %s failed once and then passed; see %s and %s\n", r.Name, r.Log,
 				strings.Replace(r.Log, r.Name+".1", r.Name+".2", 1))
 		}
@@ -64,7 +70,7 @@ func (s *suite) report(results []result, left []test, failed map[string]result, 
 				ran = true
 				took += r.Seconds
 				_, is := failed[r.Name]
-				bad = bad || is && !shared[r.Name]
+				bad = bad || is && !shared[r.Name] || r.Interrupted
 			}
 		}
 		switch {

@@ -27,6 +27,7 @@ type result struct {
 	Log           string
 	At            time.Time
 	Before        bool `json:"-"` // in an earlier run, with the same programs
+	Interrupted   bool `json:"-"`
 }
 
 // resultsFolder is where results are kept, in the user's cache.

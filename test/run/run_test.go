@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const repository = "../.."
@@ -201,6 +202,11 @@ func world(t *testing.T) (root string, shell func(script string)) {
 // suiteOf runs the suite of a repository, and returns what it printed.
 func suiteOf(t *testing.T, root string, o options) (string, error) {
 	t.Helper()
+	return suiteWithin(t, t.Context(), root, o)
+}
+
+func suiteWithin(t *testing.T, ctx context.Context, root string, o options) (string, error) {
+	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +224,7 @@ func suiteOf(t *testing.T, root string, o options) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	failure := s.runAll(t.Context(), chosen)
+	failure := s.runAll(ctx, chosen)
 	printed, err := os.ReadFile(out.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -346,6 +352,45 @@ end
 	}
 	if trees, _ := exec.Command("git", "-C", root, "worktree", "list").Output(); strings.Count(string(trees), "\n") != 1 {
 		t.Errorf("worktrees are left:\n%s", trees)
+	}
+}
+
+// TestInterrupted: a test that was running when somebody interrupted the run has not failed, and runs again.
+func TestInterrupted(t *testing.T) {
+	root, shell := world(t)
+	shell(`cat >test/e2e/long_test.go <<end
+//go:build e2e
+
+package e2e
+
+import ("os"; "testing"; "time")
+
+//test:about internal/long
+func TestLong(t *testing.T) {
+	if _, err := os.Stat("../../good"); err != nil {
+		os.WriteFile("../../begun.runs", nil, 0o644)
+		time.Sleep(time.Hour)
+	}
+}
+end
+		git add -A; git commit -qm second`)
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() {
+		for {
+			if _, err := os.Stat(filepath.Join(root, "begun.runs")); err == nil || t.Context().Err() != nil {
+				interrupt()
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	printed, err := suiteWithin(t, ctx, root, options{run: "Long"})
+	if err == nil || row(printed, "TestLong") != "TestLong 1 s 0 1 interrupted" || strings.Contains(printed, "\nok ") {
+		t.Errorf("interrupted: %v\n%s", err, printed)
+	}
+	shell("touch good")
+	if printed, err = suiteOf(t, root, options{run: "Long"}); err != nil || row(printed, "TestLong") != "TestLong 1 s 0 1 passed" {
+		t.Errorf("once more: %v\n%s", err, printed)
 	}
 }
 
