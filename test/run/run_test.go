@@ -202,10 +202,10 @@ func world(t *testing.T) (root string, shell func(script string)) {
 // suiteOf runs the suite of a repository, and returns what it printed.
 func suiteOf(t *testing.T, root string, o options) (string, error) {
 	t.Helper()
-	return suiteWithin(t, t.Context(), root, o)
+	return suiteWithin(t.Context(), t, root, o)
 }
 
-func suiteWithin(t *testing.T, ctx context.Context, root string, o options) (string, error) {
+func suiteWithin(ctx context.Context, t *testing.T, root string, o options) (string, error) {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
@@ -384,7 +384,7 @@ end
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
-	printed, err := suiteWithin(t, ctx, root, options{run: "Long"})
+	printed, err := suiteWithin(ctx, t, root, options{run: "Long"})
 	if err == nil || row(printed, "TestLong") != "TestLong 1 s 0 1 interrupted" || strings.Contains(printed, "\nok ") {
 		t.Errorf("interrupted: %v\n%s", err, printed)
 	}
