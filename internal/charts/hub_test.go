@@ -240,6 +240,7 @@ func TestNotebookPodEnvironment(t *testing.T) {
 
 // A proxy that gpulab's configuration does not name reaches no notebook, even if the machine's environment does.
 func TestNotebookPodHasNoProxyOfTheMachine(t *testing.T) {
+	hubPython(t) // is installed through the machine's own proxy
 	for _, name := range []string{"HTTP_PROXY", "https_proxy", "ALL_PROXY", "no_proxy"} {
 		t.Setenv(name, "http://other.example:1")
 	}

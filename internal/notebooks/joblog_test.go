@@ -199,7 +199,7 @@ func TestLongJobLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.Size() > 1200 {
+		if info.Size() > 2000 { // it is cut after a write has made it too long
 			t.Errorf("the file has %d bytes", info.Size())
 		}
 		part, err := readPart(file, info.Size(), 200, from)

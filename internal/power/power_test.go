@@ -352,7 +352,7 @@ func TestPolicies(t *testing.T) {
 	var n atomic.Int64
 	n.Store(1)
 	k, stop := keep(t, Config{Busy: notebooks(&n), Bus: bus, Policy: LidOpen})
-	waitUntil(t, "a lock is held", func() bool { return len(login.held()) == 1 })
+	waitUntil(t, "a lock is held", func() bool { return len(login.held()) == 1 && k.State().Held })
 	if got := login.held()[0]; got.what != "sleep:idle" || got.why != "a notebook runs" || !k.State().LidCloses {
 		t.Errorf("the lock is %s because %s, state %+v", got.what, got.why, k.State())
 	}
