@@ -52,9 +52,9 @@ func Make(parent, name string, complete func(dir *os.File) error) error {
 	return err
 }
 
-// Home makes the folder of a person with this user ID, unless it exists. A home whose owner lacks a right, or to which
-// others have one, gets mode 0700: somebody may have removed their own rights by mistake. The group's rights stay, since
-// they are the mask of an access control list. File systems that do not store modes are no error.
+// Home makes the folder of a person with this user ID, unless it exists. If the owner lacks a right to it, perhaps
+// after a mistaken chmod, or others have one, its mode is set back to 0700. The group's rights stay, since they are the
+// mask of an access control list. File systems that do not store modes are no error.
 func Home(parent, name string, uid int) error {
 	if err := Make(parent, name, func(dir *os.File) error { return dir.Chown(uid, uid) }); err != nil {
 		return err

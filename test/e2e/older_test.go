@@ -16,8 +16,8 @@ import (
 	"github.com/gpulab/gpulab/test/lab"
 )
 
-// olderProgram is the path of an earlier gpulab, with the folder images beside it. test/run sets GPULAB_OLDER. To run
-// the test without test/run:
+// olderProgram is the path of an earlier gpulab, in one folder with images. test/run sets GPULAB_OLDER. To run the
+// test without test/run:
 //
 //	GPULAB_OLDER=/path/to/bin/gpulab go test -tags e2e -run TestOlderLab ./test/e2e
 var olderProgram = os.Getenv("GPULAB_OLDER")
@@ -214,9 +214,11 @@ func (o *olderLab) check(t *testing.T, a *appliance, now bool) {
 			signInBrowser(b, pages, adminHandle, adminPassword) // an earlier sign-in page may forget the bookmark
 			b.Open(address)
 		}
-		b.WaitFor("JupyterLab", `location.pathname.startsWith("/user/`+adminHandle+`/") && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`)
 		if now {
-			b.WaitFor("an origin of the person's own", `Number(location.port) >= 21000 && Number(location.port) < 22000`)
+			b.WaitJupyterLab(pages, adminHandle)
+		} else { // its notebooks may be at another origin
+			b.WaitFor("JupyterLab", `location.pathname.startsWith("/user/`+adminHandle+`/") &&
+				document.querySelector(".jp-Launcher, .jp-NotebookPanel")`)
 		}
 		k := &kernel{o.kernels[title].Through(b), b}
 		if got := k.run(t, `print(precious, open("of-One.txt").read(), open("of-Two.txt").read())`); got != title+" precious precious" {

@@ -73,14 +73,13 @@ func (s *suite) notePassed(ctx context.Context) error {
 	return err
 }
 
-// touches tells whether a change of these files touches a test: its own file, the code that it is about, or what it
-// reads.
+// touches tells whether a change of these files touches a test: its own file, or what it is about.
 func touches(t test, files []string) bool {
 	for _, file := range files {
 		if file == t.File {
 			return true
 		}
-		for _, path := range slices.Concat(t.About, packages[t.Package].reads) {
+		for _, path := range t.About {
 			within := strings.HasPrefix(file, strings.TrimSuffix(path, "/")+"/") && !strings.HasSuffix(file, "_test.go")
 			if file == path || within {
 				return true

@@ -30,7 +30,8 @@ type test struct {
 }
 
 // packages maps each folder of tests to its build tag and to the files and folders of the repository that each of its
-// tests reads. The list leaves out the sources of gpulab: tests that run gpulab depend on bin, which is built from them.
+// tests reads. The list leaves out the sources of gpulab: tests that run gpulab depend on bin, which is built from
+// them.
 var packages = map[string]struct {
 	tag   string
 	reads []string
@@ -70,6 +71,7 @@ func discover(root string) ([]test, error) {
 					} else if is {
 						t.Package, t.File = folder, filepath.Join(folder, filepath.Base(path))
 						t.Parts = chapters(d)
+						t.About = slices.Concat(t.About, p.reads)
 						tests = append(tests, t)
 					}
 				case *ast.GenDecl: // a list of chapters that tests share

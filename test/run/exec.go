@@ -237,7 +237,7 @@ type event struct {
 	Elapsed                          float64
 }
 
-// runTest runs one test of a program, with its output in a file, and env beside this process's environment.
+// runTest runs one test of a program and writes its output to a file. env is added to this process's environment.
 func runTest(
 	ctx context.Context, root string, t test, program, log string, attempt int, env ...string,
 ) (result, error) {

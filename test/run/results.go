@@ -82,8 +82,8 @@ func openRecord(root string, files []string) (*record, error) {
 	return r, nil
 }
 
-// addFile adds a file to a hash: its path in the repository, its mode and its content. Of a file elsewhere, the test
-// program, only the name counts.
+// addFile adds a file to a hash: its path in the repository, its mode and its content. A file outside the repository,
+// such as the test program, has its base name in place of the path.
 func addFile(to io.Writer, root, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
