@@ -220,6 +220,7 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error {
 		return (&embedk8s.PodBounds{CgroupRoot: embedk8s.CgroupRoot(l.cfg.K3s.KubeletArgs)}).Run(ctx)
 	})
+	g.Go(func() error { return embedk8s.KeepLXCFS(ctx, l.cfg.DataDir, embedk8s.CgroupRoot(l.cfg.K3s.KubeletArgs)) })
 	g.Go(func() error { return l.cordons.run(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {

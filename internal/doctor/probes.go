@@ -82,6 +82,8 @@ func all() []Probe {
 			Looks: "whether root may watch enough files"},
 		{Name: "room", Group: machineGroup, look: probeRoom,
 			Looks: "whether the kernel's settings have room for all notebooks at once, and for the machine"},
+		{Name: "lxcfs", Group: machineGroup, Init: Warns, look: probeLXCFS,
+			Looks: "whether `free` and `top` in notebooks show the notebook's memory rather than the machine's"},
 
 		{Name: "address", Group: networkGroup, Init: Stops, look: probeAddress, where: headOnly,
 			Looks: "the address people use"},

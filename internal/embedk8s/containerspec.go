@@ -15,6 +15,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpulab/gpulab/internal/lxcfs"
 	"github.com/gpulab/gpulab/internal/room"
 )
 
@@ -33,8 +34,8 @@ const (
 func (c *Cluster) containerSpecFile() string { return filepath.Join(c.cfg.DataDir, "container.json") }
 
 // containerSpec is what containerd makes every container of, before it adds what
-// the pod asks for: containerd's own default, with limits. The limits hold from a
-// container's first process on.
+// the pod asks for: containerd's own default, with limits and with files that tell
+// about them. Both hold from a container's first process on.
 func containerSpec(limit func(resource int) (hard uint64, err error)) ([]byte, error) {
 	ctx := namespaces.WithNamespace(context.Background(), "k8s.io")
 	spec, err := oci.GenerateSpec(ctx, nil, &containers.Container{ID: "container"})
@@ -67,8 +68,18 @@ func containerSpec(limit func(resource int) (hard uint64, err error)) ([]byte, e
 	}
 	options := slices.DeleteFunc(slices.Clone(spec.Mounts[terminals].Options), func(o string) bool { return strings.HasPrefix(o, "max=") })
 	spec.Mounts[terminals].Options = append(options, fmt.Sprintf("max=%d", room.Terminals))
+	spec.Hooks = &specs.Hooks{CreateContainer: []specs.Hook{lxcfs.Hook()}}
 	text, err := json.MarshalIndent(spec, "", "  ")
 	return append(text, '\n'), err
+}
+
+// KeepLXCFS has the containers of this machine see their own memory and processors, until ctx ends.
+func KeepLXCFS(ctx context.Context, dataDir, cgroupRoot string) error {
+	k := lxcfs.Keeper{
+		Containers: func() map[string]int { return Containers(cgroupRoot) },
+		LogFile:    filepath.Join(dataDir, lxcfs.LogName),
+	}
+	return k.Run(ctx)
 }
 
 // Numbers of limits that no library names (asm-generic/resource.h; the same on

@@ -60,6 +60,30 @@ func groupProcesses(group string) (pids []int) {
 	return pids
 }
 
+// Containers lists the first process of each container of the machine's pods, by the container's control group.
+func Containers(cgroupRoot string) map[string]int {
+	found := map[string]int{}
+	for _, base := range podCgroups(cgroupRoot) {
+		for _, level := range []string{"*pod*/*", "*/*pod*/*"} {
+			groups, _ := filepath.Glob(filepath.Join(base, level, "cgroup.procs"))
+			for _, group := range groups {
+				container := filepath.Dir(group)
+				if podFolder.FindString(filepath.Base(filepath.Dir(container))) == "" {
+					continue
+				}
+				pids := groupProcesses(container)
+				if i := slices.IndexFunc(pids, firstOfContainer); i >= 0 {
+					found[container] = pids[i]
+				}
+			}
+		}
+		if len(found) > 0 {
+			break // the other hierarchies of version 1 have the same
+		}
+	}
+	return found
+}
+
 // firstOfContainer tells whether a process is number 1 in a PID namespace of
 // its own. The others of the container are that one's to end.
 func firstOfContainer(pid int) bool {

@@ -20,6 +20,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/gpulab/gpulab/internal/lxcfs"
 )
 
 // Reset takes the k3s of this data folder and everything it made off this machine:
@@ -60,6 +62,9 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	killCgroups(ctx, cgroupRoot)
 	stopSlices(ctx)
 	step("removing mounts")
+	if err := lxcfs.Stop(); err != nil {
+		return err
+	}
 	err = unmountAll(func(path string) bool { return goes(path, dataDir, keepNode) })
 	err = errors.Join(err, here.unfollow(dataDir), unmountKubelet())
 	step("removing network interfaces and rules")

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // quotaDisk is a file system of its own with project quotas, on a loop device.
@@ -92,6 +94,11 @@ func testProjects(t *testing.T, disk string) {
 	state, err = l.HomeState(t.Context(), l.of["ben"])
 	if err != nil || state.Size.Bytes > 20<<20 || state.Size.Bytes < 19<<20 {
 		t.Errorf("%+v, %v", state.Size, err)
+	}
+	// What df shows.
+	var size unix.Statfs_t
+	if err := unix.Statfs(home.Path, &size); err != nil || size.Blocks*uint64(size.Bsize) != 20<<20 {
+		t.Errorf("df shows a home of %d bytes, %v", size.Blocks*uint64(size.Bsize), err)
 	}
 	if text, err := l.notice(t, l.of["ben"]); err != nil || !strings.Contains(text, "full") {
 		t.Errorf("%q, %v", text, err)

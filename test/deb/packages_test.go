@@ -138,10 +138,14 @@ func testDepends(t *testing.T, packages string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := regexp.MustCompile(`(?m)^run=\((.*)\)$`).FindStringSubmatch(string(script))
-	if run == nil {
-		t.Fatal("prerequisites.sh has no list `run`")
+	list := func(name string) []string {
+		found := regexp.MustCompile(`(?m)^` + name + `=\(([^)]*)\)`).FindStringSubmatch(string(script))
+		if found == nil {
+			t.Fatalf("prerequisites.sh has no list `%s`", name)
+		}
+		return slices.Sorted(slices.Values(strings.Fields(found[1])))
 	}
+	run, recommended := list("run"), list("recommended")
 	for _, deb := range debs(t, packages) {
 		if !strings.Contains(filepath.Base(deb), "gpulab_") {
 			continue
@@ -152,11 +156,15 @@ func testDepends(t *testing.T, packages string) {
 				depends = append(depends, name)
 			}
 		}
-		want := strings.Fields(run[1])
-		slices.Sort(want)
 		slices.Sort(depends)
-		if !slices.Equal(depends, want) {
-			t.Errorf("the package depends on %v, and prerequisites.sh installs %v", depends, want)
+		if !slices.Equal(depends, run) {
+			t.Errorf("the package depends on %v, and prerequisites.sh installs %v", depends, run)
+		}
+		recommends := must(t, exec.Command("dpkg-deb", "--field", deb, "Recommends"))
+		for _, name := range recommended {
+			if !slices.Contains(strings.Split(strings.TrimSpace(recommends), ", "), name) {
+				t.Errorf("the package does not recommend %s, which prerequisites.sh installs: %s", name, recommends)
+			}
 		}
 	}
 }

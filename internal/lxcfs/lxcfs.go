@@ -1,0 +1,162 @@
+// Package lxcfs shows the programs of a container how much memory and how many processors that container has. The
+// files of /proc and /sys that free, top and many libraries read tell otherwise about the whole machine.
+//
+// [LXCFS] serves such files. [Hook] mounts them while a container is made. [Keeper] runs LXCFS, and mounts its files
+// in containers that run already. When LXCFS ends, the kernel's own files show until it runs again. LXCFS goes on
+// while gpulab is restarted.
+//
+// [LXCFS]: https://linuxcontainers.org/lxcfs/introduction/
+package lxcfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Dir is where gpulab mounts LXCFS. Debian's own service mounts another at /var/lib/lxcfs.
+const Dir = "/run/gpulab-lxcfs"
+
+// LogName is the file below the data folder that receives what LXCFS prints.
+const LogName = "log/lxcfs.log"
+
+// Program is the command, of the package of the same name.
+const Program = "lxcfs"
+
+// filesystem is the type under which the kernel lists LXCFS's mounts.
+const filesystem = "fuse.lxcfs"
+
+// files are those of LXCFS's that containers see. Its /proc/uptime is not among them: the kernel counts the start
+// times of processes from the machine's own start, and ps would be wrong about them.
+func files() []string {
+	return []string{"/proc/meminfo", "/proc/swaps", "/proc/stat", "/proc/cpuinfo", "/sys/devices/system/cpu/online"}
+}
+
+// Hook mounts LXCFS's files in a container that is being made. It runs in the container's folder of files, with the
+// machine's own programs. Without LXCFS it mounts nothing, and the container starts all the same.
+func Hook() specs.Hook {
+	script := fmt.Sprintf(`for f in %s; do mount -n --bind "%s$f" ".$f"; done 2>/dev/null; true`,
+		strings.Join(files(), " "), Dir)
+	return specs.Hook{
+		Path: "/bin/sh",
+		Args: []string{"sh", "-c", script},
+		Env:  []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
+	}
+}
+
+// Mounted reports whether LXCFS is mounted for containers.
+func Mounted() bool {
+	dev, err := device(Dir)
+	return err == nil && dev != ""
+}
+
+// device is the device number of the LXCFS that is mounted at a folder, "" for none. It asks LXCFS nothing, so that it
+// returns also when that hangs.
+func device(dir string) (string, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
+	if err != nil || len(mounts) == 0 || mounts[0].FSType != filesystem {
+		return "", err
+	}
+	return deviceOf(mounts[0]), nil
+}
+
+func deviceOf(m *mountinfo.Info) string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
+
+// pidFile is LXCFS's own record of its process.
+func pidFile(dir string) string { return dir + ".pid" }
+
+// process is the PID of the LXCFS that serves a folder, 0 for none.
+func process(dir string) int {
+	data, err := os.ReadFile(pidFile(dir))
+	if err != nil {
+		return 0
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(data), &pid); err != nil || pid <= 1 {
+		return 0
+	}
+	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	args := strings.Split(strings.TrimRight(string(command), "\x00"), "\x00")
+	if err != nil || filepath.Base(args[0]) != Program || args[len(args)-1] != dir {
+		return 0 // the number is another program's by now
+	}
+	return pid
+}
+
+// Stop ends gpulab's LXCFS and removes its mount.
+func Stop() error { return stop(Dir) }
+
+func stop(dir string) error {
+	for range 100 {
+		pid := process(dir)
+		if pid == 0 || errors.Is(unix.Kill(pid, unix.SIGKILL), unix.ESRCH) {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := unmount(dir); err != nil {
+		return err
+	}
+	for _, path := range []string{pidFile(dir), dir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmount removes what is mounted at a folder, also when its file system has ended.
+func unmount(dir string) error {
+	for {
+		if dev, err := device(dir); err != nil || dev == "" {
+			return err
+		}
+		if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", dir, err)
+		}
+	}
+}
+
+// start runs LXCFS and returns when it is mounted. It goes on when gpulab ends.
+func start(program, dir, logFile string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	_ = os.Remove(pidFile(dir))
+	log, err := os.OpenFile(logFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(program, "--enable-cfs", "--pidfile="+pidFile(dir), dir)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for deadline := time.After(10 * time.Second); ; {
+		if dev, err := device(dir); err != nil || dev != "" {
+			return err
+		}
+		select {
+		case err := <-ended:
+			return fmt.Errorf("%s ended: %w; see %s", program, errors.Join(err), logFile)
+		case <-deadline:
+			_ = cmd.Process.Kill()
+			return fmt.Errorf("%s mounted nothing within 10 s; see %s", program, logFile)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
