@@ -16,7 +16,7 @@ set -euo pipefail
 
 build=(gcc make libc6-dev libseccomp-dev pkg-config mmdebstrap debian-archive-keyring zstd ca-certificates git)
 run=(iptables nftables ipset iproute2 kmod mount ca-certificates)
-recommended=(lxcfs) # by the Debian package; gpulab runs without
+recommended=(lxcfs) # the Debian package recommends it; gpulab runs without it
 test=(chromium curl dbus-daemon e2fsprogs firefox-esr libnss3-tools openssh-client prometheus slapd python3 python3-venv util-linux procps)
 deb=(lintian apt-utils gnupg curl mmdebstrap debian-archive-keyring systemd systemd-container iproute2 procps util-linux)
 vm=(qemu-system-x86 qemu-utils e2fsprogs openssh-client gcc make flex bison bc xz-utils mmdebstrap debian-archive-keyring)

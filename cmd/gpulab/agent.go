@@ -130,7 +130,7 @@ func (g *agent) run(ctx context.Context) error {
 	group.Go(func() error { return g.busy.run(ctx) })
 	group.Go(func() error { return g.names.run(ctx, lookAtNames(g.app)) })
 	group.Go(func() error { return (&embedk8s.PodBounds{}).Run(ctx) })
-	group.Go(func() error { return embedk8s.KeepLXCFS(ctx, g.cfg.DataDir, "") })
+	group.Go(func() error { return embedk8s.LXCFS(g.cfg.DataDir, "").Run(ctx) })
 	group.Go(func() error { return g.renew(ctx) })
 	group.Go(func() error { return g.environments.watch(ctx) })
 	group.Go(func() error { return g.keepPlace(ctx) })

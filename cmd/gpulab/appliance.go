@@ -220,7 +220,9 @@ func (l *appliance) run(ctx context.Context) error {
 	g.Go(func() error {
 		return (&embedk8s.PodBounds{CgroupRoot: embedk8s.CgroupRoot(l.cfg.K3s.KubeletArgs)}).Run(ctx)
 	})
-	g.Go(func() error { return embedk8s.KeepLXCFS(ctx, l.cfg.DataDir, embedk8s.CgroupRoot(l.cfg.K3s.KubeletArgs)) })
+	g.Go(func() error {
+		return embedk8s.LXCFS(l.cfg.DataDir, embedk8s.CgroupRoot(l.cfg.K3s.KubeletArgs)).Run(ctx)
+	})
 	g.Go(func() error { return l.cordons.run(ctx) })
 	g.Go(func() error { return l.history.Run(ctx, l.fleet.Subscribe(ctx)) })
 	g.Go(func() error {
@@ -805,7 +807,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 		Head:         l.id.NodeName, Booted: booted(),
 		Hold: l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
-		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), TimeZone: l.cfg.TimeZone.name, ImageEnv: l.imageEnv, ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
+		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), TimeZone: l.cfg.TimeZone.name, ImageEnv: l.imageEnv, ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
 		MailTrouble: l.noJobMail,
 		Note:        func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,
 	})

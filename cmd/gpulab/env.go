@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -71,7 +72,7 @@ func printEnvironments(w io.Writer, list []ctl.EnvironmentState) error {
 		if e.Default {
 			def = "default"
 		}
-		rows = append(rows, []string{e.ID(), visibly(e.Title), e.Python, fmt.Sprint(len(e.Packages)), units.Bytes(uint64(max(e.Size, 0))), needs, fmt.Sprint(len(e.Users)), def})
+		rows = append(rows, []string{e.ID(), visibly(e.Title), cmp.Or(e.Python, "–"), fmt.Sprint(len(e.Packages)), units.Bytes(uint64(max(e.Size, 0))), needs, fmt.Sprint(len(e.Users)), def})
 	}
 	if err := table(w, rows); err != nil {
 		return err
@@ -224,7 +225,11 @@ func shortened(text string, most int) string {
 }
 
 func printCreated(w io.Writer, e *ctl.EnvironmentState, what string) error {
-	fmt.Fprintf(w, "%s %s: %d packages, %s. Notebooks have the kernel %q.\n", e.ID(), what, len(e.Packages), units.Bytes(uint64(max(e.Size, 0))), e.Words())
+	kernel := fmt.Sprintf("Notebooks have the kernel %q.", e.Words())
+	if !e.HasKernel() {
+		kernel = "Its programs are on the path of every notebook and job."
+	}
+	fmt.Fprintf(w, "%s %s: %d packages, %s. %s\n", e.ID(), what, len(e.Packages), units.Bytes(uint64(max(e.Size, 0))), kernel)
 	if e.Obstacle != "" {
 		fmt.Fprintln(w, "! "+e.Obstacle)
 	}
@@ -310,8 +315,12 @@ func printEnvironment(w io.Writer, e *ctl.EnvironmentState) error {
 	if len(e.Users) > 0 {
 		users = strings.Join(e.Users, ", ")
 	}
+	kernel := visibly(e.Words())
+	if !e.HasKernel() {
+		kernel = "none; its programs are on the path of every notebook and job"
+	}
 	rows := [][]string{
-		{"Environment", e.ID()}, {"Kernel", visibly(e.Words())}, {"In notebooks", e.Path()}, {"Python", e.Python},
+		{"Environment", e.ID()}, {"Kernel", kernel}, {"In notebooks", e.Path()}, {"Python", cmp.Or(e.Python, "–")},
 		{"Built", e.Built.Local().Format("2 Jan 2006 15:04")}, {"Size", units.Bytes(uint64(max(e.Size, 0)))}, {"Needs", needs}, {"Used by", users}, {"Lock", "sha256:" + e.LockSHA256},
 	}
 	if err := table(w, rows); err != nil {

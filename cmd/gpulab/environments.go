@@ -157,7 +157,7 @@ func (l *appliance) jobEnvironment(name string) (notebooks.Environment, error) {
 	if errors.Is(err, environments.ErrNotFound) {
 		return notebooks.Environment{}, l.noEnvironment(service, name)
 	}
-	return notebooks.Environment{ID: e.ID(), Path: e.Path(), Mount: environments.MountPath, Variable: environments.EnvironmentVariable}, err
+	return notebooks.Environment{ID: e.ID(), Path: e.Path(), Variable: environments.EnvironmentVariable}, err
 }
 
 // noEnvironment says which ones there are instead.

@@ -22,6 +22,7 @@ type initFlags struct {
 	simulated           int
 	yes                 bool
 	trust               bool
+	programs            bool
 }
 
 func newInit(a *app) *cobra.Command {
@@ -34,15 +35,17 @@ service and wait until every part is ready. It may be interrupted and run again
 at any time; run on a running lab it mends what is missing and says what changed.
 
 On a terminal it asks at most for the lab's name, for its address where the machine
-has several, and what to do about the GPUs; each has a flag. With a card whose driver
-does not work, --driver install runs the commands that bring it, show prints them, and
-skip goes on without GPUs. After the reboot that a driver may need, the lab goes on
-with the GPUs by itself. None of it needs a network but the driver's packages.`,
+has several, what to do about the GPUs, and whether to install more programs for
+notebooks; each has a flag. With a card whose driver does not work, --driver install
+runs the commands that bring it, show prints them, and skip goes on without GPUs. After
+the reboot that a driver may need, the lab goes on with the GPUs by itself. Only the
+driver's packages and those of --programs, which come from Debian, need a network.`,
 		Example: `  sudo gpulab init                      ask what cannot be guessed
   sudo gpulab init --yes                take every default
   sudo gpulab init --gpus simulated     try it out without an NVIDIA card
   sudo gpulab init --gpus real          from simulated GPUs to the machine's own
   sudo gpulab init --driver install     bring NVIDIA's driver as well
+  sudo gpulab init --programs           install man, Graphviz, FFmpeg and Pandoc as well
   sudo gpulab init --address 10.0.0.5   where the machine has several addresses
   sudo gpulab init --proxy http://10.0.0.2:3128   where that is the way to the internet`,
 		Args: cobra.NoArgs,
@@ -65,6 +68,7 @@ with the GPUs by itself. None of it needs a network but the driver's packages.`,
 	c.Flags().StringVar(&f.proxy, "proxy", "", "the way to the internet for notebooks and images, or none (default: what root's environment says)")
 	c.Flags().IntVar(&f.simulated, "simulated-gpus", 0, "how many GPUs to simulate (default 2)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "ask nothing, take the defaults")
+	c.Flags().BoolVar(&f.programs, "programs", false, "install man, Graphviz, FFmpeg and Pandoc for all notebooks and jobs")
 	c.Flags().BoolVar(&f.trust, "trust", false, "trust the lab's web certificates on this machine (system, Chromium, Firefox)")
 	return c
 }
@@ -133,7 +137,28 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 			return err
 		}
 	}
-	return farewell(ctx, a, out, cfg, configChanged || started || changed, time.Since(began))
+	if err := farewell(ctx, a, out, cfg, configChanged || started || changed, time.Since(began)); err != nil || !told.programs {
+		return err
+	}
+	unlock() // what follows may take long, and the lab is ready
+	return addPrograms(c, a)
+}
+
+// addPrograms builds the catalogue's environment of programs for everybody, unless the lab has one.
+func addPrograms(c *cobra.Command, a *app) error {
+	const retry = "run `gpulab env create --from programs` to try again"
+	list, err := a.client().Environments(c.Context())
+	if err != nil {
+		return fail(exitFailure, "the lab is ready, but the programs are not installed: %w; %s", err, retry)
+	}
+	if slices.ContainsFunc(list, func(e ctl.EnvironmentState) bool { return e.Name == programsName && !e.HasKernel() }) {
+		return nil
+	}
+	fmt.Fprintln(c.OutOrStdout(), "Installing more programs for notebooks. You may interrupt this: the lab is ready.")
+	if err := a.createEnvironment(c, ctl.WantedEnvironment{From: programsName}, false); err != nil {
+		return fail(exitFailure, "the lab is ready, but the programs are not installed: %w; %s", err, retry)
+	}
+	return nil
 }
 
 // lockInit makes sure that one init changes the machine at a time.

@@ -23,7 +23,7 @@ func TestClosedTerminal(t *testing.T) {
 	if got := q.line("What is the lab called?", "GPU lab"); got != "Kino" || q.closed {
 		t.Errorf("%q, closed %v", got, q.closed)
 	}
-	q.yes("Use simulated GPUs?")
+	q.yes("Use simulated GPUs?", true)
 	if !q.closed || !q.silent {
 		t.Errorf("closed %v, silent %v", q.closed, q.silent)
 	}

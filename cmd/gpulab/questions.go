@@ -25,14 +25,18 @@ const (
 	driverSkip    = "skip"
 )
 
+// programsName is the catalogue's environment of programs for everybody.
+const programsName = "programs"
+
 // wish is what init was told besides the configuration.
 type wish struct {
-	install bool // NVIDIA's driver
-	await   *bool
+	install  bool // NVIDIA's driver
+	await    *bool
+	programs bool // those of the catalogue's environment programsName
 }
 
-// applyFlags puts flags and answers into the configuration. There are three questions at most: the lab's name, its
-// address where there are several, and what becomes of the GPUs.
+// applyFlags puts flags and answers into the configuration. There are four questions at most: the lab's name, its
+// address where there are several, what becomes of the GPUs, and whether notebooks get more programs.
 func applyFlags(c *cobra.Command, cfg *Config, f *initFlags, first bool) (wish, error) {
 	ask := &asker{ctx: c.Context(), in: bufio.NewReader(c.InOrStdin()), out: c.OutOrStdout(), silent: f.yes || !isTerminal(c.InOrStdin())}
 	if f.lab != "" {
@@ -54,6 +58,10 @@ func applyFlags(c *cobra.Command, cfg *Config, f *initFlags, first bool) (wish, 
 	w, err := chooseGPUs(ask, nvidiadriver.Look("/"), cfg, f, first)
 	if err != nil {
 		return wish{}, err
+	}
+	w.programs = f.programs
+	if first && !c.Flags().Changed("programs") {
+		w.programs = ask.yes("Install man, Graphviz, FFmpeg and Pandoc for all notebooks (160 MB from Debian)?", false)
 	}
 	if ask.closed {
 		return wish{}, fail(exitFailure, "%s before every question was answered; nothing was changed", ask.why)
@@ -166,7 +174,7 @@ func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *Config, f *initFlags,
 		cfg.GPUs = gpusReal
 	case open && s.HasCard():
 		cfg.GPUs = gpusNone
-	case first && ask.yes(fmt.Sprintf("This machine has no NVIDIA card. Use %d simulated GPUs to try gpulab out?", cfg.SimulatedGPUs)):
+	case first && ask.yes(fmt.Sprintf("This machine has no NVIDIA card. Use %d simulated GPUs to try gpulab out?", cfg.SimulatedGPUs), true):
 		cfg.GPUs = gpusSimulated
 	case first:
 		cfg.GPUs = gpusNone
@@ -298,14 +306,22 @@ func (q *asker) valid(question, def string, check func(string) error) string {
 	}
 }
 
-func (q *asker) yes(question string) bool {
-	answer := q.valid(question, "Y/n", func(answer string) error {
-		if answer == "Y/n" || slices.Contains([]string{"y", "yes", "n", "no"}, strings.ToLower(answer)) {
+// yes asks for yes or no. An empty answer, or nobody to ask, is the default.
+func (q *asker) yes(question string, def bool) bool {
+	shown := "y/N"
+	if def {
+		shown = "Y/n"
+	}
+	answer := strings.ToLower(q.valid(question, shown, func(answer string) error {
+		if answer == shown || slices.Contains([]string{"y", "yes", "n", "no"}, strings.ToLower(answer)) {
 			return nil
 		}
 		return fmt.Errorf("%q is neither yes nor no", answer)
-	})
-	return !strings.HasPrefix(strings.ToLower(answer), "n")
+	}))
+	if answer == strings.ToLower(shown) {
+		return def
+	}
+	return strings.HasPrefix(answer, "y")
 }
 
 func isTerminal(r any) bool {

@@ -66,7 +66,7 @@ func TestQuestionsOnATerminal(t *testing.T) {
 	}
 
 	sim := true
-	if _, shown = atTerminal(t, func(q *asker) { sim = q.yes("Simulate?") }, "perhaps\n", "NO\n"); sim || !strings.Contains(shown, `"perhaps" is neither yes nor no`) {
+	if _, shown = atTerminal(t, func(q *asker) { sim = q.yes("Simulate?", true) }, "perhaps\n", "NO\n"); sim || !strings.Contains(shown, `"perhaps" is neither yes nor no`) {
 		t.Errorf("%v\n%s", sim, shown)
 	}
 

@@ -196,11 +196,15 @@ func changeVersion(ctx context.Context, a *app, out io.Writer, o upgrade.Options
 		return err
 	}
 	defer unlock()
+	cfg, err := loadConfig(a.configPath)
+	if err != nil {
+		return err
+	}
+	// The other version may not know LXCFS: nobody would start it again, or unmount it, after it ended.
+	if err := embedk8s.LXCFS(cfg.DataDir, embedk8s.CgroupRoot(cfg.K3s.KubeletArgs)).End(); err != nil {
+		return fmt.Errorf("LXCFS could not be ended: %w; run `gpulab rollback` again", err)
+	}
 	if p.Minor {
-		cfg, err := loadConfig(a.configPath)
-		if err != nil {
-			return err
-		}
 		fmt.Fprintln(out, "· ending notebooks and Kubernetes")
 		if err := endKubernetes(ctx, cfg, out); err != nil {
 			return fmt.Errorf("%w; run `gpulab rollback --end-notebooks` again", err)

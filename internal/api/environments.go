@@ -35,7 +35,7 @@ type Environment struct {
 	Name     string    `json:"name"`
 	Version  string    `json:"version"`
 	Title    string    `json:"title"`
-	Kernel   string    `json:"kernel" doc:"The name of its kernel in JupyterLab"`
+	Kernel   string    `json:"kernel" doc:"The name of its kernel in JupyterLab; empty if it has none and only puts programs on everybody's path"`
 	Path     string    `json:"path" doc:"Where it lies in notebooks"`
 	Python   string    `json:"python" example:"3.11"`
 	CUDA     string    `json:"cuda,omitempty" doc:"The lowest version that the driver has to offer, as 12.0; left out where it needs none"`
@@ -175,6 +175,9 @@ const environmentFile = "application/octet-stream"
 func (s *Server) environmentOf(c *call, e *ctl.EnvironmentState) Environment {
 	out := Environment{Name: e.Name, Version: e.Version, Title: e.Title, Kernel: e.Kernel(), Path: e.Environment.Path(), Python: e.Python, CUDA: e.CUDA, Obstacle: e.Obstacle,
 		Size: e.Size, Packages: len(e.Packages), Default: e.Default, InUse: len(e.Users), Missing: e.Missing, Built: e.Built, Lock: e.LockSHA256, Page: c.page("/environments/" + e.ID())}
+	if !e.HasKernel() {
+		out.Kernel = ""
+	}
 	if c.everybody(users.ActionManageNotebooks) {
 		out.Users = e.Users
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -54,7 +55,7 @@ func (a *App) ShowEnvironments(c *cobra.Command, asJSON bool) error {
 			if e.Default {
 				def = "default"
 			}
-			rows = append(rows, []string{e.Name + "/" + e.Version, plain(e.Title), e.Python, strconv.Itoa(e.Packages), units.Bytes(uint64(max(e.Size, 0))), needs, def})
+			rows = append(rows, []string{e.Name + "/" + e.Version, plain(e.Title), cmp.Or(e.Python, "–"), strconv.Itoa(e.Packages), units.Bytes(uint64(max(e.Size, 0))), needs, def})
 		}
 		if err := table(out, rows); err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 
 // probeLXCFS looks whether containers can see their own memory and processors.
 func probeLXCFS(h host, opts Options) []Finding {
-	means := "Notebooks work. `free`, `top` and libraries that look how much memory there is see that of the whole machine."
+	means := "Notebooks work, but `free`, `top` and libraries that ask for the memory get the whole machine's."
 	if _, err := h.lookPath(lxcfs.Program); err != nil {
 		return []Finding{{Probe: "lxcfs", State: Warn, Seen: "LXCFS is not installed.", Means: means,
 			Mend: "Run `apt-get install lxcfs`; gpulab starts it."}}
@@ -18,8 +18,11 @@ func probeLXCFS(h host, opts Options) []Finding {
 	started := h.exists(log)
 	mounted := strings.Contains(h.read("/proc/self/mountinfo"), " "+lxcfs.Dir+" ")
 	if started && !mounted {
-		return []Finding{{Probe: "lxcfs", State: Warn, Seen: "LXCFS does not run.", Means: means,
-			Mend: "gpulab starts it again every 30 seconds; `cat " + log + "` shows what it said last."}}
+		return []Finding{{Probe: "lxcfs", State: Warn, Seen: "LXCFS is not running.", Means: means,
+			Mend: "While containers run, gpulab tries to start it every 30 seconds; `cat " + log + "` shows why that fails."}}
+	}
+	if !mounted {
+		return []Finding{{Probe: "lxcfs", State: OK, Seen: "LXCFS is installed; containers will see their own memory and processors."}}
 	}
 	return []Finding{{Probe: "lxcfs", State: OK, Seen: "Containers see their own memory and processors."}}
 }

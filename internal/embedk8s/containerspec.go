@@ -34,8 +34,8 @@ const (
 func (c *Cluster) containerSpecFile() string { return filepath.Join(c.cfg.DataDir, "container.json") }
 
 // containerSpec is what containerd makes every container of, before it adds what
-// the pod asks for: containerd's own default, with limits and with files that tell
-// about them. Both hold from a container's first process on.
+// the pod asks for: containerd's own default, with limits, and with LXCFS's files,
+// which show them. Both hold from a container's first process on.
 func containerSpec(limit func(resource int) (hard uint64, err error)) ([]byte, error) {
 	ctx := namespaces.WithNamespace(context.Background(), "k8s.io")
 	spec, err := oci.GenerateSpec(ctx, nil, &containers.Container{ID: "container"})
@@ -73,13 +73,12 @@ func containerSpec(limit func(resource int) (hard uint64, err error)) ([]byte, e
 	return append(text, '\n'), err
 }
 
-// KeepLXCFS has the containers of this machine see their own memory and processors, until ctx ends.
-func KeepLXCFS(ctx context.Context, dataDir, cgroupRoot string) error {
-	k := lxcfs.Keeper{
+// LXCFS is the keeper that shows the containers of this machine their own memory and processors.
+func LXCFS(dataDir, cgroupRoot string) *lxcfs.Keeper {
+	return &lxcfs.Keeper{
 		Containers: func() map[string]int { return Containers(cgroupRoot) },
 		LogFile:    filepath.Join(dataDir, lxcfs.LogName),
 	}
-	return k.Run(ctx)
 }
 
 // Numbers of limits that no library names (asm-generic/resource.h; the same on

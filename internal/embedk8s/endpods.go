@@ -60,7 +60,8 @@ func groupProcesses(group string) (pids []int) {
 	return pids
 }
 
-// Containers lists the first process of each container of the machine's pods, by the container's control group.
+// Containers lists one process of each container in the machine's pods, by the container's control group. It is process
+// 1 if the container has a PID namespace of its own.
 func Containers(cgroupRoot string) map[string]int {
 	found := map[string]int{}
 	for _, base := range podCgroups(cgroupRoot) {
@@ -74,6 +75,8 @@ func Containers(cgroupRoot string) map[string]int {
 				pids := groupProcesses(container)
 				if i := slices.IndexFunc(pids, firstOfContainer); i >= 0 {
 					found[container] = pids[i]
+				} else if len(pids) > 0 {
+					found[container] = pids[0]
 				}
 			}
 		}
@@ -84,18 +87,23 @@ func Containers(cgroupRoot string) map[string]int {
 	return found
 }
 
-// firstOfContainer tells whether a process is number 1 in a PID namespace of
-// its own. The others of the container are that one's to end.
+// firstOfContainer tells whether a process is number 1 in a PID namespace right
+// below gpulab's. The others of the container are that one's to end.
 func firstOfContainer(pid int) bool {
-	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	numbers := namespaceNumbers(strconv.Itoa(pid))
+	return len(numbers) == len(namespaceNumbers("self"))+1 && numbers[len(numbers)-1] == "1"
+}
+
+// namespaceNumbers lists the PIDs of a process, one for each PID namespace that it is in.
+func namespaceNumbers(process string) []string {
+	status, err := os.ReadFile(filepath.Join("/proc", process, "status"))
 	if err != nil {
-		return false
+		return nil
 	}
 	for line := range strings.Lines(string(status)) {
 		if numbers, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			fields := strings.Fields(numbers)
-			return len(fields) > 1 && fields[len(fields)-1] == "1"
+			return strings.Fields(numbers)
 		}
 	}
-	return false
+	return nil
 }

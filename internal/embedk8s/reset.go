@@ -52,6 +52,9 @@ func Reset(ctx context.Context, dataDir string, cgroupRoot string, keepNode bool
 	// Shims first: a shim would report and clean up what we are about to end.
 	endProcesses(ctx, func(p proc) bool { return strings.HasPrefix(p.exe, filepath.Join(dataDir, "bin")+"/") }, 2*time.Second)
 	if !made {
+		if err := lxcfs.Stop(); err != nil {
+			return err
+		}
 		err := unmountAll(func(path string) bool { return !keepNode && strings.HasPrefix(path, dataDir+"/") })
 		// An earlier reset kept this folder for somebody's namespace, which may be gone by now.
 		// With nothing in it, it is of no use to anybody: who makes the next one mounts it again.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -182,8 +183,12 @@ func (s *Service) Cancel() bool {
 // debianMirror is where Debian packages come from where nobody says otherwise.
 const debianMirror = "https://deb.debian.org/debian"
 
-// languageR is an environment's language where its kernel is R's.
-const languageR = "R"
+// An environment's language where its kernel is not Python's.
+const (
+	languageR = "R"
+	// languageNone means no kernel. The environment's programs are on the path of every notebook and job.
+	languageNone = "none"
+)
 
 // Limits of what somebody asks for, in bytes.
 const (
@@ -270,28 +275,40 @@ func checkAddress(address, of, like string) error {
 	return nil
 }
 
-// debLine begins the line of requirements that names a Debian package.
-const debLine = "# deb: "
+// These begin a line of requirements: for a Debian package, and for the manual pages of one alone.
+const (
+	debLine = "# deb: "
+	manLine = "# man: "
+)
 
 // Shown is what was asked for as people read it: Debian packages are counted.
 func Shown(requirements string) string {
 	var kept strings.Builder
-	debs := 0
+	debs, manuals := 0, 0
 	for line := range strings.Lines(requirements) {
-		if strings.HasPrefix(line, debLine) {
+		switch {
+		case strings.HasPrefix(line, debLine):
 			debs++
-		} else {
+		case strings.HasPrefix(line, manLine):
+			manuals++
+		default:
 			kept.WriteString(line)
 		}
 	}
 	text := kept.String()
-	if debs == 0 {
+	if debs+manuals == 0 {
 		return text
 	}
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
-	return text + fmt.Sprintf("# Packages of Debian: %d\n", debs)
+	if debs > 0 {
+		text += fmt.Sprintf("# Packages of Debian: %d\n", debs)
+	}
+	if manuals > 0 {
+		text += fmt.Sprintf("# Manual pages of further packages: %d\n", manuals)
+	}
+	return text
 }
 
 // options are what pip is told of indexes.
@@ -481,18 +498,21 @@ func (e *Environment) describe(work, env string) error {
 		return err
 	}
 	defer to.Close()
-	packages := path.Join("lib", "python"+e.Python, "site-packages")
-	if err := to.MkdirAll(packages, 0o755); err != nil {
-		return err
-	}
-	for _, f := range []struct {
+	type file struct {
 		name, content string
 		mode          fs.FileMode
-	}{
-		{lockName, string(lock), 0o644}, {"bin/own-kernel", ownKernel, 0o755},
-		{path.Join(packages, "gpulab_pip.py"), pipSays, 0o644},
-		{path.Join(packages, "gpulab_pip.pth"), "import gpulab_pip\n", 0o644},
-	} {
+	}
+	files := []file{{lockName, string(lock), 0o644}}
+	if e.HasKernel() {
+		packages := path.Join("lib", "python"+e.Python, "site-packages")
+		if err := to.MkdirAll(packages, 0o755); err != nil {
+			return err
+		}
+		files = append(files, file{"bin/own-kernel", ownKernel, 0o755},
+			file{path.Join(packages, "gpulab_pip.py"), pipSays, 0o644},
+			file{path.Join(packages, "gpulab_pip.pth"), "import gpulab_pip\n", 0o644})
+	}
+	for _, f := range files {
 		// What was there under the name, a link perhaps, is not written through.
 		if err := to.RemoveAll(f.name); err != nil {
 			return err
@@ -529,6 +549,11 @@ func leastCUDA(packages []Package) string {
 // publish gives a folder that is complete its place: first nobody may change it any more, then it has its name, then
 // its kernel appears. Cut off in between, Run finishes it or takes it away.
 func (s *Service) publish(e *Environment, dir string) error {
+	if !e.HasKernel() {
+		if _, err := programsIn(dir); err != nil {
+			return err
+		}
+	}
 	size, err := seal(dir)
 	if err != nil {
 		return err
@@ -552,6 +577,9 @@ func (s *Service) publish(e *Environment, dir string) error {
 		return err
 	}
 	defer s.changes.Add(1)
+	if !e.HasKernel() {
+		return s.linkPrograms(nil)
+	}
 	return s.addKernel(e)
 }
 
@@ -599,6 +627,101 @@ func (s *Service) kernels() string { return filepath.Join(s.ready(), "kernels") 
 
 // EnvironmentVariable tells of a process, by NAME/VERSION, of which environment it is.
 const EnvironmentVariable = "GPULAB_ENVIRONMENT"
+
+// programs is the folder of links that the image of notebooks has on its path. No environment can have its name.
+func (s *Service) programs() string { return filepath.Join(s.ready(), ".bin") }
+
+// maxProgramsOnPath is how many programs one environment may put on everybody's path.
+const maxProgramsOnPath = 10_000
+
+// programsIn lists the programs in the folder of an environment without a kernel. It does not trust the folder: whoever
+// built the environment, or wrote the file that it was imported from, decided what is there.
+func programsIn(dir string) ([]string, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	info, err := root.Lstat("bin")
+	if err == nil && !info.IsDir() {
+		err = errors.New("bin is not a folder")
+	}
+	if err != nil {
+		return nil, sentence(ErrInvalid, "it has no programs: %v", err)
+	}
+	bin, err := root.Open("bin")
+	if err != nil {
+		return nil, err
+	}
+	defer bin.Close()
+	entries, err := bin.ReadDir(maxProgramsOnPath + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	var programs []string
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			programs = append(programs, e.Name())
+		}
+	}
+	if len(entries) > maxProgramsOnPath {
+		return nil, sentence(ErrInvalid, "its folder bin has more than %d entries, the most that is allowed", maxProgramsOnPath)
+	}
+	if len(programs) == 0 {
+		return nil, sentence(ErrInvalid, "it has no programs: no file in its folder bin can be executed")
+	}
+	return programs, nil
+}
+
+// linkPrograms puts the programs of environments without a kernel on everybody's path, from the newest version of each.
+// It leaves out the environment without, which is about to be removed.
+func (s *Service) linkPrograms(without *Environment) error {
+	list, err := s.List()
+	if err != nil {
+		return err
+	}
+	want := map[string]string{} // where a link leads, by its name
+	var last string
+	for i := range list {
+		e := &list[i]
+		if e.HasKernel() || e.Name == last || without != nil && without.ID() == e.ID() {
+			continue
+		}
+		last = e.Name // the newest version is the first
+		programs, err := programsIn(s.folder(e))
+		if err != nil {
+			s.cfg.Log.Warn("the programs of an environment cannot be put on the path", "environment", e.ID(), "err", err)
+		}
+		for _, p := range programs {
+			if _, taken := want[p]; !taken {
+				want[p] = filepath.Join("..", e.Name, e.Version, "bin", p)
+			}
+		}
+	}
+	there, err := os.ReadDir(s.programs())
+	if err != nil {
+		return err
+	}
+	for _, link := range there {
+		path := filepath.Join(s.programs(), link.Name())
+		if to, err := os.Readlink(path); err == nil && to == want[link.Name()] {
+			delete(want, link.Name())
+		} else if _, wanted := want[link.Name()]; !wanted {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+		}
+	}
+	for name, to := range want {
+		// Replaced in one step: somebody may be calling it.
+		fresh := filepath.Join(s.building(), "link")
+		_ = os.Remove(fresh)
+		if err := errors.Join(os.Symlink(to, fresh), os.Rename(fresh, filepath.Join(s.programs(), name))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // addKernel makes Jupyter find the environment. What is there already is left.
 func (s *Service) addKernel(e *Environment) error {

@@ -82,7 +82,8 @@ type Environment struct {
 	Title string `json:"title"`
 	// Python is the version it is made for, as "3.11".
 	Python string `json:"python"`
-	// Language is what its kernel speaks where that is not Python: "R".
+	// Language is what its kernel speaks where that is not Python: "R", or "none" for an environment without a kernel,
+	// whose programs every notebook and job has on its path.
 	Language string    `json:"language,omitempty"`
 	Packages []Package `json:"packages"`
 	// Asked is what somebody asked for; the lock is what came of it.
@@ -112,7 +113,10 @@ func (e *Environment) Mark() string {
 // Words are what people know it by.
 func (e *Environment) Words() string { return e.Title + " (" + e.Version + ")" }
 
-// Kernel is the name of its kernel. Names hold no dot, so no two have the same.
+// HasKernel reports whether notebooks show it as a kernel.
+func (e *Environment) HasKernel() bool { return e.Language != languageNone }
+
+// Kernel is the name of its kernel. It is unique, also among environments without one: names hold no dot.
 func (e *Environment) Kernel() string { return e.Name + "." + e.Version }
 
 // Path is where it lies in notebooks.
@@ -141,9 +145,9 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// checkLanguage is nil for what an environment's kernel may speak: Python, which is not named, or R.
+// checkLanguage is nil for the languages of a kernel: "" for Python, "R", and "none" for no kernel.
 func checkLanguage(language string) error {
-	if language != "" && language != languageR {
+	if language != "" && language != languageR && language != languageNone {
 		return sentence(ErrInvalid, "its language is %q, which this gpulab does not know", language)
 	}
 	return nil
@@ -204,7 +208,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	for _, dir := range []struct {
 		path string
 		mode fs.FileMode
-	}{{cfg.Dir, 0o755}, {s.ready(), 0o755}, {filepath.Join(s.ready(), "kernels"), 0o755}, {filepath.Join(s.ready(), "config"), 0o755}, {s.building(), 0o700}, {s.cache(), 0o700}} {
+	}{{cfg.Dir, 0o755}, {s.ready(), 0o755}, {filepath.Join(s.ready(), "kernels"), 0o755}, {filepath.Join(s.ready(), "config"), 0o755}, {s.programs(), 0o755}, {s.building(), 0o700}, {s.cache(), 0o700}} {
 		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
 			return nil, fmt.Errorf("the folder for environments: %w", err)
 		}
@@ -262,19 +266,22 @@ func (s *Service) clean(ctx context.Context) error {
 		return err
 	}
 	for _, k := range kernels {
-		if !slices.ContainsFunc(list, func(e Environment) bool { return e.Kernel() == k.Name() }) {
+		if !slices.ContainsFunc(list, func(e Environment) bool { return e.HasKernel() && e.Kernel() == k.Name() }) {
 			if err := os.RemoveAll(filepath.Join(s.kernels(), k.Name())); err != nil {
 				return err
 			}
 		}
 	}
 	for i := range list {
+		if !list[i].HasKernel() {
+			continue
+		}
 		// One that was cut off between its folder and its kernel.
 		if err := s.addKernel(&list[i]); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.linkPrograms(nil)
 }
 
 // empty deletes what lies in the folder for what is being built.
@@ -517,6 +524,9 @@ func (s *Service) discard(ctx context.Context, e *Environment) error {
 	if err := os.RemoveAll(filepath.Join(s.kernels(), e.Kernel())); err != nil {
 		return err
 	}
+	if err := s.linkPrograms(e); err != nil {
+		return err
+	}
 	going := filepath.Join(s.building(), "going-"+e.Kernel())
 	if err := os.Rename(s.folder(e), going); err != nil {
 		return err
@@ -598,6 +608,9 @@ func (s *Service) SetDefault(ctx context.Context, id string) (Environment, error
 	e, err := s.Get(id)
 	if err != nil {
 		return e, err
+	}
+	if !e.HasKernel() {
+		return e, sentence(ErrInvalid, "%s has no kernel, so notebooks cannot begin with it", e.ID())
 	}
 	e.Default = true
 	return e, s.choose(e.Kernel())

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,8 @@ type pod struct {
 	speaks  string // the language that it says the environment has
 	jobs    []Job
 	stopped int
+
+	noPrograms bool
 }
 
 func (p *pod) run(ctx context.Context, job Job) error {
@@ -50,6 +53,12 @@ func (p *pod) run(ctx context.Context, job Job) error {
 		}
 	}
 	put(filepath.Join(job.Environment, "lib/humanize.py"), "version = 1\n", 0o666)
+	if p.noPrograms {
+		put(filepath.Join(job.Environment, "bin"), "a file", 0o755)
+		put(filepath.Join(job.Work, "lock.txt"), "", 0o644)
+		put(filepath.Join(job.Work, "packages.json"), `{"language":"none"}`, 0o644)
+		return nil
+	}
 	put(filepath.Join(job.Environment, "bin/humanize"), "#!/bin/sh\n", 0o4755)
 	if err := os.Symlink("/usr/bin/python3", filepath.Join(job.Environment, "bin/python3")); err != nil {
 		p.t.Fatal(err)
@@ -153,33 +162,125 @@ func TestLanguage(t *testing.T) {
 	}
 }
 
-// What the catalogue has of Debian is named as the program that builds wants it, each package once.
-func TestDebianInTheCatalogue(t *testing.T) {
-	offer, err := Offered("r")
-	if err != nil {
+// An environment without a kernel puts its programs on everybody's path: those of its newest version, until it is removed.
+func TestProgramsForEverybody(t *testing.T) {
+	p := &pod{speaks: "none"}
+	s := start(t, p)
+	links := func(want ...string) {
+		t.Helper()
+		var got []string
+		entries, err := os.ReadDir(s.programs())
+		for _, e := range entries {
+			to, err := os.Readlink(filepath.Join(s.programs(), e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, e.Name()+" "+to)
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("on the path are %q, want %q, %v", got, want, err)
+		}
+		kernels, err := os.ReadDir(s.kernels())
+		if err != nil || len(kernels) > 0 {
+			t.Errorf("kernels %v, %v", kernels, err)
+		}
+	}
+	e := create(t, s, humanize)
+	if e.HasKernel() {
+		t.Errorf("%+v has a kernel", e)
+	}
+	links("humanize ../small/1/bin/humanize") // python3 is a link, which may lead anywhere
+	if _, err := s.SetDefault(t.Context(), e.ID()); err == nil || !strings.Contains(err.Error(), "has no kernel") {
+		t.Errorf("the default: %v", err)
+	}
+	for _, name := range []string{"bin/own-kernel", "lib/python/site-packages"} {
+		if _, err := os.Stat(filepath.Join(s.folder(&e), name)); err == nil {
+			t.Errorf("it has %s", name)
+		}
+	}
+	newer := humanize
+	newer.Version = "2"
+	time.Sleep(time.Second) // the times of versions are in seconds
+	create(t, s, newer)
+	links("humanize ../small/2/bin/humanize")
+	if _, err := s.Remove(t.Context(), "small/2", false); err != nil {
 		t.Fatal(err)
 	}
-	form := regexp.MustCompile(`^# deb: pool/(?:updates/)?main/[a-z0-9]+/[a-z0-9.+-]+/([a-z0-9.+-]+)_[A-Za-z0-9.+~:-]+_(amd64|all)\.deb [0-9a-f]{64}\n$`)
-	names := map[string]bool{}
-	for line := range strings.Lines(offer.Requirements) {
-		found := form.FindStringSubmatch(line)
-		if found == nil || names[found[1]] {
-			t.Errorf("%q", line)
-			continue
+	links("humanize ../small/1/bin/humanize")
+	// What a killed gpulab left is put right at the next start.
+	if err := errors.Join(os.Remove(filepath.Join(s.programs(), "humanize")), os.Symlink("../gone/1/bin/x", filepath.Join(s.programs(), "x"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	links("humanize ../small/1/bin/humanize")
+	if _, err := s.Remove(t.Context(), "small/1", false); err != nil {
+		t.Fatal(err)
+	}
+	links()
+	// An environment without programs is refused. A damaged one does not keep the links from being updated.
+	p.noPrograms = true
+	if _, err := s.Create(t.Context(), humanize); err == nil || !strings.Contains(err.Error(), "it has no programs") {
+		t.Errorf("without programs: %v", err)
+	}
+	p.noPrograms = false
+	e = create(t, s, humanize)
+	bin := filepath.Join(s.folder(&e), "bin")
+	if err := errors.Join(os.RemoveAll(bin), os.Symlink("/usr/bin", bin)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.clean(t.Context()); err != nil {
+		t.Errorf("a damaged one: %v", err)
+	}
+	links()
+}
+
+// What the catalogue has of Debian is named as the program that builds wants it, each package once.
+func TestDebianInTheCatalogue(t *testing.T) {
+	form := regexp.MustCompile(`^# (deb|man): pool/(?:updates/)?main/[a-z0-9]+/[a-z0-9.+-]+/([a-z0-9.+-]+)_[A-Za-z0-9.+~:-]+_(?:amd64|all)\.deb [0-9a-f]{64}\n$`)
+	for offered, want := range map[string]struct {
+		packages    []string
+		head, shown string
+	}{
+		"r":        {[]string{"r-base-core", "r-cran-irkernel", "r-cran-tidyverse"}, "", "# Packages of Debian: %d\n"},
+		"programs": {[]string{"man-db", "graphviz", "ffmpeg", "pandoc"}, "# programs: everywhere\n", "# Packages of Debian: %d\n# Manual pages of further packages: %d\n"},
+	} {
+		offer, err := Offered(offered)
+		if err != nil {
+			t.Fatal(err)
 		}
-		names[found[1]] = true
-	}
-	for _, name := range []string{"r-base-core", "r-cran-irkernel", "r-cran-tidyverse"} {
-		if !names[name] {
-			t.Errorf("%s is missing", name)
+		list, found := strings.CutPrefix(offer.Requirements, want.head)
+		if !found {
+			t.Errorf("%s begins with %.40q", offered, offer.Requirements)
 		}
-	}
-	if names["libc6"] || names["python3"] {
-		t.Error("what the notebooks' image has is there again")
-	}
-	for _, asked := range []string{"numpy\n" + offer.Requirements, offer.Requirements + "numpy"} {
-		if got := Shown(asked); got != fmt.Sprintf("numpy\n# Packages of Debian: %d\n", len(names)) {
-			t.Errorf("people read %q", got)
+		names := map[string]string{}
+		counts := map[string]int{}
+		for line := range strings.Lines(list) {
+			found := form.FindStringSubmatch(line)
+			if found == nil || names[found[2]] != "" {
+				t.Errorf("%s: %q", offered, line)
+				continue
+			}
+			names[found[2]] = found[1]
+			counts[found[1]]++
+		}
+		for _, name := range want.packages {
+			if names[name] != "deb" {
+				t.Errorf("%s lacks %s", offered, name)
+			}
+		}
+		if names["libc6"] == "deb" || names["python3"] == "deb" {
+			t.Errorf("%s has what the notebooks' image has", offered)
+		}
+		shown := "numpy\n" + fmt.Sprintf(want.shown, counts["deb"])
+		if strings.Count(want.shown, "%d") == 2 {
+			shown = "numpy\n" + fmt.Sprintf(want.shown, counts["deb"], counts["man"])
+		}
+		for _, asked := range []string{"numpy\n" + list, list + "numpy"} {
+			if got := Shown(asked); got != shown {
+				t.Errorf("people read %q, want %q", got, shown)
+			}
 		}
 	}
 	if err := CheckMirror("https://me:secret@example.org/debian"); err == nil || strings.Contains(err.Error(), "secret") {
@@ -473,11 +574,13 @@ func TestCatalogue(t *testing.T) {
 	}
 	for _, o := range list {
 		var w Wanted
-		if err := o.Take(&w); err != nil || checkName(w.Name) != nil || w.Title == "" || o.Note == "" || strings.TrimSpace(w.Requirements) == "" || strings.Contains(strings.ReplaceAll(w.Requirements, debLine, ""), "#") {
+		err := o.Take(&w)
+		left := strings.NewReplacer(debLine, "", manLine, "", "# programs: everywhere", "").Replace(w.Requirements)
+		if err != nil || checkName(w.Name) != nil || w.Title == "" || o.Note == "" || strings.TrimSpace(left) == "" || strings.Contains(left, "#") {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	if _, err := Offered("matlab"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "data-science, pytorch, r") {
+	if _, err := Offered("matlab"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "cuda, data-science, programs, pytorch, r") {
 		t.Errorf("what is not offered: %v", err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/internal/supervise"
 )
 
 // Pace of a Keeper.
@@ -29,7 +31,7 @@ const (
 type Keeper struct {
 	// Containers lists the first process of each container that runs, by a name that no other container gets.
 	Containers func() map[string]int
-	// LogFile receives what LXCFS prints, that of its latest start.
+	// LogFile receives what LXCFS prints.
 	LogFile string
 
 	dir      string            // default Dir
@@ -42,6 +44,7 @@ type Keeper struct {
 // Run works until ctx ends. LXCFS goes on after it.
 func (k *Keeper) Run(ctx context.Context) error {
 	go k.endHung(ctx)
+	go supervise.KeepLogSmall(k.LogFile, ctx.Done())
 	for {
 		if err := k.look(time.Now()); err != nil {
 			k.say(err)
@@ -54,7 +57,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// say logs a fault, the same one not all the time.
+// End removes LXCFS's files from all containers and ends LXCFS: before gpulab goes, or a version that does not know LXCFS.
+func (k *Keeper) End() error { return errors.Join(k.show(""), stop(k.mount())) }
+
+// say logs a fault, and the same one again after ten minutes at the earliest.
 func (k *Keeper) say(err error) {
 	if err.Error() != k.said || time.Since(k.saidWhen) > complain {
 		slog.Warn("containers see the whole machine's memory and processors", "err", err)
@@ -64,21 +70,26 @@ func (k *Keeper) say(err error) {
 
 func (k *Keeper) mount() string { return cmp.Or(k.dir, Dir) }
 
-// endHung ends an LXCFS that answers nothing: programs that read its files would wait for ever.
+// endHung ends an LXCFS that does not answer. Otherwise, programs that read its files would wait forever.
 func (k *Keeper) endHung(ctx context.Context) {
 	for {
 		answered := make(chan struct{})
 		go func() {
-			_, _ = os.ReadFile(filepath.Join(k.mount(), "proc/meminfo"))
+			for _, file := range files() {
+				_, _ = os.ReadFile(filepath.Join(k.mount(), file))
+			}
 			close(answered)
 		}()
 		select {
 		case <-answered:
 		case <-time.After(patience):
-			if pid := process(k.mount()); pid != 0 {
-				slog.Warn("LXCFS does not answer and is ended", "pid", pid)
+			pid := process(k.mount())
+			slog.Warn("LXCFS does not answer; ending it", "pid", pid)
+			if pid != 0 {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
+			// Programs that wait for an answer now get an error, also if the process was not found.
+			_ = unix.Unmount(k.mount(), unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			select {
 			case <-answered:
 			case <-ctx.Done():
@@ -101,11 +112,11 @@ func (k *Keeper) look(now time.Time) error {
 	}
 	var failed error
 	if dev != "" && errors.Is(alive(k.mount()), unix.ENOTCONN) {
-		slog.Warn("LXCFS has ended; it is started again")
+		slog.Warn("LXCFS ended; starting it again")
 		dev = ""
 	}
 	if dev == "" {
-		// Programs would fail to read these files.
+		// Show the kernel's own files: programs cannot read those of an LXCFS that has ended.
 		failed = k.show("")
 		dev, err = k.begin(now)
 		failed = errors.Join(failed, err)
@@ -116,19 +127,19 @@ func (k *Keeper) look(now time.Time) error {
 	return errors.Join(failed, k.show(dev))
 }
 
-// alive asks an LXCFS for what the kernel does not remember.
+// alive asks LXCFS for something that the kernel does not cache.
 func alive(dir string) error {
 	var fs unix.Statfs_t
 	return unix.Statfs(dir, &fs)
 }
 
-// begin starts LXCFS where the machine has it.
+// begin starts LXCFS if it is installed and containers run.
 func (k *Keeper) begin(now time.Time) (dev string, err error) {
 	if err := unmount(k.mount()); err != nil {
 		return "", err
 	}
 	program, err := exec.LookPath(Program)
-	if err != nil || now.Before(k.after) {
+	if err != nil || now.Before(k.after) || len(k.Containers()) == 0 {
 		return "", nil //nolint:nilerr // the doctor says that it is missing
 	}
 	if err := start(program, k.mount(), k.LogFile); err != nil {
@@ -138,7 +149,7 @@ func (k *Keeper) begin(now time.Time) (dev string, err error) {
 	return device(k.mount())
 }
 
-// show has all containers show the files of the LXCFS with this device number, or with "" the kernel's own.
+// show mounts the files of the LXCFS with this device number in all containers. With "" it only unmounts LXCFS's files.
 func (k *Keeper) show(dev string) error {
 	var errs []error
 	shown := map[string]string{}
@@ -148,7 +159,8 @@ func (k *Keeper) show(dev string) error {
 			continue
 		}
 		switch done, err := k.showIn(pid, dev); {
-		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // it has ended
+		// ErrNotExist and ESRCH: the container has ended.
+		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH):
 			errs = append(errs, fmt.Errorf("container %s: %w", filepath.Base(container), err))
 		case done:
 			shown[container] = dev
@@ -158,7 +170,7 @@ func (k *Keeper) show(dev string) error {
 	return errors.Join(errs...)
 }
 
-// showIn does so in the container of a process. It is not done while the container is being made.
+// showIn does the same for the container of one process. done is false while that container is still being made.
 func (k *Keeper) showIn(pid int, dev string) (done bool, err error) {
 	made, err := hasOwnFiles(pid)
 	if err != nil || !made {
@@ -229,7 +241,7 @@ func hasOwnFiles(pid int) (bool, error) {
 	return true, nil
 }
 
-// within does work with the mounts of another process.
+// within runs work in the mount namespace of another process.
 func within(pid int, work []func() error) error {
 	mounts, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
@@ -240,12 +252,12 @@ func within(pid int, work []func() error) error {
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// /proc/self shows the mounts of this thread, the first one. While it is held, others do the work.
+			// This is the main thread, whose mounts /proc/self shows. Hold it, so that another thread does the work.
 			defer runtime.UnlockOSThread()
 			result <- within(pid, work)
 			return
 		}
-		// Not unlocked: the thread ends with this function.
+		// The thread stays locked, so Go ends it together with this goroutine.
 		result <- func() error {
 			if err := unix.Unshare(unix.CLONE_FS); err != nil {
 				return fmt.Errorf("unshare: %w", err)

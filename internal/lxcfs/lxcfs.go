@@ -1,5 +1,5 @@
-// Package lxcfs shows the programs of a container how much memory and how many processors that container has. The
-// files of /proc and /sys that free, top and many libraries read tell otherwise about the whole machine.
+// Package lxcfs shows the programs of a container how much memory and how many processors that container has. Without
+// it, the files of /proc and /sys that free, top and many libraries read describe the whole machine.
 //
 // [LXCFS] serves such files. [Hook] mounts them while a container is made. [Keeper] runs LXCFS, and mounts its files
 // in containers that run already. When LXCFS ends, the kernel's own files show until it runs again. LXCFS goes on
@@ -21,6 +21,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpulab/gpulab/internal/supervise"
 )
 
 // Dir is where gpulab mounts LXCFS. Debian's own service mounts another at /var/lib/lxcfs.
@@ -29,20 +31,21 @@ const Dir = "/run/gpulab-lxcfs"
 // LogName is the file below the data folder that receives what LXCFS prints.
 const LogName = "log/lxcfs.log"
 
-// Program is the command, of the package of the same name.
+// Program is LXCFS's command. Debian's package has the same name.
 const Program = "lxcfs"
 
 // filesystem is the type under which the kernel lists LXCFS's mounts.
 const filesystem = "fuse.lxcfs"
 
-// files are those of LXCFS's that containers see. Its /proc/uptime is not among them: the kernel counts the start
-// times of processes from the machine's own start, and ps would be wrong about them.
+// files lists the files of LXCFS that containers see. /proc/uptime is left out because ps would show wrong start times:
+// the kernel counts them from the machine's start. /proc/stat is left out because with cgroup v2 LXCFS shows the
+// machine's: https://github.com/lxc/lxcfs/issues/593
 func files() []string {
-	return []string{"/proc/meminfo", "/proc/swaps", "/proc/stat", "/proc/cpuinfo", "/sys/devices/system/cpu/online"}
+	return []string{"/proc/meminfo", "/proc/swaps", "/proc/cpuinfo", "/sys/devices/system/cpu/online"}
 }
 
-// Hook mounts LXCFS's files in a container that is being made. It runs in the container's folder of files, with the
-// machine's own programs. Without LXCFS it mounts nothing, and the container starts all the same.
+// Hook mounts LXCFS's files in a container that is being made. It runs in the root of the container's file system, but
+// with the machine's programs. Without LXCFS it mounts nothing, and the container starts all the same.
 func Hook() specs.Hook {
 	script := fmt.Sprintf(`for f in %s; do mount -n --bind "%s$f" ".$f"; done 2>/dev/null; true`,
 		strings.Join(files(), " "), Dir)
@@ -59,8 +62,8 @@ func Mounted() bool {
 	return err == nil && dev != ""
 }
 
-// device is the device number of the LXCFS that is mounted at a folder, "" for none. It asks LXCFS nothing, so that it
-// returns also when that hangs.
+// device is the device number of the LXCFS that is mounted at a folder, "" for none. It does not ask LXCFS, so it returns
+// even when LXCFS hangs.
 func device(dir string) (string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
 	if err != nil || len(mounts) == 0 || mounts[0].FSType != filesystem {
@@ -87,12 +90,12 @@ func process(dir string) int {
 	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	args := strings.Split(strings.TrimRight(string(command), "\x00"), "\x00")
 	if err != nil || filepath.Base(args[0]) != Program || args[len(args)-1] != dir {
-		return 0 // the number is another program's by now
+		return 0 // by now, another program has this number
 	}
 	return pid
 }
 
-// Stop ends gpulab's LXCFS and removes its mount.
+// Stop ends gpulab's LXCFS and removes its mount. Remove its files from running containers first, with [Keeper.End].
 func Stop() error { return stop(Dir) }
 
 func stop(dir string) error {
@@ -114,25 +117,26 @@ func stop(dir string) error {
 	return nil
 }
 
-// unmount removes what is mounted at a folder, also when its file system has ended.
+// unmount removes what is mounted at a folder, even if its file system has ended or hangs. Programs that wait for it get
+// an error.
 func unmount(dir string) error {
 	for {
 		if dev, err := device(dir); err != nil || dev == "" {
 			return err
 		}
-		if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		if err := unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("unmount %s: %w", dir, err)
 		}
 	}
 }
 
-// start runs LXCFS and returns when it is mounted. It goes on when gpulab ends.
+// start runs LXCFS and returns when it is mounted. LXCFS keeps running when gpulab ends.
 func start(program, dir, logFile string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	_ = os.Remove(pidFile(dir))
-	log, err := os.OpenFile(logFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	log, err := supervise.OpenLog(logFile)
 	if err != nil {
 		return err
 	}
@@ -151,8 +155,8 @@ func start(program, dir, logFile string) error {
 			return err
 		}
 		select {
-		case err := <-ended:
-			return fmt.Errorf("%s ended: %w; see %s", program, errors.Join(err), logFile)
+		case <-ended:
+			return fmt.Errorf("%s ended before it mounted anything (%v); see %s", program, cmd.ProcessState, logFile)
 		case <-deadline:
 			_ = cmd.Process.Kill()
 			return fmt.Errorf("%s mounted nothing within 10 s; see %s", program, logFile)

@@ -67,7 +67,7 @@ func TestKeeper(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// mounts are those of LXCFS's in a container; one that ended cannot be read.
+	// mounts lists LXCFS's mounts in a container, and checks that each of them can be read.
 	mounts := func(container string) (paths []string) {
 		t.Helper()
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", containers[container]))
@@ -111,12 +111,18 @@ func TestKeeper(t *testing.T) {
 	look()
 	check("a container older than LXCFS", all)
 	containers["new"] = container(t, dir)
-	check("a container that its hook mounted for", all)
+	check("a container that was made while LXCFS ran", all)
 	look()
 	check("nothing is mounted twice", all)
 	kill()
 	look()
 	check("LXCFS was killed", all)
+	if err := k.End(); err != nil || process(dir) != 0 {
+		t.Errorf("it was ended: %v", err)
+	}
+	check("it was ended", nil)
+	look()
+	check("it runs again", all)
 	kill()
 	t.Setenv("PATH", "")
 	look()

@@ -391,13 +391,14 @@ func TestJobInAnEnvironment(t *testing.T) {
 	}
 	gone := false
 	h.service.mu.Lock()
+	h.service.cfg.EnvironmentsMount = "/environments"
 	h.service.cfg.LackingEnvironment = func(id string) []string { return []string{"without-" + id} }
 	h.service.cfg.UnfitForEnvironment = func(id string) []string { return []string{"too-old-for-" + id} }
 	h.service.cfg.Environment = func(name string) (Environment, error) {
 		if name != "torch" && name != "torch/2" || gone {
 			return Environment{}, &JobError{"There is none."}
 		}
-		return Environment{"torch/2", "/environments/torch/2", "/environments", "ENVIRONMENT"}, nil
+		return Environment{"torch/2", "/environments/torch/2", "ENVIRONMENT"}, nil
 	}
 	h.service.mu.Unlock()
 	l, err := h.service.Submit(t.Context(), h.alice, JobRequest{Program: Program{Script: "#GPULAB --env=torch\ntrue\n"}})

@@ -210,8 +210,11 @@ func (s *Service) jobPod(l Launch, program Program, o podOptions) (*corev1.Pod, 
 		l.Service.shape(pod, &container)
 	}
 	addVolumes(pod, &container, home, o)
+	if s.cfg.EnvironmentsMount != "" {
+		addEnvironments(pod, &container, s.cfg.EnvironmentsMount)
+	}
 	if environment.ID != "" {
-		addEnvironments(pod, &container, environment)
+		container.Env = append(container.Env, corev1.EnvVar{Name: environment.Variable, Value: environment.ID})
 	}
 	pod.Spec.Containers = []corev1.Container{container}
 	// Kubernetes would delete it once its node has been away for five minutes.
@@ -296,13 +299,12 @@ func addVolumes(pod *corev1.Pod, container *corev1.Container, home string, o pod
 }
 
 // addEnvironments lets it see the lab's environments, which it cannot change.
-func addEnvironments(pod *corev1.Pod, container *corev1.Container, e Environment) {
+func addEnvironments(pod *corev1.Pod, container *corev1.Container, mount string) {
 	const name = "environments"
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: true},
 	}})
-	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: e.Mount, ReadOnly: true})
-	container.Env = append(container.Env, corev1.EnvVar{Name: e.Variable, Value: e.ID})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: mount, ReadOnly: true})
 }
 
 // chooseMachines keeps the pod to the machines it may run on, and to those it

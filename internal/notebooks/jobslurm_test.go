@@ -248,7 +248,7 @@ func TestScriptReaders(t *testing.T) {
 		if name != "torch/2" {
 			return Environment{}, &JobError{"There is none."}
 		}
-		return Environment{"torch/2", "/environments/torch/2", "/environments", "ENVIRONMENT"}, nil
+		return Environment{"torch/2", "/environments/torch/2", "ENVIRONMENT"}, nil
 	}
 	h.service.mu.Unlock()
 	for kernel, want := range map[string]string{"torch.2": "torch/2", "python3": "", "mine.1": ""} {

@@ -140,6 +140,8 @@ type Config struct {
 	// cannot use. Nil: there are none.
 	Environment                             func(name string) (Environment, error)
 	LackingEnvironment, UnfitForEnvironment func(id string) []string
+	// EnvironmentsMount is where jobs and services see all environments; "" without any.
+	EnvironmentsMount string
 	// Origins assigns the ports of people's notebooks.
 	Origins PersonalOrigins
 	// Doors are the head's ports that services can have, none for no services;
@@ -188,8 +190,7 @@ type Config struct {
 // Environment is one of the lab's in which jobs can run.
 type Environment struct {
 	ID       string // NAME/VERSION
-	Path     string // where pods see it,
-	Mount    string // and all of them
+	Path     string // where pods see it
 	Variable string // tells its programs the ID
 }
 

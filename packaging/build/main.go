@@ -104,8 +104,8 @@ func (b *build) run(ctx context.Context) error {
 		if err := b.runtime(ctx); err != nil {
 			return err
 		}
-		// After k3s, which takes all processors as well. Without the commit that a development version names, the
-		// clients stay the same for as long as their code does, and so do the results of tests that embed them.
+		// After k3s, which takes all processors as well. The version leaves out the commit, so that the clients change
+		// only with their code, and tests that embed them need not run again after every commit.
 		version, _, _ := strings.Cut(b.version, "+")
 		return b.helper(ctx, "clients", "clients", "-version", version, fmt.Sprintf("-own=%t", b.own))
 	})

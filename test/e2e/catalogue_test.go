@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +32,118 @@ func TestCatalogue(t *testing.T) {
 func TestCatalogueR(t *testing.T) {
 	t.Parallel()
 	readyIndex(t).live(t, []chapter{{"R", testR, false}})
+}
+
+// TestCataloguePrograms is a lab with the catalogue's programs for everybody, and its CUDA compiler.
+//
+//test:about internal/environments assets/environments
+func TestCataloguePrograms(t *testing.T) {
+	t.Parallel()
+	a := readyIndex(t)
+	a.second = work(a.guest.For(t), guestHandle, "Ben's")
+	a.live(t, []chapter{{"programs for everybody", testPrograms, false}, {"nvcc", testNvcc, false}})
+}
+
+// maxPrograms is how much room the catalogue's programs may take on a machine, in bytes.
+const maxPrograms = 500 << 20
+
+// testPrograms: a notebook that runs already finds them, so does a job, and they can be taken to another lab.
+func testPrograms(t *testing.T, a *appliance) {
+	offer, err := environments.Offered("programs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.index.addDebs(t, offer.Requirements)
+	const ask = `set -e
+cd "$(mktemp -d)"
+echo 'digraph { a -> b }' | dot -Tpng -o graph.png
+echo 'digraph { a -> b }' | dot -Tsvg | grep -c '<svg'
+file graph.png
+ffmpeg -v error -f lavfi -i testsrc=duration=1:size=64x64:rate=8 -pix_fmt yuv420p film.mp4
+ffprobe -v error -show_entries stream=codec_name,nb_frames -of csv=p=0 film.mp4
+echo '# A *title*' | pandoc -t html
+man 1 ls | head -3
+man git-log | grep -m1 -o 'git-log - .*'
+man 7 ascii | grep -m1 -o 'ASCII character set'
+`
+	want := []string{"graph.png: PNG image data", "h264,8", "<em>title</em>", "LS(1)", "git-log - Show commit logs", "ASCII character set"}
+	shell := fmt.Sprintf("import subprocess\ngot = subprocess.run(['bash', '-lc', %q], capture_output=True, text=True)\nprint(got.returncode, got.stdout, got.stderr)", ask)
+	if got := a.second.in(t).run(t, shell); strings.HasPrefix(got, "0 ") {
+		t.Fatalf("the image has these programs without the environment: %s", got)
+	}
+	began := time.Now()
+	init := a.MustGpulab(a.ctx, append(initArgs, "--programs")...)
+	t.Logf("built in %s\n%s", time.Since(began).Round(time.Second), init)
+	if !strings.Contains(init, "Its programs are on the path of every notebook and job.") {
+		t.Error("init does not say that the programs are there")
+	}
+	if again := a.MustGpulab(a.ctx, append(initArgs, "--programs")...); strings.Contains(again, "Installing") {
+		t.Errorf("a second init installs them again:\n%s", again)
+	}
+	notebook := func() {
+		t.Helper()
+		got := a.second.in(t).run(t, shell)
+		for _, word := range want {
+			if !strings.HasPrefix(got, "0 ") || !strings.Contains(got, word) {
+				t.Errorf("a notebook does not print %q:\n%s", word, got)
+				return
+			}
+		}
+	}
+	notebook()
+	l := newLaptopFor(t, a, a.guest.For(t).Tab(), guestHandle, "launch")
+	l.gpulab(t, 0, []string{"run", "--", "bash", "-c", ask}, want...)
+	// Programs of the image come first.
+	l.gpulab(t, 0, []string{"run", "--", "bash", "-c", "command -v ls git man"}, "/usr/bin/ls\n/usr/bin/git\n"+environments.MountPath+"/.bin/man")
+	var list []environments.Environment
+	if err := json.Unmarshal([]byte(a.MustGpulab(a.ctx, "env", "list", "--json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 1 || list[0].HasKernel() || list[0].Size > maxPrograms {
+		t.Errorf("the lab has %+v", list)
+	}
+	t.Logf("they take %d MiB", list[0].Size>>20)
+	checkFailure(t, a.Gpulab(a.ctx, "env", "default", "programs"), exitFailure, "has no kernel")
+	if got := a.second.in(t).run(t, "!jupyter kernelspec list --json | grep -c programs"); strings.TrimSpace(got) != "0" {
+		t.Errorf("the programs are a kernel: %s", got)
+	}
+	b := a.browser.For(t)
+	b.Open(pages + "/environments/" + list[0].ID())
+	b.WaitText("main", "none; its programs are on the path of every notebook and job")
+	b.Pictures("environment-programs")
+	// To a lab without a network.
+	a.MustGpulab(a.ctx, "env", "export", "programs", "/root/programs.env")
+	a.MustGpulab(a.ctx, "env", "remove", list[0].ID())
+	if got := a.second.in(t).run(t, "!command -v dot || echo gone"); strings.TrimSpace(got) != "gone" {
+		t.Errorf("after they were removed, dot is %s", got)
+	}
+	a.MustGpulab(a.ctx, "env", "import", "/root/programs.env")
+	notebook()
+	for requirements, why := range map[string]string{
+		"# programs: everywhere\nnumpy\n": "only packages of Debian can be named",
+		"# programs: everywhere\n":        "at least one package of Debian",
+		"numpy\n# man: pool/main/c/coreutils/coreutils_9.1-1_amd64.deb 61038f857e346e8500adf53a2a0a20859f4d3a3b51570cc876b153a2d51a3091\n": "needs the line",
+	} {
+		a.WriteFile("/root/programs.txt", requirements)
+		checkFailure(t, a.Gpulab(a.ctx, "env", "create", "other", "-r", "/root/programs.txt"), exitFailure, "was not built", why)
+	}
+}
+
+// testNvcc compiles a CUDA program and runs it. With the simulated driver, any answer of CUDA to that program will do.
+func testNvcc(t *testing.T, a *appliance) {
+	l := newLaptopFor(t, a, a.guest.For(t).Tab(), guestHandle, "launch")
+	fromCatalogue(t, a, "cuda")
+	l.gpulab(t, 0, []string{"run", "--env", "cuda", "--", "sh", "-ec", `cd "$(mktemp -d)"
+cat > add.cu <<'CU'
+#include <cstdio>
+#include <cub/cub.cuh>
+__global__ void add(float *x, float y) { x[threadIdx.x] += y; }
+int main() { int n = -1; cudaError_t e = cudaGetDeviceCount(&n); printf("asked: %s\n", cudaGetErrorName(e)); }
+CU
+nvcc -arch=sm_80 -o add add.cu
+nvcc --version | grep release
+ptxas --version | grep -o 'ptxas: NVIDIA'
+./add`}, "release 13.", "ptxas: NVIDIA", "asked: cuda")
 }
 
 // jq is a program of Debian, and the libraries that it needs.

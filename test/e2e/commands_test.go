@@ -83,14 +83,14 @@ func testQuestions(t *testing.T, a *appliance) {
 		_ = squatter.Wait()
 	}()
 	a.eventually(t, "the port is taken", func() bool { return a.Run(a.ctx, "ss", "-Hltn", "sport = :6443").Stdout != "" })
-	result := asked(`\nseven\n2\nperhaps\nn\n`)
+	result := asked(`\nseven\n2\nperhaps\nn\ny\n`)
 	checkFailure(t, result, exitPreflight, "What is the lab called? [GPU lab]", "several addresses", "2  "+other, `"seven" is neither a number from 1 to 2`,
-		"no NVIDIA card. Use 2 simulated GPUs", `"perhaps" is neither yes nor no`, "Port 6443 is taken")
+		"no NVIDIA card. Use 2 simulated GPUs", `"perhaps" is neither yes nor no`, "Install man, Graphviz, FFmpeg and Pandoc for all notebooks", "Port 6443 is taken")
 	if strings.Contains(result.Stdout, "trust") {
-		t.Errorf("three questions are the most:\n%s", result.Stdout)
+		t.Errorf("four questions are the most:\n%s", result.Stdout)
 	}
 	// Every question has a flag.
-	result = asked("", "--lab Kino --address "+other+" --gpus none")
+	result = asked("", "--lab Kino --address "+other+" --gpus none --programs=false")
 	if checkFailure(t, result, exitPreflight, "Port 6443 is taken"); strings.Contains(result.Stdout, "?") {
 		t.Errorf("init asks what it was told:\n%s", result.Stdout)
 	}

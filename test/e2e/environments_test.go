@@ -87,7 +87,7 @@ func testEnvironment(t *testing.T, a *appliance) {
 		"P('/opt/gpulab/environments/kernels/mine').mkdir()", "EROFS",
 		"os.access('"+smallPlace+"/lib/python3.11/site-packages/humanize/__init__.py', os.W_OK)", "False",
 		"P('"+smallPlace+"/bin/own-kernel').owner()", "root",
-		"sorted(os.listdir('/opt/gpulab/environments'))", "['config', 'kernels', 'small']",
+		"sorted(os.listdir('/opt/gpulab/environments'))", "['.bin', 'config', 'kernels', 'small']",
 	)
 	ownKernel(t, a, b, k)
 

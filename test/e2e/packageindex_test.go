@@ -210,7 +210,7 @@ func (x *packageIndex) addDebs(t *testing.T, requirements string) {
 	}
 	for line := range strings.Lines(requirements) {
 		words := strings.Fields(line)
-		if len(words) != 4 || words[1] != "deb:" {
+		if len(words) != 4 || words[1] != "deb:" && words[1] != "man:" {
 			continue
 		}
 		archive := "debian"

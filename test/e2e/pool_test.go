@@ -738,8 +738,12 @@ func (p *pool) environments(t *testing.T, a *appliance) {
 
 	a.MustGpulab(a.ctx, "env", "remove", "small/1", "--force")
 	a.eventually(t, "it is gone on the other machine", func() bool {
-		return there.run(t, "print(sorted(os.listdir('/opt/gpulab/environments')))") == "['config', 'kernels']"
+		return there.run(t, "print(sorted(os.listdir('/opt/gpulab/environments')))") == "['.bin', 'config', 'kernels']"
 	})
+	// Containers on a machine that has joined see their limits, too.
+	if got := there.run(t, "print('/proc/meminfo fuse.lxcfs' in [' '.join((l.split()[4], l.split(' - ')[1].split()[0])) for l in open('/proc/self/mountinfo')])"); got != "True" {
+		t.Errorf("on the other machine LXCFS shows its files in a notebook: %s", got)
+	}
 }
 
 // machinesPage: an admin sees both machines as they are, and makes and withdraws

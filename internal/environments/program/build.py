@@ -13,7 +13,10 @@ is the lock: each package with its version and the hashes of its file. Then the 
 alone is installed. Only wheels: no code of a package runs while it is built.
 
 Debian packages are named by "# deb: FILE SHA-256", as debian.sh writes it: they are
-unpacked into TARGET/debian, and their programs are on the environment's path.
+unpacked into TARGET/debian, and their programs are on the environment's path. A line
+"# man: FILE SHA-256" unpacks only the manual pages of a package.
+
+With the line "# programs: everywhere" the environment has no Python and no kernel.
 """
 import compileall
 import glob
@@ -31,6 +34,8 @@ import urllib.parse
 import urllib.request
 
 (target, work, cache, mirror), options = sys.argv[1:5], sys.argv[5:]
+# With this line in the requirements, the environment has no kernel, and its programs are on everybody's path.
+EVERYWHERE = "# programs: everywhere"
 # What a kernel needs, and what people's own additions are installed with.
 own = ["ipykernel", "pip"]
 quiet = ["--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-warn-script-location"]
@@ -147,7 +152,15 @@ def relocate(tree):
     replace(f"{tree}/etc/fonts/fonts.conf", lambda text: text.replace("<dir>/usr/share/fonts</dir>", f"<dir>{tree}/usr/share/fonts</dir><dir>/usr/share/fonts</dir>"))
 
 
-def unpack(debs):
+def manual(name, sha256, tree):
+    """Unpack the English manual pages of a Debian package."""
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", fetch(name, sha256)], stdout=subprocess.PIPE) as archive:
+        unpacked = subprocess.run(["tar", "-x", "-C", tree, "--wildcards", "./usr/share/man/man[0-9]/*"], stdin=archive.stdout)
+    if unpacked.returncode or archive.returncode:
+        fail(f"{os.path.basename(name)} has no manual pages, or cannot be read; remove its \"# man:\" line")
+
+
+def unpack(debs, pages):
     """Unpack Debian packages below target, and put their programs on its path."""
     tree, packages = f"{target}/debian", []
     os.makedirs(tree)
@@ -156,8 +169,16 @@ def unpack(debs):
         subprocess.run(["dpkg-deb", "--extract", fetch(name, sha256), tree], check=True)
         package, version, _ = os.path.basename(name).split("_")
         packages.append({"name": package, "version": version})
-    for useless in ("usr/share/man", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/doc-base"):
-        shutil.rmtree(f"{tree}/{useless}", ignore_errors=True)
+    useless = ["usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/doc-base"]
+    if pages:
+        useless += [os.path.relpath(path, tree) for path in glob.glob(f"{tree}/usr/share/man/*") if not re.search(r"/man\d$", path)]
+    else:
+        useless.append("usr/share/man")
+    for name in useless:
+        shutil.rmtree(f"{tree}/{name}", ignore_errors=True)
+    for name, sha256 in pages:
+        print(f"Unpacking the manual of {os.path.basename(name)}", flush=True)
+        manual(name, sha256, tree)
     for path in glob.glob(f"{tree}/usr/share/doc/*/*"):
         if os.path.islink(os.path.dirname(path)) or os.path.basename(path) == "copyright":
             continue
@@ -167,15 +188,23 @@ def unpack(debs):
             os.unlink(path)
     relocate(tree)
     libraries = f"lib/{os.uname().machine}-linux-gnu"
-    path = [f"{tree}/{place}" for place in (f"usr/{libraries}", libraries, f"usr/{libraries}/blas", f"usr/{libraries}/lapack", "usr/lib/R/lib")]
+    path = [f"{tree}/{place}" for place in (f"usr/{libraries}", libraries, f"usr/{libraries}/blas", f"usr/{libraries}/lapack",
+                                            f"usr/{libraries}/pulseaudio", "usr/lib/man-db", "usr/lib/R/lib")]
     settings = {
         # What is compiled into programs, or in folders into which Debian links one of several libraries.
         "LD_LIBRARY_PATH": ":".join(filter(os.path.isdir, path)), "FONTCONFIG_PATH": f"{tree}/etc/fonts", "TZDIR": f"{tree}/usr/share/zoneinfo",
         "R_HOME": f"{tree}/usr/lib/R", "RHOME": f"{tree}/usr/lib/R", "pandoc_datadir": f"{tree}/usr/share/pandoc",
         "TCL_LIBRARY": f"{tree}/usr/share/tcltk/tcl8.6", "TK_LIBRARY": f"{tree}/usr/share/tcltk/tk8.6",
+        "GROFF_FONT_PATH": f"{tree}/usr/share/groff/current/font", "GROFF_TMAC_PATH": f"{tree}/usr/share/groff/current/tmac",
+        "MANPATH": f"{tree}/usr/share/man", "GVBINDIR": f"{tree}/usr/{libraries}/graphviz",
     }
     lines = [f'export {name}="{value}' + ('${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"' if name == "LD_LIBRARY_PATH" else '"')
              for name, value in settings.items() if name == "LD_LIBRARY_PATH" and value or os.path.isdir(value)]
+    # No script of a package runs, so man is told where its configuration is, and dot registers its plugins here.
+    arguments = {name: f' -C "{tree}/etc/manpath.config"' for name in ("man", "apropos", "whatis", "manpath", "mandb", "catman")}
+    if os.path.exists(f"{tree}/usr/bin/dot"):
+        subprocess.run([f"{tree}/usr/bin/dot", "-c"], env={**os.environ, **{name: settings[name] for name in ("LD_LIBRARY_PATH", "GVBINDIR")}},
+                       check=True)
     if os.path.isdir(settings["TZDIR"]):
         lines.append('export TZ="${TZ:-Etc/UTC}"')
     for place in ("usr/bin", "bin", "usr/games"):
@@ -184,17 +213,34 @@ def unpack(debs):
             # R's little brother looks for it where it was compiled to be.
             if not os.path.lexists(path) and program != "r":
                 with open(path, "w", encoding="utf-8") as file:
-                    file.write("\n".join(["#!/bin/sh", *lines, f'export PATH="{target}/bin:$PATH:{tree}/{place}"', f'exec "{tree}/{place}/{program}" "$@"', ""]))
+                    file.write("\n".join(["#!/bin/sh", *lines, f'export PATH="{target}/bin:$PATH:{tree}/{place}"', f'exec "{tree}/{place}/{program}"{arguments.get(program, "")} "$@"', ""]))
                 os.chmod(path, 0o755)
     return packages
 
 
 with open(f"{work}/requirements.txt", encoding="utf-8") as file:
     asked = file.read()
-debs = [line.split()[2:] for line in asked.splitlines() if line.startswith("# deb: ")]
-for deb in debs:
+debs, pages = ([line.split()[2:] for line in asked.splitlines() if line.startswith(f"# {kind}: ")] for kind in ("deb", "man"))
+for deb in debs + pages:
     if len(deb) != 2 or not re.fullmatch(r"pool/(?:[A-Za-z0-9][A-Za-z0-9.+~-]*/)+[a-z0-9][a-z0-9.+-]*_[A-Za-z0-9.+~:-]+_[a-z0-9]+\.deb", deb[0]) or not re.fullmatch("[0-9a-f]{64}", deb[1]):
-        fail(f"\"# deb: {' '.join(deb)}\" names no package of Debian; write its file, from pool/ on, and its SHA-256")
+        fail(f"\"{' '.join(deb)}\" names no package of Debian; write its file, from pool/ on, and its SHA-256")
+if EVERYWHERE in (line.strip() for line in asked.splitlines()):
+    if any(line.strip() and not line.startswith("#") for line in asked.splitlines()):
+        fail(f"with \"{EVERYWHERE}\" only packages of Debian can be named; put others into an environment of their own")
+    if not debs:
+        fail(f"with \"{EVERYWHERE}\" at least one package of Debian has to be named; add a \"# deb:\" line")
+    os.mkdir(f"{target}/bin")
+    say(f"unpacking {len(debs) + len(pages)} packages of Debian")
+    packages = unpack(debs, pages)
+    with open(f"{work}/lock.txt", "w", encoding="utf-8") as file:
+        file.writelines([f"{EVERYWHERE}\n", *(f"# deb: {name} {sha256}\n" for name, sha256 in debs),
+                         *(f"# man: {name} {sha256}\n" for name, sha256 in pages)])
+    with open(f"{work}/packages.json", "w", encoding="utf-8") as file:
+        json.dump({"python": "", "language": "none", "packages": packages}, file)
+    say("built")
+    sys.exit()
+if pages:
+    fail(f"\"# man:\" needs the line \"{EVERYWHERE}\"; add it, or remove the \"# man:\" lines")
 hashed = "--hash" in asked
 say("finding out which packages that takes")
 pip(
@@ -227,9 +273,16 @@ pip(
     *options, "-r", f"{work}/lock.txt", python=python,
 )
 shutil.rmtree(f"{target}/include", ignore_errors=True)
+# nvcc and NVIDIA's other programs look for files relative to where they are started: a script calls them, not a link.
+for path in glob.glob(f"{target}/lib/python*/site-packages/nvidia/*/bin/*"):
+    link = f"{target}/bin/{os.path.basename(path)}"
+    if os.path.isfile(path) and os.access(path, os.X_OK) and not os.path.lexists(link):
+        with open(link, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nexec "{path}" "$@"\n')
+        os.chmod(link, 0o755)
 if debs:
     say(f"unpacking {len(debs)} packages of Debian")
-    packages += unpack(debs)
+    packages += unpack(debs, [])
 
 say("compiling")
 # By content, not by time: copies on other machines have other times.

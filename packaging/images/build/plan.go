@@ -88,7 +88,7 @@ var images = []image{
 			Entrypoint: []string{"/usr/bin/tini", "-g", "--", "/usr/local/bin/start-notebook"},
 			Cmd:        []string{"/opt/lab/bin/jupyterhub-singleuser"},
 			Env: []string{
-				"PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/lab/bin",
+				"PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/lab/bin:/opt/gpulab/environments/.bin",
 				"LANG=C.UTF-8", "SHELL=/bin/bash", "EDITOR=nano", "PAGER=less",
 				"JUPYTER_RUNTIME_DIR=/tmp/.gpulab/runtime",
 				"PIP_DISABLE_PIP_VERSION_CHECK=1",

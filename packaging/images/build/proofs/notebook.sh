@@ -24,13 +24,15 @@ g++ $(python3-config --includes) -o /tmp/a /tmp/a.cc && /tmp/a >/dev/null || fai
 for program in file git-lfs htop jq tree vim wget; do
   command -v "$program" >/dev/null || fail "there is no $program"
 done
-# What auditwheel's policies let wheels expect (policy/manylinux-policy.json), and what wheels of Qt and OpenCV open besides.
+# What auditwheel's policies let wheels expect (policy/manylinux-policy.json), and what wheels of Qt, OpenCV and others
+# open besides; packaging/images/wheels.sh finds out what that is.
 python - <<'EOF' || fail "a library that wheels expect is missing"
 import ctypes
 for name in """libgcc_s.so.1 libstdc++.so.6 libm.so.6 libdl.so.2 librt.so.1 libc.so.6 libnsl.so.1 libutil.so.1 libpthread.so.0
     libresolv.so.2 libX11.so.6 libXext.so.6 libXrender.so.1 libICE.so.6 libSM.so.6 libGL.so.1 libgobject-2.0.so.0
     libgthread-2.0.so.0 libglib-2.0.so.0 libexpat.so.1 libz.so.1 libcrypt.so.1 libncursesw.so.6 libpanelw.so.6 libatomic.so.1
-    libEGL.so.1 libOpenGL.so.0 libxcb.so.1 libxkbcommon.so.0 libdbus-1.so.3""".split():
+    libEGL.so.1 libOpenGL.so.0 libxcb.so.1 libxkbcommon.so.0 libdbus-1.so.3
+    libcairo.so.2 libpango-1.0.so.0 libpangoft2-1.0.so.0 libGLESv2.so.2 libusb-1.0.so.0 libpq.so.5 libodbc.so.2""".split():
     ctypes.CDLL(name)
 EOF
 fonts=/usr/share/fonts/truetype
