@@ -153,8 +153,11 @@ func start(program, dir, logFile string) error {
 	}
 	// A pod that reads without end takes little from Kubernetes and gpulab, whose control group LXCFS is in.
 	_ = unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, niceness)
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // ProcessState says how it ended
+		close(ended)
+	}()
 	for deadline := time.After(10 * time.Second); ; {
 		if dev, err := device(dir); err != nil || dev != "" {
 			return err
