@@ -224,8 +224,14 @@ func TestSharedVisitor(t *testing.T) {
 	}
 	page := func(path string) (int, string) {
 		t.Helper()
-		shared()
-		return l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodGet, path)
+		for {
+			shared()
+			status, text := l.visitPage(t, laptop, now.Addresses[0], now.Name, http.MethodGet, path)
+			// Asked once more where the machine took it back meanwhile.
+			if v, err := l.tailnet.Visitor(t.Context(), net.JoinHostPort(laptop.Address, "40000")); err == nil && v.Shared {
+				return status, text
+			}
+		}
 	}
 	shared()
 	for _, path := range []string{"/", "/login", "/joint", "/api/v1/me"} {
