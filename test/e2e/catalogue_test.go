@@ -110,6 +110,7 @@ man 7 ascii | grep -m1 -o 'ASCII character set'
 	b := a.browser.For(t)
 	b.Open(pages + "/environments/" + list[0].ID())
 	b.WaitText("main", "none; its programs are on the path of every notebook and job")
+	b.WaitText("main", "the option --env is not needed")
 	b.Pictures("environment-programs")
 	// To a lab without a network.
 	a.MustGpulab(a.ctx, "env", "export", "programs", "/root/programs.env")
