@@ -20,7 +20,7 @@ python=$(ls "$work"/root/usr/bin/python3.[0-9]* | grep -o '3\.[0-9]*$' | head -n
 python3 -m venv "$work/uv"
 "$work/uv/bin/pip" -q install uv
 # Where the newest versions exclude each other, uv takes older ones.
-"$work/uv/bin/uv" pip install -q --target "$work/root/wheels" --python-version "$python" \
+UV_NO_CACHE=1 "$work/uv/bin/uv" pip install -q --target "$work/root/wheels" --python-version "$python" \
   --python-platform x86_64-manylinux_2_36 --only-binary :all: -r packaging/images/wheels.txt
 cp packaging/images/wheels.{txt,py} "$work/root/"
 mount -t proc proc "$work/root/proc"
