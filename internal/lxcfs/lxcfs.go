@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,9 +91,8 @@ func process(dir string) int {
 	if _, err := fmt.Sscan(string(data), &pid); err != nil || pid <= 1 {
 		return 0
 	}
-	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	args := strings.Split(strings.TrimRight(string(command), "\x00"), "\x00")
-	if err != nil || filepath.Base(args[0]) != Program || args[len(args)-1] != dir {
+	args := arguments(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if filepath.Base(args[0]) != Program || args[len(args)-1] != dir {
 		return 0 // by now, another program has this number
 	}
 	return pid
@@ -117,7 +117,26 @@ func stop(dir string) error {
 			return err
 		}
 	}
+	// LXCFS makes these folders for all of its processes, and mounts control groups there in a namespace of its own.
+	// Removing the folders would unmount those of another LXCFS.
+	if !running() {
+		for _, path := range []string{"/run/lxcfs/controllers", "/run/lxcfs/root", "/run/lxcfs"} {
+			_ = os.Remove(path) // only if it is empty
+		}
+	}
 	return nil
+}
+
+// running reports whether any LXCFS runs, the one of Debian's service for example.
+func running() bool {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	return slices.ContainsFunc(all, func(path string) bool { return filepath.Base(arguments(path)[0]) == Program })
+}
+
+// arguments reads a process's cmdline. One that has ended has a single empty argument.
+func arguments(path string) []string {
+	command, _ := os.ReadFile(path)
+	return strings.Split(strings.TrimRight(string(command), "\x00"), "\x00")
 }
 
 // unmount removes what is mounted at a folder, even if its file system has ended or hangs. Programs that wait for it get
