@@ -171,6 +171,8 @@ lan() {
   ip link set br0 up
   exec 3< <(exec unshare --net --mount --pid --cgroup --uts --fork --kill-child "$BASH" "$0" head "$name" "$dir" "$@")
   local unshare=$! ready host
+  # Also where the test is killed before the host is ready, and nobody reads what is said here.
+  trap "kill -KILL $unshare 2>/dev/null; wait $unshare || true" EXIT
   read -r ready <&3 || { echo "host.sh: the host did not start" >&2; return 1; }
   host=$(pgrep -P $unshare)
   ip link add lan1 type veth peer name eth0 netns "$host"
@@ -189,10 +191,10 @@ lan() {
   echo "$BASHPID $host"
   # Until the test ends, or is ended.
   while read -r _; do :; done
-  kill -KILL $unshare
-  wait $unshare || true
 }
 
+# To write where nobody reads is an error, and no reason to die at once.
+trap : PIPE
 role=$1
 case $role in
 head | lan)
@@ -207,7 +209,7 @@ head | lan)
   (
     join_cgroups "$name"
     exec unshare --net --mount "$BASH" "$0" lan "$@"
-  ) || echo "host.sh: the test host ended with $?" >&2
+  ) || echo "host.sh: the test host ended with $?" >&2 || true
   for _ in $(seq 100); do
     leave_cgroups "$name"
     compgen -G "/sys/fs/cgroup/*/$name" >/dev/null || [ -d "/sys/fs/cgroup/$name" ] || break

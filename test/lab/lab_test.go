@@ -2,11 +2,16 @@ package lab
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -119,5 +124,42 @@ func TestHost(t *testing.T) {
 			t.Fatalf("the host's server did not answer: %v", err)
 		}
 		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// A test that is killed while its host begins reads nothing and says nothing any more. Nothing of the host is left.
+func TestHostOfAKilledTest(t *testing.T) {
+	name := fmt.Sprintf("gl-%d-killed", os.Getpid())
+	dir := filepath.Join("/var/tmp", name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(dir, "host.sh")
+	if err := os.WriteFile(script, []byte(hostScript), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", script, name, dir, programs(t))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stdout, cmd.Stderr = in, in
+	if err := errors.Join(out.Close(), cmd.Start(), in.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ended := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait()
+	if !ended.Stop() {
+		t.Error("the host's script does not end")
+	}
+	if left, err := exec.Command("pgrep", "-af", name).Output(); err == nil {
+		t.Errorf("processes are left:\n%s", left)
+	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + name)
+	for _, path := range append(groups, dir) {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is left", path)
+		}
 	}
 }
