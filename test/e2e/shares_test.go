@@ -122,6 +122,7 @@ func testKernelShares(t *testing.T, a *appliance) {
 			}
 			// What we set, and what containerd sets for each container.
 			delete(spec, "ociVersion")
+			delete(spec, "hooks")
 			delete(spec["process"].(map[string]any), "rlimits")
 			delete(spec["linux"].(map[string]any), "cgroupsPath")
 			for _, m := range spec["mounts"].([]any) {
