@@ -315,12 +315,8 @@ func printEnvironment(w io.Writer, e *ctl.EnvironmentState) error {
 	if len(e.Users) > 0 {
 		users = strings.Join(e.Users, ", ")
 	}
-	kernel := visibly(e.Words())
-	if !e.HasKernel() {
-		kernel = "none; its programs are on the path of every notebook and job"
-	}
 	rows := [][]string{
-		{"Environment", e.ID()}, {"Kernel", kernel}, {"In notebooks", e.Path()}, {"Python", cmp.Or(e.Python, "–")},
+		{"Environment", e.ID()}, {"Kernel", visibly(e.KernelWords())}, {"In notebooks", e.Path()}, {"Python", cmp.Or(e.Python, "–")},
 		{"Built", e.Built.Local().Format("2 Jan 2006 15:04")}, {"Size", units.Bytes(uint64(max(e.Size, 0)))}, {"Needs", needs}, {"Used by", users}, {"Lock", "sha256:" + e.LockSHA256},
 	}
 	if err := table(w, rows); err != nil {

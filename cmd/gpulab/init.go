@@ -38,7 +38,7 @@ On a terminal it asks at most for the lab's name, for its address where the mach
 has several, what to do about the GPUs, and whether to install more programs for
 notebooks; each has a flag. With a card whose driver does not work, --driver install
 runs the commands that bring it, show prints them, and skip goes on without GPUs. After
-the reboot that a driver may need, the lab goes on with the GPUs by itself. Only the
+the reboot that a driver may need, the lab starts with the GPUs. Only the
 driver's packages and those of --programs, which come from Debian, need a network.`,
 		Example: `  sudo gpulab init                      ask what cannot be guessed
   sudo gpulab init --yes                take every default

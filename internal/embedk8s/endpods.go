@@ -65,13 +65,10 @@ func groupProcesses(group string) (pids []int) {
 func Containers(cgroupRoot string) map[string]int {
 	found := map[string]int{}
 	for _, base := range podCgroups(cgroupRoot) {
-		for _, level := range []string{"*pod*/*", "*/*pod*/*"} {
-			groups, _ := filepath.Glob(filepath.Join(base, level, "cgroup.procs"))
-			for _, group := range groups {
-				container := filepath.Dir(group)
-				if podFolder.FindString(filepath.Base(filepath.Dir(container))) == "" {
-					continue
-				}
+		for pod := range podGroups(base) {
+			lists, _ := filepath.Glob(filepath.Join(pod, "*", "cgroup.procs"))
+			for _, list := range lists {
+				container := filepath.Dir(list)
 				pids := groupProcesses(container)
 				if i := slices.IndexFunc(pids, firstOfContainer); i >= 0 {
 					found[container] = pids[i]

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -104,16 +103,8 @@ func countLines(r io.Reader, prefix []byte, most int) (lines int, err error) {
 func processesByPod(bases []string) map[string][]int {
 	found := map[string][]int{}
 	for _, base := range bases {
-		for _, level := range []string{"*pod*", "*/*pod*"} {
-			groups, _ := filepath.Glob(filepath.Join(base, level))
-			for _, group := range groups {
-				pod := podFolder.FindStringSubmatch(filepath.Base(group))
-				if pod == nil {
-					continue
-				}
-				uid := strings.ReplaceAll(pod[1], "_", "-")
-				found[uid] = append(found[uid], groupProcesses(group)...)
-			}
+		for group, uid := range podGroups(base) {
+			found[uid] = append(found[uid], groupProcesses(group)...)
 		}
 	}
 	for uid, pids := range found {

@@ -20,6 +20,20 @@ func MemoryKills() map[string]int { return memoryKills(cgroupRoot) }
 // same as slices of systemd's, which writes the UID with underscores.
 var podFolder = regexp.MustCompile(`^(?:kubepods-.*)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?:\.slice)?$`)
 
+// podGroups lists the control groups of pods below one that holds pods, with the pods' UIDs.
+func podGroups(base string) map[string]string {
+	groups := map[string]string{}
+	for _, level := range []string{"*pod*", "*/*pod*"} {
+		found, _ := filepath.Glob(filepath.Join(base, level))
+		for _, group := range found {
+			if pod := podFolder.FindStringSubmatch(filepath.Base(group)); pod != nil {
+				groups[group] = strings.ReplaceAll(pod[1], "_", "-")
+			}
+		}
+	}
+	return groups
+}
+
 func memoryKills(root string) map[string]int {
 	all := map[string]int{}
 	for _, base := range []string{root + "/memory", root} { // version 1, version 2

@@ -215,16 +215,9 @@ func shareBelow(base string, of map[string]string) error {
 		}
 	}
 	groups := map[string][]string{} // of pods that run, by namespace
-	for _, level := range []string{"*pod*", "*/*pod*"} {
-		found, _ := filepath.Glob(filepath.Join(base, level))
-		for _, group := range found {
-			pod := podFolder.FindStringSubmatch(filepath.Base(group))
-			if pod == nil {
-				continue
-			}
-			if namespace, known := of[strings.ReplaceAll(pod[1], "_", "-")]; known {
-				groups[namespace] = append(groups[namespace], group)
-			}
+	for group, uid := range podGroups(base) {
+		if namespace, known := of[uid]; known {
+			groups[namespace] = append(groups[namespace], group)
 		}
 	}
 	var errs []error

@@ -119,6 +119,14 @@ func (e *Environment) HasKernel() bool { return e.Language != languageNone }
 // Kernel is the name of its kernel. It is unique, also among environments without one: names hold no dot.
 func (e *Environment) Kernel() string { return e.Name + "." + e.Version }
 
+// KernelWords says for people which kernel it has.
+func (e *Environment) KernelWords() string {
+	if !e.HasKernel() {
+		return "none; its programs are on the path of every notebook and job"
+	}
+	return e.Words()
+}
+
 // Path is where it lies in notebooks.
 func (e *Environment) Path() string { return path.Join(MountPath, e.Name, e.Version) }
 

@@ -41,7 +41,7 @@ type Keeper struct {
 	saidWhen time.Time
 }
 
-// Run works until ctx ends. LXCFS goes on after it.
+// Run works until ctx ends. LXCFS keeps running.
 func (k *Keeper) Run(ctx context.Context) error {
 	go k.endHung(ctx)
 	go supervise.KeepLogSmall(k.LogFile, ctx.Done())

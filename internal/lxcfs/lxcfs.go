@@ -2,8 +2,8 @@
 // it, the files of /proc and /sys that free, top and many libraries read describe the whole machine.
 //
 // [LXCFS] serves such files. [Hook] mounts them while a container is made. [Keeper] runs LXCFS, and mounts its files
-// in containers that run already. When LXCFS ends, the kernel's own files show until it runs again. LXCFS goes on
-// while gpulab is restarted.
+// in containers that run already. When LXCFS ends, the kernel's own files show until it runs again. LXCFS keeps
+// running while gpulab is restarted.
 //
 // [LXCFS]: https://linuxcontainers.org/lxcfs/introduction/
 package lxcfs
@@ -46,7 +46,7 @@ func files() []string {
 }
 
 // Hook mounts LXCFS's files in a container that is being made. It runs in the root of the container's file system, but
-// with the machine's programs. Without LXCFS it mounts nothing, and the container starts all the same.
+// with the machine's programs. Without LXCFS it mounts nothing, and the container starts without it.
 func Hook() specs.Hook {
 	script := fmt.Sprintf(`for f in %s; do mount -n --bind "%s$f" ".$f"; done 2>/dev/null; true`,
 		strings.Join(files(), " "), Dir)

@@ -315,13 +315,12 @@ func (s *Server) environmentPage(w http.ResponseWriter, r *http.Request, v visit
 }
 
 func (s *Server) environmentView(v visitor, e *ctl.EnvironmentState) environmentView {
-	view := environmentView{environmentRow: environmentRowOf(v, e), Kernel: e.Words(), InNotebooks: e.Environment.Path(), Lock: e.LockSHA256, Asked: environments.Shown(e.Asked),
+	view := environmentView{environmentRow: environmentRowOf(v, e), Kernel: e.KernelWords(), InNotebooks: e.Environment.Path(), Lock: e.LockSHA256, Asked: environments.Shown(e.Asked),
 		Built: e.Built.Local().Format("2 January 2006 15:04"), List: e.Packages, Manages: v.may(users.ActionManageEnvironments), Missing: s.missing(e), Force: len(e.Users) > 0, HasKernel: e.HasKernel()}
 	text := "That frees " + view.Size + ". It can be built again from its lock. "
 	if view.HasKernel {
 		text += "Kernels that people made for themselves on top of it stop working."
 	} else {
-		view.Kernel = "none; its programs are on the path of every notebook and job"
 		text += "Notebooks and jobs lose its programs."
 	}
 	switch {
