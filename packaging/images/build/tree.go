@@ -230,11 +230,10 @@ type layer struct {
 	path    string
 }
 
-// compress is how a layer is packed. Measured with all layers, this makes them 7 %
-// smaller than the library that unpacks them would, at 20 MB/s; level 17 makes one
-// another 7 % smaller, at 3 MB/s. One thread: the output must not depend on the
-// number of cores.
-var compress = []string{"zstd", "-12", "--single-thread", "--quiet", "--stdout"}
+// compress is how a layer is packed. The layer of the tools, 362 MB, takes 43 s and 99 MB at level 12, 45 s and 84 MB
+// with a window of 128 MiB (the most that zstd unpacks without being asked to), and 410 s and 69 MB at level 19 with that.
+// One thread: the output must not depend on the number of cores.
+var compress = []string{"zstd", "-12", "--long=27", "--single-thread", "--quiet", "--stdout"}
 
 // writeLayer packs t into file as a zstd-compressed tar.
 func writeLayer(ctx context.Context, t tree, file string) (layer, error) {
