@@ -16,12 +16,12 @@ for layer in json.load(open(blob(image["digest"])))["layers"]:
     unpack = "zstd" if "zstd" in layer["mediaType"] else "gzip"
     subprocess.run(f"{unpack} -dc {blob(layer['digest'])} | tar -x -C {sys.argv[1]} --exclude='dev/*'", shell=True, check=True)
 PY
-python=$(ls "$work"/root/usr/bin/python3.[0-9]* | grep -o '3\.[0-9]*$' | head -n 1)
+python=$(ls "$work"/root/usr/bin/python3.[0-9]* | grep -o '3\.[0-9]*$' | sort -V | tail -n 1)
 python3 -m venv "$work/uv"
 "$work/uv/bin/pip" -q install uv
 # Where the newest versions exclude each other, uv takes older ones.
 UV_NO_CACHE=1 "$work/uv/bin/uv" pip install -q --target "$work/root/wheels" --python-version "$python" \
-  --python-platform x86_64-manylinux_2_36 --only-binary :all: -r packaging/images/wheels.txt
+  --python-platform x86_64-manylinux_2_40 --only-binary :all: -r packaging/images/wheels.txt
 cp packaging/images/wheels.{txt,py} "$work/root/"
 mount -t proc proc "$work/root/proc"
 mount --bind /dev "$work/root/dev"

@@ -145,7 +145,8 @@ raise SystemExit(1)
 			_, said := j.ask(t, http.MethodGet, "gpulab/home", "")
 			for _, want := range map[string][]string{
 				"settings": {"~/.jupyter/jupyter_server_config.py, ~/.jupyter/jupyter_server_config.json", "~/.jupyter/labconfig"},
-				"local":    {"~/.local/share/jupyter/kernels/python3/kernel.json: its program /gone/python is not there", "half/kernel.json: line 3 is not JSON", "~/.local/share/jupyter/labextensions"},
+				"local": {"~/.local/share/jupyter/kernels/python3/kernel.json: its program /gone/python is not there", "half/kernel.json: line 3 is not JSON", "~/.local/share/jupyter/labextensions",
+					"there are packages for it in ~/.local/lib/python3.11/site-packages. The lab's Python is 3.13 now."},
 			}[name] {
 				if !strings.Contains(said, want) {
 					t.Errorf("it is not said that %s is not used: %s", want, said)

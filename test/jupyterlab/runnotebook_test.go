@@ -26,7 +26,7 @@ func imagePython(t *testing.T, dir string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(venv, "bin/python"), args...)
 	cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
 	cmd.Env = append(os.Environ(), "HOME="+dir, "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"), "JUPYTER_RUNTIME_DIR="+t.TempDir(),
-		"PYTHONPATH="+filepath.Join(image, "files/opt/lab/lib/python3.11/site-packages"), "PYTHONDONTWRITEBYTECODE=1", "GPULAB_JOB_ID=7")
+		"PYTHONPATH="+filepath.Join(image, "modules"), "PYTHONDONTWRITEBYTECODE=1", "GPULAB_JOB_ID=7")
 	return cmd
 }
 
@@ -48,6 +48,8 @@ func tryModule(t *testing.T, name string) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+func TestPythonOfHome(t *testing.T) { tryModule(t, "python") }
 
 func TestMeterReads(t *testing.T) { tryModule(t, "meter") }
 

@@ -50,7 +50,9 @@ func startJupyterIn(t *testing.T, home string, env ...string) jupyter {
 	image := notebookImage(t)
 	venv := jupyterVenv(t, image)
 	opt, scratch := t.TempDir(), t.TempDir()
-	if err := os.CopyFS(opt, os.DirFS(filepath.Join(image, "files/opt/lab"))); err != nil {
+	err := errors.Join(os.CopyFS(opt, os.DirFS(filepath.Join(image, "files/opt/lab"))),
+		os.CopyFS(filepath.Join(opt, "modules"), os.DirFS(filepath.Join(image, "modules"))))
+	if err != nil {
 		t.Fatal(err)
 	}
 	// What is at fixed places in the image is elsewhere here.
@@ -58,13 +60,13 @@ func startJupyterIn(t *testing.T, home string, env ...string) jupyter {
 		"/opt/lab/bin", filepath.Join(venv, "bin"), "/sys/fs/cgroup", filepath.Join(home, "cgroup"),
 		"gpulab_home.largest_message()", "16 << 20")
 	for from, to := range map[string]string{
-		"opt/lab/etc/jupyter/jupyter_server_config.py":         "etc/jupyter/jupyter_server_config.py",
-		"usr/local/bin/start-notebook":                         "start-notebook",
-		"etc/profile.d/gpulab.sh":                              "profile.sh",
-		"opt/lab/lib/python3.11/site-packages/gpulab_home.py":  "lib/python3.11/site-packages/gpulab_home.py",
-		"opt/lab/lib/python3.11/site-packages/gpulab_meter.py": "lib/python3.11/site-packages/gpulab_meter.py",
+		"files/opt/lab/etc/jupyter/jupyter_server_config.py": "etc/jupyter/jupyter_server_config.py",
+		"files/usr/local/bin/start-notebook":                 "start-notebook",
+		"files/etc/profile.d/gpulab.sh":                      "profile.sh",
+		"modules/gpulab_home.py":                             "modules/gpulab_home.py",
+		"modules/gpulab_meter.py":                            "modules/gpulab_meter.py",
 	} {
-		text, err := os.ReadFile(filepath.Join(image, "files", from))
+		text, err := os.ReadFile(filepath.Join(image, from))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(opt, to), []byte(places.Replace(string(text))), 0o600)
 		}
@@ -86,7 +88,7 @@ func startJupyterIn(t *testing.T, home string, env ...string) jupyter {
 	server.Dir = j.home
 	server.Env = append(os.Environ(), "HOME="+j.home, "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"),
 		"JUPYTER_RUNTIME_DIR="+filepath.Join(scratch, "runtime"), "JUPYTER_CONFIG_PATH="+filepath.Join(opt, "etc/jupyter"), "JUPYTER_PATH="+filepath.Join(opt, "share/jupyter"),
-		"PYTHONPATH="+filepath.Join(opt, "lib/python3.11/site-packages"), "PYTHONDONTWRITEBYTECODE=1")
+		"PYTHONPATH="+filepath.Join(opt, "modules"), "PYTHONDONTWRITEBYTECODE=1")
 	server.Env = append(server.Env, env...)
 	var said bytes.Buffer
 	server.Stdout, server.Stderr, server.WaitDelay = &said, &said, 10*time.Second // kernels hold them open

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,18 +13,28 @@ import (
 	"time"
 )
 
-// Debian 12: jupyterhub and everything else is locked against its Python 3.11.
+// suite is the Debian release that images are made of.
 const (
-	suite         = "bookworm"
+	suite         = "trixie"
 	debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 )
 
-// sources are where packages come from; Debian keeps only the newest version of
-// a package in each.
-var sources = []string{
-	"deb [signed-by=" + debianKeyring + "] http://deb.debian.org/debian bookworm main",
-	"deb [signed-by=" + debianKeyring + "] http://deb.debian.org/debian bookworm-updates main",
-	"deb [signed-by=" + debianKeyring + "] http://deb.debian.org/debian-security bookworm-security main",
+// A folder with a file of this name takes some packages from an older release. Each line is a package of that release, or
+// a pattern for several. A line that begins with "unpack" names a package whose dependencies the current release does not
+// have: it is unpacked without them, and its scripts do not run.
+const (
+	olderFile  = "older.txt"
+	olderSuite = "bookworm"
+)
+
+// sourcesOf are where packages of a release come from; Debian keeps only the newest version of a package in each.
+func sourcesOf(release string) []string {
+	signed := "deb [signed-by=" + debianKeyring + "] "
+	return []string{
+		signed + "http://deb.debian.org/debian " + release + " main",
+		signed + "http://deb.debian.org/debian " + release + "-updates main",
+		signed + "http://deb.debian.org/debian-security " + release + "-security main",
+	}
 }
 
 // leftOut are files of packages that nobody reads in a container. Licences stay.
@@ -37,8 +48,8 @@ var leftOut = []string{
 	"path-exclude=/usr/share/locale/*",
 	"path-exclude=/usr/share/bug/*",
 	"path-exclude=/usr/share/lintian/*",
-	"path-exclude=/usr/lib/python3.11/config-3.11-x86_64-linux-gnu/*.a",
-	"path-exclude=/usr/lib/x86_64-linux-gnu/libpython3.11*.a",
+	"path-exclude=/usr/lib/python3.*/config-3.*/*.a",
+	"path-exclude=/usr/lib/x86_64-linux-gnu/libpython3.*.a",
 	"path-exclude=/usr/bin/*lto-dump*",
 }
 
@@ -162,6 +173,7 @@ func readList(file string) ([]string, error) {
 // folders, and returns what it installed. Locks are not used when fresh.
 func (b *builder) debootstrap(ctx context.Context, dir string, folders []string, fresh bool, log io.Writer) (aptLock, error) {
 	var packages []string
+	var past older
 	locks := aptLock{}
 	for _, folder := range folders {
 		list, err := readList(filepath.Join(b.source, folder, "packages.txt"))
@@ -174,6 +186,9 @@ func (b *builder) debootstrap(ctx context.Context, dir string, folders []string,
 			return nil, err
 		}
 		packages = append(packages, absent...)
+		if err := past.read(filepath.Join(b.source, folder, olderFile)); err != nil {
+			return nil, err
+		}
 		lock, err := readAptLock(filepath.Join(b.source, folder, "packages.lock"))
 		if err != nil {
 			return nil, err
@@ -183,32 +198,123 @@ func (b *builder) debootstrap(ctx context.Context, dir string, folders []string,
 		}
 	}
 	defer os.RemoveAll(dir + ".absent")
+	defer os.RemoveAll(dir + ".older")
 	args := []string{"--mode=root", "--format=directory", "--variant=essential", "--architectures=amd64",
 		"--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", "--hook-dir=/usr/share/mmdebstrap/hooks/file-mirror-automount",
 		"--include=" + strings.Join(packages, ",")}
 	for _, option := range leftOut {
 		args = append(args, "--dpkgopt="+option)
 	}
+	preferences, sources := past.preferences(), sourcesOf(suite)
 	if !fresh {
-		pins := dir + ".preferences"
-		if err := os.WriteFile(pins, []byte(locks.preferences()), 0o644); err != nil {
+		preferences += locks.preferences()
+	}
+	pins := dir + ".preferences"
+	if err := os.WriteFile(pins, []byte(preferences), 0o644); err != nil {
+		return nil, err
+	}
+	defer os.Remove(pins)
+	args = append(args, fmt.Sprintf(`--setup-hook=install -D -m 0644 %s "$1/etc/apt/preferences.d/gpulab"`, pins))
+	if len(past.pinned) > 0 {
+		sources = append(sources, sourcesOf(olderSuite)...)
+	}
+	if len(past.unpacked) > 0 {
+		if err := os.Mkdir(dir+".older", 0o755); err != nil {
 			return nil, err
 		}
-		defer os.Remove(pins)
-		args = append(args, fmt.Sprintf(`--setup-hook=install -D -m 0644 %s "$1/etc/apt/preferences.d/gpulab-lock"`, pins))
+		args = append(args, fmt.Sprintf("--customize-hook=cd %s && APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -q download %s",
+			dir+".older", strings.Join(past.unpacked, " ")))
 	}
 	args = append(args, suite, dir)
 	env := append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch.Unix()))
-	if err := execute(ctx, log, env, "mmdebstrap", append(args, sources...)...); err != nil {
+	// What it mounts does not outlive it, also when it is interrupted.
+	args = append([]string{"--mount", "--propagation", "private", "mmdebstrap"}, append(args, sources...)...)
+	if err := execute(ctx, log, env, "unshare", args...); err != nil {
 		return nil, err
 	}
-	// Debian compiles by the sources' times, which all become epoch.
-	compile := `find /usr/lib/python3* /usr/share/python3 -name __pycache__ -prune -exec rm -r {} + &&
-		python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.11`
+	unpacked, err := past.unpack(ctx, dir+".older", dir, log)
+	if err != nil {
+		return nil, err
+	}
+	// Debian compiles by the sources' times, which all become epoch. Every Python has its own compiled files.
+	compile := `set -e
+		find /usr/lib/python3* /usr/share/python3 -name __pycache__ -prune -exec rm -r {} +
+		for library in /usr/lib/python3.[0-9]*; do
+			"${library##*/}" -m compileall -q -j 1 --invalidation-mode unchecked-hash "$library"
+		done
+		python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /usr/lib/python3`
 	if err := (root{dir}).run(ctx, invocation{args: []string{"/bin/sh", "-c", compile}, log: log}); err != nil {
 		return nil, fmt.Errorf("compiling Python's library: %w", err)
 	}
-	return installed(ctx, dir)
+	got, err := installed(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(got, unpacked)
+	return got, nil
+}
+
+// older is what folders take from olderSuite.
+type older struct {
+	pinned   []string // names or patterns of packages that apt takes from there
+	unpacked []string // names of those that are unpacked, not installed
+}
+
+// read adds what a file says; one that is not there says nothing.
+func (o *older) read(file string) error {
+	lines, err := readList(file)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	for _, line := range lines {
+		name, unpacked := strings.CutPrefix(line, "unpack ")
+		if o.pinned = append(o.pinned, name); unpacked {
+			o.unpacked = append(o.unpacked, name)
+		}
+	}
+	return err
+}
+
+// preferences tell apt to take nothing else from olderSuite.
+func (o *older) preferences() string {
+	if len(o.pinned) == 0 {
+		return ""
+	}
+	var s strings.Builder
+	for _, release := range []string{olderSuite, olderSuite + "-updates", olderSuite + "-security"} {
+		fmt.Fprintf(&s, "Package: *\nPin: release n=%s\nPin-Priority: -1\n\n", release)
+		fmt.Fprintf(&s, "Package: %s\nPin: release n=%s\nPin-Priority: 500\n\n", strings.Join(o.pinned, " "), release)
+	}
+	return s.String()
+}
+
+// unpack unpacks the packages in a folder into a root, without manuals and changelogs, and returns their versions.
+func (o *older) unpack(ctx context.Context, from, dir string, log io.Writer) (aptLock, error) {
+	got := aptLock{}
+	files, err := filepath.Glob(filepath.Join(from, "*.deb"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != len(o.unpacked) {
+		return nil, fmt.Errorf("apt downloaded %d of the %d packages to unpack", len(files), len(o.unpacked))
+	}
+	for _, file := range files {
+		line, err := output(ctx, "", "dpkg-deb", "--show", "--showformat", "${Package} ${Version}\n", file)
+		if err != nil {
+			return nil, err
+		}
+		lock, err := parseAptLock(strings.NewReader(line))
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(got, lock)
+		script := `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --exclude=./usr/share/man --exclude=./usr/share/lintian \
+			--exclude=changelog.* --exclude=README.*`
+		if err := execute(ctx, log, os.Environ(), "bash", "-o", "pipefail", "-c", script, "unpack", file, dir); err != nil {
+			return nil, err
+		}
+	}
+	return got, nil
 }
 
 // standIns makes an empty package of version 0 for each name in the list, if there is

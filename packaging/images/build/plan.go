@@ -17,9 +17,11 @@ var parts = map[string]part{
 	"hub":   {folder: "hub", kind: fromRoot, on: []string{"base"}},
 	// What wheels expect of every Linux, and what people expect in a terminal. What is compiled does not depend on it.
 	"libraries": {folder: "libraries", kind: debian, on: []string{"base", "tools"}},
-	"notebook":  {folder: "notebook", kind: fromRoot, on: []string{"base", "tools", "libraries"}},
-	"pause":     {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
-	"nvidia":    {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
+	// For what was made while the images were Debian 12: packages in homes, virtual environments, the lab's environments.
+	"python3.11": {folder: "python3.11", kind: debian, on: []string{"base", "tools", "libraries"}},
+	"notebook":   {folder: "notebook", kind: fromRoot, on: []string{"base", "tools", "libraries", "python3.11"}},
+	"pause":      {folder: "pause", kind: compiled, on: []string{"base", "tools"}},
+	"nvidia":     {folder: "nvidia", kind: compiled, on: []string{"base", "tools"}},
 	"coredns": {folder: "coredns", kind: goProgram, of: program{
 		main: ".", module: "github.com/coredns/coredns", name: "coredns",
 		flags: "-X k8s.io/client-go/pkg/version.gitVersion=VERSION",
@@ -81,7 +83,7 @@ const unprivileged = "65532:65532"
 var images = []image{
 	{
 		name: "notebook", about: "JupyterLab with a terminal, a compiler and the tools of a workday",
-		layers: []string{"base", "tools", "libraries", "notebook"},
+		layers: []string{"base", "tools", "libraries", "python3.11", "notebook"},
 		config: v1.Config{
 			// Pods run as the person's own user ID; this one is for everybody else.
 			User:       "20000:20000",

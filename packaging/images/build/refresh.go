@@ -38,7 +38,7 @@ func (b *builder) refresh(ctx context.Context) error {
 	base := ""
 	var below []string
 	lower := aptLock{}
-	for _, folder := range []string{"base", "tools", "libraries"} {
+	for _, folder := range []string{"base", "tools", "libraries", "python3.11"} {
 		below = append(below, folder)
 		dir := filepath.Join(work, folder)
 		all, err := b.debootstrap(ctx, dir, below, true, log)
@@ -56,10 +56,12 @@ func (b *builder) refresh(ctx context.Context) error {
 		}
 		b.progress.Line("%s: %d packages", file, len(lock))
 	}
+	// Versions are chosen for Python 3.11, the oldest Python that installs them: in the notebook image, and on the Debian 12
+	// machines that run the tests.
 	for _, l := range pythonLocks {
 		script := `python3 -m venv /tmp/uv && /tmp/uv/bin/pip install -q ` + resolver + ` && cd /src &&
 			/tmp/uv/bin/uv pip compile --quiet --no-cache --upgrade --generate-hashes --no-header --no-annotate \
-			--only-binary :all: --python /usr/bin/python3 $3 "$1" -o "$2"`
+			--only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_36 $3 "$1" -o "$2"`
 		err := (root{base}).run(ctx, invocation{
 			args:    []string{"/bin/sh", "-c", script, "compile", l.in, l.out, l.dependencies},
 			bind:    []bind{{from: filepath.Join(b.source, l.folder), to: "/src", write: true}},

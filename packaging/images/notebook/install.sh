@@ -1,22 +1,39 @@
 #!/bin/sh
-# Runs inside a root made of the base and tools layers; /src is this folder.
+# Runs inside a root made of the layers below; /src is this folder.
 # What it leaves behind in the root becomes the notebook's own layer.
 set -eu
 
-# Two Pythons. Cells and terminals run on Debian's, which looks into the
-# person's ~/.local first: what they install there comes before what the image
-# has. The server runs in /opt/lab, which never looks into a home, so that no
-# package of theirs can keep JupyterLab from starting.
-python3 -m venv /tmp/bootstrap
-/tmp/bootstrap/bin/pip --python /usr/bin/python3 install --break-system-packages \
-  --no-deps --no-compile --require-hashes --only-binary :all: -r /src/kernel.txt
-# The marker forbids `pip install`, even into a home; here that is the one way.
-rm /usr/lib/python3.11/EXTERNALLY-MANAGED
-ln -s /usr/bin/python3 /usr/local/bin/python
+# The base's Python, and the Python of homes from the time of Debian 12.
+newest=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+older=3.11
 
-# The server shares the kernel's packages instead of holding them twice.
-python3 -m venv --without-pip /opt/lab
-echo /usr/local/lib/python3.11/dist-packages >/opt/lab/lib/python3.11/site-packages/kernel.pth
+# Cells and terminals run on Debian's Pythons, which look into the person's
+# ~/.local first: what they install there comes before what the image has. The
+# server runs in /opt/lab, which never looks into a home, so that no package of
+# theirs can keep JupyterLab from starting.
+"/usr/bin/python$newest" -m venv /tmp/bootstrap
+for python in "python$older" "python$newest"; do
+  /tmp/bootstrap/bin/pip --python "/usr/bin/$python" install --break-system-packages \
+    --no-deps --no-compile --require-hashes --only-binary :all: -r /src/kernel.txt
+  # The marker forbids `pip install`, even into a home; here that is the one way.
+  rm "/usr/lib/$python/EXTERNALLY-MANAGED"
+done
+# Files that are the same for both are stored once, as hard links.
+"/usr/bin/python$newest" - "/usr/local/lib/python$newest" "/usr/local/lib/python$older" <<'EOF'
+import filecmp, os, sys
+one, other = sys.argv[1:]
+for folder, _, files in os.walk(other):
+    for path in (os.path.join(folder, name) for name in files):
+        same = one + path.removeprefix(other)
+        if os.path.isfile(same) and filecmp.cmp(same, path, shallow=False):
+            os.unlink(path)
+            os.link(same, path)
+EOF
+
+# The server shares the newer kernel's packages instead of holding them twice.
+"/usr/bin/python$newest" -m venv --without-pip /opt/lab
+server=/opt/lab/lib/python$newest/site-packages
+echo "/usr/local/lib/python$newest/dist-packages" >"$server/kernel.pth"
 /usr/local/bin/pip --python /opt/lab/bin/python install \
   --no-deps --no-compile --require-hashes --only-binary :all: -r /src/lab.txt -r /src/labextensions.txt
 rm -rf /opt/lab/include
@@ -30,18 +47,27 @@ for command in /usr/local/bin/jupyter*; do
   chmod 0755 "/opt/lab/bin/${command##*/}"
   rm "$command"
 done
+# The remaining commands run in the home's Python, unless they name one.
+for command in /usr/local/bin/*; do
+  case ${command##*/} in
+  *3.[0-9]*) ;;
+  *) sed -i '1s|^#!/usr/bin/python3.*|#!/usr/bin/python3|' "$command" ;;
+  esac
+done
 
 # What no notebook server serves: the hub's own pages, JupyterLab's second copy
-# of itself (for "core mode") and its browser tests, source maps.
-rm -rf /opt/lab/share/jupyterhub/static/components \
-  /opt/lab/lib/python3.11/site-packages/jupyterlab/static /opt/lab/lib/python3.11/site-packages/jupyterlab/galata
+# of itself (for "core mode") and its browser tests, source maps; names of places
+# and days in languages that this JupyterLab has no translation for.
+rm -rf /opt/lab/share/jupyterhub/static/components "$server/jupyterlab/static" "$server/jupyterlab/galata"
 find /opt/lab/share -name '*.map' -delete
+find "$server/babel/locale-data" -name '*.dat' ! -name root.dat ! -name 'en*.dat' -delete
 
 # vim-tiny calls itself vi alone.
 ln -s /usr/bin/vim.tiny /usr/local/bin/vim
 
 cp -R /src/files/. /
-chmod 0755 /usr/local/bin/start-notebook /usr/local/bin/run-notebook
+cp /src/modules/*.py "$server/"
+chmod 0755 /usr/local/bin/start-notebook /usr/local/bin/run-notebook /usr/local/bin/use-python /usr/local/bin/python3-config
 # One kernel, by its full path: "python3" alone would be the server's own.
 cp /src/files/usr/local/share/jupyter/kernels/python3/kernel.json /usr/local/share/jupyter/kernels/python3/kernel.json
 
@@ -56,10 +82,18 @@ mv /etc/gitconfig /etc/gitconfig-lfs
 ln -s /tmp/.gpulab/gitconfig /etc/gitconfig
 
 # The C library and all that ask it get their time zones where Python has them.
-ln -s "$(/usr/bin/python3 -c 'import os, tzdata; print(os.path.dirname(tzdata.__file__))')/zoneinfo" /usr/share/zoneinfo
+ln -s "$("/usr/bin/python$newest" -c 'import os, tzdata; print(os.path.dirname(tzdata.__file__))')/zoneinfo" /usr/share/zoneinfo
 
 # Compiled by content, not by time: every file of an image has the same time.
 # All of it (-f): what ran above has left files compiled by time.
-python3 -m compileall -q -f -j 1 --invalidation-mode unchecked-hash /opt/lab/lib /usr/local/lib/python3.11
+for python in "python$older" "python$newest"; do
+  "$python" -m compileall -q -f -j 1 --invalidation-mode unchecked-hash "/usr/local/lib/$python"
+done
+"python$newest" -m compileall -q -f -j 1 --invalidation-mode unchecked-hash /opt/lab/lib
+
+# Last: the commands above need Debian's own python3, which does not look into a home.
+rm /usr/bin/python3
+gcc -Os -s -Wall -Wextra -Werror -D_GNU_SOURCE -DNEWEST="\"$newest\"" -DOLDER="\"$older\"" -o /usr/bin/python3 /src/python3.c
+ln -s /usr/bin/python3 /usr/local/bin/python
 /opt/lab/bin/jupyterhub-singleuser --version
 /opt/lab/bin/jupyter lab --version

@@ -10,17 +10,18 @@ from pathlib import Path
 
 program, home = Path(sys.argv[1]), Path.home()
 environment = home / "environment"
-packages = environment / "lib/python3.11/site-packages"
+version = "%d.%d" % sys.version_info[:2]
+packages = environment / f"lib/python{version}/site-packages"
 
-python = os.path.realpath(sys.executable)  # in the image, /usr/bin/python3
+python = os.path.realpath(sys.executable)  # in the image, below /usr/bin
 subprocess.run([python, "-I", "-m", "venv", "--without-pip", environment], check=True)
-for path in Path(sys.prefix, "lib/python3.11/site-packages").iterdir():
+for path in Path(sys.prefix, f"lib/python{version}/site-packages").iterdir():
     (packages / path.name).symlink_to(path)
 shutil.copy(program / "gpulab_pip.py", packages)
 (packages / "gpulab_pip.pth").write_text("import gpulab_pip\n")
-(environment / "bin/own-kernel").write_text((program / "own-kernel").read_text().replace("/usr/bin/python3", python))
+(environment / "bin/own-kernel").write_text((program / "own-kernel").read_text().replace("#!/usr/bin/python3", f"#!{python}").replace("/usr/bin/{version}", python))
 (environment / "bin/own-kernel").chmod(0o755)
-(environment / "environment.json").write_text(json.dumps({"name": "small", "version": "1", "title": "Small"}))
+(environment / "environment.json").write_text(json.dumps({"name": "small", "version": "1", "title": "Small", "python": version}))
 (environment / "bin/pip").write_text(
     f"#!{environment}/bin/python3\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
 )

@@ -39,6 +39,17 @@ try:
 
     specs = json.loads(call("/api/kernelspecs"))["kernelspecs"]
     assert list(specs) == ["python3"], f"kernels: {list(specs)}"
+    newest = "%d.%d" % sys.version_info[:2]
+    assert specs["python3"]["spec"]["display_name"] == f"Python {newest}", specs
+    choice = Path.home() / ".config/gpulab/python"
+    choice.parent.mkdir(parents=True, exist_ok=True)
+    choice.write_text("3.11\n")
+    specs = json.loads(call("/api/kernelspecs"))["kernelspecs"]
+    assert specs["python3"]["spec"]["display_name"] == "Python 3.11", specs
+    said = call("/gpulab/home")
+    assert f"run in a terminal: use-python {newest}." in said, said
+    choice.unlink()
+    assert json.loads(call("/gpulab/home"))["leftOut"] == [], call("/gpulab/home")
     assert json.loads(call("/gpulab/outputs?path=none.ipynb"))["runs"] == [], "outputs are not kept without a browser"
     kernel = json.loads(call("/api/kernels", "POST", {"name": "python3"}))["id"]
     client = BlockingKernelClient(connection_file=f"/tmp/.gpulab/runtime/kernel-{kernel}.json")
@@ -49,11 +60,11 @@ try:
     def cell(code):
         printed = []
         client.execute_interactive(
-            code, timeout=60, output_hook=lambda m: printed.append(m["content"].get("text") or str(m["content"].get("evalue", "")))
+            code, timeout=60, output_hook=lambda m: printed.append(m["content"].get("text") or "\n".join(m["content"].get("traceback", [])))
         )
         return "".join(printed)
 
-    assert cell("import sys; print(sys.executable)").strip() == "/usr/bin/python3"
+    assert cell("import sys; print(sys.executable)").strip() == f"/usr/bin/python{newest}"
     assert cell("import os; print(os.getuid())").strip() == "20001"
     if not again:
         said = cell("%pip install --no-index /proof/gpulab_proof-1.0-py3-none-any.whl")
@@ -62,8 +73,16 @@ try:
     assert said.startswith(str(Path.home() / ".local")), said
     said = cell("!gpulab-proof")
     assert said.strip() == "proven", said
+    said = cell("import gpulab_absent")
+    assert "ModuleNotFoundError" in said and "use-python" not in said, said
+    older = Path.home() / ".local/lib/python3.11/site-packages/gpulab_absent.py"
+    older.parent.mkdir(parents=True, exist_ok=True)
+    older.touch()
+    said = cell("import gpulab_absent.part")
+    assert "Your home has gpulab_absent for another Python." in said, said
+    older.unlink()
     # The next start of the server must not care what lies in the home.
-    (Path.home() / ".local/lib/python3.11/site-packages/jupyter_server.py").write_text("raise SystemExit(1)")
+    (Path.home() / f".local/lib/python{newest}/site-packages/jupyter_server.py").write_text("raise SystemExit(1)")
 
     stray = [p for p in Path.home().rglob("*") if p.suffix in {".sqlite", ".db"}]
     assert not stray, f"SQLite in the home: {stray}"

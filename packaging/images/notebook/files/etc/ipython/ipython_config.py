@@ -1,3 +1,4 @@
+import glob
 import os
 import sys
 
@@ -20,3 +21,17 @@ if "ipykernel.kernelapp" in sys.modules:
         _init(self, context)
 
     IPKernelApp.init_iopub = _init_iopub
+
+# Where an import fails because the home has the package for another Python, the traceback says so.
+if sys.prefix == "/usr":
+    from IPython.core.interactiveshell import InteractiveShell
+
+    def _showtraceback(self, exc_tuple=None, *args, _show=InteractiveShell.showtraceback, **kwargs):
+        error = (exc_tuple or sys.exc_info())[1]
+        name = isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0]
+        place = os.path.expanduser("~/.local/lib/python3.*/site-packages/")
+        if name and (glob.glob(place + glob.escape(name)) or glob.glob(place + glob.escape(name) + ".*")):
+            error.add_note(f"Your home has {name} for another Python. To see which packages to install again, run: !use-python")
+        _show(self, exc_tuple, *args, **kwargs)
+
+    InteractiveShell.showtraceback = _showtraceback

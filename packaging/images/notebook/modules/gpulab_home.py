@@ -10,11 +10,14 @@ plugin "home" of the labextension gpulab).
 
 import json
 import os
+import re
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import gpulab_python
+from gpulab_python import short
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
@@ -44,12 +47,6 @@ def largest_message(memory=MEMORY):
     return min(MOST_MESSAGE, max(LEAST_MESSAGE, limit // SHARE))
 
 
-def short(path):
-    """A path as its owner knows it."""
-    path, home = str(path), str(Path.home())
-    return "~" + path.removeprefix(home) if path.startswith(home + "/") else path
-
-
 class LeftOut:
     """What of the home is not used, each with a sentence that says why."""
 
@@ -72,6 +69,9 @@ class LeftOut:
                 f"Not read: {', '.join(unread)}. The lab sets up this server. "
                 "Your kernels, your extensions and what you choose in the menu Settings are used.",
             )
+        python = gpulab_python.sentence()
+        if python:
+            said.insert(0, python)
         return said
 
 
@@ -129,6 +129,12 @@ class KernelSpecs(KernelSpecManager):
 
     def _find_spec_directory(self, kernel_name):
         return self.find_kernel_specs().get(kernel_name)
+
+    def get_kernel_spec(self, kernel_name):
+        spec = super().get_kernel_spec(kernel_name)
+        if spec.argv[:1] == ["/usr/bin/python3"]:
+            spec.display_name = re.sub(r"^Python 3(?![\d.])", f"Python {gpulab_python.used()[0]}", spec.display_name)
+        return spec
 
 
 def extensions_of_environments(folder=ENVIRONMENTS):
