@@ -485,7 +485,7 @@ func (e *Environment) describe(work, env string) error {
 		return fmt.Errorf("the list of packages: %w", err)
 	}
 	sum := sha256.Sum256(lock)
-	if err := checkLanguage(list.Language); err != nil {
+	if err := errors.Join(checkLanguage(list.Language), checkPython(list.Python)); err != nil {
 		return err
 	}
 	e.Language = list.Language
@@ -498,30 +498,66 @@ func (e *Environment) describe(work, env string) error {
 		return err
 	}
 	defer to.Close()
-	type file struct {
-		name, content string
-		mode          fs.FileMode
+	return putFile(to, ownFile{lockName, string(lock), 0o644})
+}
+
+// ownFile is a file that gpulab puts into an environment.
+type ownFile struct {
+	name, content string
+	mode          fs.FileMode
+}
+
+// putOwnFiles puts gpulab's own programs into an environment's folder, or replaces those of an earlier gpulab.
+func (e *Environment) putOwnFiles(dir string) error {
+	if !e.HasKernel() {
+		return nil
 	}
-	files := []file{{lockName, string(lock), 0o644}}
-	if e.HasKernel() {
-		packages := path.Join("lib", "python"+e.Python, "site-packages")
-		if err := to.MkdirAll(packages, 0o755); err != nil {
-			return err
-		}
-		files = append(files, file{"bin/own-kernel", ownKernel, 0o755},
-			file{path.Join(packages, "gpulab_pip.py"), pipSays, 0o644},
-			file{path.Join(packages, "gpulab_pip.pth"), "import gpulab_pip\n", 0o644})
+	folder, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
 	}
-	for _, f := range files {
-		// What was there under the name, a link perhaps, is not written through.
-		if err := to.RemoveAll(f.name); err != nil {
-			return err
-		}
-		if err := to.WriteFile(f.name, []byte(f.content), f.mode); err != nil {
+	defer folder.Close()
+	packages := path.Join("lib", "python"+e.Python, "site-packages")
+	for _, f := range []ownFile{
+		{"bin/own-kernel", ownKernel, 0o755},
+		{path.Join(packages, "gpulab_pip.py"), pipSays, 0o644},
+		{path.Join(packages, "gpulab_pip.pth"), "import gpulab_pip\n", 0o644},
+	} {
+		if err := putFile(folder, f); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// putFile replaces a file in one step, unless it is there as it should be. It writes through no link, because whoever built
+// the environment decided what is there.
+func putFile(folder *os.Root, f ownFile) error {
+	info, err := folder.Lstat(f.name)
+	if err == nil && info.Mode() == f.mode {
+		if now, err := readFile(folder, f.name, maxManifest); err == nil && string(now) == f.content {
+			return nil
+		}
+	}
+	if err := folder.MkdirAll(path.Dir(f.name), 0o755); err != nil {
+		return err
+	}
+	fresh := path.Join(path.Dir(f.name), ".gpulab-new")
+	if err := folder.RemoveAll(fresh); err != nil {
+		return err
+	}
+	if err := folder.WriteFile(fresh, []byte(f.content), f.mode); err != nil {
+		return err
+	}
+	if err := folder.Chmod(fresh, f.mode); err != nil {
+		return err
+	}
+	if info != nil && info.IsDir() {
+		if err := folder.RemoveAll(f.name); err != nil {
+			return err
+		}
+	}
+	return folder.Rename(fresh, f.name)
 }
 
 // lockName is the file in an environment that says what it was built from.
@@ -553,6 +589,9 @@ func (s *Service) publish(e *Environment, dir string) error {
 		if _, err := programsIn(dir); err != nil {
 			return err
 		}
+	}
+	if err := e.putOwnFiles(dir); err != nil {
+		return err
 	}
 	size, err := seal(dir)
 	if err != nil {

@@ -161,6 +161,16 @@ func checkLanguage(language string) error {
 	return nil
 }
 
+var pythonForm = regexp.MustCompile(`^(3\.[0-9]{1,2})?$`)
+
+// checkPython is nil for a version such as 3.13, and for "", which an environment without a kernel has.
+func checkPython(version string) error {
+	if !pythonForm.MatchString(version) {
+		return sentence(ErrInvalid, "%q is no version of Python such as 3.13", version)
+	}
+	return nil
+}
+
 // Config says where environments lie and how they are built.
 type Config struct {
 	// Dir holds everything here.
@@ -281,12 +291,16 @@ func (s *Service) clean(ctx context.Context) error {
 		}
 	}
 	for i := range list {
-		if !list[i].HasKernel() {
+		e := &list[i]
+		if !e.HasKernel() {
 			continue
 		}
 		// One that was cut off between its folder and its kernel.
-		if err := s.addKernel(&list[i]); err != nil {
+		if err := s.addKernel(e); err != nil {
 			return err
+		}
+		if err := e.putOwnFiles(s.folder(e)); err != nil {
+			s.cfg.Log.Warn("own-kernel of an environment stays that of an earlier gpulab", "environment", e.ID(), "err", err)
 		}
 	}
 	return s.linkPrograms(nil)

@@ -236,6 +236,42 @@ func TestProgramsForEverybody(t *testing.T) {
 	links()
 }
 
+// An environment that an earlier gpulab built gets this one's own-kernel. Nothing outside of it is written, whatever is in it.
+func TestOwnFilesAreRenewed(t *testing.T) {
+	s := start(t, &pod{})
+	e := create(t, s, humanize)
+	program, outside := filepath.Join(s.folder(&e), "bin/own-kernel"), t.TempDir()
+	want, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func() error{
+		"an earlier one": func() error { return os.WriteFile(program, []byte("earlier"), 0o755) },
+		"another mode":   func() error { return os.Chmod(program, 0o644) },
+		"none":           func() error { return os.Remove(program) },
+		"a link":         func() error { return errors.Join(os.Remove(program), os.Symlink("/etc/passwd", program)) },
+		"a folder":       func() error { return errors.Join(os.Remove(program), os.MkdirAll(program+"/x", 0o755)) },
+	} {
+		if err := errors.Join(change(), s.clean(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(program)
+		if err != nil || info.Mode() != 0o755 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+		if got, err := os.ReadFile(program); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: own-kernel is %q, %v", name, got, err)
+		}
+	}
+	bin := filepath.Dir(program)
+	if err := errors.Join(os.RemoveAll(bin), os.Symlink(outside, bin), s.clean(t.Context())); err != nil {
+		t.Errorf("bin is a link: %v", err)
+	}
+	if got := folder(t, outside); got != "" {
+		t.Errorf("written outside of the environment: %s", got)
+	}
+}
+
 // What the catalogue has of Debian is named as the program that builds wants it, each package once.
 func TestDebianInTheCatalogue(t *testing.T) {
 	form := regexp.MustCompile(`^# (deb|man): pool/(?:updates/)?main/[a-z0-9]+/[a-z0-9.+-]+/([a-z0-9.+-]+)_[A-Za-z0-9.+~:-]+_(?:amd64|all)\.deb [0-9a-f]{64}\n$`)

@@ -240,7 +240,7 @@ func testR(t *testing.T, a *appliance) {
 	launch(b, "cpu", "Ben's")
 	waitJupyterLab(b, guestHandle)
 	k := &kernel{lab.NewKernelOf(b, "r.1"), b}
-	if got := k.run(t, `suppressMessages(library(tidyverse)); cat(R.version$major, nrow(filter(mtcars, cyl == 4)), .libPaths()[1])`); got != "4 11 /home/ben/R/x86_64-pc-linux-gnu-library/4.2" {
+	if got := k.run(t, `suppressMessages(library(tidyverse)); cat(R.version$major, nrow(filter(mtcars, cyl == 4)), .libPaths()[1])`); got != "4 11 /home/ben/R/x86_64-pc-linux-gnu-library/4.5" {
 		t.Errorf("the cell printed %q", got)
 	}
 	b.Open(hub + "/user/" + guestHandle + "/ben-s/lab?reset")

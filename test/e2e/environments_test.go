@@ -5,11 +5,13 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/test/lab"
 )
 
@@ -23,6 +25,7 @@ func TestEnvironments(t *testing.T) {
 	a.WriteFile("/root/small.txt", "humanize==4.9.0\n")
 	a.live(t, []chapter{
 		{"an environment", testEnvironment, true},
+		{"an older Python", testOlderPython, false},
 		{"from the page", testEnvironmentPage, false},
 		{"a build that is cut off", testCutEnvironment, false},
 		{"from a file", testEnvironmentFile, false},
@@ -85,7 +88,7 @@ func testEnvironment(t *testing.T, a *appliance) {
 	expect(t, "ben", k,
 		"P('"+smallPlace+"/x').write_text('x')", "EROFS",
 		"P('/opt/gpulab/environments/kernels/mine').mkdir()", "EROFS",
-		"os.access('"+smallPlace+"/lib/python3.11/site-packages/humanize/__init__.py', os.W_OK)", "False",
+		"os.access('"+smallPlace+"/lib/python3.13/site-packages/humanize/__init__.py', os.W_OK)", "False",
 		"P('"+smallPlace+"/bin/own-kernel').owner()", "root",
 		"sorted(os.listdir('/opt/gpulab/environments'))", "['.bin', 'config', 'kernels', 'small']",
 	)
@@ -130,8 +133,8 @@ func ownKernel(t *testing.T, a *appliance, b *lab.Browser, k *kernel) {
 	}
 	mine := &kernel{lab.NewKernelOf(b, "mine"), b}
 	got := mine.run(t, "%pip install inflection\nimport inflection, humanize\nprint(humanize.__version__, inflection.__file__)")
-	if !strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.11/site-packages/inflection.py") &&
-		!strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.11/site-packages/inflection/__init__.py") {
+	if !strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.13/site-packages/inflection.py") &&
+		!strings.HasSuffix(got, "4.9.0 /home/ben/.local/share/gpulab/kernels/mine/lib/python3.13/site-packages/inflection/__init__.py") {
 		t.Errorf("in a kernel of one's own: %s", got)
 	}
 	if a.Run(a.ctx, "grep", "-rqF", "/inflection-", "/var/lib/gpulab/packages").Code != 0 {
@@ -143,6 +146,55 @@ func ownKernel(t *testing.T, a *appliance, b *lab.Browser, k *kernel) {
 	}
 	if got, err := k.try("import inflection"); err != nil || !strings.HasPrefix(got.Error, "ModuleNotFoundError") {
 		t.Errorf("in the environment itself: %+v, %v", got, err)
+	}
+}
+
+// testOlderPython: requirements name their Python, and a lock from the time of one Python is built with that again.
+// Kernels on top of the environment have its Python, whatever the home's is.
+func testOlderPython(t *testing.T, a *appliance) {
+	a.WriteFile("/root/ancient.txt", "# python: 3.9\nhumanize==4.9.0\n")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "ancient", "-r", "/root/ancient.txt"), exitFailure,
+		`the image of notebooks has no Python "3.9"; name one that it has: 3.13 or 3.11`)
+	a.WriteFile("/root/both.txt", "# python: 3.13\n# python: 3.11\nhumanize==4.9.0\n")
+	checkFailure(t, a.Gpulab(a.ctx, "env", "create", "both", "-r", "/root/both.txt"), exitFailure, "name one Python")
+
+	lock, err := os.ReadFile("testdata/" + olderPythonLock + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.WriteFile("/root/older.txt", string(lock))
+	a.WriteFile("/root/named.txt", "# python: 3.11\nhumanize==4.9.0\n")
+	b := a.guest.For(t)
+	b.Open(hub + "/user/" + guestHandle + "/ben-s/lab")
+	waitJupyterLab(b, guestHandle)
+	k := newKernel(b)
+	for _, name := range []string{"older", "named"} {
+		a.MustGpulab(a.ctx, "env", "create", name, "--version", "1", "-r", "/root/"+name+".txt")
+		if got := a.MustGpulab(a.ctx, "env", "show", name); !strings.Contains(got, "3.11") {
+			t.Errorf("%s: env show does not say which Python it has:\n%s", name, got)
+		}
+		built := a.MustGpulab(a.ctx, "env", "show", "--lock", name)
+		if name == "older" && built != "# python: 3.11\n"+string(lock) {
+			t.Errorf("a lock was built as another one:\n%s", built)
+		}
+		place := environments.MountPath + "/" + name + "/1"
+		check := "import subprocess, sys\nprint(subprocess.run([sys.argv[1], '-c', 'import humanize, sys; print(*sys.version_info[:2], sys.prefix)'], capture_output=True, text=True).stdout)"
+		if got := k.run(t, strings.ReplaceAll(check, "sys.argv[1]", "'"+place+"/bin/python3'")); strings.TrimSpace(got) != "3 11 "+place {
+			t.Errorf("the Python of %s says %q", name, got)
+		}
+		mine := "on-" + name
+		if got := k.run(t, "!"+place+"/bin/own-kernel "+mine); !strings.Contains(got, "is yours") {
+			t.Errorf("own-kernel of %s: %s", name, got)
+		}
+		own := "/home/" + guestHandle + "/.local/share/gpulab/kernels/" + mine
+		if got := k.run(t, strings.ReplaceAll(check, "sys.argv[1]", "'"+own+"/bin/python3'")); strings.TrimSpace(got) != "3 11 "+own {
+			t.Errorf("a kernel on top of %s: %q", name, got)
+		}
+		k.run(t, "!"+place+"/bin/own-kernel --remove "+mine)
+		a.MustGpulab(a.ctx, "env", "remove", name+"/1")
+	}
+	if got := a.MustGpulab(a.ctx, "env", "show", "--lock", "small"); !strings.HasPrefix(got, "# python: 3.13\n") {
+		t.Errorf("the lock does not name its Python:\n%s", got)
 	}
 }
 

@@ -30,6 +30,7 @@ type olderLab struct {
 	bookmarks map[string]string // of the notebooks, by title, as the earlier gpulab showed them
 	token     string
 	quotas    string // the output of `gpulab quota list` before the upgrade
+	made      string // what usesMade printed before the upgrade
 }
 
 // TestOlderLab upgrades a lab of an earlier gpulab, rolls it back and upgrades it again. People, passwords, tokens,
@@ -155,6 +156,49 @@ func (o *olderLab) work(t *testing.T, a *appliance) {
 		t.Fatalf("the notebooks are on %v", on)
 	}
 	t.Logf("bookmarks: %v", o.bookmarks)
+	o.guests(t, a, "Before", func(k *kernel) {
+		k.run(t, makes)
+		o.made = k.run(t, usesMade)
+	})
+	if strings.Count(o.made, "proven") != 4 {
+		t.Fatalf("what a package of a home prints: %q", o.made)
+	}
+}
+
+// makes installs a package with a program in the home, and the package in a virtual environment, as pip does.
+const makes = `import pathlib, site, subprocess, sys
+subprocess.run([sys.executable, "-m", "venv", pathlib.Path.home() / "venv"], check=True)
+for folder in [site.getusersitepackages(), *(pathlib.Path.home() / "venv/lib").glob("*/site-packages")]:
+    info = pathlib.Path(folder, "precious-1.0.dist-info")
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: precious\nVersion: 1.0\n")
+    pathlib.Path(folder, "precious.py").write_text("import sys; print('proven', *sys.version_info[:2], sys.prefix)")
+program = pathlib.Path.home() / ".local/bin/precious"
+program.parent.mkdir(parents=True, exist_ok=True)
+program.write_text(f"#!{sys.executable}\nimport precious\n")
+program.chmod(0o755)
+`
+
+// usesMade imports that package in a kernel, in a terminal's Python and in the virtual environment, and runs its program.
+const usesMade = `import precious
+!python3 -c 'import precious'
+!~/venv/bin/python -c 'import precious'
+!precious
+`
+
+// guests runs something in a new notebook of the guest, which is stopped then.
+func (o *olderLab) guests(t *testing.T, a *appliance, title string, do func(k *kernel)) {
+	t.Helper()
+	b := a.guest.Private().For(t)
+	signInBrowser(b, pages, guestHandle, guestPassword)
+	launch(b, "cpu", title)
+	b.WaitFor("JupyterLab", `location.pathname.startsWith("/user/`+guestHandle+`/") && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`)
+	do(newKernel(b))
+	b.Open(pages + "/")
+	client := signIn(t, a, guestHandle, guestPassword)
+	if action := stopOf(t, client, guestHandle); action != "" {
+		sendForm(t, client, "/", action, nil)
+	}
 }
 
 // change puts a program on the head, where one is named, and runs a command of it.
@@ -225,16 +269,11 @@ func (o *olderLab) check(t *testing.T, a *appliance, now bool) {
 			t.Errorf("the kernel of %s: %q", title, got)
 		}
 	}
-	b := a.guest.Private().For(t)
-	signInBrowser(b, pages, guestHandle, guestPassword)
-	launch(b, "cpu", "Afterwards")
-	b.WaitFor("JupyterLab", `location.pathname.startsWith("/user/`+guestHandle+`/") && document.querySelector(".jp-Launcher, .jp-NotebookPanel")`)
-	newKernel(b).run(t, `print("runs")`)
-	b.Open(pages + "/")
-	client := signIn(t, a, guestHandle, guestPassword)
-	if action := stopOf(t, client, guestHandle); action != "" {
-		sendForm(t, client, "/", action, nil)
-	}
+	o.guests(t, a, "Afterwards", func(k *kernel) {
+		if got := k.run(t, usesMade); got != o.made {
+			t.Errorf("what is installed in a home prints %q; it printed %q", got, o.made)
+		}
+	})
 	t.Log(o.must(t, "nodes"))
 }
 

@@ -64,6 +64,7 @@ func (x *packageIndex) open(t *testing.T, a *appliance) {
 	if n := x.add(t, wheels); n < 20 {
 		t.Fatalf("the packages for the test: %d", n)
 	}
+	x.add(t, testWheels(t, olderPythonLock))
 	x.log = filepath.Join(a.lifeOf.TempDir(), "asked")
 	x.start(t, a)
 	a.lifeOf.Cleanup(x.close)
@@ -149,6 +150,9 @@ func (x *packageIndex) close() {
 	}
 }
 
+// olderPythonLock names a lock as gpulab wrote it when the notebooks' image had Python 3.11 alone.
+const olderPythonLock = "environment-3.11"
+
 // testWheels are the packages of a lock in testdata, from PyPI once and then from the user's cache.
 func testWheels(t *testing.T, name string) string {
 	t.Helper()
@@ -181,9 +185,16 @@ func wheels(t *testing.T, requirements string, options ...string) string {
 	if err := os.WriteFile(list, []byte(requirements), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := slices.Concat([]string{venv + "/bin/python3", "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp",
-		"--abi", "cp311", "--abi", "abi3", "--abi", "none", "--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64"}, options)
-	for glibc := 5; glibc <= 36; glibc++ {
+	python := "3.11" // locks without a line that names it
+	if _, line, found := strings.Cut(requirements, "# python: "); found || !strings.Contains(requirements, "--hash") {
+		python = "3.13"
+		if found {
+			python, _, _ = strings.Cut(line, "\n")
+		}
+	}
+	args := slices.Concat([]string{venv + "/bin/python3", "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", python, "--implementation", "cp",
+		"--abi", "cp" + strings.ReplaceAll(python, ".", ""), "--abi", "abi3", "--abi", "none", "--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64"}, options)
+	for glibc := 5; glibc <= 41; glibc++ {
 		args = append(args, "--platform", fmt.Sprintf("manylinux_2_%d_x86_64", glibc))
 	}
 	args = append(args, "--requirement", list, "--dest", part)

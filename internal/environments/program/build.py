@@ -16,9 +16,9 @@ Debian packages are named by "# deb: FILE SHA-256", as debian.sh writes it: they
 unpacked into TARGET/debian, and their programs are on the environment's path. A line
 "# man: FILE SHA-256" unpacks only the manual pages of a package.
 
-With the line "# programs: everywhere" the environment has no Python and no kernel.
+With the line "# programs: everywhere" the environment has no Python and no kernel. The line
+"# python: 3.11" chooses one of the Pythons that the image of notebooks has.
 """
-import compileall
 import glob
 import hashlib
 import http.client
@@ -36,6 +36,10 @@ import urllib.request
 (target, work, cache, mirror), options = sys.argv[1:5], sys.argv[5:]
 # With this line in the requirements, the environment has no kernel, and its programs are on everybody's path.
 EVERYWHERE = "# programs: everywhere"
+PYTHON = re.compile(r"\s*#\s*python\s*:\s*(\d\S*)\s*", re.IGNORECASE)
+# What the image has, the newest first.
+pythons = sorted((path.removeprefix("/usr/bin/python") for path in glob.glob("/usr/bin/python3.*") if re.fullmatch(r".*/python3\.\d+", path)),
+                 key=lambda version: int(version.removeprefix("3.")), reverse=True)
 # What a kernel needs, and what people's own additions are installed with.
 own = ["ipykernel", "pip"]
 quiet = ["--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-warn-script-location"]
@@ -50,9 +54,26 @@ def say(text):
     print("@ " + text, flush=True)
 
 
+def chosen(asked):
+    """The Python that requirements are for."""
+    named = [line[1] for line in map(PYTHON.fullmatch, asked.splitlines()) if line]
+    if len(set(named)) > 1:
+        fail(f"the lines \"# python:\" name {' and '.join(named)}; name one Python")
+    if named and named[0] not in pythons:
+        fail(f"the image of notebooks has no Python \"{named[0]}\"; name one that it has: {' or '.join(pythons)}")
+    if named:
+        return named[0]
+    # A lock names one file of each package, so it is for one Python. Until Debian 13 came, locks did not say which.
+    lines = [line for line in asked.splitlines() if line.strip() and not line.startswith("#")]
+    if "3.11" in pythons and lines and all(re.fullmatch(r"\S+==\S+ --hash=sha256:[0-9a-f]{64}", line.strip()) for line in lines):
+        print(f"This lock names no Python, so it is built with Python 3.11, as earlier versions of gpulab did. For Python {pythons[0]}, remove the hashes from the lock.", flush=True)
+        return "3.11"
+    return pythons[0]
+
+
 def pip(*arguments, python=None):
     """Run pip, and pass on what it says. Its last errors are the reason for a failure."""
-    command = ["/usr/bin/python3", "-I", "-m", "pip", *(["--python", python] if python else []), "install", *quiet, *arguments]
+    command = [f"/usr/bin/python{version}", "-I", "-m", "pip", *(["--python", python] if python else []), "install", *quiet, *arguments]
     errors = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
         for line in process.stdout:
@@ -195,17 +216,17 @@ def unpack(debs, pages):
         "LD_LIBRARY_PATH": ":".join(filter(os.path.isdir, path)), "FONTCONFIG_PATH": f"{tree}/etc/fonts", "TZDIR": f"{tree}/usr/share/zoneinfo",
         "R_HOME": f"{tree}/usr/lib/R", "RHOME": f"{tree}/usr/lib/R", "pandoc_datadir": f"{tree}/usr/share/pandoc",
         "TCL_LIBRARY": f"{tree}/usr/share/tcltk/tcl8.6", "TK_LIBRARY": f"{tree}/usr/share/tcltk/tk8.6",
-        "GROFF_FONT_PATH": f"{tree}/usr/share/groff/current/font", "GROFF_TMAC_PATH": f"{tree}/usr/share/groff/current/tmac",
+        "GROFF_FONT_PATH": f"{tree}/usr/share/groff/current/font", "GROFF_TMAC_PATH": f"{tree}/usr/share/groff/site-tmac:{tree}/usr/share/groff/current/tmac",
         "MANPATH": f"{tree}/usr/share/man", "GVBINDIR": f"{tree}/usr/{libraries}/graphviz",
     }
     lines = [f'export {name}="{value}' + ('${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"' if name == "LD_LIBRARY_PATH" else '"')
-             for name, value in settings.items() if name == "LD_LIBRARY_PATH" and value or os.path.isdir(value)]
+             for name, value in settings.items() if value and all(os.path.isdir(place) for place in value.split(":"))]
     # No script of a package runs, so man is told where its configuration is, and dot registers its plugins here.
     arguments = {name: f' -C "{tree}/etc/manpath.config"' for name in ("man", "apropos", "whatis", "manpath", "mandb", "catman")}
     if os.path.exists(f"{tree}/usr/bin/dot"):
         subprocess.run([f"{tree}/usr/bin/dot", "-c"], env={**os.environ, **{name: settings[name] for name in ("LD_LIBRARY_PATH", "GVBINDIR")}},
                        check=True)
-    if os.path.isdir(settings["TZDIR"]):
+    if os.path.isdir(settings["TZDIR"]) or os.path.isdir(settings["R_HOME"]):
         lines.append('export TZ="${TZ:-Etc/UTC}"')
     for place in ("usr/bin", "bin", "usr/games"):
         for program in sorted(os.listdir(f"{tree}/{place}")) if os.path.isdir(f"{tree}/{place}") else []:
@@ -225,6 +246,8 @@ for deb in debs + pages:
     if len(deb) != 2 or not re.fullmatch(r"pool/(?:[A-Za-z0-9][A-Za-z0-9.+~-]*/)+[a-z0-9][a-z0-9.+-]*_[A-Za-z0-9.+~:-]+_[a-z0-9]+\.deb", deb[0]) or not re.fullmatch("[0-9a-f]{64}", deb[1]):
         fail(f"\"{' '.join(deb)}\" names no package of Debian; write its file, from pool/ on, and its SHA-256")
 if EVERYWHERE in (line.strip() for line in asked.splitlines()):
+    if any(PYTHON.fullmatch(line) for line in asked.splitlines()):
+        fail(f"an environment with \"{EVERYWHERE}\" has no Python; remove the line \"# python:\"")
     if any(line.strip() and not line.startswith("#") for line in asked.splitlines()):
         fail(f"with \"{EVERYWHERE}\" only packages of Debian can be named; put others into an environment of their own")
     if not debs:
@@ -242,6 +265,7 @@ if EVERYWHERE in (line.strip() for line in asked.splitlines()):
 if pages:
     fail(f"\"# man:\" needs the line \"{EVERYWHERE}\"; add it, or remove the \"# man:\" lines")
 hashed = "--hash" in asked
+version = chosen(asked)
 say("finding out which packages that takes")
 pip(
     "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", f"{work}/report.json",
@@ -250,14 +274,14 @@ pip(
 with open(f"{work}/report.json", encoding="utf-8") as file:
     found = json.load(file)["install"]
 
-lock, packages = [], []
+lock, packages = [f"# python: {version}\n"], []
 for item in sorted(found, key=lambda item: normal(item["metadata"]["name"])):
-    name, version = item["metadata"]["name"], item["metadata"]["version"]
+    name, of_package = item["metadata"]["name"], item["metadata"]["version"]
     sums = item["download_info"].get("archive_info", {}).get("hashes", {})
     if "sha256" not in sums:
         fail(f"{name} comes from a place that says no SHA-256 of it; name it by a version that an index has")
-    lock.append(f"{normal(name)}=={version} --hash=sha256:{sums['sha256']}\n")
-    packages.append({"name": normal(name), "version": version})
+    lock.append(f"{normal(name)}=={of_package} --hash=sha256:{sums['sha256']}\n")
+    packages.append({"name": normal(name), "version": of_package})
 missing = [name for name in own if name not in {package["name"] for package in packages}]
 if missing:
     fail(f"these requirements have hashes but lack {' and '.join(missing)}, which every environment needs; add them, with hashes")
@@ -266,7 +290,7 @@ with open(f"{work}/lock.txt", "w", encoding="utf-8") as file:
     file.writelines(lock)
 
 say(f"installing {len(packages)} packages")
-subprocess.run(["/usr/bin/python3", "-I", "-m", "venv", "--without-pip", target], check=True)
+subprocess.run([f"/usr/bin/python{version}", "-I", "-m", "venv", "--without-pip", target], check=True)
 python = f"{target}/bin/python3"
 pip(
     "--no-deps", "--no-compile", "--require-hashes", "--only-binary", ":all:",
@@ -285,10 +309,9 @@ if debs:
     packages += unpack(debs, [])
 
 say("compiling")
-# By content, not by time: copies on other machines have other times.
-compileall.compile_dir(
-    f"{target}/lib", quiet=2, workers=1, invalidation_mode=compileall.py_compile.PycInvalidationMode.UNCHECKED_HASH,
-)
+# By content, not by time: copies on other machines have other times. compileall leaves out files that this Python cannot
+# compile.
+subprocess.run([f"/usr/bin/python{version}", "-I", "-m", "compileall", "-qq", "-j", "1", "--invalidation-mode", "unchecked-hash", f"{target}/lib"])
 # It has to work before anybody sees it.
 subprocess.run([python, "-I", "-c", "import ipykernel, pip"], check=True)
 language = ""
@@ -299,5 +322,5 @@ if os.path.exists(f"{target}/debian/usr/lib/R/site-library/IRkernel"):
     except subprocess.CalledProcessError:
         fail("R does not start with the packages that are named; are all there that they need?")
 with open(f"{work}/packages.json", "w", encoding="utf-8") as file:
-    json.dump({"python": "%d.%d" % sys.version_info[:2], "language": language, "packages": packages}, file)
+    json.dump({"python": version, "language": language, "packages": packages}, file)
 say("built")
