@@ -146,7 +146,7 @@ raise SystemExit(1)
 			for _, want := range map[string][]string{
 				"settings": {"~/.jupyter/jupyter_server_config.py, ~/.jupyter/jupyter_server_config.json", "~/.jupyter/labconfig"},
 				"local": {"~/.local/share/jupyter/kernels/python3/kernel.json: its program /gone/python is not there", "half/kernel.json: line 3 is not JSON", "~/.local/share/jupyter/labextensions",
-					"there are packages for it in ~/.local/lib/python3.11/site-packages. The lab's Python is 3.13 now."},
+					"Your home uses Python 3.11, because it has packages in ~/.local/lib/python3.11/site-packages."},
 			}[name] {
 				if !strings.Contains(said, want) {
 					t.Errorf("it is not said that %s is not used: %s", want, said)

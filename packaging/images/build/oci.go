@@ -133,13 +133,9 @@ func assemble(spec image, layers []layer) (v1.Image, error) {
 }
 
 // describe computes the reference of an image: its tag is the start of the
-// configuration's digest, which covers every layer's content and how it starts,
-// but not how it happens to be compressed.
+// digest. Two images of one name are never taken for each other, also where
+// they differ only in how they are compressed: a rollback wants to find its own.
 func describe(name string, img v1.Image) (listedImage, error) {
-	config, err := img.ConfigName()
-	if err != nil {
-		return listedImage{}, err
-	}
 	digest, err := img.Digest()
 	if err != nil {
 		return listedImage{}, err
@@ -156,11 +152,11 @@ func describe(name string, img v1.Image) (listedImage, error) {
 	for _, l := range manifest.Layers {
 		size += l.Size
 	}
-	return listedImage{Name: name, Ref: reference(name, config), Digest: digest.String(), Size: size}, nil
+	return listedImage{Name: name, Ref: reference(name, digest), Digest: digest.String(), Size: size}, nil
 }
 
-func reference(name string, config v1.Hash) string {
-	return fmt.Sprintf("%s/%s:%s", registry, name, config.Hex[:12])
+func reference(name string, digest v1.Hash) string {
+	return fmt.Sprintf("%s/%s:%s", registry, name, digest.Hex[:12])
 }
 
 // publish writes built into the layout out, beside the images of other names

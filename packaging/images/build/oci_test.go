@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 )
@@ -39,6 +40,13 @@ func TestReferencesFollowContent(t *testing.T) {
 	}
 	if one.listed.Ref == other.listed.Ref {
 		t.Errorf("different images are both %s", one.listed.Ref)
+	}
+	// A lab that goes back to an earlier version looks for the blobs of that one.
+	before := compress
+	t.Cleanup(func() { compress = before })
+	compress = append(slices.Clone(before), "--no-check")
+	if packed := fake(t, "pause", "1"); packed.listed.Digest == one.listed.Digest || packed.listed.Ref == one.listed.Ref {
+		t.Errorf("an image that is packed otherwise is %+v, too", packed.listed)
 	}
 	if !regexp.MustCompile(`^gpulab\.local/pause:[0-9a-f]{12}$`).MatchString(one.listed.Ref) {
 		t.Errorf("reference %q", one.listed.Ref)
