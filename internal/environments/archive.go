@@ -209,7 +209,7 @@ func readFirst(t *tar.Reader) (e Environment, err error) {
 		return e, sentence(ErrInvalid, "this file does not say which environment it holds: %v", err)
 	}
 	e.Default = false
-	return e, errors.Join(checkName(e.Name), checkVersion(e.Version), checkLanguage(e.Language), checkPython(e.Python))
+	return e, errors.Join(checkName(e.Name), checkVersion(e.Version), checkLanguage(e.Language), e.checkPython())
 }
 
 // unpackOne writes one entry. Root keeps it in the folder whatever its name, or a link on the way, says.

@@ -485,11 +485,11 @@ func (e *Environment) describe(work, env string) error {
 		return fmt.Errorf("the list of packages: %w", err)
 	}
 	sum := sha256.Sum256(lock)
-	if err := errors.Join(checkLanguage(list.Language), checkPython(list.Python)); err != nil {
+	e.Language, e.Python = list.Language, list.Python
+	if err := errors.Join(checkLanguage(e.Language), e.checkPython()); err != nil {
 		return err
 	}
-	e.Language = list.Language
-	e.Python, e.Packages, e.LockSHA256, e.Built = list.Python, list.Packages, hex.EncodeToString(sum[:]), time.Now().UTC().Truncate(time.Second)
+	e.Packages, e.LockSHA256, e.Built = list.Packages, hex.EncodeToString(sum[:]), time.Now().UTC().Truncate(time.Second)
 	if e.CUDA == "" {
 		e.CUDA = leastCUDA(e.Packages)
 	}

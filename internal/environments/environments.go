@@ -161,12 +161,12 @@ func checkLanguage(language string) error {
 	return nil
 }
 
-var pythonForm = regexp.MustCompile(`^(3\.[0-9]{1,2})?$`)
+var pythonForm = regexp.MustCompile(`^3\.[0-9]{1,2}$`)
 
-// checkPython is nil for a version such as 3.13, and for "", which an environment without a kernel has.
-func checkPython(version string) error {
-	if !pythonForm.MatchString(version) {
-		return sentence(ErrInvalid, "%q is no version of Python such as 3.13", version)
+// checkPython is nil if an environment with a kernel names the Python that it has, such as 3.13.
+func (e *Environment) checkPython() error {
+	if (e.HasKernel() || e.Python != "") && !pythonForm.MatchString(e.Python) {
+		return sentence(ErrInvalid, "%q is no version of Python such as 3.13", e.Python)
 	}
 	return nil
 }

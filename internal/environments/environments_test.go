@@ -245,11 +245,17 @@ func TestOwnFilesAreRenewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	secret := filepath.Join(outside, "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := folder(t, s.folder(&e))
 	for name, change := range map[string]func() error{
 		"an earlier one": func() error { return os.WriteFile(program, []byte("earlier"), 0o755) },
 		"another mode":   func() error { return os.Chmod(program, 0o644) },
 		"none":           func() error { return os.Remove(program) },
-		"a link":         func() error { return errors.Join(os.Remove(program), os.Symlink("/etc/passwd", program)) },
+		"a link":         func() error { return errors.Join(os.Remove(program), os.Symlink(secret, program)) },
+		"a link inside":  func() error { return errors.Join(os.Remove(program), os.Symlink("../"+lockName, program)) },
 		"a folder":       func() error { return errors.Join(os.Remove(program), os.MkdirAll(program+"/x", 0o755)) },
 	} {
 		if err := errors.Join(change(), s.clean(t.Context())); err != nil {
@@ -262,13 +268,17 @@ func TestOwnFilesAreRenewed(t *testing.T) {
 		if got, err := os.ReadFile(program); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: own-kernel is %q, %v", name, got, err)
 		}
+		lock, err := os.ReadFile(filepath.Join(s.folder(&e), lockName))
+		if now := folder(t, s.folder(&e)); err != nil || strings.Contains(string(lock), "own-kernel") || now != before {
+			t.Errorf("%s: the environment is now\n%s\n%v", name, now, err)
+		}
 	}
 	bin := filepath.Dir(program)
 	if err := errors.Join(os.RemoveAll(bin), os.Symlink(outside, bin), s.clean(t.Context())); err != nil {
 		t.Errorf("bin is a link: %v", err)
 	}
-	if got := folder(t, outside); got != "" {
-		t.Errorf("written outside of the environment: %s", got)
+	if got, err := os.ReadFile(secret); err != nil || string(got) != "secret" || folder(t, outside) != "-rw------- secret" {
+		t.Errorf("written outside of the environment: %s\n%s", folder(t, outside), got)
 	}
 }
 
@@ -534,15 +544,7 @@ func TestExportImport(t *testing.T) {
 // TestImportHostile: nothing that a file says leads out of its folder.
 func TestImportHostile(t *testing.T) {
 	s := start(t, &pod{})
-	manifest := `{"name":"small","version":"1","title":"Small"}`
-	for name, entries := range map[string][]tar.Header{
-		"up":             {{Name: "environment/../../up", Typeflag: tar.TypeReg}},
-		"absolute":       {{Name: "/etc/up", Typeflag: tar.TypeReg}},
-		"a device":       {{Name: "environment/null", Typeflag: tar.TypeChar}},
-		"a hard link":    {{Name: "environment/passwd", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}},
-		"the manifest":   {{Name: "environment/environment.json", Typeflag: tar.TypeReg}},
-		"through a link": {{Name: "environment/tmp", Typeflag: tar.TypeSymlink, Linkname: s.cfg.Dir}, {Name: "environment/tmp/up", Typeflag: tar.TypeReg}},
-	} {
+	bring := func(manifest string, entries ...tar.Header) error {
 		var file bytes.Buffer
 		z, err := zstd.NewWriter(&file)
 		if err != nil {
@@ -560,12 +562,35 @@ func TestImportHostile(t *testing.T) {
 		if err := errors.Join(w.Close(), z.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Import(t.Context(), &file); err == nil {
-			t.Errorf("%s was brought in", name)
+		_, err = s.Import(t.Context(), &file)
+		return err
+	}
+	const manifest = `{"name":"small","version":"1","title":"Small","python":"3.13"}`
+	for name, entries := range map[string][]tar.Header{
+		"up":             {{Name: "environment/../../up", Typeflag: tar.TypeReg}},
+		"absolute":       {{Name: "/etc/up", Typeflag: tar.TypeReg}},
+		"a device":       {{Name: "environment/null", Typeflag: tar.TypeChar}},
+		"a hard link":    {{Name: "environment/passwd", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}},
+		"the manifest":   {{Name: "environment/environment.json", Typeflag: tar.TypeReg}},
+		"through a link": {{Name: "environment/tmp", Typeflag: tar.TypeSymlink, Linkname: s.cfg.Dir}, {Name: "environment/tmp/up", Typeflag: tar.TypeReg}},
+		"own files":      {{Name: "environment/bin", Typeflag: tar.TypeSymlink, Linkname: s.cfg.Dir}},
+	} {
+		if err := bring(manifest, entries...); err == nil || strings.Contains(err.Error(), "Python") {
+			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := os.Lstat(filepath.Join(s.cfg.Dir, "up")); err == nil {
-			t.Errorf("%s led out", name)
+		for _, written := range []string{"up", "own-kernel"} {
+			if _, err := os.Lstat(filepath.Join(s.cfg.Dir, written)); err == nil {
+				t.Errorf("%s led out", name)
+			}
 		}
+	}
+	for _, python := range []string{"", "../../..", "3.13/x", `3.13\n`, "2.7", "3.131"} {
+		if err := bring(strings.Replace(manifest, "3.13", python, 1)); err == nil || !strings.Contains(err.Error(), "is no version of Python") {
+			t.Errorf("Python %q: %v", python, err)
+		}
+	}
+	if err := bring(manifest); err != nil {
+		t.Errorf("one that is not hostile: %v", err)
 	}
 }
 

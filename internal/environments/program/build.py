@@ -56,6 +56,9 @@ def say(text):
 
 def chosen(asked):
     """The Python that requirements are for."""
+    for line in asked.splitlines():
+        if re.match(r"\s*#\s*python\s*:\s*[\"'\w.]*3\.\d", line, re.IGNORECASE) and not PYTHON.fullmatch(line):
+            fail(f"the line \"{line.strip()}\" does not name a Python; write only \"# python: {pythons[0]}\" in it")
     named = [line[1] for line in map(PYTHON.fullmatch, asked.splitlines()) if line]
     if len(set(named)) > 1:
         fail(f"the lines \"# python:\" name {' and '.join(named)}; name one Python")

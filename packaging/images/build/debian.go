@@ -96,7 +96,7 @@ func parseAptLock(r io.Reader) (aptLock, error) {
 // format is the lock as a file, dated.
 func (l aptLock) format(folder string, day time.Time) string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "# Debian packages of the layer %q as served by %s on %s.\n", folder, suite, day.Format(time.DateOnly))
+	fmt.Fprintf(&s, "# Debian packages of the layer %q as served on %s.\n", folder, day.Format(time.DateOnly))
 	s.WriteString("# Written by the builder with -refresh.\n")
 	for _, name := range l.names() {
 		fmt.Fprintf(&s, "%s %s\n", name, l[name])

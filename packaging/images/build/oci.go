@@ -133,8 +133,8 @@ func assemble(spec image, layers []layer) (v1.Image, error) {
 }
 
 // describe computes the reference of an image: its tag is the start of the
-// digest. Two images of one name are never taken for each other, also where
-// they differ only in how they are compressed: a rollback wants to find its own.
+// digest. Two images with the same name never share a reference, even if they
+// differ only in compression: a rollback has to find its own blobs.
 func describe(name string, img v1.Image) (listedImage, error) {
 	digest, err := img.Digest()
 	if err != nil {

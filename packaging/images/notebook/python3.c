@@ -2,9 +2,9 @@
  * /usr/bin/python3 of the notebook image: becomes the Python of a virtual environment or of a home.
  *
  * The image has two Pythons: NEWEST, and OLDER, which was the only one before. A virtual environment may link to
- * /usr/bin/python3, and says in pyvenv.cfg which version made it. Everything else runs the version that the home's owner
- * chose with use-python. If the owner chose none, it runs OLDER if the home has packages for OLDER alone, and otherwise
- * NEWEST.
+ * /usr/bin/python3, and says in pyvenv.cfg which version made it. Where that version is not in the image, and in
+ * everything else, the version runs that the home's owner chose with use-python. If the owner chose none, OLDER runs if
+ * the home has packages for OLDER alone, and otherwise NEWEST.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -55,9 +55,9 @@ static bool configured(const char *path, char version[8])
 	char line[1024], key[32];
 	bool found = false;
 	int end;
-	FILE *file;
+	FILE *file = fopen(path, "re");
 
-	if (!is_file(path) || (file = fopen(path, "re")) == NULL)
+	if (file == NULL)
 		return false;
 	while (!found && fgets(line, sizeof line, file) != NULL) {
 		end = 0;
@@ -86,20 +86,23 @@ static bool called(const char *name, char path[PATH_MAX])
 	return false;
 }
 
-/* of_venv finds the version of the virtual environment that this program is in. */
-static bool of_venv(const char *name, char version[8])
+/* of_venv reports whether this program is in a virtual environment, and finds the version of that if the image has it. */
+static bool of_venv(const char *name, char version[8], bool *found)
 {
 	char path[PATH_MAX], file[PATH_MAX + 32];
 	char *slash;
 
+	*found = false;
 	if (!called(name, path) || (slash = strrchr(path, '/')) == NULL)
 		return false;
 	*slash = '\0';
 	snprintf(file, sizeof file, "%s/pyvenv.cfg", path);
-	if (configured(file, version))
-		return true;
-	snprintf(file, sizeof file, "%s/../pyvenv.cfg", path);
-	return configured(file, version);
+	if (!is_file(file))
+		snprintf(file, sizeof file, "%s/../pyvenv.cfg", path);
+	if (!is_file(file))
+		return false;
+	*found = configured(file, version);
+	return true;
 }
 
 /* has_packages reports whether a home has packages for a version. */
@@ -147,12 +150,12 @@ static bool of_home(char version[8])
 int main(int argc, char **argv)
 {
 	char version[8] = NEWEST, path[sizeof PROGRAM + 8];
-	bool venv;
+	bool venv, found;
 
 	if (argc < 1)
 		return 127;
-	venv = of_venv(argv[0], version);
-	if (!venv)
+	venv = of_venv(argv[0], version, &found);
+	if (!found)
 		of_home(version);
 	snprintf(path, sizeof path, PROGRAM "%s", version);
 	/* What it starts as sys.executable is then the same Python, whatever somebody chooses meanwhile. */

@@ -80,6 +80,8 @@ try:
     older.touch()
     said = cell("import gpulab_absent.part")
     assert "Your home has gpulab_absent for another Python." in said, said
+    said = cell("import gpulab_proof.part")
+    assert "ModuleNotFoundError" in said and "use-python" not in said, said
     older.unlink()
     # The next start of the server must not care what lies in the home.
     (Path.home() / f".local/lib/python{newest}/site-packages/jupyter_server.py").write_text("raise SystemExit(1)")

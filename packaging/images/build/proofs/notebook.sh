@@ -88,7 +88,7 @@ done
   # Virtual environments of Debian 12's time link to /usr/bin/python3.
   python3 -m venv $HOME/venv && ln -sf /usr/bin/python3 $HOME/venv/bin/python3
   $HOME/venv/bin/pip -q install --no-index /proof/gpulab_proof-1.0-py3-none-any.whl || fail "pip of a venv does not work"
-  use-python | grep -q "pip install /proof/gpulab_proof-1.0-py3-none-any.whl" || fail "use-python says: $(use-python)"
+  use-python | grep -q "pip install gpulab-proof" || fail "use-python says: $(use-python)"
   ! use-python 3.9 2>/dev/null || fail "use-python takes a Python that is not there"
   # What runs goes on with its own Python while somebody chooses another.
   cat >/tmp/pool.py <<'EOF'
@@ -101,7 +101,7 @@ if __name__ == "__main__":
         print({sys.version_info[1], *pool.map(version, range(4))})
 EOF
   [ "$(timeout 60 python3 /tmp/pool.py "$newest")" = "{11}" ] || fail "a running program changes its Python"
-  use-python "$newest" | grep -q "python$newest -m pip install /proof/gpulab_proof-1.0-py3-none-any.whl" || fail "use-python names no packages"
+  use-python "$newest" | grep -q "python$newest -m pip install gpulab-proof" || fail "use-python names no packages"
   why="the owner's choice"
   is "$newest" python3; is 3.11 $HOME/venv/bin/python3
   [ "$($HOME/venv/bin/python3 -c 'import gpulab_proof, sys; print(sys.prefix)')" = $HOME/venv ] || fail "a venv is not itself"
@@ -110,6 +110,11 @@ EOF
   (cd $HOME/venv/bin; PATH=:/usr/bin; why="a venv that is the working folder" is 3.11 python3)
   echo 'version_info = 3.11.2.final.0' >$HOME/venv/pyvenv.cfg
   why="a venv of virtualenv" is 3.11 $HOME/venv/bin/python3
+  # Of a version that the image does not have, or that is not said.
+  for config in 'version = 3.12.1' 'home = /usr/bin'; do
+    echo "$config" >$HOME/venv/pyvenv.cfg
+    [ "$($HOME/venv/bin/python3 -c 'import sys; print(sys.prefix)')" = $HOME/venv ] || fail "a venv with \"$config\" is not itself"
+  done
   use-python 3.11 >/dev/null; why="a choice that was taken back" is 3.11 python3
   # Packages for both, and no choice.
   rm $choice

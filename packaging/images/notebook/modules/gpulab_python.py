@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import urllib.parse
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -116,15 +117,19 @@ def requires(distribution, version):
 
 def origin(distribution):
     """What pip is told to install a distribution again: its name, or where it came from if that is no index."""
+    name = distribution.metadata["Name"]
     try:
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         url = origin["url"]
+        part = f"#subdirectory={origin['subdirectory']}" if "subdirectory" in origin else ""
         if "vcs_info" in origin:
-            return f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
-        path = url.removeprefix("file://")
-        return f"-e {shlex.quote(path)}" if origin.get("dir_info", {}).get("editable") else shlex.quote(path)
+            return shlex.quote(f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}{part}")
+        if "dir_info" not in origin:  # a file, which may be for another Python
+            return name
+        place = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
+        return ("-e " if origin["dir_info"].get("editable") else "") + shlex.quote(place)
     except (KeyError, ValueError, TypeError, AttributeError):
-        return distribution.metadata["Name"]
+        return name
 
 
 def missing(version):
@@ -156,7 +161,6 @@ def sentence():
     version, newest = used()[0], VERSIONS[0]
     if version == newest:
         return ""
-    return (
-        f"Your home uses Python {version}, because it has packages in {short(packages(version))}. The lab's newest Python is {newest}. "
-        f"To change to it, run in a terminal: use-python {newest}. It names the packages to install again."
-    )
+    why = f"because it has packages in {short(packages(version))}" if has_packages(version) else "as you chose with use-python"
+    again = " It names the packages to install again." if has_packages(version) else ""
+    return f"Your home uses Python {version}, {why}. The lab's newest Python is {newest}. To change to it, run in a terminal: use-python {newest}.{again}"

@@ -24,14 +24,19 @@ if "ipykernel.kernelapp" in sys.modules:
 
 # Where an import fails because the home has the package for another Python, the traceback says so.
 if sys.prefix == "/usr":
+    import site
+
     from IPython.core.interactiveshell import InteractiveShell
 
     def _showtraceback(self, exc_tuple=None, *args, _show=InteractiveShell.showtraceback, **kwargs):
         error = (exc_tuple or sys.exc_info())[1]
-        name = isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0]
-        place = os.path.expanduser("~/.local/lib/python3.*/site-packages/")
-        if name and (glob.glob(place + glob.escape(name)) or glob.glob(place + glob.escape(name) + ".*")):
-            error.add_note(f"Your home has {name} for another Python. To see which packages to install again, run: !use-python")
+        name = isinstance(error, ModuleNotFoundError) and error.name
+        if name and "." not in name:  # with a dot, its package is there
+            for folder in glob.glob(os.path.expanduser("~/.local/lib/python3.*/site-packages")):
+                there = os.path.join(glob.escape(folder), glob.escape(name))
+                if folder != site.getusersitepackages() and (glob.glob(there) or glob.glob(there + ".*")):
+                    error.add_note(f"Your home has {name} for another Python. To see which packages to install again, run: !use-python")
+                    break
         _show(self, exc_tuple, *args, **kwargs)
 
     InteractiveShell.showtraceback = _showtraceback
