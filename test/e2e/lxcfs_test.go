@@ -58,7 +58,7 @@ profiles:
 		t.Fatalf("this machine is too small to tell a container's limits from its own: %+v", machine)
 	}
 	ignoreTime := func(s seen) seen { s.Elapsed = 0; return s }
-	machine.Processors[2] = 1 // nproc follows OMP_NUM_THREADS
+	machine.Processors[1], machine.Processors[2] = 1, 1 // these follow PYTHON_CPU_COUNT and OMP_NUM_THREADS
 	k := work(a.guest, guestHandle, "Ben's")
 	l := newLaptopFor(t, a, a.guest.Tab(), guestHandle, "launch")
 	notebook := func() seen { t.Helper(); return readSeen(t, k.run(t, askContainer)) }

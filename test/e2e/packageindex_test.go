@@ -170,7 +170,14 @@ func wheels(t *testing.T, requirements string, options ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256([]byte(requirements))
+	python := "3.11" // locks without a line that names it
+	if _, line, found := strings.Cut(requirements, "# python: "); found || !strings.Contains(requirements, "--hash") {
+		python = "3.13"
+		if found {
+			python, _, _ = strings.Cut(line, "\n")
+		}
+	}
+	sum := sha256.Sum256([]byte(python + "\n" + requirements))
 	dir := filepath.Join(cache, "gpulab", "test-wheels-"+hex.EncodeToString(sum[:6]))
 	if _, err := os.Stat(dir); err == nil {
 		return dir
@@ -184,13 +191,6 @@ func wheels(t *testing.T, requirements string, options ...string) string {
 	list := filepath.Join(venv, "requirements.txt")
 	if err := os.WriteFile(list, []byte(requirements), 0o600); err != nil {
 		t.Fatal(err)
-	}
-	python := "3.11" // locks without a line that names it
-	if _, line, found := strings.Cut(requirements, "# python: "); found || !strings.Contains(requirements, "--hash") {
-		python = "3.13"
-		if found {
-			python, _, _ = strings.Cut(line, "\n")
-		}
 	}
 	args := slices.Concat([]string{venv + "/bin/python3", "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", python, "--implementation", "cp",
 		"--abi", "cp" + strings.ReplaceAll(python, ".", ""), "--abi", "abi3", "--abi", "none", "--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64"}, options)
