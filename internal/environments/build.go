@@ -530,8 +530,8 @@ func (e *Environment) putOwnFiles(dir string) error {
 	return nil
 }
 
-// putFile replaces a file in one step, unless it is there as it should be. It writes through no link, because whoever built
-// the environment decided what is there.
+// putFile replaces a file in one step, unless it is there as it should be. It does not write through links: an
+// environment's folder is untrusted input.
 func putFile(folder *os.Root, f ownFile) error {
 	info, err := folder.Lstat(f.name)
 	if err == nil && info.Mode() == f.mode {

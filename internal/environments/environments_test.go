@@ -236,7 +236,7 @@ func TestProgramsForEverybody(t *testing.T) {
 	links()
 }
 
-// An environment that an earlier gpulab built gets this one's own-kernel. Nothing outside of it is written, whatever is in it.
+// An environment that an earlier gpulab built gets this one's own-kernel. Links in it lead no write out of it.
 func TestOwnFilesAreRenewed(t *testing.T) {
 	s := start(t, &pod{})
 	e := create(t, s, humanize)

@@ -89,7 +89,7 @@ func TestAptLocksCoverTheLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{"base", "tools", "libraries"} {
+	for _, folder := range parts["notebook"].on {
 		lock, err := readAptLock(filepath.Join(source, folder, "packages.lock"))
 		if err != nil {
 			t.Fatal(err)

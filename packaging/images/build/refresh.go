@@ -38,7 +38,7 @@ func (b *builder) refresh(ctx context.Context) error {
 	base := ""
 	var below []string
 	lower := aptLock{}
-	for _, folder := range []string{"base", "tools", "libraries", "python3.11"} {
+	for _, folder := range parts["notebook"].on {
 		below = append(below, folder)
 		dir := filepath.Join(work, folder)
 		all, err := b.debootstrap(ctx, dir, below, true, log)
@@ -56,8 +56,8 @@ func (b *builder) refresh(ctx context.Context) error {
 		}
 		b.progress.Line("%s: %d packages", file, len(lock))
 	}
-	// Versions are chosen for Python 3.11, the oldest Python that installs them: in the notebook image, and on the Debian 12
-	// machines that run the tests.
+	// Versions are chosen for Python 3.11, the oldest Python that installs them: in the notebook image, and on Debian 12
+	// machines, where the tests install them.
 	for _, l := range pythonLocks {
 		script := `python3 -m venv /tmp/uv && /tmp/uv/bin/pip install -q ` + resolver + ` && cd /src &&
 			/tmp/uv/bin/uv pip compile --quiet --no-cache --upgrade --generate-hashes --no-header --no-annotate \
