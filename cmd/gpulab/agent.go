@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpulab/gpulab/assets"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/deviceplugin"
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -50,7 +51,7 @@ var errLeft = errors.New("this machine was removed from the pool")
 type agent struct {
 	app  *app
 	file *joinedFile
-	cfg  Config
+	cfg  config.Config
 	boot *boot
 
 	pass         passport
@@ -98,10 +99,10 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 		return nil, err
 	}
 	stages := []string{stageRuntime, stageKubernetes, stageImages, stageNotebook, stageNode, stageReadings, stagePods}
-	if cfg.GPUs == gpusSimulated {
+	if cfg.GPUs == config.GPUsSimulated {
 		stages = append([]string{stageRuntime, stageDriver}, stages[1:]...)
 	}
-	if cfg.Storage.everywhere() {
+	if cfg.Storage.Everywhere() {
 		stages = append([]string{stageStorage}, stages...)
 	}
 	g.boot = newBoot(fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()), inputs, stages...)
@@ -113,7 +114,7 @@ func newAgent(ctx context.Context, a *app, file *joinedFile) (*agent, error) {
 	}
 	g.busy = &hostWatch{host: host, dir: cfg.DataDir}
 	g.environments = g.newEnvironmentKeeper()
-	if dir, err := cfg.imagesDir(); err == nil {
+	if dir, err := cfg.FindImages(); err == nil {
 		if g.images, err = embedk8s.OpenImages(dir); err != nil {
 			slog.Warn("the images of the package gpulab-images cannot be used; the head hands over all", "err", err)
 		}
@@ -174,7 +175,7 @@ func (g *agent) start(ctx context.Context, group *errgroup.Group) error {
 }
 
 func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
-	if g.cfg.Storage.everywhere() {
+	if g.cfg.Storage.Everywhere() {
 		err := g.boot.do(stageStorage, func(st *stage) error {
 			if g.cfg.Storage.Shared != "" {
 				st.say("%s", g.cfg.Storage.Shared)
@@ -208,11 +209,11 @@ func (g *agent) bootstrap(ctx context.Context, group *errgroup.Group) error {
 		return err
 	}
 	switch g.cfg.GPUs {
-	case gpusSimulated:
+	case config.GPUsSimulated:
 		if err := g.startDriver(ctx, group, runtime); err != nil {
 			return err
 		}
-	case gpusReal:
+	case config.GPUsReal:
 		prepareRealGPUs(ctx, g.cfg)
 	}
 	if err := g.startMonitor(ctx, group, runtime); err != nil {
@@ -300,7 +301,7 @@ func (unknownPods) ByName(string, string) (gpu.PodRef, time.Time, bool) {
 // startMonitor watches the GPUs, and which pods have been given them.
 func (g *agent) startMonitor(ctx context.Context, group *errgroup.Group, rt embedk8s.Runtime) (err error) {
 	g.once.monitor.Do(func() {
-		if g.cfg.GPUs == gpusNone {
+		if g.cfg.GPUs == config.GPUsNone {
 			group.Go(func() error {
 				for now := time.Now(); ; now = time.Now() {
 					g.fleet.Update(gpu.Snapshot{Node: g.file.Name, Time: now, GPUs: []gpu.GPU{}})
@@ -316,7 +317,7 @@ func (g *agent) startMonitor(ctx context.Context, group *errgroup.Group, rt embe
 			return
 		}
 		library := ""
-		if g.cfg.GPUs == gpusSimulated {
+		if g.cfg.GPUs == config.GPUsSimulated {
 			library = simdriver.Library(g.simRoot())
 		}
 		monitor := gpu.NewMonitor(gpu.MonitorConfig{

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 	"github.com/gpulab/gpulab/internal/nodes"
@@ -120,7 +121,7 @@ func (g *agent) liveComponents() []ctl.Component {
 	if c, ok := roomComponent(g.cfg.DataDir); ok {
 		out = append(out, c)
 	}
-	if g.cfg.GPUs == gpusNone {
+	if g.cfg.GPUs == config.GPUsNone {
 		return append(out, ctl.Component{Name: "gpu probe", State: ctl.Off, Detail: "this machine brings no GPU into the pool"})
 	}
 	for _, s := range g.fleet.Snapshots() {

@@ -24,6 +24,7 @@ import (
 	"github.com/gpulab/gpulab/assets"
 	"github.com/gpulab/gpulab/internal/api"
 	"github.com/gpulab/gpulab/internal/charts"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/deviceplugin"
 	"github.com/gpulab/gpulab/internal/diskspace"
@@ -80,7 +81,7 @@ const notebookImage = "notebook"
 // can watch, and then brings up the rest in bootstrap, as often as that takes.
 // Parts that need the cluster exist from the moment its API answers (attach).
 type appliance struct {
-	cfg  Config
+	cfg  config.Config
 	app  *app
 	boot *boot
 
@@ -166,19 +167,19 @@ type attached struct {
 	environments *environments.Service
 }
 
-func newAppliance(cfg Config, a *app) (*appliance, error) {
-	inputs, err := cfg.inputs()
+func newAppliance(cfg config.Config, a *app) (*appliance, error) {
+	inputs, err := cfg.Inputs()
 	if err != nil {
 		return nil, err
 	}
 	stages := []string{stageAddress, stageRuntime, stageKubernetes, stageNode, stageImages, stageCharts, stageNotebook}
 	switch cfg.GPUs {
-	case gpusSimulated:
+	case config.GPUsSimulated:
 		stages = append(slices.Insert(stages, 2, stageDriver), stageGPUs)
-	case gpusReal:
+	case config.GPUsReal:
 		stages = append(stages, stageGPUs)
 	}
-	proxies, err := parseNetworks("trustedProxies", cfg.TrustedProxies)
+	proxies, err := config.ParseNetworks("trustedProxies", cfg.TrustedProxies)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +264,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err := l.noteVersion(ctx); err != nil {
 		return err
 	}
-	ports, err := l.cfg.notebookPorts()
+	ports, err := l.cfg.NotebookPortList()
 	if err != nil {
 		return err
 	}
@@ -274,7 +275,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.findBefore(ctx)
-	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.proxyFor(), Log: slog.Default()})
+	l.signin, err = signin.New(signin.ServiceConfig{Providers: l.cfg.SignIn, URL: l.url, Proxy: l.cfg.Network.ProxyFor(), Log: slog.Default()})
 	if err != nil {
 		return err
 	}
@@ -323,13 +324,13 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if l.proxy, err = newProxyName(l.cfg.Network); err != nil {
 		return err
 	}
-	if l.ownCert, err = l.cfg.TLS.open(); err != nil {
+	if l.ownCert, err = l.cfg.TLS.Open(); err != nil {
 		slog.Warn("the lab shows a certificate of its own making until this is mended", "err", err)
 	}
 	if err := l.newTailnet(); err != nil {
 		return err
 	}
-	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames(), l.cfg.wildcards()...); err != nil {
+	if l.certs, err = webca.Ensure(tlsDir(l.cfg), l.certNames(), l.cfg.Wildcards()...); err != nil {
 		return err
 	}
 	l.certs.Prefer(l.ownCert)
@@ -347,7 +348,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.power = l.newPower(ctx)
-	dir, err := l.cfg.imagesDir()
+	dir, err := l.cfg.FindImages()
 	if err != nil {
 		return err
 	}
@@ -355,11 +356,11 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	return err
 }
 
-func tlsDir(cfg Config) string { return filepath.Join(cfg.DataDir, "tls") }
+func tlsDir(cfg config.Config) string { return filepath.Join(cfg.DataDir, "tls") }
 
 // url is where people open the lab.
 func (l *appliance) url() string {
-	return l.cfg.url(func() netip.Addr { return l.where.Load().address })
+	return l.cfg.URL(func() netip.Addr { return l.where.Load().address })
 }
 
 // bootstrap goes the way from nothing to ready. Everything on it finds out
@@ -390,11 +391,11 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 		return err
 	}
 	switch l.cfg.GPUs {
-	case gpusSimulated:
+	case config.GPUsSimulated:
 		if err := l.startDriver(ctx, g, runtime); err != nil {
 			return err
 		}
-	case gpusReal:
+	case config.GPUsReal:
 		prepareRealGPUs(ctx, l.cfg)
 	}
 	client, err := l.startKubernetes(ctx, g, runtime)
@@ -428,7 +429,7 @@ func (l *appliance) bootstrap(ctx context.Context, g *errgroup.Group) error {
 			l.once.sweep.Do(func() { g.Go(func() error { return l.sweepImages(serving) }) })
 			l.canLaunch.Store(true)
 			l.attached.Load().notebooks.Wake()
-			if l.cfg.GPUs == gpusNone {
+			if l.cfg.GPUs == config.GPUsNone {
 				return nil
 			}
 			select {
@@ -554,7 +555,7 @@ func (l *appliance) prepareCluster(ctx context.Context, client kubernetes.Interf
 		return err
 	}
 	present := map[string]*string{"nvidia.com/gpu.present": nil}
-	if l.cfg.GPUs == gpusNone {
+	if l.cfg.GPUs == config.GPUsNone {
 		if err := labelFeatures(ctx, client, l.id.NodeName, nil); err != nil {
 			return err
 		}
@@ -571,7 +572,7 @@ func (l *appliance) homesDir() string    { return filepath.Join(l.cfg.DataDir, "
 
 // driverRootOf is where the NVIDIA driver's files lie.
 func driverRootOf(gpus, simRoot string) string {
-	if gpus == gpusSimulated {
+	if gpus == config.GPUsSimulated {
 		return simRoot
 	}
 	return "/"
@@ -654,10 +655,10 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		Images: l.images.Refs(), ClusterDNS: l.id.ClusterDNS().String(), UpstreamDNS: upstreamDNS(),
 		Networks:  []string{l.id.ClusterCIDR.String(), l.id.ServiceCIDR.String()},
 		HTTPSPort: l.cfg.HTTPSPort,
-		HasGPU:    gpus != gpusNone, Simulated: gpus == gpusSimulated, Sharing: l.cfg.GPUSharing,
+		HasGPU:    gpus != config.GPUsNone, Simulated: gpus == config.GPUsSimulated, Sharing: l.cfg.GPUSharing,
 		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
 		Hub: l.hub, HubStateDir: l.hubStateDir(), ScratchSize: l.cfg.Storage.Scratch, FeaturesDir: l.featuresDir(),
-		NotebookEnv: l.cfg.Network.proxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
+		NotebookEnv: l.cfg.Network.ProxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
 		Packages: packages,
 	}), nil
 }
@@ -679,7 +680,7 @@ func (l *appliance) charts() *charts.Manager {
 func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) error {
 	return l.boot.do(stageGPUs, func(st *stage) error {
 		want := 1
-		if l.cfg.GPUs == gpusSimulated {
+		if l.cfg.GPUs == config.GPUsSimulated {
 			want = l.cfg.SimulatedGPUs
 		}
 		if err := waitGPUs(ctx, client, l.id.NodeName, want*l.cfg.GPUSharing, l.withheldGPUs, st); err != nil {
@@ -723,7 +724,7 @@ func (l *appliance) withheldGPUs() int {
 }
 
 func gpuWord(mode string) string {
-	if mode == gpusSimulated {
+	if mode == config.GPUsSimulated {
 		return "simulated GPUs"
 	}
 	return "GPUs"
@@ -760,7 +761,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	parts.memory = l.newMemoryLimiter(rt)
 	parts.proxy, err = notebooks.NewProxy(notebooks.ProxyConfig{
 		Sessions: l, Pods: kube, AuthToken: l.hub.ProxyToken,
-		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, OtherPort: l.cfg.otherPorts(),
+		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, OtherPort: l.cfg.OtherPorts(),
 		Origins: l.origins, Labels: l.labels, Notices: l.notices, Keep: l.keepIdle, AllowedHost: l.allowedHost,
 		RoutesFile: filepath.Join(l.cfg.DataDir, "hub-routes.json"), Log: log,
 	})
@@ -775,39 +776,39 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if parts.line, err = newLine(access); err != nil {
 		return err
 	}
-	halfLife, err := l.cfg.Queue.halfLife()
+	halfLife, err := l.cfg.Queue.HalfLifeTime()
 	if err != nil {
 		return err
 	}
-	sampling, err := l.cfg.Queue.sampling()
+	sampling, err := l.cfg.Queue.SamplingTime()
 	if err != nil {
 		return err
 	}
-	shares, err := l.cfg.Queue.shares()
+	shares, err := l.cfg.Queue.CheckedShares()
 	if err != nil {
 		return err
 	}
-	preemption, err := l.cfg.Queue.preemption()
+	preemption, err := l.cfg.Queue.PreemptionKind()
 	if err != nil {
 		return err
 	}
-	minimumRun, err := l.cfg.Queue.minimumRun()
+	minimumRun, err := l.cfg.Queue.MinimumRunTime()
 	if err != nil {
 		return err
 	}
-	doors, err := l.cfg.servicePorts()
+	doors, err := l.cfg.ServicePortList()
 	if err != nil {
 		return err
 	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
 		Doors: doors, DoorFree: portFree, Origins: l.origins,
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Shares: shares, Log: log, Simulated: l.cfg.GPUs == gpusSimulated,
-		Devices: l.devices, Profiles: l.cfg.profiles(), SharedGPUs: l.cfg.GPUSharing > 1,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Shares: shares, Log: log, Simulated: l.cfg.GPUs == config.GPUsSimulated,
+		Devices: l.devices, Profiles: l.cfg.LaunchProfiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Head:         l.id.NodeName, Booted: booted(),
 		Hold: l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
-		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.proxyEnv(l.id), TimeZone: l.cfg.TimeZone.name, ImageEnv: l.imageEnv, ScratchSize: l.cfg.Storage.scratch(), Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
+		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.ProxyEnv(l.id), TimeZone: l.cfg.TimeZone.Name, ImageEnv: l.imageEnv, ScratchSize: l.cfg.Storage.ScratchQuantity(), Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
 		MailTrouble: l.noJobMail,
 		Note:        func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,
 	})
@@ -848,7 +849,7 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	g.Go(func() error { return l.storage.Run(ctx) })
 	g.Go(func() error { return parts.environments.Run(ctx) })
 	g.Go(func() error { return l.keepClaims(ctx, parts.tenancy) })
-	if l.cfg.GPUs != gpusNone {
+	if l.cfg.GPUs != config.GPUsNone {
 		g.Go(func() error { return keepFeatures(ctx, client, l.id.NodeName, l.featuresDir()) })
 		g.Go(func() error { return plugins.Run(ctx) })
 		g.Go(func() error { return holders.Run(ctx, time.Second) })
@@ -871,7 +872,7 @@ func (l *appliance) holdLaunches() string {
 
 // nvml is the library the probe opens; "" leaves finding it to the system.
 func (l *appliance) nvml() string {
-	if l.cfg.GPUs == gpusSimulated {
+	if l.cfg.GPUs == config.GPUsSimulated {
 		return simdriver.Library(l.simRoot())
 	}
 	return ""
@@ -989,8 +990,8 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
-		SignIn: l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.scratchBytes())),
-		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == signUpApproval, Files: l.fileDoor(), API: description,
+		SignIn: l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.ScratchBytes())),
+		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == config.SignUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, NotebooksAt: l.origins.Authority, Log: slog.Default(),
 	})
 	if err != nil {

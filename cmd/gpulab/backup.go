@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpulab/gpulab/internal/backup"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/storage"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/units"
@@ -184,7 +184,7 @@ func makeBackup(c *cobra.Command, a *app, name string, f backupFlags) error {
 }
 
 // openLab opens the database of the lab on this machine as it is.
-func openLab(ctx context.Context, cfg Config) (*sql.DB, error) {
+func openLab(ctx context.Context, cfg config.Config) (*sql.DB, error) {
 	path := filepath.Join(cfg.DataDir, store.MainFile)
 	db, schema, err := store.OpenExisting(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,12 +203,12 @@ func openLab(ctx context.Context, cfg Config) (*sql.DB, error) {
 }
 
 // backupSource says what of the lab is saved.
-func backupSource(ctx context.Context, a *app, cfg Config, db *sql.DB, f backupFlags, left *notes) (backup.Source, error) {
+func backupSource(ctx context.Context, a *app, cfg config.Config, db *sql.DB, f backupFlags, left *notes) (backup.Source, error) {
 	src := backup.Source{DataDir: cfg.DataDir, Config: a.configPath, History: f.history}
 	if _, err := os.Stat(a.configPath); err != nil {
 		return src, fmt.Errorf("the configuration: %w", err)
 	}
-	for _, path := range cfg.filesNamed() {
+	for _, path := range cfg.FilesNamed() {
 		if filepath.Dir(path) == filepath.Dir(a.configPath) {
 			src.Beside = append(src.Beside, filepath.Base(path))
 		} else {
@@ -231,16 +231,6 @@ func backupSource(ctx context.Context, a *app, cfg Config, db *sql.DB, f backupF
 		src.Manifest.CA = fp
 	}
 	return src, nil
-}
-
-// filesNamed are the files that the configuration names, each once.
-func (c *Config) filesNamed() []string {
-	list := []string{c.Mail.PasswordFile, c.Mail.CAFile, c.TLS.Certificate, c.TLS.Key}
-	for _, p := range c.SignIn {
-		list = append(list, p.ClientSecretFile, p.BindPasswordFile, p.CAFile)
-	}
-	slices.Sort(list)
-	return slices.DeleteFunc(slices.Compact(list), func(path string) bool { return path == "" })
 }
 
 // numbersOf are the numbers of all homes and shared folders that a lab keeps, those of removed people who may come
@@ -272,7 +262,7 @@ func numbersOf(ctx context.Context, db *sql.DB) (homes, folders []int64, people 
 }
 
 // newBackupFile begins the file of a backup, which is no part of what is saved.
-func newBackupFile(cfg Config, name string, force bool) (*backup.Target, error) {
+func newBackupFile(cfg config.Config, name string, force bool) (*backup.Target, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(name))
 	if err == nil {
 		dir, err = filepath.Abs(dir)
@@ -288,7 +278,7 @@ func newBackupFile(cfg Config, name string, force bool) (*backup.Target, error) 
 }
 
 // warnRoom says beforehand where the file may not fit. It is no reason to refuse: what is saved is compressed.
-func warnRoom(ctx context.Context, w io.Writer, cfg Config, db *sql.DB, dir string, f backupFlags) {
+func warnRoom(ctx context.Context, w io.Writer, cfg config.Config, db *sql.DB, dir string, f backupFlags) {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
 		return

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/backup"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -363,13 +364,13 @@ func TestFinishRestore(t *testing.T) {
 
 // Every file that the configuration names is asked for, whatever it is for.
 func TestFilesNamed(t *testing.T) {
-	cfg := Config{
+	cfg := config.Config{
 		Mail:   mail.Config{PasswordFile: "/etc/gpulab/mail.secret", CAFile: "/etc/gpulab/mail.pem"},
-		TLS:    TLSConfig{Certificate: "/etc/gpulab/lab.pem", Key: "/etc/gpulab/lab.key"},
+		TLS:    config.TLS{Certificate: "/etc/gpulab/lab.pem", Key: "/etc/gpulab/lab.key"},
 		SignIn: []signin.Config{{ClientSecretFile: "/etc/gpulab/oidc.secret"}, {BindPasswordFile: "/etc/gpulab/ldap.secret", CAFile: "/etc/gpulab/mail.pem"}},
 	}
 	want := []string{"/etc/gpulab/lab.key", "/etc/gpulab/lab.pem", "/etc/gpulab/ldap.secret", "/etc/gpulab/mail.pem", "/etc/gpulab/mail.secret", "/etc/gpulab/oidc.secret"}
-	if got := cfg.filesNamed(); !slices.Equal(got, want) {
+	if got := cfg.FilesNamed(); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -405,7 +406,7 @@ func TestResetKeepsWork(t *testing.T) {
 		mustDo(t, os.MkdirAll(filepath.Join(data, folder), 0o700))
 	}
 	mustDo(t, os.WriteFile(filepath.Join(data, store.MainFile), nil, 0o600))
-	mustDo(t, removeState(Config{DataDir: data}, kept{homes: true}))
+	mustDo(t, removeState(config.Config{DataDir: data}, kept{homes: true}))
 	var left []string
 	mustDo(t, filepath.WalkDir(data, func(path string, _ fs.DirEntry, err error) error {
 		left = append(left, strings.TrimPrefix(path, data))

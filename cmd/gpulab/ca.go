@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/webca"
 )
 
@@ -59,7 +60,7 @@ Compare the fingerprint before you trust it.`,
 	return c
 }
 
-func readCA(cfg Config) ([]byte, error) {
+func readCA(cfg config.Config) ([]byte, error) {
 	data, err := os.ReadFile(filepath.Join(tlsDir(cfg), "ca.crt"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fail(exitNotRunning, "there is no certificate authority yet; start the lab with `gpulab init`")
@@ -67,7 +68,7 @@ func readCA(cfg Config) ([]byte, error) {
 	return data, err
 }
 
-func caFingerprint(cfg Config) (string, error) {
+func caFingerprint(cfg config.Config) (string, error) {
 	pem, err := readCA(cfg)
 	if err != nil {
 		return "", err
@@ -76,7 +77,7 @@ func caFingerprint(cfg Config) (string, error) {
 }
 
 // trustCA makes this machine's programs trust the lab's pages.
-func trustCA(out io.Writer, cfg Config) error {
+func trustCA(out io.Writer, cfg config.Config) error {
 	pem, err := readCA(cfg)
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func trustCA(out io.Writer, cfg Config) error {
 }
 
 // untrustCA undoes trustCA, whoever called it.
-func untrustCA(out io.Writer, cfg Config) error {
+func untrustCA(out io.Writer, cfg config.Config) error {
 	pem, err := readCA(cfg)
 	if err != nil {
 		return err

@@ -67,8 +67,8 @@ func (l *appliance) certificatesComponent() ctl.Component {
 		c.State, c.Detail, c.NextStep = ctl.Warning, l.ownCert.Trouble(time.Now()), "renew the files that `tls` in the configuration names; they are taken over within a minute"
 	case l.ownCert != nil && time.Until(l.ownCert.Until()) < ownLeft:
 		c.State, c.Detail, c.NextStep = ctl.Warning, "the lab's own certificate runs out on "+l.ownCert.Until().Format(time.DateOnly), "renew the files that `tls` in the configuration names; they are taken over within a minute"
-	case l.cfg.uncovered(l.ownCert) != "":
-		c.State, c.Detail, c.NextStep = ctl.Warning, l.cfg.uncovered(l.ownCert), "get a certificate that names it, too, or take it out of `names`"
+	case l.cfg.Uncovered(l.ownCert) != "":
+		c.State, c.Detail, c.NextStep = ctl.Warning, l.cfg.Uncovered(l.ownCert), "get a certificate that names it, too, or take it out of `names`"
 	default:
 		c.Detail = "pages until " + l.certs.Until().Format(time.DateOnly) + ", Kubernetes until " + kubernetes.Format(time.DateOnly) + "; both are renewed before"
 		if l.ownCert != nil {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/spf13/cobra"
 )
 
@@ -19,11 +21,11 @@ with it: an unknown key, a value that cannot be. Nothing is changed.`,
 			if err != nil {
 				return err
 			}
-			own, err := cfg.TLS.open()
+			own, err := cfg.TLS.Open()
 			if err != nil {
 				return err
 			}
-			if trouble := cfg.uncovered(own); trouble != "" {
+			if trouble := cfg.Uncovered(own); trouble != "" {
 				fmt.Fprintf(c.OutOrStdout(), "%s: %s.\n", a.configPath, trouble)
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is right.\n", a.configPath)
@@ -31,4 +33,13 @@ with it: an unknown key, a value that cannot be. Nothing is changed.`,
 		},
 	})
 	return c
+}
+
+// loadConfig reads the configuration. A mistake in it ends the program with exitUsage.
+func loadConfig(path string) (config.Config, error) {
+	cfg, err := config.Load(path)
+	if mistake := (*config.Error)(nil); errors.As(err, &mistake) {
+		return cfg, fail(exitUsage, "%w", err)
+	}
+	return cfg, err
 }

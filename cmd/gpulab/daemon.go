@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/cookies"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -130,7 +131,7 @@ func (l *appliance) liveComponents(ctx context.Context) []ctl.Component {
 	out = append(out, signInComponent(l.signin.Health())...)
 	out = append(out, l.tailnetComponent()...)
 	out = append(out, l.mailComponent(ctx)...)
-	if l.cfg.GPUs == gpusNone {
+	if l.cfg.GPUs == config.GPUsNone {
 		if driver, ok := l.driverComponent(); ok {
 			return append(out, driver)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -243,8 +244,8 @@ func doctorOptions(a *app) doctor.Options {
 	}
 	cfg, err := loadConfig(a.configPath)
 	if err != nil {
-		cfg = Config{SimulatedGPUs: 2, GPUSharing: 1}
-		cfg.setDefaults()
+		cfg = config.Config{SimulatedGPUs: 2, GPUSharing: 1}
+		cfg.SetDefaults()
 	}
 	opts := machineOptions(cfg)
 	opts.ConfigError = err
@@ -272,22 +273,22 @@ func (a *app) givenNumbers(ctx context.Context) (map[int]string, error) {
 }
 
 // machineOptions is what a configuration asks of the machine.
-func machineOptions(cfg Config) doctor.Options {
+func machineOptions(cfg config.Config) doctor.Options {
 	ports := []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250}
-	if port, err := cfg.Files.Listen.port(); err == nil && port != 0 {
+	if port, err := cfg.Files.Listen.Port(); err == nil && port != 0 {
 		ports = append(ports, port)
 	}
-	opts := doctor.Options{ServeNFS: cfg.Storage.Export == exportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.ownNames(), Wildcards: cfg.wildcards(), GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
+	opts := doctor.Options{ServeNFS: cfg.Storage.Export == config.ExportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.OwnNames(), Wildcards: cfg.Wildcards(), GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}
 	if u, err := url.Parse(cfg.Packages.Index); err == nil && net.ParseIP(u.Hostname()) == nil {
 		opts.Outside = u.Hostname()
 	}
-	opts.ImagesDir, opts.ImagesError = cfg.imagesDir()
+	opts.ImagesDir, opts.ImagesError = cfg.FindImages()
 	// loadConfig has told of an error in either.
-	opts.ServicePorts, _ = cfg.servicePorts()
-	opts.NotebookPorts, _ = cfg.notebookPorts()
+	opts.ServicePorts, _ = cfg.ServicePortList()
+	opts.NotebookPorts, _ = cfg.NotebookPortList()
 	opts.Strays = func() (list []doctor.Stray, err error) {
 		found, err := embedk8s.Strays(cfg.DataDir)
 		for _, s := range found {

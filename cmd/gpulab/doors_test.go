@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/tailnet/tailnettest"
 	"github.com/gpulab/gpulab/internal/webca"
 )
@@ -16,7 +17,7 @@ import (
 // namedLab is a lab that goes by these names.
 func namedLab(t *testing.T, httpsPort int, names ...string) *appliance {
 	t.Helper()
-	l := &appliance{cfg: Config{Names: names, HTTPSPort: httpsPort}}
+	l := &appliance{cfg: config.Config{Names: names, HTTPSPort: httpsPort}}
 	l.where.Store(&place{})
 	var err error
 	if l.certs, err = webca.Ensure(filepath.Join(t.TempDir(), "tls"), append(names, "10.0.0.9", "fd00::9")); err != nil {
@@ -145,20 +146,6 @@ func TestByName(t *testing.T) {
 		door.ServeHTTP(w, r)
 		if w.Code != want {
 			t.Errorf("%q: %d", host, w.Code)
-		}
-	}
-}
-
-// No link to the pages leads to a port at which the lab serves something else.
-func TestOtherPorts(t *testing.T) {
-	cfg, err := configFrom(t, "servicePorts: 9500-9501\nnotebookPorts: 22000-22001\nfiles: {listen: \":2222\"}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := cfg.otherPorts()
-	for port, want := range map[int]bool{443: false, 8443: false, 9443: false, 80: true, 8444: true, 6443: true, 10250: true, 2222: true, 9500: true, 9501: true, 22000: true, 22001: true, 22002: false} {
-		if got := other(port); got != want {
-			t.Errorf("port %d: %v", port, got)
 		}
 	}
 }

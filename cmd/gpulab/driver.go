@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/atomicfile"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/nvidiadriver"
 )
 
@@ -121,7 +122,7 @@ it offers real GPUs. It is a file of apt's preferences,
 			if err != nil {
 				return err
 			}
-			if err := cfg.changeDriverState(func(s *driverState) { s.Unheld = false }); err != nil {
+			if err := changeDriverState(cfg.DataDir, func(s *driverState) { s.Unheld = false }); err != nil {
 				return err
 			}
 			fmt.Fprintf(c.OutOrStdout(), "✓ %s held; `gpulab driver unhold` ends that%s.\n", countOf(len(held), "package"), withKernel(nvidiadriver.Held("/")))
@@ -148,7 +149,7 @@ rebooted before notebooks can use its GPUs; gpulab driver hold begins anew then.
 			if err != nil {
 				return err
 			}
-			if err := cfg.changeDriverState(func(s *driverState) { s.Unheld = true }); err != nil {
+			if err := changeDriverState(cfg.DataDir, func(s *driverState) { s.Unheld = true }); err != nil {
 				return err
 			}
 			if was {
@@ -204,7 +205,7 @@ func printReboot(w io.Writer, p nvidiadriver.Plan) {
 }
 
 // installDriver runs what the situation asks for, holds the driver's packages and says what is left to do.
-func installDriver(ctx context.Context, c *cobra.Command, cfg Config, joined bool) error {
+func installDriver(ctx context.Context, c *cobra.Command, cfg config.Config, joined bool) error {
 	out := c.OutOrStdout()
 	path := filepath.Join(cfg.DataDir, "log", "driver.log")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -216,7 +217,7 @@ func installDriver(ctx context.Context, c *cobra.Command, cfg Config, joined boo
 	}
 	defer log.Close()
 	// Whatever comes, a reboot included: the lab takes the GPUs as soon as it can.
-	if err := cfg.changeDriverState(func(s *driverState) { s.Awaited = true }); err != nil {
+	if err := changeDriverState(cfg.DataDir, func(s *driverState) { s.Awaited = true }); err != nil {
 		return err
 	}
 	// What is held cannot make room for another version.
@@ -224,7 +225,7 @@ func installDriver(ctx context.Context, c *cobra.Command, cfg Config, joined boo
 		return err
 	}
 	view := newStepView(out)
-	i := nvidiadriver.Installer{Root: "/", Log: log, Env: cfg.Network.aptEnv(), Step: view.begin, Progress: view.progress}
+	i := nvidiadriver.Installer{Root: "/", Log: log, Env: cfg.Network.AptEnv(), Step: view.begin, Progress: view.progress}
 	if isTerminal(c.InOrStdin()) {
 		i.Terminal = c.InOrStdin().(*os.File)
 	}
@@ -242,9 +243,9 @@ func installDriver(ctx context.Context, c *cobra.Command, cfg Config, joined boo
 	}
 	printAfterInstall(out, s)
 	switch {
-	case joined && cfg.GPUs != gpusReal:
+	case joined && cfg.GPUs != config.GPUsReal:
 		fmt.Fprintln(out, "This machine has joined a pool without them: run `gpulab leave` and join again, once the driver works.")
-	case cfg.GPUs == gpusSimulated:
+	case cfg.GPUs == config.GPUsSimulated:
 		fmt.Fprintln(out, "The lab simulates its GPUs until then: `gpulab init --gpus real` goes over to the machine's own.")
 	}
 	return nil
@@ -264,8 +265,8 @@ func printAfterInstall(w io.Writer, s nvidiadriver.Situation) {
 }
 
 // holdDriver holds the driver's packages unless somebody has ended that.
-func holdDriver(w io.Writer, cfg Config) error {
-	state, err := cfg.driverState()
+func holdDriver(w io.Writer, cfg config.Config) error {
+	state, err := loadDriverState(cfg.DataDir)
 	if err != nil || state.Unheld {
 		return err
 	}
@@ -289,7 +290,7 @@ func withKernel(held []string) string {
 }
 
 // prepareRealGPUs makes the device files that are missing, and holds the driver.
-func prepareRealGPUs(ctx context.Context, cfg Config) {
+func prepareRealGPUs(ctx context.Context, cfg config.Config) {
 	makeDevices(ctx)
 	if err := holdDriver(io.Discard, cfg); err != nil {
 		slog.Error("an upgrade may take the GPUs away: the driver's packages are not held", "err", err)
@@ -304,11 +305,11 @@ type driverState struct {
 	Unheld bool `json:"unheld"`
 }
 
-func (c *Config) driverStatePath() string { return filepath.Join(c.DataDir, "driver.json") }
+func driverStatePath(dataDir string) string { return filepath.Join(dataDir, "driver.json") }
 
-func (c *Config) driverState() (driverState, error) {
+func loadDriverState(dataDir string) (driverState, error) {
 	var s driverState
-	data, err := os.ReadFile(c.driverStatePath())
+	data, err := os.ReadFile(driverStatePath(dataDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -316,14 +317,14 @@ func (c *Config) driverState() (driverState, error) {
 		err = json.Unmarshal(data, &s)
 	}
 	if err != nil {
-		return s, fmt.Errorf("what gpulab remembers about the driver: %w; delete %s", err, c.driverStatePath())
+		return s, fmt.Errorf("what gpulab remembers about the driver: %w; delete %s", err, driverStatePath(dataDir))
 	}
 	return s, nil
 }
 
 // changeDriverState writes the state in one step, if it changes.
-func (c *Config) changeDriverState(change func(*driverState)) error {
-	s, err := c.driverState()
+func changeDriverState(dataDir string, change func(*driverState)) error {
+	s, err := loadDriverState(dataDir)
 	if err != nil {
 		return err
 	}
@@ -331,31 +332,14 @@ func (c *Config) changeDriverState(change func(*driverState)) error {
 	if change(&s); s == before {
 		return nil
 	}
-	if err := os.MkdirAll(c.DataDir, 0o711); err != nil {
+	if err := os.MkdirAll(dataDir, 0o711); err != nil {
 		return fmt.Errorf("the data directory: %w", err)
 	}
 	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(c.driverStatePath(), append(data, '\n'), 0o600)
-}
-
-// aptEnv leads apt over the lab's proxy, unless the environment names one.
-func (n NetworkConfig) aptEnv() []string {
-	if n.Proxy == "" {
-		return nil
-	}
-	var env []string
-	for _, name := range []string{"http_proxy", "https_proxy"} {
-		if os.Getenv(name) == "" {
-			env = append(env, name+"="+n.Proxy)
-		}
-	}
-	if len(n.NoProxy) > 0 && os.Getenv("no_proxy") == "" {
-		env = append(env, "no_proxy="+strings.Join(n.NoProxy, ","))
-	}
-	return env
+	return atomicfile.Write(driverStatePath(dataDir), append(data, '\n'), 0o600)
 }
 
 // withoutSecret is an address as it may be shown: nobody sees a password in it.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"github.com/gpulab/gpulab/internal/config"
 )
 
 // privateRoot is this machine's file system under an overlay: with its real apt and dpkg, another /proc and /sys, and a
@@ -370,15 +371,15 @@ func TestDriverWithSecureBoot(t *testing.T) {
 		if code == 0 || !strings.Contains(out, says) || !strings.Contains(out, "container images") {
 			t.Errorf("at boot: exit code %d, want %q\n%s", code, says, out)
 		}
-		if config, _ := os.ReadFile(r.path(defaultConfigPath)); strings.Contains(string(config), "\ngpus: real\n") != (gpus == gpusReal) {
-			t.Errorf("the configuration after a boot:\n%s", config)
+		if text, _ := os.ReadFile(r.path(config.DefaultPath)); strings.Contains(string(text), "\ngpus: real\n") != (gpus == config.GPUsReal) {
+			t.Errorf("the configuration after a boot:\n%s", text)
 		}
 	}
-	boot("does not work yet", gpusNone)
+	boot("does not work yet", config.GPUsNone)
 
 	// The reboot, at which somebody enrols the key and udev loads the driver.
 	r.mustRun("sh", "-c", "rm /sys/firmware/efi/efivars/MokNew-* && mkdir -p /sys/firmware/efi/mok-variables && cp /var/lib/dkms/mok.pub /sys/firmware/efi/mok-variables/MokListRT && modprobe nvidia")
-	boot("offers its GPUs", gpusReal)
+	boot("offers its GPUs", config.GPUsReal)
 	if out, _ := r.gpulab("serve"); strings.Contains(out, "driver") {
 		t.Errorf("another boot:\n%s", out)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/nvidiadriver"
 )
@@ -28,16 +29,16 @@ func (f *initFlags) check() error {
 
 // checkGPUsFlag checks the value of --gpus, which is "" where nobody gave one.
 func checkGPUsFlag(mode string) error {
-	if !slices.Contains([]string{"", gpusReal, gpusSimulated, gpusNone}, mode) {
+	if !slices.Contains([]string{"", config.GPUsReal, config.GPUsSimulated, config.GPUsNone}, mode) {
 		return fail(exitUsage, "--gpus is %q; it may be real, simulated or none", mode)
 	}
 	return nil
 }
 
 // carryOut does what init was told about the driver.
-func (w wish) carryOut(c *cobra.Command, cfg *Config) error {
+func (w wish) carryOut(c *cobra.Command, cfg *config.Config) error {
 	if w.await != nil {
-		if err := cfg.changeDriverState(func(s *driverState) { s.Awaited = *w.await }); err != nil {
+		if err := changeDriverState(cfg.DataDir, func(s *driverState) { s.Awaited = *w.await }); err != nil {
 			return err
 		}
 	}
@@ -46,13 +47,13 @@ func (w wish) carryOut(c *cobra.Command, cfg *Config) error {
 			return fmt.Errorf("%w; `gpulab init --driver skip` makes a lab without GPUs meanwhile", err)
 		}
 		if nvidiadriver.Look("/").Usable() {
-			cfg.GPUs = gpusReal
-			if err := cfg.changeDriverState(func(s *driverState) { s.Awaited = false }); err != nil {
+			cfg.GPUs = config.GPUsReal
+			if err := changeDriverState(cfg.DataDir, func(s *driverState) { s.Awaited = false }); err != nil {
 				return err
 			}
 		}
 	}
-	if cfg.GPUs != gpusReal {
+	if cfg.GPUs != config.GPUsReal {
 		return nil
 	}
 	return holdDriver(c.OutOrStdout(), *cfg)
@@ -74,9 +75,9 @@ var errDriverCame = errors.New("NVIDIA's driver works now; the lab starts again 
 const lookForDriver = 10 * time.Second
 
 // takeGPUs goes over to real GPUs when the driver works that the lab has been waiting for.
-func takeGPUs(a *app, cfg *Config) error {
-	state, err := cfg.driverState()
-	if err != nil || !state.Awaited || cfg.GPUs != gpusNone {
+func takeGPUs(a *app, cfg *config.Config) error {
+	state, err := loadDriverState(cfg.DataDir)
+	if err != nil || !state.Awaited || cfg.GPUs != config.GPUsNone {
 		return err
 	}
 	s := nvidiadriver.Look("/")
@@ -84,24 +85,24 @@ func takeGPUs(a *app, cfg *Config) error {
 		slog.Warn("NVIDIA's driver does not work yet", "seen", s.Seen(), "next", "gpulab driver")
 		return nil
 	}
-	cfg.GPUs = gpusReal
-	if _, err := saveConfig(a.configPath, *cfg); err != nil {
+	cfg.GPUs = config.GPUsReal
+	if _, err := config.Save(a.configPath, *cfg); err != nil {
 		return err
 	}
 	if err := holdDriver(io.Discard, *cfg); err != nil {
 		return err
 	}
 	slog.Info("NVIDIA's driver works: from now on the lab offers its GPUs", "driver", s.Driver, "cards", len(s.Cards))
-	return cfg.changeDriverState(func(s *driverState) { s.Awaited = false })
+	return changeDriverState(cfg.DataDir, func(s *driverState) { s.Awaited = false })
 }
 
 // awaitDriver ends the lab with errDriverCame as soon as the driver works that it is waiting for.
 func (l *appliance) awaitDriver(ctx context.Context) error {
-	if l.cfg.GPUs != gpusNone {
+	if l.cfg.GPUs != config.GPUsNone {
 		return nil
 	}
 	for sleep(ctx, lookForDriver) {
-		state, err := l.cfg.driverState()
+		state, err := loadDriverState(l.cfg.DataDir)
 		if err == nil && state.Awaited && nvidiadriver.Look("/").Usable() {
 			return errDriverCame
 		}
@@ -132,7 +133,7 @@ func (l *appliance) driverComponent() (ctl.Component, bool) {
 		return ctl.Component{}, false
 	}
 	c := ctl.Component{Name: "gpu driver", State: ctl.Warning, Detail: s.Seen(), NextStep: "see `gpulab driver`"}
-	state, err := l.cfg.driverState()
+	state, err := loadDriverState(l.cfg.DataDir)
 	switch p := s.Plan(); {
 	case s.Usable():
 		c.State, c.NextStep = ctl.Off, "the lab does without: `gpulab init --gpus real` offers the GPUs"
@@ -150,18 +151,18 @@ func (l *appliance) driverComponent() (ctl.Component, bool) {
 }
 
 // printNotes ends what init says with what is particular here: driver, proxy, boot.
-func printNotes(out io.Writer, a *app, cfg Config) error {
+func printNotes(out io.Writer, a *app, cfg config.Config) error {
 	if cfg.Network.Proxy != "" {
 		fmt.Fprintf(out, "  Proxy          %s, for notebooks and images\n", cfg.Network.Proxy)
 	}
 	s := nvidiadriver.Look("/")
 	switch {
-	case cfg.GPUs == gpusReal:
+	case cfg.GPUs == config.GPUsReal:
 		fmt.Fprintf(out, "  Driver         %s\n", s.Driver)
 		if held := nvidiadriver.Held("/"); len(held) > 0 {
 			fmt.Fprintf(out, "                 %s held; `gpulab driver unhold` lets them be upgraded\n", countOf(len(held), "package"))
 		}
-	case cfg.GPUs == gpusNone && s.HasCard() && !s.Usable():
+	case cfg.GPUs == config.GPUsNone && s.HasCard() && !s.Usable():
 		fmt.Fprintf(out, "  Driver         %s\n                 `gpulab driver` says what mends it; the lab goes on with the GPUs by itself then\n", s.Seen())
 	}
 	if !haveSystemd() {
@@ -170,7 +171,7 @@ func printNotes(out io.Writer, a *app, cfg Config) error {
 			return err
 		}
 		command := []string{exe, "serve"}
-		if a.configPath != defaultConfigPath {
+		if a.configPath != config.DefaultPath {
 			command = append(command, "--config", a.configPath)
 		}
 		if a.socket != ctl.DefaultSocket {

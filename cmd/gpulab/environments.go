@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpulab/gpulab/internal/ctl"
@@ -27,33 +26,15 @@ import (
 // environmentsClaim is the claim of the lab's environments in a person's namespace.
 const environmentsClaim = "environments"
 
-// EnvironmentsConfig says where environments' packages come from.
-type EnvironmentsConfig struct {
-	// Index is where packages come from; empty is PyPI.
-	Index string `json:"index,omitempty"`
-	// Debian is the mirror that Debian packages come from; empty is Debian's own.
-	Debian string `json:"debian,omitempty"`
-	// Cache is how much of what was downloaded is kept, as "10Gi".
-	Cache string `json:"cache,omitempty"`
-}
-
-func (c EnvironmentsConfig) cacheBytes() (int64, error) {
-	q, err := resource.ParseQuantity(c.Cache)
-	if err != nil || q.Sign() < 0 {
-		return 0, fmt.Errorf("environments.cache is %q, which is no size; write it as 10Gi", c.Cache)
-	}
-	return q.Value(), nil
-}
-
 func (l *appliance) environmentsDir() string { return filepath.Join(l.cfg.DataDir, "environments") }
 
 // newEnvironments makes the part that keeps environments.
 func (l *appliance) newEnvironments(ctx context.Context, client kubernetes.Interface, kube *notebooks.KubeCluster) (*environments.Service, error) {
-	most, err := l.cfg.Environments.cacheBytes()
+	most, err := l.cfg.Environments.CacheBytes()
 	if err != nil {
 		return nil, err
 	}
-	builder := environmentPod{client: client, node: l.id.NodeName, env: l.cfg.Network.proxyEnv(l.id), forbidden: l.forbidden}
+	builder := environmentPod{client: client, node: l.id.NodeName, env: l.cfg.Network.ProxyEnv(l.id), forbidden: l.forbidden}
 	return environments.New(ctx, environments.Config{
 		Dir: l.environmentsDir(), Run: builder.run, Stop: builder.stop, CacheBytes: most, Log: slog.Default(), Refusal: l.disk.Refusal,
 		Image: func() string { return l.images.Refs()[notebookImage] },

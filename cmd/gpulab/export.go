@@ -14,23 +14,6 @@ import (
 	"github.com/gpulab/gpulab/internal/nodeapi"
 )
 
-// exportNFS is the value of storage.export: the head's homes are on every
-// machine, over NFS.
-const exportNFS = "nfs"
-
-// everywhere tells whether every machine of the pool has everybody's homes.
-func (s StorageConfig) everywhere() bool { return s.Shared != "" || s.Export != "" }
-
-func (s StorageConfig) checkExport() error {
-	switch {
-	case s.Export != "" && s.Export != exportNFS:
-		return fmt.Errorf("storage.export is %q; it may be nfs, or left out", s.Export)
-	case s.Export != "" && s.Shared != "":
-		return errors.New("storage.export and storage.shared are both given: homes lie on the head and go from there to the other machines (export), or on storage that all mount (shared)")
-	}
-	return nil
-}
-
 // hostNFS is this machine, whose programs and kernel serve and mount.
 func hostNFS() nfs.Machine { return nfs.Machine{Root: "/"} }
 

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,64 +19,6 @@ import (
 // sftpSession is the hidden command that serves one session's files; gpulab
 // runs itself with it.
 const sftpSession = "sftp-session"
-
-// FilesConfig says where people bring files in and out over SFTP.
-type FilesConfig struct {
-	// Listen is the address of the SFTP server, such as ":2022" for all
-	// addresses of this machine; off for none.
-	Listen FilesAddress `json:"listen,omitempty"`
-}
-
-// FilesAddress is an address to listen on, or off.
-type FilesAddress string
-
-const filesOff FilesAddress = "off"
-
-// UnmarshalJSON takes the word off, which is false in YAML, and a port alone.
-func (a *FilesAddress) UnmarshalJSON(data []byte) error {
-	var text string
-	var port int
-	switch {
-	case string(data) == "false":
-		text = string(filesOff)
-	case json.Unmarshal(data, &port) == nil:
-		text = ":" + strconv.Itoa(port)
-	case json.Unmarshal(data, &text) != nil:
-		text = string(data)
-	}
-	*a = FilesAddress(text)
-	return nil
-}
-
-// On reports whether files are taken at all.
-func (a FilesAddress) On() bool { return a != filesOff }
-
-// port is that of the address, 0 where there is none.
-func (a FilesAddress) port() (int, error) {
-	if !a.On() {
-		return 0, nil
-	}
-	_, text, err := net.SplitHostPort(string(a))
-	port, numErr := strconv.Atoi(text)
-	if err != nil || numErr != nil || port < 1 || port > 65535 {
-		return 0, fmt.Errorf("files.listen is %q; write it as \":2022\", with an address in front for only that one, or off", string(a))
-	}
-	return port, nil
-}
-
-// check finds what cannot be, and ports that are used twice.
-func (c FilesConfig) check(others ...int) error {
-	port, err := c.Listen.port()
-	if err != nil {
-		return err
-	}
-	for _, other := range others {
-		if port != 0 && port == other {
-			return fmt.Errorf("files.listen and another door of gpulab both have port %d; give each its own", port)
-		}
-	}
-	return nil
-}
 
 // newFiles makes the SFTP server; nil where there is none.
 func (l *appliance) newFiles() error {
@@ -114,7 +54,7 @@ func (l *appliance) listenFiles(ctx context.Context, g *errgroup.Group) error {
 	}
 	ln, err := net.Listen("tcp", string(l.cfg.Files.Listen))
 	if err != nil {
-		port, _ := l.cfg.Files.Listen.port()
+		port, _ := l.cfg.Files.Listen.Port()
 		return fmt.Errorf("%w (files.listen there; off turns it off)", explainListen("files over SFTP", port, err))
 	}
 	g.Go(func() error { return l.files.Serve(ctx, ln) })
@@ -126,7 +66,7 @@ func (l *appliance) fileDoor() *webui.FileDoor {
 	if l.files == nil {
 		return nil
 	}
-	port, _ := l.cfg.Files.Listen.port()
+	port, _ := l.cfg.Files.Listen.Port()
 	return &webui.FileDoor{
 		Port: port, HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
 		Open: func(userID int64) []webui.FileConnection {
@@ -145,7 +85,7 @@ func (l *appliance) apiFileDoor() *api.FileDoor {
 	if l.files == nil {
 		return nil
 	}
-	port, _ := l.cfg.Files.Listen.port()
+	port, _ := l.cfg.Files.Listen.Port()
 	return &api.FileDoor{
 		Port: port, HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
 		Open: func(userID int64) []api.FileConnection {

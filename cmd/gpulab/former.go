@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/config"
 )
 
 // placesSetting holds where this machine is and was, as JSON: links with an
@@ -106,7 +108,7 @@ func (l *appliance) elsewhere(host string) (moved string, others []string) {
 		if name == host || name == "localhost" || err == nil && addr.IsLoopback() || strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".cluster.local") {
 			continue
 		}
-		others = append(others, addressOf(name, l.cfg.HTTPSPort))
+		others = append(others, config.URL(name, l.cfg.HTTPSPort))
 	}
 	return moved, others
 }
@@ -128,7 +130,7 @@ func (l *appliance) goesTo(r *http.Request) string {
 	}
 	to := l.url()
 	if n, err := strconv.Atoi(port); err == nil && l.servesNotebooks(n) {
-		to = addressOf(l.cfg.hostOf(l.where.Load().address), n)
+		to = config.URL(l.cfg.HostOf(l.where.Load().address), n)
 	}
 	return to + r.URL.RequestURI()
 }

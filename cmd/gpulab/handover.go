@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/upgrade"
@@ -90,13 +91,13 @@ func dataDirOf(configPath string) (string, error) {
 		return "", err
 	}
 	if c.DataDir == "" {
-		return defaultDataDir, nil
+		return config.DefaultDataDir, nil
 	}
 	return c.DataDir, nil
 }
 
 // frontProgram is the program that people and systemd start: this one, or the one that handed over to it.
-func frontProgram(cfg Config) (string, error) {
+func frontProgram(cfg config.Config) (string, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return "", err

@@ -109,7 +109,7 @@ func (l *appliance) ownImage(ref string) bool {
 // startedFrom are the profiles that name an image, by slug.
 func (l *appliance) startedFrom(ref string) []string {
 	var slugs []string
-	for _, p := range l.cfg.profiles() {
+	for _, p := range l.cfg.LaunchProfiles() {
 		if name, err := notebooks.ImageName(p.Image); err == nil && name == ref {
 			slugs = append(slugs, p.Slug)
 		}

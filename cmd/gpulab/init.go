@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
 	"github.com/spf13/cobra"
@@ -62,7 +63,7 @@ driver's packages and those of --programs, which come from Debian, need a networ
 	c.Flags().StringVar(&f.lab, "lab", "", "the lab's name, shown on the page")
 	c.Flags().StringVar(&f.address, "address", "", "this machine's address (default: the one with the default route)")
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has)")
-	completeFlag(c, "gpus", gpusReal, gpusSimulated, gpusNone)
+	completeFlag(c, "gpus", config.GPUsReal, config.GPUsSimulated, config.GPUsNone)
 	c.Flags().StringVar(&f.driver, "driver", "", "install, show or skip: what to do about a card without a working driver (default show)")
 	completeFlag(c, "driver", driverInstall, driverShow, driverSkip)
 	c.Flags().StringVar(&f.proxy, "proxy", "", "the way to the internet for notebooks and images, or none (default: what root's environment says)")
@@ -89,7 +90,7 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	if err != nil {
 		return err
 	}
-	if _, err := cfg.imagesDir(); err != nil {
+	if _, err := cfg.FindImages(); err != nil {
 		return fail(exitPreflight, "%w", err)
 	}
 	if err := haveBundle(); err != nil {
@@ -114,7 +115,7 @@ func initialise(c *cobra.Command, a *app, f *initFlags) error {
 	if err := told.carryOut(c, &cfg); err != nil {
 		return err
 	}
-	configChanged, err := saveConfig(a.configPath, cfg)
+	configChanged, err := config.Save(a.configPath, cfg)
 	if err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func lockInit(a *app) (unlock func(), err error) {
 // keepSharing refuses to change how many notebooks share a GPU while some hold
 // one: the kubelet knows GPUs and their shares by different names, and would
 // give a GPU that is somebody's own to others too.
-func keepSharing(ctx context.Context, a *app, cfg Config) error {
+func keepSharing(ctx context.Context, a *app, cfg config.Config) error {
 	s, err := a.client().Status(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // no lab runs
@@ -198,7 +199,7 @@ func keepSharing(ctx context.Context, a *app, cfg Config) error {
 
 // preflight shows what is wrong with the machine, and stops where gpulab could
 // not work.
-func preflight(ctx context.Context, out io.Writer, cfg Config) error {
+func preflight(ctx context.Context, out io.Writer, cfg config.Config) error {
 	return preflightFor(ctx, out, machineOptions(cfg), "gpulab init")
 }
 
@@ -323,7 +324,7 @@ func notSettled(part ctl.Component) error {
 }
 
 // farewell ends with what the person does next.
-func farewell(ctx context.Context, a *app, out io.Writer, cfg Config, changed bool, took time.Duration) error {
+func farewell(ctx context.Context, a *app, out io.Writer, cfg config.Config, changed bool, took time.Duration) error {
 	client := a.client()
 	status, err := client.Status(ctx)
 	if err != nil {
@@ -335,7 +336,7 @@ func farewell(ctx context.Context, a *app, out io.Writer, cfg Config, changed bo
 	} else {
 		fmt.Fprintf(out, "%s is ready; nothing changed (%s).\n", cfg.Lab, round(took))
 	}
-	if cfg.GPUs == gpusSimulated {
+	if cfg.GPUs == config.GPUsSimulated {
 		fmt.Fprintf(out, "Its %d GPUs are simulated: they compute nothing.\n", cfg.SimulatedGPUs)
 	}
 	fmt.Fprintf(out, "\n  Open           %s\n", status.URL)
@@ -346,8 +347,8 @@ func farewell(ctx context.Context, a *app, out io.Writer, cfg Config, changed bo
 	if link, err := client.AdminLink(ctx); err == nil {
 		fmt.Fprintf(out, "  Administrator  %s\n                 works once, until %s; `gpulab admin-link` makes another\n", link.URL, link.Expires.Local().Format("15:04"))
 	}
-	if own, err := cfg.TLS.open(); err == nil && len(cfg.ownNames()) > 0 && own.For(cfg.ownNames()[0]) != nil {
-		fmt.Fprintf(out, "  Certificate    your own for %s, until %s\n", cfg.ownNames()[0], own.Until().Local().Format(time.DateOnly))
+	if own, err := cfg.TLS.Open(); err == nil && len(cfg.OwnNames()) > 0 && own.For(cfg.OwnNames()[0]) != nil {
+		fmt.Fprintf(out, "  Certificate    your own for %s, until %s\n", cfg.OwnNames()[0], own.Until().Local().Format(time.DateOnly))
 	} else if fp, err := caFingerprint(cfg); err == nil {
 		fmt.Fprintf(out, "  Certificate    SHA-256 %s\n                 browsers warn until they trust it: `gpulab ca --trust` for those here, %s/trust for others\n", fp, status.URL)
 	}
@@ -362,4 +363,4 @@ func round(d time.Duration) time.Duration {
 }
 
 // logPath is where a daemon without systemd writes.
-func logPath(cfg Config) string { return filepath.Join(cfg.DataDir, "log", "gpulab.log") }
+func logPath(cfg config.Config) string { return filepath.Join(cfg.DataDir, "log", "gpulab.log") }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/gpu"
 )
@@ -69,45 +70,13 @@ func TestSharingIsNotChangedUnderNotebooks(t *testing.T) {
 		"shared, as it was": {gpu.GPU{Device: gpu.Device{Slots: 2}, Holders: held.Holders}, 2, ""},
 	} {
 		a := &app{socket: serve(t, shared{status: ctl.Status{GPUs: []gpu.Snapshot{{GPUs: []gpu.GPU{c.g}}}}})}
-		err := keepSharing(t.Context(), a, Config{GPUSharing: c.sharing})
+		err := keepSharing(t.Context(), a, config.Config{GPUSharing: c.sharing})
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := keepSharing(t.Context(), &app{socket: filepath.Join(t.TempDir(), "none")}, Config{GPUSharing: 4}); err != nil {
+	if err := keepSharing(t.Context(), &app{socket: filepath.Join(t.TempDir(), "none")}, config.Config{GPUSharing: 4}); err != nil {
 		t.Errorf("without a lab: %v", err)
-	}
-}
-
-func TestConfigWithProfilesIsKept(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	const text = "gpuSharing: 3\nprofiles:\n  - slug: big\n    title: \"Large: 80 GiB\"\n    gpus: 1\n    gpuMemory: 80Gi\n    image: lab.example/torch:1\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := loadConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := saveConfig(path, c); err != nil {
-		t.Fatal(err)
-	}
-	again, err := loadConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(again.Profiles) != 1 || again.Profiles[0] != c.Profiles[0] || again.Profiles[0].GPUMemory != "80Gi" || again.Profiles[0].Image != "lab.example/torch:1" || again.GPUSharing != 3 {
-		written, _ := os.ReadFile(path)
-		t.Errorf("%+v\n%s", again.Profiles, written)
-	}
-	if changed, err := saveConfig(path, again); err != nil || changed {
-		t.Errorf("written again: %v, %v", changed, err)
-	}
-	if err := os.WriteFile(path, bytes.ReplaceAll([]byte(text), []byte("slug: big"), []byte("slug: Big One")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := loadConfig(path); err == nil || !strings.Contains(err.Error(), "Big One") {
-		t.Errorf("a wrong profile: %v", err)
 	}
 }
 

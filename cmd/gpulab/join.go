@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
 	"github.com/gpulab/gpulab/internal/embedk8s"
@@ -81,7 +82,7 @@ interrupted and run again; on a machine that has joined, no code is needed.`,
 	c.Flags().StringVar(&f.head, "head", "", "without a code: the lab, head or address to ask, of those on the local network")
 	c.Flags().StringVar(&f.name, "name", "", "the machine's name in the pool (default: its host name)")
 	c.Flags().StringVar(&f.gpus, "gpus", "", "real, simulated or none (default: what the machine has, and the pool takes)")
-	completeFlag(c, "gpus", gpusReal, gpusSimulated, gpusNone)
+	completeFlag(c, "gpus", config.GPUsReal, config.GPUsSimulated, config.GPUsNone)
 	c.Flags().IntVar(&f.simulated, "simulated-gpus", 0, "how many GPUs to simulate (default: as many as the head)")
 	c.Flags().BoolVar(&f.replace, "replace", false, "take the place of a machine of the same name, which this one was before it was installed anew")
 	return c
@@ -130,7 +131,7 @@ func joinPool(c *cobra.Command, a *app, f *joinFlags, text string) error {
 	} else {
 		fmt.Fprintf(out, "%s is in the pool of %s; nothing changed (%s).\n", file.Name, file.Settings.Lab, round(time.Since(began)))
 	}
-	if file.GPUs == gpusSimulated {
+	if file.GPUs == config.GPUsSimulated {
 		fmt.Fprintf(out, "Its %d GPUs are simulated: they compute nothing.\n", file.SimulatedGPUs)
 	}
 	fmt.Fprintf(out, "\n  Pages          %s\n  This machine   `gpulab status`; `gpulab leave` takes it out of the pool\n", file.Settings.URL)
@@ -222,7 +223,7 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 		return refuse("this machine's clock is %s %s the head's; set both right (`timedatectl set-ntp true`) and try again", off.Abs().Round(time.Second), word)
 	}
 	// The key is kept with the code, so that a join that was interrupted goes on.
-	keyPath := filepath.Join(defaultDataDir, "tls", "join-"+hex.EncodeToString(code.ID[:])+".key")
+	keyPath := filepath.Join(config.DefaultDataDir, "tls", "join-"+hex.EncodeToString(code.ID[:])+".key")
 	key, err := nodes.NewKey()
 	if err != nil {
 		return nil, err
@@ -240,7 +241,7 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 	}
 	application := nodeapi.Application{
 		Code: code.ID[:], Secret: code.Secret[:], Request: request, Name: name, Machine: machine,
-		Version: version.Version, GPUs: gpusNone, Replace: f.replace, Try: true,
+		Version: version.Version, GPUs: config.GPUsNone, Replace: f.replace, Try: true,
 	}
 	tried, err := client.Join(ctx, application)
 	if err != nil {
@@ -288,7 +289,7 @@ func apply(ctx context.Context, out io.Writer, a *app, f *joinFlags, text string
 
 // isHead refuses a machine that is, or was meant to be, the head of a lab.
 func isHead(a *app) error {
-	dir := defaultDataDir
+	dir := config.DefaultDataDir
 	if cfg, err := loadConfig(a.configPath); err == nil {
 		dir = cfg.DataDir
 	}
@@ -332,12 +333,12 @@ func gpusToJoin(out io.Writer, s nodeapi.Settings, f *joinFlags) (mode string, s
 	case "":
 		situation := nvidiadriver.Look("/")
 		switch {
-		case s.GPUs == gpusSimulated:
-			mode = gpusSimulated
+		case s.GPUs == config.GPUsSimulated:
+			mode = config.GPUsSimulated
 		case situation.Usable():
-			mode = gpusReal
+			mode = config.GPUsReal
 		default:
-			mode = gpusNone
+			mode = config.GPUsNone
 			if len(situation.Cards) > 0 {
 				fmt.Fprintf(out, "  ! %s %s It joins without GPUs; once the driver works (`gpulab driver` says how), run `gpulab leave` and join again.\n", situation.Seen(), situation.Means())
 			}
@@ -347,10 +348,10 @@ func gpusToJoin(out io.Writer, s nodeapi.Settings, f *joinFlags) (mode string, s
 			return "", 0, err
 		}
 	}
-	if mode != gpusNone && s.GPUs != gpusNone && s.GPUs != mode {
+	if mode != config.GPUsNone && s.GPUs != config.GPUsNone && s.GPUs != mode {
 		return "", 0, fail(exitPreflight, "the pool's GPUs are %s, and this machine's would be %s; all of a pool are of one kind: say --gpus %[1]s or --gpus none", s.GPUs, mode)
 	}
-	if mode == gpusSimulated {
+	if mode == config.GPUsSimulated {
 		simulated = s.SimulatedGPUs
 		if f.simulated != 0 {
 			simulated = f.simulated
@@ -376,7 +377,7 @@ func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 			return fail(exitPreflight, "the lab's pods are in %s, and this machine has an address in or a route to %s; give that network up here, or run `gpulab init` anew on the head while this machine's network is known there", network, taken)
 		}
 	}
-	if s.Export != "" && s.Export != exportNFS {
+	if s.Export != "" && s.Export != config.ExportNFS {
 		return fail(exitPreflight, "the lab's homes come to its machines in a way that this version of gpulab does not know (%s); install a newer one here", s.Export)
 	}
 	if s.Shared != "" {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 	"github.com/gpulab/gpulab/internal/nodes"
 )
@@ -71,22 +72,22 @@ func (f *joinedFile) save() error {
 }
 
 // config is what of a configuration means something on a joined machine.
-func (f *joinedFile) config() Config {
-	c := Config{SimulatedGPUs: max(f.SimulatedGPUs, 1), GPUSharing: max(f.Settings.GPUSharing, 1)}
+func (f *joinedFile) config() config.Config {
+	c := config.Config{SimulatedGPUs: max(f.SimulatedGPUs, 1), GPUSharing: max(f.Settings.GPUSharing, 1)}
 	c.DataDir, c.GPUs, c.Lab = f.Settings.DataDir, f.GPUs, f.Settings.Lab
 	c.K3s.PodMaxPIDs = f.Settings.PodMaxPIDs
 	c.Network.Proxy, c.Network.NoProxy, c.Network.Encrypt = f.Settings.Proxy, f.Settings.NoProxy, f.Settings.Encrypt
 	c.Storage.Shared, c.Storage.Export = f.Settings.Shared, f.Settings.Export
-	c.setDefaults()
+	c.SetDefaults()
 	return c
 }
 
 // machineConfig is what holds for this machine, be it a head or one that has joined.
-func machineConfig(a *app) (Config, error) {
+func machineConfig(a *app) (config.Config, error) {
 	f, err := loadJoined(a)
 	switch {
 	case err != nil:
-		return Config{}, err
+		return config.Config{}, err
 	case f != nil:
 		return f.config(), nil
 	}
@@ -103,7 +104,7 @@ func (f *joinedFile) inputs() (string, error) {
 		return "", err
 	}
 	c := what.config()
-	own, err := c.digest(nil)
+	own, err := c.Digest(nil)
 	sum := sha256.Sum256(append(data, own...))
 	return hex.EncodeToString(sum[:8]), err
 }
@@ -122,7 +123,7 @@ type passport struct {
 	certificate *tls.Certificate
 }
 
-func loadPassport(cfg Config) (p passport, err error) {
+func loadPassport(cfg config.Config) (p passport, err error) {
 	read := func(name string) (data []byte) {
 		if err == nil {
 			data, err = os.ReadFile(filepath.Join(tlsDir(cfg), name))

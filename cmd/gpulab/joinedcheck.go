@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/doctor"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodeapi"
@@ -28,8 +29,8 @@ func joinedOptions(a *app) doctor.Options {
 	if err == nil && file == nil {
 		err = fs.ErrNotExist // it has left in this moment
 	}
-	cfg := Config{SimulatedGPUs: 1, GPUSharing: 1}
-	cfg.setDefaults()
+	cfg := config.Config{SimulatedGPUs: 1, GPUSharing: 1}
+	cfg.SetDefaults()
 	joined := &doctor.Joined{Unseen: errors.Is(err, fs.ErrPermission)}
 	if err == nil {
 		cfg = file.config()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 )
 
@@ -32,7 +33,7 @@ func newKubectl(a *app) *cobra.Command {
 
 // runKubectl ends with kubectl's own exit code. A signal ends both: that is
 // how one leaves what goes on showing.
-func runKubectl(c *cobra.Command, cfg Config, args []string) error {
+func runKubectl(c *cobra.Command, cfg config.Config, args []string) error {
 	kubeconfig := filepath.Join(cfg.DataDir, "kubeconfig")
 	if _, err := os.Stat(kubeconfig); err != nil {
 		return fail(exitNotRunning, "there is no cluster on this machine yet; start it with `gpulab init`")

@@ -73,7 +73,7 @@ func newLabelLab(t *testing.T) *labelLab {
 	if err := l.newTailnet(); err != nil {
 		t.Fatal(err)
 	}
-	if l.certs, err = webca.Ensure(filepath.Join(dir, "tls"), l.certNames(), cfg.wildcards()...); err != nil {
+	if l.certs, err = webca.Ensure(filepath.Join(dir, "tls"), l.certNames(), cfg.Wildcards()...); err != nil {
 		t.Fatal(err)
 	}
 	pod := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.pod(w, r) }))
@@ -610,9 +610,9 @@ func TestCertificateWithoutLabels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		own, err := cfg.TLS.open()
-		if err != nil || strings.Contains(cfg.uncovered(own), "cover") != (said != "") {
-			t.Errorf("%q, %v", cfg.uncovered(own), err)
+		own, err := cfg.TLS.Open()
+		if err != nil || strings.Contains(cfg.Uncovered(own), "cover") != (said != "") {
+			t.Errorf("%q, %v", cfg.Uncovered(own), err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodeapi"
 )
@@ -100,7 +101,7 @@ func tellHead(ctx context.Context, file *joinedFile) error {
 }
 
 // removeJoined deletes what is left when nothing runs any more.
-func removeJoined(a *app, file *joinedFile, cfg Config, step func(string)) error {
+func removeJoined(a *app, file *joinedFile, cfg config.Config, step func(string)) error {
 	if err := releaseDriver(step); err != nil {
 		return err
 	}

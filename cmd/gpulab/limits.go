@@ -44,15 +44,15 @@ func containerLimits(cores int, memory int64, profiles []notebooks.Profile, scra
 
 // newTenancy makes what gives people their place in the cluster.
 func (l *appliance) newTenancy(client kubernetes.Interface) (*tenancy.Tenancy, error) {
-	profiles := l.cfg.profiles()
+	profiles := l.cfg.LaunchProfiles()
 	if len(profiles) == 0 {
 		profiles = notebooks.DefaultProfiles()
 	}
-	may, err := limits(l.host, profiles, l.cfg.Storage.scratchBytes())
+	may, err := limits(l.host, profiles, l.cfg.Storage.ScratchBytes())
 	if err != nil {
 		return nil, err
 	}
-	allow, err := l.cfg.Network.destinations()
+	allow, err := l.cfg.Network.Destinations()
 	if err != nil {
 		return nil, err
 	}

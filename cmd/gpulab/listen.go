@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/cookies"
 )
 
@@ -242,7 +243,7 @@ func (l *appliance) byName(next http.Handler) http.Handler {
 func (l *appliance) redirect(w http.ResponseWriter, r *http.Request) {
 	target := l.url()
 	if host := hostOf(r); l.allowedHost(host) || l.origins.IsLabel(host) {
-		target = addressOf(host, l.cfg.HTTPSPort)
+		target = config.URL(host, l.cfg.HTTPSPort)
 	}
 	http.Redirect(w, r, target+r.URL.RequestURI(), http.StatusPermanentRedirect)
 }

@@ -3,41 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/discover"
 )
-
-// localNameOff is what turns the name off; it is false in YAML.
-const localNameOff = "off"
-
-// localNameForm is a label of the domain name system.
-var localNameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
-// LocalName is the first part of the name, ending in .local, under which people on
-// the local network reach the lab.
-type LocalName string
-
-// UnmarshalJSON takes the name with its ending too, and the word off.
-func (n *LocalName) UnmarshalJSON(data []byte) error {
-	*n = LocalName(strings.TrimSuffix(strings.ToLower(strings.TrimSuffix(wordOrOff(data), ".")), ".local"))
-	return nil
-}
-
-func (n LocalName) check() error {
-	if localNameForm.MatchString(string(n)) {
-		return nil
-	}
-	return fmt.Errorf("localName is %q; it may be letters a to z, digits and single hyphens, such as gpulab for gpulab.local, or off", string(n))
-}
 
 // localName keeps the lab answering for its name on the networks where it is now.
 type localName struct {
@@ -65,7 +40,7 @@ func (n *localName) now() string {
 // keepLocalName answers for the lab's name as long as ctx lasts, and anew wherever
 // the machine goes. A lab without it works all the same.
 func (l *appliance) keepLocalName(ctx context.Context) error {
-	if l.cfg.LocalName == localNameOff {
+	if l.cfg.LocalName == config.LocalNameOff {
 		return nil
 	}
 	var host *discover.HostName
@@ -135,13 +110,13 @@ func (l *appliance) localURL() string {
 	if name == "" {
 		return ""
 	}
-	return addressOf(name, l.cfg.HTTPSPort)
+	return config.URL(name, l.cfg.HTTPSPort)
 }
 
 // localNameComponent says by which name the local network finds the lab.
 func (l *appliance) localNameComponent() ctl.Component {
 	c := ctl.Component{Name: "local name", State: ctl.OK}
-	if l.cfg.LocalName == localNameOff {
+	if l.cfg.LocalName == config.LocalNameOff {
 		c.State, c.Detail = ctl.Off, "localName is off in the configuration"
 		return c
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpulab/gpulab/internal/client"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/journal"
 )
 
@@ -91,7 +92,7 @@ func (o logsOptions) check(part string) error {
 	return nil
 }
 
-func showLog(c *cobra.Command, cfg Config, part string, o logsOptions) error {
+func showLog(c *cobra.Command, cfg config.Config, part string, o logsOptions) error {
 	if part == "hub" {
 		kubectl := []string{"--namespace", systemNamespace, "logs", "deploy/hub", "--tail", strconv.Itoa(o.lines)}
 		if o.follow {

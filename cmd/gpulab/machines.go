@@ -110,7 +110,7 @@ func (m machines) Invite(ctx context.Context) (ctl.NodeInvitation, error) {
 		return ctl.NodeInvitation{}, err
 	}
 	out := ctl.NodeInvitation{Command: "gpulab join " + code.String(), Code: code.String(), Expires: expires, Addresses: addresses}
-	if !m.lab.cfg.Storage.everywhere() {
+	if !m.lab.cfg.Storage.Everywhere() {
 		out.Note = fmt.Sprintf("Its GPUs will be in the pool, but notebooks start on %s only until every machine has the homes; see storage.export and storage.shared in the configuration.", m.lab.called(m.lab.id.NodeName))
 	}
 	return out, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/client"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/sftpd"
 	"github.com/gpulab/gpulab/internal/version"
@@ -104,7 +105,7 @@ What the exit codes mean: gpulab exit-codes.`,
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	root.PersistentFlags().StringVar(&a.configPath, "config", defaultConfigPath, "configuration file")
+	root.PersistentFlags().StringVar(&a.configPath, "config", config.DefaultPath, "configuration file")
 	root.PersistentFlags().StringVar(&a.socket, "socket", ctl.DefaultSocket, "control socket of the running gpulab")
 	if err := root.MarkPersistentFlagFilename("config", "yaml", "yml"); err != nil {
 		panic(err) // no such flag

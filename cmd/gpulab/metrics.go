@@ -97,7 +97,7 @@ func printJob(c *cobra.Command, a *app) error {
 		target += ":443"
 	}
 	ca := filepath.Join(tlsDir(cfg), "ca.crt")
-	if own, _ := cfg.TLS.open(); own.For(at.Hostname()) != nil {
+	if own, _ := cfg.TLS.Open(); own.For(at.Hostname()) != nil {
 		ca = "" // what is shown for this name is of an authority that is known without
 	}
 	return jobTemplate.Execute(c.OutOrStdout(), map[string]string{"Token": metricsTokenPath(cfg.DataDir), "CA": ca, "Target": target})
@@ -151,7 +151,7 @@ func (l *appliance) metricsRoutes(mux *http.ServeMux) error {
 	if err != nil {
 		return err
 	}
-	networks, err := l.cfg.Metrics.networks()
+	networks, err := l.cfg.Metrics.NetworkList()
 	if err != nil {
 		return err
 	}

@@ -39,44 +39,6 @@ func writeConfig(t *testing.T, text string) (path string) {
 	return path
 }
 
-func TestMetricsKeys(t *testing.T) {
-	for text, want := range map[string]string{
-		"metrics: {networks: [lab.example]}":      `metrics.networks holds "lab.example"`,
-		"metrics: {networks: [10.0.0.0/33]}":      `metrics.networks holds "10.0.0.0/33"`,
-		"metrics: {networks: [10.1.2.3/8]}":       "write 10.0.0.0/8 or 10.1.2.3",
-		"metrics: {networks: [\"fe80::1%eth0\"]}": "metrics.networks holds",
-		"metrics: {networks: [\"\"]}":             "metrics.networks holds",
-		"metrics: {networks: 10.0.0.0/8}":         "metrics.networks",
-		"metrics: {enabled: maybe}":               "metrics.enabled",
-		"metrics: off":                            "metrics",
-		"metrics: {token: secret}":                "token", // a secret has no place in this file
-	} {
-		_, err := loadConfig(writeConfig(t, text))
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v, want one line with %q", text, err, want)
-		}
-	}
-	for text, want := range map[string]string{
-		"": "true []", "metrics: {}": "true []", "metrics: {enabled: false}": "false []",
-		"metrics: {networks: [10.1.2.0/24, 10.9.8.7, \"fd00::/8\"]}": "true [10.1.2.0/24 10.9.8.7/32 fd00::/8]",
-	} {
-		path := writeConfig(t, text)
-		for range 2 { // what is written is read again as the same
-			cfg, err := loadConfig(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			networks, err := cfg.Metrics.networks()
-			if got := fmt.Sprint(cfg.Metrics.On(), " ", networks); err != nil || got != want {
-				t.Errorf("%q is %s, want %s (%v)", text, got, want, err)
-			}
-			if _, err := saveConfig(path, cfg); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
 func TestMetricsToken(t *testing.T) {
 	dir := t.TempDir()
 	made, err := loadMetricsToken(dir)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/doctor"
 )
@@ -52,7 +53,7 @@ func TestOutsideName(t *testing.T) {
 	for index, want := range map[string]string{
 		"": "", "https://pypi.example.org:8443/simple": "pypi.example.org", "http://192.0.2.9/simple": "", "https://[2001:db8::1]/simple": "",
 	} {
-		cfg := Config{Packages: PackagesConfig{Index: index}}
+		cfg := config.Config{Packages: config.Packages{Index: index}}
 		if got := machineOptions(cfg).Outside; got != want {
 			t.Errorf("with the index %q: %q, want %q", index, got, want)
 		}

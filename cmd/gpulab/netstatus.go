@@ -23,7 +23,7 @@ func (l *appliance) network(ctx context.Context) ctl.Network {
 		forbidden = nil // nothing is told to be closed that may be open
 	}
 	for _, a := range l.cfg.Network.Allow {
-		d, err := a.destination()
+		d, err := a.Destination()
 		if err != nil {
 			continue // the configuration was checked
 		}

@@ -2,65 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpulab/gpulab/internal/notebooks"
 )
-
-const (
-	notebookPortsKey = "notebookPorts"
-	// maxNotebookPorts bounds the listening sockets: each person who has had a
-	// notebook has one.
-	maxNotebookPorts = 5000
-)
-
-// defaultNotebookPorts are for a configuration that names none: the first that
-// leaves its other ports alone.
-var defaultNotebookPorts = []string{"21000-21999", "23000-23999", "25000-25999", "27000-27999"}
-
-// NotebookPorts are ports of the head, as two numbers.
-type NotebookPorts string
-
-// UnmarshalJSON takes a single number, too.
-func (n *NotebookPorts) UnmarshalJSON(data []byte) error {
-	*n = NotebookPorts(strings.Trim(string(data), `"`))
-	return nil
-}
-
-// notebookPorts are the ports of the head from which each person gets one.
-func (c *Config) notebookPorts() ([]int, error) {
-	taken := c.fixedPorts()
-	services, err := c.servicePorts()
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range services {
-		taken[p] = "a service (servicePorts)"
-	}
-	ports, err := portRange(notebookPortsKey, string(c.NotebookPorts), maxNotebookPorts, taken)
-	if err != nil {
-		return nil, fmt.Errorf("%w; notebooks need ports of their own", err)
-	}
-	return ports, nil
-}
-
-// DefaultNotebookPorts is the range of a configuration that names none.
-func (c Config) DefaultNotebookPorts() NotebookPorts {
-	for _, text := range defaultNotebookPorts {
-		tried := c
-		tried.NotebookPorts = NotebookPorts(text)
-		if _, err := tried.notebookPorts(); err == nil {
-			return tried.NotebookPorts
-		}
-	}
-	return NotebookPorts(defaultNotebookPorts[0]) // check says what is in its way
-}
 
 // servesNotebooks reports whether a port leads to notebooks.
 func (l *appliance) servesNotebooks(port int) bool {

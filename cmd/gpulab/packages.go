@@ -8,71 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/gpulab/gpulab/internal/charts"
-	"github.com/gpulab/gpulab/internal/environments"
+	"github.com/gpulab/gpulab/internal/config"
 )
-
-// PackagesConfig says where pip in notebooks and jobs gets packages from.
-type PackagesConfig struct {
-	// Index is where the lab's cache gets them from; empty is PyPI.
-	Index string `json:"index,omitempty"`
-	// Cache is how much of them is kept on the head for all, as "20Gi"; "0" keeps nothing.
-	Cache string `json:"cache,omitempty"`
-}
-
-func (c PackagesConfig) check() error {
-	if _, err := cacheBytes("packages.cache", c.Cache); err != nil {
-		return err
-	}
-	return checkUpstream("packages.index", c.Index, environments.CheckIndex)
-}
-
-// ModelsConfig says where notebooks and jobs get models from.
-type ModelsConfig struct {
-	// Hub is where the lab's cache gets them from; empty is Hugging Face.
-	Hub string `json:"hub,omitempty"`
-	// Cache is how much of them is kept on the head for all, as "50Gi"; with "0" there is no cache.
-	Cache string `json:"cache,omitempty"`
-}
-
-func (c ModelsConfig) check() error {
-	if _, err := cacheBytes("models.cache", c.Cache); err != nil {
-		return err
-	}
-	return checkUpstream("models.hub", c.Hub, environments.CheckHub)
-}
-
-// checkUpstream says what is wrong with an address that the cache is to ask, behind which it puts paths.
-func checkUpstream(key, address string, check func(string) error) error {
-	err := check(address)
-	if err == nil && strings.ContainsAny(address, "?#") {
-		err = errors.New("the address may have neither a ? nor a #")
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	return nil
-}
-
-// cacheBytes is the size of a cache as the configuration has it under a key.
-func cacheBytes(key, size string) (int64, error) {
-	q, err := resource.ParseQuantity(size)
-	if err != nil || q.Sign() < 0 {
-		return 0, fmt.Errorf("%s is %q, which is no size; write it as 20Gi, or 0 to keep nothing", key, size)
-	}
-	if b := q.Value(); b == 0 || b >= leastCache {
-		return b, nil
-	}
-	return 0, fmt.Errorf("%s is %q, too little for one large file; write 1Gi or more, or 0 to keep nothing", key, size)
-}
-
-// leastCache is the least of a cache, in bytes: files of half of it and more pass through it.
-const leastCache = 1 << 30
 
 // packagesUID owns what the package cache keeps, and is whom it runs as: nobody of the lab, nor of the machine.
 const packagesUID = 65001
@@ -86,11 +26,11 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 			return charts.Packages{}, err
 		}
 	}
-	keep, err := cacheBytes("packages.cache", l.cfg.Packages.Cache)
+	keep, err := config.CacheBytes("packages.cache", l.cfg.Packages.Cache)
 	if err != nil {
 		return charts.Packages{}, err
 	}
-	keepModels, err := cacheBytes("models.cache", l.cfg.Models.Cache)
+	keepModels, err := config.CacheBytes("models.cache", l.cfg.Models.Cache)
 	if err != nil {
 		return charts.Packages{}, err
 	}
@@ -101,7 +41,7 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 	return charts.Packages{
 		Dir: dirs["packages"], Keep: keep, Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
 		Models: charts.Models{Dir: dirs["models"], Keep: keepModels, Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co")},
-		Env:    l.cfg.Network.proxyEnv(l.id),
+		Env:    l.cfg.Network.ProxyEnv(l.id),
 
 		Authorities: fmt.Sprintf("%x", sha256.Sum256(trusted))[:16],
 	}, nil
@@ -128,7 +68,7 @@ func ownedBy(dir string, uid int) error {
 // cache. Whoever asks may show their token for Hugging Face, which must not be readable on the wire between machines.
 func (l *appliance) modelCache(on string) string {
 	encrypted := l.cfg.Network.Encrypt || len(l.pool.list()) == 0 || on == l.id.NodeName
-	if keep, err := cacheBytes("models.cache", l.cfg.Models.Cache); err != nil || keep == 0 || !encrypted {
+	if keep, err := config.CacheBytes("models.cache", l.cfg.Models.Cache); err != nil || keep == 0 || !encrypted {
 		return ""
 	}
 	return "http://models." + systemNamespace + ".svc.cluster.local"

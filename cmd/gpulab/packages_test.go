@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodes"
 )
@@ -26,7 +27,7 @@ func TestModelCache(t *testing.T) {
 		"kept to another":           {"50Gi", false, 1, "gpu-two", false},
 		"no cache though encrypted": {"0", true, 1, "labhead", false},
 	} {
-		l := &appliance{cfg: Config{Models: ModelsConfig{Cache: c.cache}}, id: embedk8s.Identity{NodeName: "labhead"}, pool: &pool{}}
+		l := &appliance{cfg: config.Config{Models: config.Models{Cache: c.cache}}, id: embedk8s.Identity{NodeName: "labhead"}, pool: &pool{}}
 		l.cfg.Network.Encrypt = c.encrypted
 		for range c.others {
 			l.pool.members = append(l.pool.members, nodes.Node{Name: "gpu-two"})

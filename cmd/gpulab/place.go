@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 )
 
@@ -125,7 +126,7 @@ func (l *appliance) certNames() []string {
 	if name := l.local.now(); name != "" {
 		names = append(names, name)
 	}
-	return slices.Concat(names, l.cfg.ownNames(), l.ownCert.Names(), l.tailnet.Names())
+	return slices.Concat(names, l.cfg.OwnNames(), l.ownCert.Names(), l.tailnet.Names())
 }
 
 // allowedHost tells whether a request's host (without port) is one of ours:
@@ -234,4 +235,13 @@ func (l *appliance) move(ctx context.Context, now *place) {
 	}
 	l.mendSoon()
 	go l.attached.Load().notebooks.Reconnect(ctx)
+}
+
+// foundAddress is the address that this machine has now, the zero one for none.
+func foundAddress(c config.Config) netip.Addr {
+	address, _, err := embedk8s.FindAddress(c.Address)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return address
 }

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/gpu"
@@ -481,7 +482,7 @@ func (p *pool) places() nodeapi.Places {
 	if host, err := os.Hostname(); err == nil && host != "localhost" {
 		out.Names = append(out.Names, strings.ToLower(host))
 	}
-	for _, name := range p.lab.cfg.ownNames() {
+	for _, name := range p.lab.cfg.OwnNames() {
 		if _, err := netip.ParseAddr(name); err != nil {
 			out.Names = append(out.Names, strings.ToLower(name))
 		}
@@ -500,15 +501,15 @@ func (l *appliance) auditSystem(ctx context.Context, action, target, detail stri
 // none that of the first machine with some. One device plugin serves all, so
 // they are of one kind.
 func (l *appliance) poolGPUs() string {
-	if l.cfg.GPUs != gpusNone {
+	if l.cfg.GPUs != config.GPUsNone {
 		return l.cfg.GPUs
 	}
 	for _, n := range l.pool.list() {
-		if n.GPUs != gpusNone {
+		if n.GPUs != config.GPUsNone {
 			return n.GPUs
 		}
 	}
-	return gpusNone
+	return config.GPUsNone
 }
 
 // poolChanged makes the cluster fit for the machines that are there now.
@@ -522,7 +523,7 @@ func (l *appliance) poolChanged() {
 // stayHome names the machine that notebooks have to run on because their homes
 // are on its disk; "" where they may run on any.
 func (l *appliance) stayHome() string {
-	if l.cfg.Storage.everywhere() || len(l.pool.list()) == 0 {
+	if l.cfg.Storage.Everywhere() || len(l.pool.list()) == 0 {
 		return ""
 	}
 	return l.id.NodeName
@@ -620,7 +621,7 @@ func (p *pool) labelsOf(n nodes.Node) (features map[string]*string, key string) 
 		return nil, ""
 	}
 	features = map[string]*string{}
-	if n.GPUs != gpusNone {
+	if n.GPUs != config.GPUsNone {
 		for name, value := range m.features {
 			if featureLabels.MatchString(name) {
 				features[name] = &value

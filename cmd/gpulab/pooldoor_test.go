@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/store"
 )
@@ -30,7 +31,7 @@ func TestPoolDoorCloses(t *testing.T) {
 	}
 	port := free.Addr().(*net.TCPAddr).Port
 	_ = free.Close()
-	p := &pool{lab: &appliance{cfg: Config{NodesPort: port}}, registry: nodes.New(s.DB()), authority: authority,
+	p := &pool{lab: &appliance{cfg: config.Config{NodesPort: port}}, registry: nodes.New(s.DB()), authority: authority,
 		requests: nodes.NewRequests(authority.Fingerprint())}
 	g, ctx := errgroup.WithContext(t.Context())
 	door := &poolDoor{begin: func() (func(), error) { return p.openDoor(ctx, g) }}

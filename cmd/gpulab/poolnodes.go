@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/nodes"
 )
 
@@ -69,7 +70,7 @@ func (p *pool) label(ctx context.Context, client kubernetes.Interface, n nodes.N
 		return nil
 	}
 	present := map[string]*string{"nvidia.com/gpu.present": nil}
-	if n.GPUs != gpusNone {
+	if n.GPUs != config.GPUsNone {
 		present["nvidia.com/gpu.present"] = new("true")
 	}
 	if err := labelNode(ctx, client, n.Name, present); err != nil {

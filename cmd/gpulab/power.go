@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -12,32 +11,6 @@ import (
 	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/units"
 )
-
-// StayAwake says what keeps this machine awake.
-type StayAwake power.Policy
-
-// UnmarshalJSON takes the words off and on, which are false and true in YAML.
-func (s *StayAwake) UnmarshalJSON(data []byte) error {
-	var word string
-	switch {
-	case string(data) == "false":
-		word = string(power.Never)
-	case string(data) == "true":
-		word = string(power.Always)
-	case json.Unmarshal(data, &word) != nil:
-		word = string(data)
-	}
-	*s = StayAwake(word)
-	return nil
-}
-
-func (s StayAwake) check() error {
-	switch power.Policy(s) {
-	case power.Always, power.LidOpen, power.Never:
-		return nil
-	}
-	return fmt.Errorf("stayAwake is %q; it may be notebooks (while some run), lid-open (the same, but not with the lid closed) or off", string(s))
-}
 
 // machineAsleep is how long this machine has slept since it was booted.
 func machineAsleep() time.Duration {

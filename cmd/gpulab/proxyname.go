@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gpulab/gpulab/internal/config"
 )
 
 // lookupEvery is how soon a proxy that moves to another address is followed.
@@ -31,8 +33,8 @@ type proxyName struct {
 	err  error // of the last look
 }
 
-func newProxyName(n NetworkConfig) (*proxyName, error) {
-	host, port, err := n.proxy()
+func newProxyName(n config.Network) (*proxyName, error) {
+	host, port, err := n.ProxyAddress()
 	return &proxyName{host: host, port: port, look: net.DefaultResolver.LookupNetIP, now: time.Now, seen: map[netip.AddrPort]time.Time{}}, err
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nvidiadriver"
 )
@@ -37,12 +37,12 @@ type wish struct {
 
 // applyFlags puts flags and answers into the configuration. There are four questions at most: the lab's name, its
 // address where there are several, what becomes of the GPUs, and whether notebooks get more programs.
-func applyFlags(c *cobra.Command, cfg *Config, f *initFlags, first bool) (wish, error) {
+func applyFlags(c *cobra.Command, cfg *config.Config, f *initFlags, first bool) (wish, error) {
 	ask := &asker{ctx: c.Context(), in: bufio.NewReader(c.InOrStdin()), out: c.OutOrStdout(), silent: f.yes || !isTerminal(c.InOrStdin())}
 	if f.lab != "" {
 		cfg.Lab = f.lab
 	} else if first {
-		cfg.Lab = ask.valid("What is the lab called?", cfg.Lab, checkLab)
+		cfg.Lab = ask.valid("What is the lab called?", cfg.Lab, config.CheckLab)
 	}
 	if f.address != "" {
 		cfg.Address = f.address
@@ -66,18 +66,10 @@ func applyFlags(c *cobra.Command, cfg *Config, f *initFlags, first bool) (wish, 
 	if ask.closed {
 		return wish{}, fail(exitFailure, "%s before every question was answered; nothing was changed", ask.why)
 	}
-	if err := cfg.check(); err != nil {
+	if err := cfg.Check(); err != nil {
 		return wish{}, fail(exitUsage, "%w", err)
 	}
 	return w, nil
-}
-
-// checkLab tells what is wrong with a lab's name.
-func checkLab(name string) error {
-	if len(name) > 60 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return errors.New("lab must be one line of at most 60 characters")
-	}
-	return nil
 }
 
 // chooseAddress asks for one of several addresses. The first is the one that gpulab would find and follow by itself:
@@ -121,7 +113,7 @@ func askAddress(ask *asker, all []embedk8s.Candidate) string {
 const noProxy = "none"
 
 // chooseProxy takes the proxy that was named, or at first the one that root's programs use.
-func chooseProxy(c *cobra.Command, cfg *Config, f *initFlags, first bool) error {
+func chooseProxy(c *cobra.Command, cfg *config.Config, f *initFlags, first bool) error {
 	out := c.OutOrStdout()
 	switch {
 	case f.proxy == noProxy:
@@ -129,7 +121,7 @@ func chooseProxy(c *cobra.Command, cfg *Config, f *initFlags, first bool) error 
 		return nil
 	case f.proxy != "":
 		cfg.Network.Proxy = f.proxy
-		if err := cfg.Network.check(); err != nil {
+		if err := cfg.Network.Check(); err != nil {
 			return fail(exitUsage, "%w", err)
 		}
 		return nil
@@ -146,7 +138,7 @@ func chooseProxy(c *cobra.Command, cfg *Config, f *initFlags, first bool) error 
 	}
 	network := cfg.Network
 	network.Proxy, network.NoProxy = found.url, found.noProxy
-	if err := network.check(); err != nil {
+	if err := network.Check(); err != nil {
 		fmt.Fprintf(out, "The proxy of %s is not taken for notebooks: %v.\n", found.where, err)
 		return nil
 	}
@@ -157,8 +149,8 @@ func chooseProxy(c *cobra.Command, cfg *Config, f *initFlags, first bool) error 
 
 // chooseGPUs decides from what the machine has. A card without a working driver never leads to simulated GPUs: its owner
 // wants the card.
-func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *Config, f *initFlags, first bool) (wish, error) {
-	state, err := cfg.driverState()
+func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *config.Config, f *initFlags, first bool) (wish, error) {
+	state, err := loadDriverState(cfg.DataDir)
 	if err != nil {
 		return wish{}, err
 	}
@@ -171,15 +163,15 @@ func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *Config, f *initFlags,
 	case f.gpus != "":
 		cfg.GPUs = f.gpus
 	case s.Usable() && open:
-		cfg.GPUs = gpusReal
+		cfg.GPUs = config.GPUsReal
 	case open && s.HasCard():
-		cfg.GPUs = gpusNone
+		cfg.GPUs = config.GPUsNone
 	case first && ask.yes(fmt.Sprintf("This machine has no NVIDIA card. Use %d simulated GPUs to try gpulab out?", cfg.SimulatedGPUs), true):
-		cfg.GPUs = gpusSimulated
+		cfg.GPUs = config.GPUsSimulated
 	case first:
-		cfg.GPUs = gpusNone
+		cfg.GPUs = config.GPUsNone
 	}
-	if s.Usable() || !s.HasCard() || f.driver == "" && (!open && f.gpus != gpusReal) {
+	if s.Usable() || !s.HasCard() || f.driver == "" && (!open && f.gpus != config.GPUsReal) {
 		if f.gpus != "" || s.Usable() {
 			return wish{await: &no}, nil
 		}
@@ -206,7 +198,7 @@ func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *Config, f *initFlags,
 		return wish{await: &yes}, nil
 	}
 	// Until the driver works there are no GPUs; then they are real ones.
-	cfg.GPUs = gpusNone
+	cfg.GPUs = config.GPUsNone
 	return wish{install: true, await: &yes}, nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nvidiadriver"
 )
@@ -47,7 +48,7 @@ const ctrlD = "\x04"
 
 func TestQuestionsOnATerminal(t *testing.T) {
 	lab := ""
-	_, shown := atTerminal(t, func(q *asker) { lab = q.valid("What is the lab called?", "GPU lab", checkLab) }, strings.Repeat("x", 61)+"\n", "Kino\n")
+	_, shown := atTerminal(t, func(q *asker) { lab = q.valid("What is the lab called?", "GPU lab", config.CheckLab) }, strings.Repeat("x", 61)+"\n", "Kino\n")
 	if lab != "Kino" || !strings.Contains(shown, "at most 60 characters") || strings.Count(shown, "[GPU lab]") != 2 {
 		t.Errorf("%q\n%s", lab, shown)
 	}
@@ -135,34 +136,34 @@ func TestChoiceOfGPUs(t *testing.T) {
 		says    string
 		fails   string
 	}{
-		"no card":                                   {machine: machineWith(t, none), gpus: gpusSimulated},
-		"no card, no simulation":                    {machine: machineWith(t, none), typed: "n\n", gpus: gpusNone, says: "has no NVIDIA card"},
-		"no card, told":                             {machine: machineWith(t, none), flags: initFlags{gpus: gpusNone}, gpus: gpusNone, await: "no"},
+		"no card":                                   {machine: machineWith(t, none), gpus: config.GPUsSimulated},
+		"no card, no simulation":                    {machine: machineWith(t, none), typed: "n\n", gpus: config.GPUsNone, says: "has no NVIDIA card"},
+		"no card, told":                             {machine: machineWith(t, none), flags: initFlags{gpus: config.GPUsNone}, gpus: config.GPUsNone, await: "no"},
 		"no card, a driver":                         {machine: machineWith(t, none), flags: initFlags{driver: driverInstall}, fails: "nothing to install a driver for"},
-		"a card of a virtual machine's":             {machine: vfio, gpus: gpusSimulated},
-		"a card that works":                         {machine: usable, gpus: gpusReal, await: "no"},
-		"a card that works, told otherwise":         {machine: usable, flags: initFlags{gpus: gpusSimulated}, gpus: gpusSimulated, await: "no"},
-		"a card that works by now":                  {machine: usable, was: gpusNone, state: driverState{Awaited: true}, gpus: gpusReal, await: "no"},
-		"a card that works, and nobody asked":       {machine: usable, was: gpusNone, gpus: gpusNone, await: "no"},
-		"a card that works, and somebody simulates": {machine: usable, was: gpusSimulated, gpus: gpusSimulated, await: "no"},
-		"no driver":                                 {machine: machineWith(t, nil), gpus: gpusNone, await: "yes", says: "apt-get install --yes"},
-		"no driver, Enter":                          {machine: machineWith(t, nil), typed: "\n", gpus: gpusNone, await: "yes", says: "What now?"},
-		"no driver, installed":                      {machine: machineWith(t, nil), typed: "install\n", gpus: gpusNone, install: true, await: "yes"},
-		"no driver, i":                              {machine: machineWith(t, nil), typed: "i\n", gpus: gpusNone, install: true, await: "yes"},
-		"no driver, skipped":                        {machine: machineWith(t, nil), typed: "Skip\n", gpus: gpusNone, await: "no"},
-		"no driver, told to install":                {machine: machineWith(t, nil), flags: initFlags{driver: driverInstall}, gpus: gpusNone, install: true, await: "yes"},
-		"no driver, told to install later":          {machine: machineWith(t, nil), flags: initFlags{driver: driverInstall}, was: gpusSimulated, gpus: gpusNone, install: true, await: "yes"},
-		"no driver, told to skip":                   {machine: machineWith(t, nil), flags: initFlags{driver: driverSkip}, gpus: gpusNone, await: "no"},
-		"no driver, told to do without":             {machine: machineWith(t, nil), flags: initFlags{gpus: gpusNone}, gpus: gpusNone, await: "no"},
-		"no driver, real GPUs wanted":               {machine: machineWith(t, nil), flags: initFlags{gpus: gpusReal}, gpus: gpusReal, await: "yes", says: "apt-get install"},
-		"no driver, real GPUs wanted, installed":    {machine: machineWith(t, nil), flags: initFlags{gpus: gpusReal, driver: driverInstall}, gpus: gpusNone, install: true, await: "yes"},
-		"no driver, init again":                     {machine: machineWith(t, nil), was: gpusNone, gpus: gpusNone},
-		"no driver, still awaited":                  {machine: machineWith(t, nil), was: gpusNone, state: driverState{Awaited: true}, gpus: gpusNone, await: "yes", says: "apt-get install"},
-		"a reboot is all":                           {machine: mismatch, typed: "", gpus: gpusNone, await: "yes", says: "Reboot this machine. The lab goes on"},
-		"a reboot is all, told to install":          {machine: mismatch, flags: initFlags{driver: driverInstall}, gpus: gpusNone, await: "yes", says: "Reboot"},
+		"a card of a virtual machine's":             {machine: vfio, gpus: config.GPUsSimulated},
+		"a card that works":                         {machine: usable, gpus: config.GPUsReal, await: "no"},
+		"a card that works, told otherwise":         {machine: usable, flags: initFlags{gpus: config.GPUsSimulated}, gpus: config.GPUsSimulated, await: "no"},
+		"a card that works by now":                  {machine: usable, was: config.GPUsNone, state: driverState{Awaited: true}, gpus: config.GPUsReal, await: "no"},
+		"a card that works, and nobody asked":       {machine: usable, was: config.GPUsNone, gpus: config.GPUsNone, await: "no"},
+		"a card that works, and somebody simulates": {machine: usable, was: config.GPUsSimulated, gpus: config.GPUsSimulated, await: "no"},
+		"no driver":                                 {machine: machineWith(t, nil), gpus: config.GPUsNone, await: "yes", says: "apt-get install --yes"},
+		"no driver, Enter":                          {machine: machineWith(t, nil), typed: "\n", gpus: config.GPUsNone, await: "yes", says: "What now?"},
+		"no driver, installed":                      {machine: machineWith(t, nil), typed: "install\n", gpus: config.GPUsNone, install: true, await: "yes"},
+		"no driver, i":                              {machine: machineWith(t, nil), typed: "i\n", gpus: config.GPUsNone, install: true, await: "yes"},
+		"no driver, skipped":                        {machine: machineWith(t, nil), typed: "Skip\n", gpus: config.GPUsNone, await: "no"},
+		"no driver, told to install":                {machine: machineWith(t, nil), flags: initFlags{driver: driverInstall}, gpus: config.GPUsNone, install: true, await: "yes"},
+		"no driver, told to install later":          {machine: machineWith(t, nil), flags: initFlags{driver: driverInstall}, was: config.GPUsSimulated, gpus: config.GPUsNone, install: true, await: "yes"},
+		"no driver, told to skip":                   {machine: machineWith(t, nil), flags: initFlags{driver: driverSkip}, gpus: config.GPUsNone, await: "no"},
+		"no driver, told to do without":             {machine: machineWith(t, nil), flags: initFlags{gpus: config.GPUsNone}, gpus: config.GPUsNone, await: "no"},
+		"no driver, real GPUs wanted":               {machine: machineWith(t, nil), flags: initFlags{gpus: config.GPUsReal}, gpus: config.GPUsReal, await: "yes", says: "apt-get install"},
+		"no driver, real GPUs wanted, installed":    {machine: machineWith(t, nil), flags: initFlags{gpus: config.GPUsReal, driver: driverInstall}, gpus: config.GPUsNone, install: true, await: "yes"},
+		"no driver, init again":                     {machine: machineWith(t, nil), was: config.GPUsNone, gpus: config.GPUsNone},
+		"no driver, still awaited":                  {machine: machineWith(t, nil), was: config.GPUsNone, state: driverState{Awaited: true}, gpus: config.GPUsNone, await: "yes", says: "apt-get install"},
+		"a reboot is all":                           {machine: mismatch, typed: "", gpus: config.GPUsNone, await: "yes", says: "Reboot this machine. The lab goes on"},
+		"a reboot is all, told to install":          {machine: mismatch, flags: initFlags{driver: driverInstall}, gpus: config.GPUsNone, await: "yes", says: "Reboot"},
 	} {
-		cfg := Config{DataDir: t.TempDir(), SimulatedGPUs: 2, GPUs: c.was}
-		if err := cfg.changeDriverState(func(s *driverState) { *s = c.state }); err != nil {
+		cfg := config.Config{DataDir: t.TempDir(), SimulatedGPUs: 2, GPUs: c.was}
+		if err := changeDriverState(cfg.DataDir, func(s *driverState) { *s = c.state }); err != nil {
 			t.Fatal(err)
 		}
 		var w wish
@@ -234,7 +235,7 @@ func TestProxyWithAPassword(t *testing.T) {
 		"http://ada:geheim@proxy.example.org:3128", "http://ada:geheim@proxy.example.org", "http://ada:ge heim@proxy.example.org:3128",
 		"ada:geheim@proxy.example.org:3128", "http://ada:geheim%zz@proxy.example.org:3128", "socks5://ada:geheim@proxy.example.org:1",
 	} {
-		_, _, err := NetworkConfig{Proxy: address}.proxy()
+		_, _, err := config.Network{Proxy: address}.ProxyAddress()
 		if err == nil || !strings.Contains(err.Error(), "a name or a password") || strings.Contains(err.Error(), "heim") {
 			t.Errorf("%s: %v", address, err)
 		}
@@ -246,7 +247,7 @@ func TestProxyWithAPassword(t *testing.T) {
 		t.Error(got)
 	}
 	for _, address := range []string{"http://127.0.0.1:3128", "http://localhost:3128", "http://[::1]:3128"} {
-		if _, _, err := (NetworkConfig{Proxy: address}).proxy(); err == nil || !strings.Contains(err.Error(), "the notebook itself") {
+		if _, _, err := (config.Network{Proxy: address}).ProxyAddress(); err == nil || !strings.Contains(err.Error(), "the notebook itself") {
 			t.Errorf("%s: %v", address, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/history"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -15,43 +16,12 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// QuotaConfig says what quotas count from and how long they wait.
-type QuotaConfig struct {
-	// TermBegins is the first day of the current term, as 2026-10-12; "" for none.
-	TermBegins string `json:"termBegins,omitempty"`
-	// Grace is how long notebooks with a GPU go on after their owner's hours are
-	// used up, as "1h".
-	Grace string `json:"grace,omitempty"`
-}
-
-func (q QuotaConfig) term() (time.Time, error) {
-	if q.TermBegins == "" {
-		return time.Time{}, nil
-	}
-	day, err := time.ParseInLocation(time.DateOnly, q.TermBegins, time.Local)
-	if err != nil {
-		return time.Time{}, errors.New("quotas.termBegins is no day; write it as 2026-10-12")
-	}
-	return day, nil
-}
-
-func (q QuotaConfig) grace() (time.Duration, error) {
-	if q.Grace == "" {
-		return quota.DefaultGrace, nil
-	}
-	d, err := time.ParseDuration(q.Grace)
-	if err != nil || d < 0 || d > 7*24*time.Hour {
-		return 0, errors.New("quotas.grace is no time between 0s and 168h; write it as 1h or 30m")
-	}
-	return max(d, time.Nanosecond), nil // 0 would be the default
-}
-
 func (l *appliance) newQuotas() (*quota.Service, error) {
-	term, err := l.cfg.Quotas.term()
+	term, err := l.cfg.Quotas.Term()
 	if err != nil {
 		return nil, err
 	}
-	grace, err := l.cfg.Quotas.grace()
+	grace, err := l.cfg.Quotas.GraceTime()
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +100,7 @@ func (l *appliance) gpuHours(ctx context.Context, handle string, from time.Time)
 	}
 	var list []quota.HourUse
 	for _, r := range rows {
-		if r.Simulated == (l.cfg.GPUs == gpusSimulated) {
+		if r.Simulated == (l.cfg.GPUs == config.GPUsSimulated) {
 			list = append(list, quota.HourUse{Hour: r.Hour, Held: time.Duration(r.Held * float64(time.Second))})
 		}
 	}

@@ -27,7 +27,7 @@ func (l *appliance) recommendedQuotas() ([]quota.Rule, error) {
 			cores, memory = max(cores, h.CPUs), max(memory, h.MemoryTotal)
 		}
 	}
-	return quota.Recommended(cores, memory, cardAsks(l.cfg.profiles())), nil
+	return quota.Recommended(cores, memory, cardAsks(l.cfg.LaunchProfiles())), nil
 }
 
 // cardAsks is what launch cards take.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/backup"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 )
 
@@ -134,7 +135,7 @@ func reset(c *cobra.Command, a *app, yes bool, keep kept) error {
 
 // endLab ends gpulab and all that it runs, and changes the machine back. With
 // keepNode, the cluster can go on from its data.
-func endLab(ctx context.Context, a *app, cfg Config, keepNode bool, step func(string)) error {
+func endLab(ctx context.Context, a *app, cfg config.Config, keepNode bool, step func(string)) error {
 	if err := a.mayEnd(cfg); err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func endLab(ctx context.Context, a *app, cfg Config, keepNode bool, step func(st
 
 // removeState deletes the data directory, on demand without the homes, or only
 // what init brings anew.
-func removeState(cfg Config, keep kept) error {
+func removeState(cfg config.Config, keep kept) error {
 	if !keep.homes && !keep.data {
 		return embedk8s.RemoveFiles(cfg.DataDir)
 	}

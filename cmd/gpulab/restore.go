@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/internal/backup"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/storage"
@@ -101,7 +102,7 @@ type restoreReport struct {
 type restoring struct {
 	a     *app
 	f     restoreFlags
-	cfg   Config // of this machine
+	cfg   config.Config // of this machine
 	here  labHere
 	notes []string
 	step  func(string)
@@ -176,7 +177,7 @@ func finishEarlier(ctx context.Context, c *cobra.Command, a *app) (was bool, err
 }
 
 // lookHere finds out what a restore would meet.
-func lookHere(ctx context.Context, cfg Config) labHere {
+func lookHere(ctx context.Context, cfg config.Config) labHere {
 	var h labHere
 	db, _, err := store.OpenExisting(ctx, filepath.Join(cfg.DataDir, store.MainFile))
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -371,12 +372,12 @@ func (r *restoring) prepareConfig(path string) error {
 	}
 	if host, port, err := net.SplitHostPort(string(cfg.Files.Listen)); err == nil && host != "" && !isHere(host) {
 		r.notes = append(r.notes, fmt.Sprintf("Files came in at %s only, which this machine does not have; they do at every address now (files.listen).", host))
-		cfg.Files.Listen = FilesAddress(":" + port)
+		cfg.Files.Listen = config.FilesAddress(":" + port)
 	}
 	if cfg.DataDir == was.DataDir && cfg.Address == was.Address && cfg.Files.Listen == was.Files.Listen {
 		return nil
 	}
-	_, err = saveConfig(path, cfg)
+	_, err = config.Save(path, cfg)
 	return err
 }
 

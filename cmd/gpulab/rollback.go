@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/upgrade"
 	"github.com/gpulab/gpulab/internal/version"
@@ -218,7 +219,7 @@ func changeVersion(ctx context.Context, a *app, out io.Writer, o upgrade.Options
 }
 
 // endKubernetes ends every pod and forgets the cluster. The node keeps its name and its networks.
-func endKubernetes(ctx context.Context, cfg Config, out io.Writer) error {
+func endKubernetes(ctx context.Context, cfg config.Config, out io.Writer) error {
 	if err := takeOff(ctx, cfg, true, func(s string) { fmt.Fprintf(out, "  %s\n", s) }); err != nil {
 		return err
 	}

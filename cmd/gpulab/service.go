@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/assets"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/supervise"
@@ -27,8 +28,8 @@ func haveBundle() error {
 // startService makes sure that a daemon of this very program, configuration
 // and images runs, and says whether it had to start one. A daemon whose start
 // failed is replaced by one that tries again.
-func startService(ctx context.Context, a *app, cfg Config) (bool, error) {
-	inputs, err := cfg.inputs()
+func startService(ctx context.Context, a *app, cfg config.Config) (bool, error) {
+	inputs, err := cfg.Inputs()
 	if err != nil {
 		return false, err
 	}
@@ -37,7 +38,7 @@ func startService(ctx context.Context, a *app, cfg Config) (bool, error) {
 
 // startDaemon is startService for a daemon that is known by what it was started
 // with.
-func startDaemon(ctx context.Context, a *app, cfg Config, inputs string) (bool, error) {
+func startDaemon(ctx context.Context, a *app, cfg config.Config, inputs string) (bool, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return false, err
@@ -122,7 +123,7 @@ func stopDaemon(ctx context.Context, a *app) error {
 }
 
 // startDetached starts a daemon where there is no systemd.
-func startDetached(ctx context.Context, a *app, cfg Config, exe string) error {
+func startDetached(ctx context.Context, a *app, cfg config.Config, exe string) error {
 	path := logPath(cfg)
 	log, err := supervise.OpenLog(path)
 	if err != nil {
@@ -149,7 +150,7 @@ func startDetached(ctx context.Context, a *app, cfg Config, exe string) error {
 }
 
 // keepOwnLog keeps the log small that a daemon without systemd writes to.
-func keepOwnLog(ctx context.Context, cfg Config) {
+func keepOwnLog(ctx context.Context, cfg config.Config) {
 	mine, err := os.Stderr.Stat()
 	if err != nil {
 		return

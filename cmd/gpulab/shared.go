@@ -32,22 +32,9 @@ const markFile = ".gpulab-lab"
 // shared storage are mounted in their place, so that paths are the same with and without.
 var workParts = []string{"homes", "folders"}
 
-func checkShared(path, dataDir string) error {
-	if path == "" {
-		return nil
-	}
-	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
-		return fmt.Errorf("storage.shared is %q, but must be the full path of a folder that every machine mounts, such as /srv/lab", path)
-	}
-	if path == dataDir || strings.HasPrefix(path, dataDir+"/") || strings.HasPrefix(dataDir, path+"/") {
-		return fmt.Errorf("storage.shared is %s, which lies in or around dataDir, %s; mount the storage elsewhere", path, dataDir)
-	}
-	return nil
-}
-
 // storageMark is this lab's, "" where nothing is shared.
 func (l *appliance) storageMark(ctx context.Context) (string, error) {
-	if !l.cfg.Storage.everywhere() {
+	if !l.cfg.Storage.Everywhere() {
 		return "", nil
 	}
 	mark, err := l.store.Setting(ctx, storageMarkSetting)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodes"
 	"github.com/gpulab/gpulab/internal/version"
@@ -20,21 +21,21 @@ func TestSharedUsers(t *testing.T) {
 	}
 	here := !canMapIDs(data, homes) // this machine's kernel may be an old one
 	for what, c := range map[string]struct {
-		storage StorageConfig
+		storage config.Storage
 		on      string
 		heard   map[string]*machine // of two others, nil where there is but the head
 		want    bool
 	}{
 		"one machine":                 {want: here},
-		"on the head":                 {storage: StorageConfig{Shared: "/srv"}, on: "head", heard: map[string]*machine{"b": {mapsIDs: new(false)}}, want: here},
-		"all can":                     {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {mapsIDs: new(true)}, "c": {mapsIDs: new(true)}}, want: here},
-		"one has not told":            {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {mapsIDs: new(true)}, "c": {}}, want: true},
-		"one cannot":                  {storage: StorageConfig{Shared: "/srv"}, heard: map[string]*machine{"b": {}, "c": {mapsIDs: new(false)}}, want: true},
-		"homes over NFS":              {storage: StorageConfig{Export: "nfs"}, heard: map[string]*machine{"b": {}}, want: true},
-		"homes over NFS, on the head": {storage: StorageConfig{Export: "nfs"}, on: "head", heard: map[string]*machine{"b": {}}, want: here},
-		"nobody to export to":         {storage: StorageConfig{Export: "nfs"}, want: here},
+		"on the head":                 {storage: config.Storage{Shared: "/srv"}, on: "head", heard: map[string]*machine{"b": {mapsIDs: new(false)}}, want: here},
+		"all can":                     {storage: config.Storage{Shared: "/srv"}, heard: map[string]*machine{"b": {mapsIDs: new(true)}, "c": {mapsIDs: new(true)}}, want: here},
+		"one has not told":            {storage: config.Storage{Shared: "/srv"}, heard: map[string]*machine{"b": {mapsIDs: new(true)}, "c": {}}, want: true},
+		"one cannot":                  {storage: config.Storage{Shared: "/srv"}, heard: map[string]*machine{"b": {}, "c": {mapsIDs: new(false)}}, want: true},
+		"homes over NFS":              {storage: config.Storage{Export: "nfs"}, heard: map[string]*machine{"b": {}}, want: true},
+		"homes over NFS, on the head": {storage: config.Storage{Export: "nfs"}, on: "head", heard: map[string]*machine{"b": {}}, want: here},
+		"nobody to export to":         {storage: config.Storage{Export: "nfs"}, want: here},
 	} {
-		l := &appliance{cfg: Config{DataDir: data, Storage: c.storage}, id: embedk8s.Identity{NodeName: "head"}}
+		l := &appliance{cfg: config.Config{DataDir: data, Storage: c.storage}, id: embedk8s.Identity{NodeName: "head"}}
 		l.pool = &pool{lab: l, heard: c.heard, began: time.Now()}
 		if c.heard != nil {
 			l.pool.members = []nodes.Node{{Name: "b", Version: version.Version}, {Name: "c", Version: version.Version}, {Name: "earlier", Version: "0.0.1"}}
@@ -44,13 +45,13 @@ func TestSharedUsers(t *testing.T) {
 		}
 	}
 	// Nothing starts on a machine that does not answer.
-	off := &appliance{cfg: Config{DataDir: data, Storage: StorageConfig{Shared: "/srv"}}, id: embedk8s.Identity{NodeName: "head"}}
+	off := &appliance{cfg: config.Config{DataDir: data, Storage: config.Storage{Shared: "/srv"}}, id: embedk8s.Identity{NodeName: "head"}}
 	off.pool = &pool{lab: off, members: []nodes.Node{{Name: "b", Version: version.Version}}}
 	if off.sharedUsers("") != here {
 		t.Error("a machine that is off decides about notebooks on others")
 	}
 	// A file system that cannot show mapped IDs, as /proc.
-	l := &appliance{cfg: Config{DataDir: data}, id: embedk8s.Identity{NodeName: "head"}}
+	l := &appliance{cfg: config.Config{DataDir: data}, id: embedk8s.Identity{NodeName: "head"}}
 	l.pool = &pool{lab: l}
 	if err := os.Remove(homes); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -58,7 +59,7 @@ provider's clock differs from this machine's.`,
 			if err != nil {
 				return err
 			}
-			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: func() string { return cfg.url(cfg.foundAddress) }, Proxy: cfg.Network.proxyFor()})
+			service, err := signin.New(signin.ServiceConfig{Providers: cfg.SignIn, URL: func() string { return cfg.URL(func() netip.Addr { return foundAddress(cfg) }) }, Proxy: cfg.Network.ProxyFor()})
 			if err != nil {
 				return err
 			}

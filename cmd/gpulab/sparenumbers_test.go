@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/users"
 )
@@ -24,7 +25,7 @@ func TestSpareNumbers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l := &appliance{cfg: Config{DataDir: dir}}
+	l := &appliance{cfg: config.Config{DataDir: dir}}
 	var err error
 	if l.store, err = store.Open(t.Context(), dir); err != nil {
 		t.Fatal(err)

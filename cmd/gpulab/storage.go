@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/notebooks"
@@ -19,63 +17,14 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// StorageConfig says how homes and shared folders are looked after.
-type StorageConfig struct {
-	// MeasureEvery is how long the size of what is in use counts as new, as "10m".
-	MeasureEvery string `json:"measureEvery,omitempty"`
-	// Shared is a folder that every machine of the pool mounts at the same path;
-	// homes and shared folders lie in it. Empty: they are on the head's own disk.
-	Shared string `json:"shared,omitempty"`
-	// Export is nfs where the head's own disk has the homes, and the machines of
-	// the pool mount them from there. Empty: nobody does.
-	Export string `json:"export,omitempty"`
-	// Scratch is what a notebook or job may write beside its home, as "20Gi": in
-	// /scratch and /tmp, on the disk of its machine.
-	Scratch string `json:"scratch,omitempty"`
-}
-
-// The least that notebooks need beside the home, and what is no mistake still.
-const leastScratch, mostScratch = int64(1) << 30, int64(100) << 40
-
-// scratch is Scratch, which was checked.
-func (s StorageConfig) scratch() resource.Quantity {
-	q, err := resource.ParseQuantity(s.Scratch)
-	if err != nil {
-		return resource.MustParse(defaultScratch)
-	}
-	return q
-}
-
-func (s StorageConfig) scratchBytes() int64 {
-	q := s.scratch()
-	return q.Value()
-}
-
-func (s StorageConfig) checkScratch() error {
-	if q, err := resource.ParseQuantity(s.Scratch); err != nil || q.Value() < leastScratch || q.Value() > mostScratch {
-		return fmt.Errorf("storage.scratch is %q; it may be 1Gi to 100Ti, such as %s", s.Scratch, defaultScratch)
-	}
-	return nil
-}
-
-const defaultScratch = "20Gi"
-
-func (s StorageConfig) measureEvery() (time.Duration, error) {
-	d, err := time.ParseDuration(s.MeasureEvery)
-	if err != nil || d < time.Second || d > 24*time.Hour {
-		return 0, errors.New("storage.measureEvery is no time between 1s and 24h; write it as 10m")
-	}
-	return d, nil
-}
-
 func (l *appliance) foldersDir() string { return filepath.Join(l.cfg.DataDir, "folders") }
 
 func (l *appliance) newStorage() (*storage.Service, error) {
-	every, err := l.cfg.Storage.measureEvery()
+	every, err := l.cfg.Storage.MeasureInterval()
 	if err != nil {
 		return nil, err
 	}
-	grace, err := l.cfg.Quotas.grace()
+	grace, err := l.cfg.Quotas.GraceTime()
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 )
 
@@ -111,7 +112,7 @@ func (s systemd) unitText() string {
 // serve as they are; otherwise ours go before them.
 func (s systemd) writeUnits(how invocation) error {
 	_, err := os.Stat(filepath.Join(s.root, packagedUnits, serviceUnit))
-	if err == nil && how == (invocation{packagedProgram, defaultConfigPath, ctl.DefaultSocket}) {
+	if err == nil && how == (invocation{packagedProgram, config.DefaultPath, ctl.DefaultSocket}) {
 		return s.forgetOwnUnits()
 	}
 	for _, name := range []string{serviceUnit, podsUnit} {

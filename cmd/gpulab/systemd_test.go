@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 )
 
@@ -85,7 +86,7 @@ func TestUnitsOfThePackage(t *testing.T) {
 	if err := os.WriteFile(packaged, []byte("the package's"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	usual := invocation{packagedProgram, defaultConfigPath, ctl.DefaultSocket}
+	usual := invocation{packagedProgram, config.DefaultPath, ctl.DefaultSocket}
 	for _, c := range []struct {
 		how invocation
 		own bool

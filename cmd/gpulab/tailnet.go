@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpulab/gpulab/internal/api"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/tailnet"
@@ -25,11 +26,11 @@ import (
 	"github.com/gpulab/gpulab/internal/webui"
 )
 
-func tailnetDir(cfg Config) string { return filepath.Join(cfg.DataDir, "tailnet") }
+func tailnetDir(cfg config.Config) string { return filepath.Join(cfg.DataDir, "tailnet") }
 
 // newTailnet makes the same doors open on the tailnet, once somebody turns that on.
 func (l *appliance) newTailnet() (err error) {
-	if l.visits, err = l.cfg.Tailnet.way(); err != nil {
+	if l.visits, err = l.cfg.Tailnet.Way(); err != nil {
 		return err
 	}
 	var doors []tailnet.Door
@@ -79,7 +80,7 @@ func visiting(ctx context.Context, _ net.Conn) context.Context {
 func (l *appliance) publicDoor(d door) func(context.Context, net.Listener) error {
 	// Funnel passes on 443, 8443 and 10000 alone, so no notebook has an origin of its
 	// own there.
-	if l.cfg.Tailnet.SignIn == tailnetRequire || !d.tls || d.forwards {
+	if l.cfg.Tailnet.SignIn == config.TailnetRequire || !d.tls || d.forwards {
 		return nil
 	}
 	d.tls, d.proxies = false, nil   // the tailnet's library has ended TLS
@@ -124,7 +125,7 @@ func (l *appliance) visitor(r *http.Request) (users.Outside, bool) {
 	if name == "" {
 		name = v.who.Machine
 	}
-	who := l.visits.Judge(signin.Vouched{Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: keysOf(v.who)})
+	who := l.visits.Judge(signin.Vouched{Realm: l.tailnet.Realm(), Subject: v.who.Subject, Username: name, Name: v.who.Name, Groups: config.KeysOf(v.who)})
 	who.Machine = v.who.Login == ""
 	return l.shared(r.Context(), v.who, who)
 }
@@ -150,7 +151,7 @@ func (l *appliance) shared(ctx context.Context, v tailnet.Visitor, who users.Out
 // lab's pages as everywhere; only the other ways to sign in are closed. At the pages' door, somebody of another tailnet
 // may show what an admin has sent them.
 func (l *appliance) admitVisitors(next http.Handler, pages bool) http.Handler {
-	if l.cfg.Tailnet.SignIn != tailnetRequire {
+	if l.cfg.Tailnet.SignIn != config.TailnetRequire {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -183,7 +184,7 @@ func otherWayIn(r *http.Request) bool {
 	case r.Method != http.MethodPost:
 		return false
 	case is:
-		return way != tailnetWay
+		return way != config.TailnetWay
 	}
 	return r.URL.Path == "/login" || r.URL.Path == api.Prefix+"/tokens"
 }
@@ -199,13 +200,13 @@ func (l *appliance) turnAway(w http.ResponseWriter, why string) {
 
 // networkWay lets people sign in as who they are in the tailnet; nil where they do not.
 func (l *appliance) networkWay() *webui.Network {
-	if l.cfg.Tailnet.SignIn == tailnetOff {
+	if l.cfg.Tailnet.SignIn == config.TailnetOff {
 		return nil
 	}
-	return &webui.Network{Info: signin.Info{Name: tailnetWay, Title: "the tailnet", Network: true}, Visitor: l.visitor,
+	return &webui.Network{Info: signin.Info{Name: config.TailnetWay, Title: "the tailnet", Network: true}, Visitor: l.visitor,
 		Required: func(r *http.Request) bool {
 			_, over := r.Context().Value(visitKey{}).(*visit)
-			return over && l.cfg.Tailnet.SignIn == tailnetRequire
+			return over && l.cfg.Tailnet.SignIn == config.TailnetRequire
 		}}
 }
 
@@ -362,7 +363,7 @@ func (l *appliance) describeUp(out *ctl.Tailnet, st tailnet.Status) {
 	if host == "" && len(st.Addresses) > 0 {
 		host = st.Addresses[0]
 	}
-	out.URL = addressOf(host, l.cfg.HTTPSPort)
+	out.URL = config.URL(host, l.cfg.HTTPSPort)
 	out.Detail = "The lab is at " + out.URL + "."
 	switch {
 	case st.Certificate:

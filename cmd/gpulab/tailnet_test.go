@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/store"
 	"github.com/gpulab/gpulab/internal/tailnet/tailnettest"
@@ -257,7 +258,7 @@ func TestSharedVisitor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	who := users.Outside{Provider: tailnetWay, Title: "the tailnet", Realm: l.tailnet.Realm(), Subject: v.Subject, Username: v.Login, Refused: "no", ByHand: true}
+	who := users.Outside{Provider: config.TailnetWay, Title: "the tailnet", Realm: l.tailnet.Realm(), Subject: v.Subject, Username: v.Login, Refused: "no", ByHand: true}
 	if err := l.people.LinkOutside(t.Context(), ada.ID, who); err != nil {
 		t.Fatal(err)
 	}
@@ -345,32 +346,6 @@ func (l *appliance) fromInternet(t *testing.T, relay *tailnettest.Visitor, contr
 			t.Fatal(err)
 		}
 		return string(body)
-	}
-}
-
-// TestTailnetConfig: what cannot be meant is said, with the next step.
-func TestTailnetConfig(t *testing.T) {
-	for config, want := range map[string]string{
-		"signIn: always": "may be off, offer or require",
-		"signIn: offer":  "nobody could come in",
-		"signIn: offer\n  allow: [{login: a@b.c, tag: \"tag:x\", role: guest}]": "exactly one way",
-		"signIn: offer\n  allow: [{role: guest}]":                               "exactly one way",
-		"signIn: offer\n  allow: [{login: a@b.c}]":                              "add role or group",
-		"signIn: offer\n  allow: [{login: a@b.c, role: king}]":                  "king",
-		"signIn: offer\n  allow: [{login: \"a*@b.c\", role: guest}]":            "stands alone",
-		"signIn: offer\n  allow: [{shared: \"*@b.c\", role: guest}]":            "each of them is named",
-		"signIn: offer\n  allow: [{tag: kiosk, role: guest}]":                   "like tag:kiosk",
-		"signIn: offer\n  allow: [{tag: \"tag:kiosk\", role: admin}]":           "name people",
-		"accounts: none": "accounts",
-	} {
-		_, err := loadConfig(writeConfig(t, "tailnet:\n  "+config+"\n"))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", config, err)
-		}
-	}
-	cfg, err := loadConfig(writeConfig(t, "tailnet:\n  signIn: off\n"))
-	if err != nil || cfg.Tailnet.SignIn != tailnetOff {
-		t.Errorf("off: %q, %v", cfg.Tailnet.SignIn, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"rsc.io/qr"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 )
 
@@ -232,7 +233,7 @@ func tailnetCommand(a *app, use, short string, do func(ctx context.Context) (ctl
 
 // forgetTailnet leaves the tailnet before the lab is taken off the machine. Where that cannot be told to the control
 // server, it says what is left to do, and the reset goes on.
-func (a *app) forgetTailnet(ctx context.Context, out io.Writer, cfg Config, step func(string)) {
+func (a *app) forgetTailnet(ctx context.Context, out io.Writer, cfg config.Config, step func(string)) {
 	if _, err := os.Stat(tailnetDir(cfg)); err != nil {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/doctor"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nfs"
@@ -17,7 +18,7 @@ import (
 // mayTakeOff refuses to take Kubernetes off a machine that has another one: both use the same folders, interfaces and
 // firewall rules. Where the k3s of this data folder never ran, nothing of the machine is going to be touched, and
 // nothing is refused.
-func mayTakeOff(cfg Config) error {
+func mayTakeOff(cfg config.Config) error {
 	made, err := embedk8s.Made(cfg.DataDir)
 	if err != nil {
 		return fail(exitPreflight, "%w", err)
@@ -32,7 +33,7 @@ func mayTakeOff(cfg Config) error {
 }
 
 // takeOff takes Kubernetes and what it made off this machine.
-func takeOff(ctx context.Context, cfg Config, keepNode bool, step func(string)) error {
+func takeOff(ctx context.Context, cfg config.Config, keepNode bool, step func(string)) error {
 	if err := mayTakeOff(cfg); err != nil {
 		return err
 	}
@@ -40,7 +41,7 @@ func takeOff(ctx context.Context, cfg Config, keepNode bool, step func(string)) 
 }
 
 // mayEnd refuses, before anything changes, to end a lab on a machine that has another Kubernetes or another lab.
-func (a *app) mayEnd(cfg Config) error {
+func (a *app) mayEnd(cfg config.Config) error {
 	if err := mayTakeOff(cfg); err != nil {
 		return err
 	}
@@ -74,22 +75,22 @@ func configOf(pid int) string {
 
 // configAmong finds the configuration among the arguments of a gpulab that serves, "" for other programs.
 func configAmong(args []string) string {
-	config, serves := defaultConfigPath, false
+	path, serves := config.DefaultPath, false
 	for i, arg := range args {
 		if arg == "serve" || arg == "agent" {
 			serves = true
 		}
 		if arg == "--config" && i+1 < len(args) {
-			config = args[i+1]
+			path = args[i+1]
 		}
 		if value, ok := strings.CutPrefix(arg, "--config="); ok {
-			config = value
+			path = value
 		}
 	}
 	if !serves {
 		return ""
 	}
-	return config
+	return path
 }
 
 func samePath(a, b string) bool {

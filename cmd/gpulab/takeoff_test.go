@@ -5,28 +5,30 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpulab/gpulab/internal/config"
 )
 
 // A unit of another lab's is neither stopped nor removed.
 func TestWhichLabAUnitServes(t *testing.T) {
 	s, _ := systemdHost(t)
-	if s.serves(defaultConfigPath) {
+	if s.serves(config.DefaultPath) {
 		t.Error("there is no unit")
 	}
 	mustDo(t, s.start(t.Context(), invocation{"/src/bin/gpulab", "/etc/lab/lab.yaml", "/run/lab.sock"}))
-	for config, want := range map[string]bool{"/etc/lab/lab.yaml": true, "/etc/lab/../lab/lab.yaml": true, defaultConfigPath: false} {
-		if got := s.serves(config); got != want {
-			t.Errorf("%s: %v", config, got)
+	for path, want := range map[string]bool{"/etc/lab/lab.yaml": true, "/etc/lab/../lab/lab.yaml": true, config.DefaultPath: false} {
+		if got := s.serves(path); got != want {
+			t.Errorf("%s: %v", path, got)
 		}
 	}
 }
 
 func TestConfigurationOfAGpulab(t *testing.T) {
 	for args, want := range map[string]string{
-		"gpulab serve": defaultConfigPath,
+		"gpulab serve": config.DefaultPath,
 		"/usr/bin/gpulab serve --config /a --socket x": "/a",
 		"gpulab --config=/b serve":                     "/b",
-		"gpulab agent":                                 defaultConfigPath,
+		"gpulab agent":                                 config.DefaultPath,
 		"sleep 60":                                     "",
 	} {
 		if got := configAmong(strings.Fields(args)); got != want {
@@ -42,7 +44,7 @@ func TestAGpulabOfAnotherLabGoesOn(t *testing.T) {
 	unlock, err := lockDaemon(a.socket + ".pid") // the number is this test's, which serves nothing
 	mustDo(t, err)
 	defer unlock()
-	if err := a.mayEnd(Config{DataDir: dir}); err != nil {
+	if err := a.mayEnd(config.Config{DataDir: dir}); err != nil {
 		t.Error(err)
 	}
 	if got := configOf(os.Getpid()); got != "" {

@@ -152,30 +152,3 @@ func TestUserImportFromPasswd(t *testing.T) {
 		t.Errorf("a narrower choice:\n%s", out)
 	}
 }
-
-func TestSignUpSetting(t *testing.T) {
-	for text, want := range map[string]SignUp{"": signUpOff, "signUp: off\n": signUpOff, "signUp: \"off\"\n": signUpOff, "signUp: approval\n": signUpApproval} {
-		path := filepath.Join(t.TempDir(), "config.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 { // as it is, and as init writes it
-			c, err := loadConfig(path)
-			if err != nil || c.SignUp != want {
-				t.Fatalf("%q: %q, %v", text, c.SignUp, err)
-			}
-			if _, err := saveConfig(path, c); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for _, text := range []string{"signUp: true\n", "signUp: open\n", "signUp: 1\n", "signUp: [off]\n"} {
-		path := filepath.Join(t.TempDir(), "config.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := loadConfig(path); err == nil || !strings.Contains(err.Error(), "off or approval") {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-}

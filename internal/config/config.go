@@ -1,47 +1,42 @@
-package main
+// Package config reads, checks and writes /etc/gpulab/config.yaml.
+package config
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
-	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/environments"
 	"github.com/gpulab/gpulab/internal/mail"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/power"
 	"github.com/gpulab/gpulab/internal/signin"
 	"github.com/gpulab/gpulab/internal/webca"
+	"sigs.k8s.io/yaml"
 )
 
 const (
-	defaultConfigPath = "/etc/gpulab/config.yaml"
-	defaultDataDir    = "/var/lib/gpulab"
+	DefaultPath    = "/etc/gpulab/config.yaml"
+	DefaultDataDir = "/var/lib/gpulab"
 )
 
-// defaultNodesPort is the port for machines that join.
-const defaultNodesPort = 8444
+// DefaultNodesPort is the port for machines that join.
+const DefaultNodesPort = 8444
 
-// maxSharing bounds how many notebooks take turns on one GPU.
-const maxSharing = 48
+// MaxSharing bounds how many notebooks take turns on one GPU.
+const MaxSharing = 48
 
 // GPU modes of Config.GPUs.
 const (
-	gpusReal      = "real"
-	gpusSimulated = "simulated"
-	gpusNone      = "none"
+	GPUsReal      = "real"
+	GPUsSimulated = "simulated"
+	GPUsNone      = "none"
 )
 
 // Config is /etc/gpulab/config.yaml. Every key may be left out.
@@ -57,7 +52,7 @@ type Config struct {
 	// LocalName is the lab's name on the local network, without ".local", or off.
 	LocalName LocalName `json:"localName,omitempty"`
 	// TLS is a certificate of the lab's own for some of its names.
-	TLS TLSConfig `json:"tls,omitzero"`
+	TLS TLS `json:"tls,omitzero"`
 	// TrustedProxies are the reverse proxies before this lab: "10.1.2.3", or a network.
 	TrustedProxies []string `json:"trustedProxies,omitempty"`
 	// HTTPSPort serves pages, HubPort leads to notebooks and services by their
@@ -98,43 +93,43 @@ type Config struct {
 	// SignIn are outside identity providers with which people sign in.
 	SignIn []signin.Config `json:"signin,omitempty"`
 	// Tailnet says who comes in over the tailnet, where the lab is in one.
-	Tailnet TailnetConfig `json:"tailnet,omitzero"`
+	Tailnet Tailnet `json:"tailnet,omitzero"`
 	// Metrics says who may read /metrics.
-	Metrics MetricsConfig `json:"metrics,omitzero"`
+	Metrics Metrics `json:"metrics,omitzero"`
 	// Quotas says what quotas count from and how long they wait; the quotas
 	// themselves are set while the lab runs.
-	Quotas QuotaConfig `json:"quotas,omitzero"`
+	Quotas Quotas `json:"quotas,omitzero"`
 	// Queue says how past use counts in the line for GPUs.
-	Queue QueueConfig `json:"queue,omitzero"`
+	Queue Queue `json:"queue,omitzero"`
 	// Idle says what becomes of GPUs that nobody uses, and how old notebooks get.
-	Idle IdleConfig `json:"idle,omitzero"`
+	Idle Idle `json:"idle,omitzero"`
 	// Storage says how homes and shared folders are looked after.
-	Storage StorageConfig `json:"storage,omitzero"`
+	Storage Storage `json:"storage,omitzero"`
 	// Environments says where their packages come from.
-	Environments EnvironmentsConfig `json:"environments,omitzero"`
+	Environments Environments `json:"environments,omitzero"`
 	// Packages says where pip in notebooks gets packages from.
-	Packages PackagesConfig `json:"packages,omitzero"`
+	Packages Packages `json:"packages,omitzero"`
 	// Models says where notebooks get models from.
-	Models ModelsConfig `json:"models,omitzero"`
+	Models Models `json:"models,omitzero"`
 	// Files says where people bring files in and out.
-	Files FilesConfig `json:"files,omitzero"`
+	Files Files `json:"files,omitzero"`
 	// Mail is the server that takes the lab's mails.
 	Mail mail.Config `json:"mail,omitzero"`
 	// Network says what notebooks may reach besides the internet.
-	Network NetworkConfig `json:"network,omitzero"`
+	Network Network `json:"network,omitzero"`
 	// K3s passes further options on.
-	K3s K3sConfig `json:"k3s,omitempty"`
+	K3s K3s `json:"k3s,omitempty"`
 }
 
-// TLSConfig names the files of a certificate that another authority has signed.
-type TLSConfig struct {
+// TLS names the files of a certificate that another authority has signed.
+type TLS struct {
 	Certificate string `json:"certificate,omitempty"`
 	Key         string `json:"key,omitempty"`
 }
 
-func (t TLSConfig) check() error {
+func (t TLS) Check() error {
 	switch {
-	case t == TLSConfig{}:
+	case t == TLS{}:
 		return nil
 	case t.Certificate == "" || t.Key == "":
 		return errors.New("tls needs both: certificate, the file with the certificate, and key, the file with its key")
@@ -145,8 +140,8 @@ func (t TLSConfig) check() error {
 }
 
 // open reads the certificate; without one it is nil.
-func (t TLSConfig) open() (*webca.Own, error) {
-	if t == (TLSConfig{}) {
+func (t TLS) Open() (*webca.Own, error) {
+	if t == (TLS{}) {
 		return nil, nil
 	}
 	return webca.OpenOwn(t.Certificate, t.Key)
@@ -157,8 +152,8 @@ type SignUp string
 
 // The ways of SignUp.
 const (
-	signUpOff      SignUp = "off"
-	signUpApproval SignUp = "approval" // they ask, an admin decides
+	SignUpOff      SignUp = "off"
+	SignUpApproval SignUp = "approval" // they ask, an admin decides
 )
 
 // UnmarshalJSON takes the word off, which is false in YAML.
@@ -179,8 +174,8 @@ func wordOrOff(data []byte) (word string) {
 	return word
 }
 
-// MetricsConfig says who may read the metrics besides whoever has the token.
-type MetricsConfig struct {
+// Metrics says who may read the metrics besides whoever has the token.
+type Metrics struct {
 	// Enabled false takes /metrics away.
 	Enabled *bool `json:"enabled,omitempty"`
 	// Networks may read without the token: "10.1.2.0/24", or one address.
@@ -188,14 +183,14 @@ type MetricsConfig struct {
 }
 
 // On tells whether there are metrics.
-func (m MetricsConfig) On() bool { return *m.Enabled }
+func (m Metrics) On() bool { return *m.Enabled }
 
-func (m MetricsConfig) networks() ([]netip.Prefix, error) {
-	return parseNetworks("metrics.networks", m.Networks)
+func (m Metrics) NetworkList() ([]netip.Prefix, error) {
+	return ParseNetworks("metrics.networks", m.Networks)
 }
 
-// parseNetworks takes networks and single machines.
-func parseNetworks(key string, list []string) ([]netip.Prefix, error) {
+// ParseNetworks takes networks and single machines.
+func ParseNetworks(key string, list []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range list {
 		if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
@@ -214,14 +209,14 @@ func parseNetworks(key string, list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// K3sConfig is for unusual machines.
-type K3sConfig struct {
+// K3s is for unusual machines.
+type K3s struct {
 	// PodMaxPIDs is how many processes and threads a notebook may have.
 	PodMaxPIDs  int      `json:"podMaxPids,omitempty"`
 	KubeletArgs []string `json:"kubeletArgs,omitempty"`
 }
 
-func (c *Config) setDefaults() {
+func (c *Config) SetDefaults() {
 	if c.DataDir != "" {
 		c.DataDir = filepath.Clean(c.DataDir) // paths are compared with it
 	}
@@ -239,7 +234,7 @@ func (c *Config) setDefaults() {
 		c.HTTPPort = &port
 	}
 	if c.NodesPort == 0 {
-		c.NodesPort = defaultNodesPort
+		c.NodesPort = DefaultNodesPort
 	}
 	if c.ServicePorts == "" {
 		c.ServicePorts = "8500-8699"
@@ -255,10 +250,10 @@ func (c *Config) setDefaults() {
 		c.LocalName = "gpulab"
 	}
 	if c.SignUp == "" {
-		c.SignUp = signUpOff
+		c.SignUp = SignUpOff
 	}
 	if c.Tailnet.SignIn == "" {
-		c.Tailnet.SignIn = tailnetOff
+		c.Tailnet.SignIn = TailnetOff
 	}
 	if c.StayAwake == "" {
 		c.StayAwake = StayAwake(power.Always)
@@ -270,10 +265,10 @@ func (c *Config) setDefaults() {
 		c.K3s.PodMaxPIDs = 4096
 	}
 	if c.DataDir == "" {
-		c.DataDir = defaultDataDir
+		c.DataDir = DefaultDataDir
 	}
 	if c.GPUs == "" {
-		c.GPUs = gpusNone
+		c.GPUs = GPUsNone
 	}
 	if c.Quotas.Grace == "" {
 		c.Quotas.Grace = "1h"
@@ -290,7 +285,7 @@ func (c *Config) setDefaults() {
 	if c.Queue.MinimumRun == "" {
 		c.Queue.MinimumRun = "5m"
 	}
-	c.Idle.setDefaults()
+	c.Idle.SetDefaults()
 	if c.Storage.MeasureEvery == "" {
 		c.Storage.MeasureEvery = "10m"
 	}
@@ -308,7 +303,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-func (c *Config) check() error {
+func (c *Config) Check() error {
 	for name, port := range map[string]int{"httpsPort": c.HTTPSPort, "hubPort": c.HubPort, "httpPort": *c.HTTPPort, "nodesPort": c.NodesPort} {
 		if port < 0 || port > 65535 {
 			return fmt.Errorf("%s is %d, but ports go from 1 to 65535", name, port)
@@ -317,81 +312,81 @@ func (c *Config) check() error {
 	if c.HTTPSPort == c.HubPort {
 		return fmt.Errorf("httpsPort and hubPort are both %d, but pages and notebooks need a port each", c.HubPort)
 	}
-	if _, err := c.servicePorts(); err != nil {
+	if _, err := c.ServicePortList(); err != nil {
 		return err
 	}
-	if _, err := c.notebookPorts(); err != nil {
+	if _, err := c.NotebookPortList(); err != nil {
 		return err
 	}
 	if err := c.checkWildcards(); err != nil {
 		return err
 	}
 	switch c.GPUs {
-	case gpusReal, gpusSimulated, gpusNone:
+	case GPUsReal, GPUsSimulated, GPUsNone:
 	default:
 		return fmt.Errorf("gpus is %q; it may be real, simulated or none", c.GPUs)
 	}
-	if c.SignUp != signUpOff && c.SignUp != signUpApproval {
+	if c.SignUp != SignUpOff && c.SignUp != SignUpApproval {
 		return fmt.Errorf("signUp is %q; it may be off or approval", c.SignUp)
 	}
-	if err := c.LocalName.check(); err != nil {
+	if err := c.LocalName.Check(); err != nil {
 		return err
 	}
 	if c.SimulatedGPUs < 1 || c.SimulatedGPUs > 16 {
 		return fmt.Errorf("simulatedGPUs is %d; it may be 1 to 16", c.SimulatedGPUs)
 	}
-	if c.GPUSharing < 1 || c.GPUSharing > maxSharing {
-		return fmt.Errorf("gpuSharing is %d; it may be 1 (each GPU is one notebook's at a time) to %d", c.GPUSharing, maxSharing)
+	if c.GPUSharing < 1 || c.GPUSharing > MaxSharing {
+		return fmt.Errorf("gpuSharing is %d; it may be 1 (each GPU is one notebook's at a time) to %d", c.GPUSharing, MaxSharing)
 	}
 	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
 		return fmt.Errorf("dataDir is %q, but must be the full path of a folder of its own", c.DataDir)
 	}
-	if err := checkLab(c.Lab); err != nil {
+	if err := CheckLab(c.Lab); err != nil {
 		return err
 	}
-	if err := c.StayAwake.check(); err != nil {
+	if err := c.StayAwake.Check(); err != nil {
 		return err
 	}
-	if err := c.TimeZone.check(); err != nil {
+	if err := c.TimeZone.Check(); err != nil {
 		return err
 	}
-	if _, err := c.Metrics.networks(); err != nil {
+	if _, err := c.Metrics.NetworkList(); err != nil {
 		return err
 	}
-	if _, err := parseNetworks("trustedProxies", c.TrustedProxies); err != nil {
+	if _, err := ParseNetworks("trustedProxies", c.TrustedProxies); err != nil {
 		return err
 	}
-	if err := c.TLS.check(); err != nil {
+	if err := c.TLS.Check(); err != nil {
 		return err
 	}
-	if _, err := c.Quotas.term(); err != nil {
+	if _, err := c.Quotas.Term(); err != nil {
 		return err
 	}
-	if _, err := c.Quotas.grace(); err != nil {
+	if _, err := c.Quotas.GraceTime(); err != nil {
 		return err
 	}
-	if _, err := c.Queue.halfLife(); err != nil {
+	if _, err := c.Queue.HalfLifeTime(); err != nil {
 		return err
 	}
-	if _, err := c.Queue.sampling(); err != nil {
+	if _, err := c.Queue.SamplingTime(); err != nil {
 		return err
 	}
-	if _, err := c.Queue.shares(); err != nil {
+	if _, err := c.Queue.CheckedShares(); err != nil {
 		return err
 	}
-	if _, err := c.Queue.preemption(); err != nil {
+	if _, err := c.Queue.PreemptionKind(); err != nil {
 		return err
 	}
-	if _, err := c.Queue.minimumRun(); err != nil {
+	if _, err := c.Queue.MinimumRunTime(); err != nil {
 		return err
 	}
-	if _, err := c.Idle.policies(c.usualProfiles()); err != nil {
+	if _, err := c.Idle.Policies(c.UsualProfiles()); err != nil {
 		return err
 	}
-	if _, err := c.Storage.measureEvery(); err != nil {
+	if _, err := c.Storage.MeasureInterval(); err != nil {
 		return err
 	}
-	if _, err := c.Environments.cacheBytes(); err != nil {
+	if _, err := c.Environments.CacheBytes(); err != nil {
 		return err
 	}
 	if err := environments.CheckIndex(c.Environments.Index); err != nil {
@@ -400,10 +395,10 @@ func (c *Config) check() error {
 	if err := environments.CheckMirror(c.Environments.Debian); err != nil {
 		return fmt.Errorf("environments.debian: %w", err)
 	}
-	if err := c.Packages.check(); err != nil {
+	if err := c.Packages.Check(); err != nil {
 		return err
 	}
-	if err := c.Models.check(); err != nil {
+	if err := c.Models.Check(); err != nil {
 		return err
 	}
 	if err := c.Storage.checkExport(); err != nil {
@@ -415,13 +410,13 @@ func (c *Config) check() error {
 	if err := checkShared(c.Storage.Shared, filepath.Clean(c.DataDir)); err != nil {
 		return err
 	}
-	if err := c.Files.check(c.HTTPSPort, c.HubPort, *c.HTTPPort, 6443, 10250); err != nil {
+	if err := c.Files.Check(c.HTTPSPort, c.HubPort, *c.HTTPPort, 6443, 10250); err != nil {
 		return err
 	}
 	if err := c.Mail.Check(); err != nil {
 		return err
 	}
-	if err := c.Network.check(); err != nil {
+	if err := c.Network.Check(); err != nil {
 		return err
 	}
 	if c.K3s.PodMaxPIDs < 256 || c.K3s.PodMaxPIDs > 1<<20 {
@@ -433,14 +428,14 @@ func (c *Config) check() error {
 	if err := signin.Check(c.SignIn); err != nil {
 		return fmt.Errorf("signin: %w", err)
 	}
-	if err := c.Tailnet.check(c.SignIn); err != nil {
+	if err := c.Tailnet.Check(c.SignIn); err != nil {
 		return fmt.Errorf("tailnet: %w", err)
 	}
 	return nil
 }
 
 // profiles are the launch cards; the usual ones say what sharing means.
-func (c *Config) profiles() []notebooks.Profile {
+func (c *Config) LaunchProfiles() []notebooks.Profile {
 	if len(c.Profiles) > 0 || c.GPUSharing < 2 {
 		return c.Profiles
 	}
@@ -453,9 +448,16 @@ func (c *Config) profiles() []notebooks.Profile {
 	return usual
 }
 
-// loadConfig reads the file; one that is missing is an empty one. Unknown keys
+// Error is a mistake in the file, with its path, line and key.
+type Error struct{ err error }
+
+func (e *Error) Error() string { return e.err.Error() }
+
+func (e *Error) Unwrap() error { return e.err }
+
+// Load reads the file; one that is missing is an empty one. Unknown keys
 // are an error: a typing mistake must not go unnoticed.
-func loadConfig(path string) (Config, error) {
+func Load(path string) (Config, error) {
 	// 0 of these is a mistake, and no way to leave them out.
 	c := Config{SimulatedGPUs: 2, GPUSharing: 1}
 	data, err := os.ReadFile(path)
@@ -463,23 +465,23 @@ func loadConfig(path string) (Config, error) {
 		return c, fmt.Errorf("the configuration: %w", err)
 	}
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
-		return c, fail(exitUsage, "%s: %w; correct it and try again", path, configWords(data, err))
+		return c, &Error{fmt.Errorf("%s: %w; correct it and try again", path, configWords(data, err))}
 	}
-	c.setDefaults()
-	if err := c.check(); err != nil {
-		return c, fail(exitUsage, "%s: %w", path, withLine(data, err))
+	c.SetDefaults()
+	if err := c.Check(); err != nil {
+		return c, &Error{fmt.Errorf("%s: %w", path, withLine(data, err))}
 	}
 	return c, nil
 }
 
 // url is where people open the lab; without a name of its own it is at an
 // address.
-func (c *Config) url(address func() netip.Addr) string {
-	return addressOf(c.hostOf(address()), c.HTTPSPort)
+func (c *Config) URL(address func() netip.Addr) string {
+	return URL(c.HostOf(address()), c.HTTPSPort)
 }
 
-// addressOf is where people open a port under a name or an IP address.
-func addressOf(host string, port int) string {
+// URL is where people open a port under a name or an IP address.
+func URL(host string, port int) string {
 	switch {
 	case port != 443:
 		host = net.JoinHostPort(host, strconv.Itoa(port))
@@ -490,67 +492,20 @@ func addressOf(host string, port int) string {
 }
 
 // hostOf is the name under which people open the lab at an address.
-func (c *Config) hostOf(address netip.Addr) string {
+func (c *Config) HostOf(address netip.Addr) string {
 	switch {
-	case len(c.ownNames()) > 0:
-		return c.ownNames()[0]
+	case len(c.OwnNames()) > 0:
+		return c.OwnNames()[0]
 	case address.IsValid():
 		return address.String()
 	}
 	return "localhost"
 }
 
-// foundAddress is the address that this machine has now, the zero one for none.
-func (c *Config) foundAddress() netip.Addr {
-	address, _, err := embedk8s.FindAddress(c.Address)
-	if err != nil {
-		return netip.Addr{}
+// CheckLab reports what is wrong with a lab's name.
+func CheckLab(name string) error {
+	if len(name) > 60 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return errors.New("lab must be one line of at most 60 characters")
 	}
-	return address
-}
-
-// imagesDir finds the folder with the container images.
-func (c *Config) imagesDir() (string, error) {
-	var tried []string
-	candidates := []string{c.ImagesDir}
-	if c.ImagesDir == "" {
-		candidates = []string{"/usr/share/gpulab/images"}
-		if exe, err := os.Executable(); err == nil {
-			candidates = slices.Insert(candidates, 0, filepath.Join(filepath.Dir(exe), "images"))
-		}
-	}
-	for _, d := range candidates {
-		_, err := os.Stat(filepath.Join(d, "images.json"))
-		if err == nil {
-			return d, nil
-		}
-		if errors.Is(err, fs.ErrPermission) {
-			return "", fmt.Errorf("only root can look for the container images in %s: %w", d, fs.ErrPermission)
-		}
-		tried = append(tried, d)
-	}
-	return "", fmt.Errorf("the container images are in none of %s; build them with `go tool task images`, or install the package gpulab-images", strings.Join(tried, ", "))
-}
-
-// inputs is a digest of what a daemon with this configuration starts from.
-func (c *Config) inputs() (string, error) {
-	dir, err := c.imagesDir()
-	if err != nil {
-		return "", err
-	}
-	list, err := os.ReadFile(filepath.Join(dir, "images.json"))
-	if err != nil {
-		return "", fmt.Errorf("container images: %w", err)
-	}
-	return c.digest(list)
-}
-
-// digest is of the configuration and of what else an appliance starts from.
-func (c *Config) digest(list []byte) (string, error) {
-	config, err := yaml.Marshal(c)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(append(config, list...))
-	return hex.EncodeToString(sum[:8]), nil
+	return nil
 }

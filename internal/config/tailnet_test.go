@@ -1,7 +1,8 @@
-package main
+package config
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpulab/gpulab/internal/signin"
@@ -12,7 +13,7 @@ import (
 // TestWhoFitsWhichEntry: each entry is for whom it names. People of other tailnets and machines with tags fit only their own
 // kind of entry, whatever they are called.
 func TestWhoFitsWhichEntry(t *testing.T) {
-	entries := map[string]TailnetAllow{
+	entries := map[string]TailnetEntry{
 		"ada": {Login: "Ada@Example.org"}, "domain": {Login: "*@example.org"}, "everybody": {Login: "*"}, "group": {Group: "group:staff"},
 		"tag": {Tag: "tag:kiosk"}, "shared": {Shared: "Ada@example.org"},
 	}
@@ -37,14 +38,40 @@ func TestWhoFitsWhichEntry(t *testing.T) {
 	for who, v := range visitors {
 		for name, entry := range entries {
 			entry.Role = users.RoleGuest
-			way, err := TailnetConfig{Allow: []TailnetAllow{entry}}.way()
+			way, err := Tailnet{Allow: []TailnetEntry{entry}}.Way()
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := way.Judge(signin.Vouched{Realm: "r", Subject: "s", Username: v.Login, Groups: keysOf(v.Visitor)})
+			got := way.Judge(signin.Vouched{Realm: "r", Subject: "s", Username: v.Login, Groups: KeysOf(v.Visitor)})
 			if fits := slices.Contains(v.fits, name); (got.Refused == "") != fits || (got.Role == users.RoleGuest) != fits {
 				t.Errorf("%s at the entry for %s: role %q, refused %q", who, name, got.Role, got.Refused)
 			}
 		}
+	}
+}
+
+// TestTailnetConfig: what cannot be meant is said, with the next step.
+func TestTailnetConfig(t *testing.T) {
+	for config, want := range map[string]string{
+		"signIn: always": "may be off, offer or require",
+		"signIn: offer":  "nobody could come in",
+		"signIn: offer\n  allow: [{login: a@b.c, tag: \"tag:x\", role: guest}]": "exactly one way",
+		"signIn: offer\n  allow: [{role: guest}]":                               "exactly one way",
+		"signIn: offer\n  allow: [{login: a@b.c}]":                              "add role or group",
+		"signIn: offer\n  allow: [{login: a@b.c, role: king}]":                  "king",
+		"signIn: offer\n  allow: [{login: \"a*@b.c\", role: guest}]":            "stands alone",
+		"signIn: offer\n  allow: [{shared: \"*@b.c\", role: guest}]":            "each of them is named",
+		"signIn: offer\n  allow: [{tag: kiosk, role: guest}]":                   "like tag:kiosk",
+		"signIn: offer\n  allow: [{tag: \"tag:kiosk\", role: admin}]":           "name people",
+		"accounts: none": "accounts",
+	} {
+		_, err := Load(write(t, "tailnet:\n  "+config+"\n"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", config, err)
+		}
+	}
+	cfg, err := Load(write(t, "tailnet:\n  signIn: off\n"))
+	if err != nil || cfg.Tailnet.SignIn != TailnetOff {
+		t.Errorf("off: %q, %v", cfg.Tailnet.SignIn, err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"os"
@@ -35,17 +35,17 @@ func TestMachineZone(t *testing.T) {
 // A key that earlier versions of gpulab do not know is written only if it has a value.
 func TestTimeZoneKey(t *testing.T) {
 	for text, written := range map[string]bool{"lab: Physics\n": false, "timezone: Asia/Tokyo\n": true} {
-		path := writeConfig(t, text)
-		c, err := loadConfig(path)
+		path := write(t, text)
+		c, err := Load(path)
 		mustDo(t, err)
-		_, err = saveConfig(path, c)
+		_, err = Save(path, c)
 		mustDo(t, err)
 		now, err := os.ReadFile(path)
 		mustDo(t, err)
 		if strings.Contains(string(now), "\ntimezone:") != written {
 			t.Errorf("%q has become\n%s", text, now)
 		}
-		if again, err := loadConfig(path); err != nil || again.TimeZone != c.TimeZone {
+		if again, err := Load(path); err != nil || again.TimeZone != c.TimeZone {
 			t.Errorf("%q: %q, %v", text, again.TimeZone, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"strings"
@@ -8,14 +8,14 @@ import (
 func TestLocalNameSetting(t *testing.T) {
 	for text, want := range map[string]LocalName{
 		"": "gpulab", "localName: vision\n": "vision", "localName: Vision.local\n": "vision", "localName: gpu-2.local.\n": "gpu-2",
-		"localName: off\n": localNameOff, "localName: \"off\"\n": localNameOff,
+		"localName: off\n": LocalNameOff, "localName: \"off\"\n": LocalNameOff,
 	} {
-		if c, err := loadConfig(writeConfig(t, text)); err != nil || c.LocalName != want {
+		if c, err := Load(write(t, text)); err != nil || c.LocalName != want {
 			t.Errorf("%q: %q, %v; want %q", text, c.LocalName, err, want)
 		}
 	}
 	for _, text := range []string{"a.b", "-a", "a_b", "ü", strings.Repeat("a", 64), "[x]"} {
-		if _, err := loadConfig(writeConfig(t, "localName: "+text+"\n")); err == nil || !strings.Contains(err.Error(), "localName") {
+		if _, err := Load(write(t, "localName: "+text+"\n")); err == nil || !strings.Contains(err.Error(), "localName") {
 			t.Errorf("localName: %s: %v", text, err)
 		}
 	}
@@ -29,12 +29,12 @@ func TestOwnCertificateSetting(t *testing.T) {
 		"trustedProxies: [10.0.0.5/24]\n":           "a machine and a network",
 		"tls: {certificate: /a, key: /b, ca: /c}\n": "ca",
 	} {
-		if _, err := loadConfig(writeConfig(t, text)); err == nil || !strings.Contains(err.Error(), words) {
+		if _, err := Load(write(t, text)); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: %v; want words of %q", text, err, words)
 		}
 	}
 	// Files that are missing leave a lab with a certificate of its own making.
-	if _, err := loadConfig(writeConfig(t, "tls: {certificate: /not/there, key: /not/there}\n")); err != nil {
+	if _, err := Load(write(t, "tls: {certificate: /not/there, key: /not/there}\n")); err != nil {
 		t.Error(err)
 	}
 }

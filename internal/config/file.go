@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"bytes"
@@ -309,8 +309,8 @@ k3s:
   kubeletArgs: [{{range $i, $n := .K3s.KubeletArgs}}{{if $i}}, {{end}}{{printf "%q" $n}}{{end}}]
 `))
 
-// saveConfig writes the file if its content would differ, in one step.
-func saveConfig(path string, c Config) (changed bool, err error) {
+// Save writes the file if its content would differ, in one step.
+func Save(path string, c Config) (changed bool, err error) {
 	var buf bytes.Buffer
 	if err := configTemplate.Execute(&buf, c); err != nil {
 		return false, err

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/agnivade/levenshtein"
 	"sigs.k8s.io/yaml"
 )
 
@@ -51,11 +51,14 @@ func unknownKey(key string) error {
 	if in := places[key]; len(in) > 0 && in[0] != "" {
 		return fmt.Errorf("%s stands at a place where there is no such key; it belongs into %s", key, strings.Join(in, " or "))
 	}
-	like := &cobra.Command{SuggestionsMinimumDistance: 2}
+	var meant []string
 	for known := range places {
-		like.AddCommand(&cobra.Command{Use: known, Run: func(*cobra.Command, []string) {}})
+		a, b := strings.ToLower(key), strings.ToLower(known)
+		if a != "" && strings.HasPrefix(b, a) || levenshtein.ComputeDistance(a, b) <= 2 {
+			meant = append(meant, known)
+		}
 	}
-	if meant := like.SuggestionsFor(key); len(meant) > 0 {
+	if len(meant) > 0 {
 		slices.Sort(meant)
 		return fmt.Errorf("there is no key %s; did you mean %s?", key, strings.Join(meant, " or "))
 	}

@@ -1,6 +1,7 @@
-package main
+package config
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,10 +59,10 @@ func TestConfigIsWrittenWhole(t *testing.T) {
 	var c Config
 	n := 0
 	fill(t, reflect.ValueOf(&c).Elem(), "Config", &n)
-	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act, c.LocalName = gpusNone, "off", signUpOff, "never", "vision" // words without quotation marks
+	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act, c.LocalName = GPUsNone, "off", SignUpOff, "never", "vision" // words without quotation marks
 	c.ServicePorts, c.NotebookPorts, c.Tailnet.SignIn = "8500-8699", "24000-24999", "off"
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if _, err := saveConfig(path, c); err != nil {
+	if _, err := Save(path, c); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)
@@ -85,18 +86,50 @@ func TestConfigIsWrittenWhole(t *testing.T) {
 // A gpulab of before refuses a configuration with keys that it does not know, and then no rollback leads to it.
 func TestUpgradeWritesNoNewKey(t *testing.T) {
 	for text, written := range map[string]bool{"lab: Physics\n": false, "servicePorts: 21000-21100\n": false, "notebookPorts: 24000-24999\n": true} {
-		path := writeConfig(t, text)
-		before, err := loadConfig(path)
+		path := write(t, text)
+		before, err := Load(path)
 		mustDo(t, err)
-		_, err = saveConfig(path, before)
+		_, err = Save(path, before)
 		mustDo(t, err)
 		now, err := os.ReadFile(path)
 		mustDo(t, err)
 		if strings.Contains(string(now), "\nnotebookPorts:") != written {
 			t.Errorf("%q has become\n%s", text, now)
 		}
-		if after, err := loadConfig(path); err != nil || after.NotebookPorts != before.NotebookPorts {
+		if after, err := Load(path); err != nil || after.NotebookPorts != before.NotebookPorts {
 			t.Errorf("%q: %s, %v, want %s", text, after.NotebookPorts, err, before.NotebookPorts)
 		}
+	}
+}
+
+func TestConfigWithProfilesIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	const text = "gpuSharing: 3\nprofiles:\n  - slug: big\n    title: \"Large: 80 GiB\"\n    gpus: 1\n    gpuMemory: 80Gi\n    image: lab.example/torch:1\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Save(path, c); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(again.Profiles) != 1 || again.Profiles[0] != c.Profiles[0] || again.Profiles[0].GPUMemory != "80Gi" || again.Profiles[0].Image != "lab.example/torch:1" || again.GPUSharing != 3 {
+		written, _ := os.ReadFile(path)
+		t.Errorf("%+v\n%s", again.Profiles, written)
+	}
+	if changed, err := Save(path, again); err != nil || changed {
+		t.Errorf("written again: %v, %v", changed, err)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll([]byte(text), []byte("slug: big"), []byte("slug: Big One")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), "Big One") {
+		t.Errorf("a wrong profile: %v", err)
 	}
 }

@@ -1,6 +1,9 @@
-package main
+package config
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -73,8 +76,8 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"- lab": `it must consist of lines such as "lab: Physics lab"`,
 		"profiles:\n- {slug: Big One, title: Big}": "Big One",
 	} {
-		path := writeConfig(t, text)
-		_, err := loadConfig(path)
+		path := write(t, text)
+		_, err := Load(path)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), path+": ") {
 			t.Errorf("%q: %v\nwant %q in it", text, err, want)
 			continue
@@ -88,7 +91,7 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 	for _, text := range []string{"", "gpuSharing:", "gpuSharing: 1", "lab: 2026", "gpuSharing: 2\nnames: []", "names: [Lab.example.org, \"*.lab.Example.org\"]", "names: [\"*.gpu.internal\", gpu.internal]", "files: {listen: off}",
 		"stayAwake: off", "stayAwake: lid-open", "stayAwake: on", "timezone: Europe/Berlin", "timezone: UTC",
 		"packages: {cache: 0}", "files: {listen: 2222}", "files: {listen: '[::1]:2022'}"} {
-		c, err := loadConfig(writeConfig(t, text))
+		c, err := Load(write(t, text))
 		if err != nil || c.GPUSharing < 1 || c.SimulatedGPUs != 2 {
 			t.Errorf("%q: %+v, %v", text, c, err)
 		}
@@ -107,23 +110,23 @@ func TestIdleConfig(t *testing.T) {
 		"idle: {groups: {vision: {unused: 1m}}}":  "for the group \"vision\"",
 		"idle: {after: 48h}":                      "unused is shorter than after",
 	} {
-		if _, err := loadConfig(writeConfig(t, text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Load(write(t, text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	before, err := loadConfig(writeConfig(t, "idle:\n  after: 45m\n  extensions: 0\n  unused: 0\n  unopened: 3m\n  profiles:\n    gpu: {maxAge: 72h}\n  groups:\n    thesis: {after: 2h}\n    staff: {act: never}\n"))
+	before, err := Load(write(t, "idle:\n  after: 45m\n  extensions: 0\n  unused: 0\n  unopened: 3m\n  profiles:\n    gpu: {maxAge: 72h}\n  groups:\n    thesis: {after: 2h}\n    staff: {act: never}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := writeConfig(t, "")
-	if _, err := saveConfig(path, before); err != nil {
+	path := write(t, "")
+	if _, err := Save(path, before); err != nil {
 		t.Fatal(err)
 	}
-	after, err := loadConfig(path)
+	after, err := Load(path)
 	if err != nil || !reflect.DeepEqual(before.Idle, after.Idle) {
 		t.Errorf("%+v, %v\nwant %+v", after.Idle, err, before.Idle)
 	}
-	p, err := after.Idle.policies(after.usualProfiles())
+	p, err := after.Idle.Policies(after.UsualProfiles())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +136,7 @@ func TestIdleConfig(t *testing.T) {
 	if got := p.Of("cpu", nil); got.After != 45*time.Minute || got.MaxAge != 0 {
 		t.Errorf("base: %+v", got)
 	}
-	usual, err := loadConfig(writeConfig(t, ""))
+	usual, err := Load(write(t, ""))
 	if err != nil || usual.Idle.After != "30m" || usual.Idle.Unused != "24h" || usual.Idle.MaxAge != "0s" {
 		t.Errorf("usual: %+v, %v", usual.Idle, err)
 	}
@@ -143,16 +146,81 @@ func TestIdleConfig(t *testing.T) {
 func TestProvidersStayAsTheyAre(t *testing.T) {
 	text := "signin:\n- name: uni\n  type: keycloak\n  title: \"Example: University\"\n  url: https://id.example.org\n  realm: staff\n  clientID: gpulab\n" +
 		"  claims: {groups: realm_access.roles}\n  rules:\n  - {groups: [/a, b], role: admin}\n  - {claim: x, values: [z], group: vision}\n  noMatch: guest\n"
-	before, err := loadConfig(writeConfig(t, text))
+	before, err := Load(write(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := writeConfig(t, "")
-	if _, err := saveConfig(path, before); err != nil {
+	path := write(t, "")
+	if _, err := Save(path, before); err != nil {
 		t.Fatal(err)
 	}
-	after, err := loadConfig(path)
+	after, err := Load(path)
 	if err != nil || !reflect.DeepEqual(before.SignIn, after.SignIn) || len(after.SignIn) != 1 || len(after.SignIn[0].Rules) != 2 {
 		t.Errorf("%+v, %v\nwant %+v", after.SignIn, err, before.SignIn)
+	}
+}
+
+func TestMetricsKeys(t *testing.T) {
+	for text, want := range map[string]string{
+		"metrics: {networks: [lab.example]}":      `metrics.networks holds "lab.example"`,
+		"metrics: {networks: [10.0.0.0/33]}":      `metrics.networks holds "10.0.0.0/33"`,
+		"metrics: {networks: [10.1.2.3/8]}":       "write 10.0.0.0/8 or 10.1.2.3",
+		"metrics: {networks: [\"fe80::1%eth0\"]}": "metrics.networks holds",
+		"metrics: {networks: [\"\"]}":             "metrics.networks holds",
+		"metrics: {networks: 10.0.0.0/8}":         "metrics.networks",
+		"metrics: {enabled: maybe}":               "metrics.enabled",
+		"metrics: off":                            "metrics",
+		"metrics: {token: secret}":                "token", // a secret has no place in this file
+	} {
+		_, err := Load(write(t, text))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want one line with %q", text, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"": "true []", "metrics: {}": "true []", "metrics: {enabled: false}": "false []",
+		"metrics: {networks: [10.1.2.0/24, 10.9.8.7, \"fd00::/8\"]}": "true [10.1.2.0/24 10.9.8.7/32 fd00::/8]",
+	} {
+		path := write(t, text)
+		for range 2 { // what is written is read again as the same
+			cfg, err := Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			networks, err := cfg.Metrics.NetworkList()
+			if got := fmt.Sprint(cfg.Metrics.On(), " ", networks); err != nil || got != want {
+				t.Errorf("%q is %s, want %s (%v)", text, got, want, err)
+			}
+			if _, err := Save(path, cfg); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestSignUpSetting(t *testing.T) {
+	for text, want := range map[string]SignUp{"": SignUpOff, "signUp: off\n": SignUpOff, "signUp: \"off\"\n": SignUpOff, "signUp: approval\n": SignUpApproval} {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // as it is, and as init writes it
+			c, err := Load(path)
+			if err != nil || c.SignUp != want {
+				t.Fatalf("%q: %q, %v", text, c.SignUp, err)
+			}
+			if _, err := Save(path, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, text := range []string{"signUp: true\n", "signUp: open\n", "signUp: 1\n", "signUp: [off]\n"} {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), "off or approval") {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }

@@ -1,0 +1,159 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpulab/gpulab/internal/signin"
+	"github.com/gpulab/gpulab/internal/tailnet"
+	"github.com/gpulab/gpulab/internal/users"
+)
+
+// Tailnet says who comes in over the tailnet.
+type Tailnet struct {
+	// SignIn is off, offer or require.
+	SignIn TailnetSignIn `json:"signIn,omitempty"`
+	// Accounts is "create" (the usual) or "existing": only who has linked their login comes in.
+	Accounts string         `json:"accounts,omitempty"`
+	Allow    []TailnetEntry `json:"allow,omitempty"`
+}
+
+// TailnetEntry names somebody of the tailnet, in exactly one way, and what they get here.
+type TailnetEntry struct {
+	Login  string `json:"login,omitempty"`  // ada@example.org, *@example.org, or * for everybody
+	Group  string `json:"group,omitempty"`  // of the tailnet
+	Tag    string `json:"tag,omitempty"`    // of machines that are nobody's
+	Shared string `json:"shared,omitempty"` // a login of another tailnet
+	// Role and LabGroup are what they get here; at least one of them.
+	Role     users.Role `json:"role,omitempty"`
+	LabGroup string     `json:"labGroup,omitempty"`
+}
+
+// TailnetSignIn says whether who visits over the tailnet is signed in by that.
+type TailnetSignIn string
+
+// The ways of TailnetSignIn.
+const (
+	TailnetOff     TailnetSignIn = "off"
+	TailnetOffer   TailnetSignIn = "offer"
+	TailnetRequire TailnetSignIn = "require"
+)
+
+// TailnetWay is the name under which accounts are linked with logins of the tailnet.
+const TailnetWay = "tailnet"
+
+// UnmarshalJSON takes the word off, which is false in YAML.
+func (s *TailnetSignIn) UnmarshalJSON(data []byte) error {
+	var word string
+	switch {
+	case string(data) == "false":
+		word = string(TailnetOff)
+	case json.Unmarshal(data, &word) != nil:
+		word = string(data)
+	}
+	*s = TailnetSignIn(word)
+	return nil
+}
+
+func (c Tailnet) Check(providers []signin.Config) error {
+	if c.SignIn != TailnetOff && c.SignIn != TailnetOffer && c.SignIn != TailnetRequire {
+		return fmt.Errorf("signIn is %q; it may be off, offer or require", c.SignIn)
+	}
+	for i, a := range c.Allow {
+		if err := a.Check(); err != nil {
+			return fmt.Errorf("entry %d of allow %w", i+1, err)
+		}
+	}
+	if _, err := c.Way(); err != nil {
+		return fmt.Errorf("allow: %w", err)
+	}
+	if c.SignIn == TailnetOff {
+		return nil
+	}
+	if len(c.Allow) == 0 {
+		return fmt.Errorf("signIn is %s, but allow is empty, so nobody could come in; name somebody there, or everybody of the tailnet with {login: \"*\", role: member}", c.SignIn)
+	}
+	if slices.ContainsFunc(providers, func(p signin.Config) bool { return p.Name == TailnetWay }) {
+		return errors.New("a provider below signin is called tailnet too; give it another name")
+	}
+	return nil
+}
+
+func (a TailnetEntry) Check() error {
+	named := 0
+	for _, text := range []string{a.Login, a.Group, a.Tag, a.Shared} {
+		if text != "" {
+			named++
+		}
+		if strings.ContainsAny(text, "\r\n\t") {
+			return fmt.Errorf("names %q, which is more than one line", text)
+		}
+	}
+	switch {
+	case named != 1:
+		return errors.New("must say whom it is for in exactly one way: login, group, tag or shared")
+	case strings.Contains(a.Login, "*") && a.Login != "*" && (!strings.HasPrefix(a.Login, "*@") || strings.Count(a.Login, "*") > 1):
+		return fmt.Errorf("names the login %q; a * stands alone, or before the @ of a domain", a.Login)
+	case strings.Contains(a.Shared, "*"):
+		return fmt.Errorf("names %q of other tailnets; each of them is named, for nobody here says who is one", a.Shared)
+	case a.Tag != "" && !strings.HasPrefix(a.Tag, "tag:"):
+		return fmt.Errorf("names the tag %q; tags are written like tag:kiosk", a.Tag)
+	case a.Tag != "" && a.Role == users.RoleAdmin:
+		return fmt.Errorf("makes whoever sits at a machine with %s an admin; name people for that", a.Tag)
+	}
+	return nil
+}
+
+// The first words of what a rule of allow is for.
+const (
+	byLogin  = "login "
+	byGroup  = "group "
+	byTag    = "tag "
+	byShared = "shared "
+)
+
+// key is whom an entry is for, as a group of signin.Way.
+func (a TailnetEntry) key() string {
+	switch {
+	case a.Login != "":
+		return byLogin + strings.ToLower(a.Login)
+	case a.Group != "":
+		return byGroup + a.Group
+	case a.Tag != "":
+		return byTag + a.Tag
+	}
+	return byShared + strings.ToLower(a.Shared)
+}
+
+// KeysOf are the entries that a visitor fits.
+func KeysOf(v tailnet.Visitor) (list []string) {
+	for _, t := range v.Tags {
+		list = append(list, byTag+t)
+	}
+	switch {
+	case v.Login == "":
+		return list
+	case v.Shared: // their tailnet's groups are not ours
+		return append(list, byShared+v.Login)
+	}
+	list = append(list, byLogin+v.Login, byLogin+"*")
+	if at := strings.LastIndexByte(v.Login, '@'); at >= 0 {
+		list = append(list, byLogin+"*"+v.Login[at:])
+	}
+	for _, g := range v.Groups {
+		list = append(list, byGroup+g)
+	}
+	return list
+}
+
+// way is what the entries make of visitors.
+func (c Tailnet) Way() (signin.Way, error) {
+	w := signin.Config{Name: TailnetWay, Title: "the tailnet", Accounts: c.Accounts}
+	for _, a := range c.Allow {
+		w.Rules = append(w.Rules, signin.Rule{Groups: []string{a.key()}, Role: a.Role, Group: a.LabGroup})
+	}
+	return signin.NewWay(w)
+}
