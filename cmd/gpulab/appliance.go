@@ -179,14 +179,10 @@ func newAppliance(cfg config.Config, a *app) (*appliance, error) {
 	case config.GPUsReal:
 		stages = append(stages, stageGPUs)
 	}
-	proxies, err := config.ParseNetworks("trustedProxies", cfg.TrustedProxies)
-	if err != nil {
-		return nil, err
-	}
 	serving := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	return &appliance{
 		cfg: cfg, app: a, fleet: fleet.New(), boot: newBoot(serving, inputs, stages...), mend: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
-		pages: newSwitchHandler(), labs: newSwitchHandler(), proxies: proxies,
+		pages: newSwitchHandler(), labs: newSwitchHandler(), proxies: config.Prefixes(cfg.TrustedProxies),
 	}, nil
 }
 
@@ -264,11 +260,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err := l.noteVersion(ctx); err != nil {
 		return err
 	}
-	ports, err := l.cfg.NotebookPortList()
-	if err != nil {
-		return err
-	}
-	if l.origins, err = notebooks.NewOrigins(ctx, l.store.DB(), ports, portFree); err != nil {
+	if l.origins, err = notebooks.NewOrigins(ctx, l.store.DB(), l.cfg.NotebookPorts.List(), portFree); err != nil {
 		return err
 	}
 	if err := l.openLabels(); err != nil {
@@ -286,9 +278,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	l.people.UseRules(l.signin.Rules())
 	l.openMail()
 	l.history = history.New(history.Config{Store: l.store})
-	if l.quotas, err = l.newQuotas(); err != nil {
-		return err
-	}
+	l.quotas = l.newQuotas()
 	if err := l.openShared(ctx); err != nil {
 		return err
 	}
@@ -298,9 +288,7 @@ func (l *appliance) open(ctx context.Context) (err error) {
 	if err := l.spareNumbers(ctx); err != nil {
 		return err
 	}
-	if l.storage, err = l.newStorage(); err != nil {
-		return err
-	}
+	l.storage = l.newStorage()
 	if l.pool, err = newPool(ctx, l); err != nil {
 		return err
 	}
@@ -657,7 +645,7 @@ func (l *appliance) releases() ([]charts.Release, error) {
 		HTTPSPort: l.cfg.HTTPSPort,
 		HasGPU:    gpus != config.GPUsNone, Simulated: gpus == config.GPUsSimulated, Sharing: l.cfg.GPUSharing,
 		DriverRoot: driverRootOf(gpus, l.simRoot()), HookPath: filepath.Join(embedk8s.Current(l.cfg.DataDir), "nvidia-cdi-hook"),
-		Hub: l.hub, HubStateDir: l.hubStateDir(), ScratchSize: l.cfg.Storage.Scratch, FeaturesDir: l.featuresDir(),
+		Hub: l.hub, HubStateDir: l.hubStateDir(), ScratchSize: l.cfg.Storage.Scratch.String(), FeaturesDir: l.featuresDir(),
 		NotebookEnv: l.cfg.Network.ProxyEnv(l.id), Profiles: notebooks.ProfileList(l.attached.Load().notebooks.Profiles()),
 		Packages: packages,
 	}), nil
@@ -688,10 +676,10 @@ func (l *appliance) checkGPUs(ctx context.Context, client kubernetes.Interface) 
 		}
 		snap, _ := l.attached.Load().monitor.Latest()
 		image := l.images.Refs()["notebook"]
-		proof := strings.Join([]string{l.cfg.GPUs, snap.DriverVersion, image}, " ")
+		proof := strings.Join([]string{string(l.cfg.GPUs), snap.DriverVersion, image}, " ")
 		marker := filepath.Join(l.cfg.DataDir, "gpu-check")
 		if old, err := os.ReadFile(marker); err == nil && string(old) == proof {
-			st.say("%d %s, tested before", want, gpuWord(l.cfg.GPUs))
+			st.say("%d %s, tested before", want, gpuWord(string(l.cfg.GPUs)))
 			return nil
 		}
 		st.say("a test pod is computing on one")
@@ -776,41 +764,17 @@ func (l *appliance) attach(ctx context.Context, g *errgroup.Group, client *kuber
 	if parts.line, err = newLine(access); err != nil {
 		return err
 	}
-	halfLife, err := l.cfg.Queue.HalfLifeTime()
-	if err != nil {
-		return err
-	}
-	sampling, err := l.cfg.Queue.SamplingTime()
-	if err != nil {
-		return err
-	}
-	shares, err := l.cfg.Queue.CheckedShares()
-	if err != nil {
-		return err
-	}
-	preemption, err := l.cfg.Queue.PreemptionKind()
-	if err != nil {
-		return err
-	}
-	minimumRun, err := l.cfg.Queue.MinimumRunTime()
-	if err != nil {
-		return err
-	}
-	doors, err := l.cfg.ServicePortList()
-	if err != nil {
-		return err
-	}
 	parts.notebooks, err = notebooks.New(notebooks.Config{
-		Doors: doors, DoorFree: portFree, Origins: l.origins,
-		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: halfLife, Sampling: sampling, Shares: shares, Log: log, Simulated: l.cfg.GPUs == config.GPUsSimulated,
+		Doors: l.cfg.ServicePorts.List(), DoorFree: portFree, Origins: l.origins,
+		DB: l.store.DB(), People: l.people, Tenancy: parts.tenancy, Servers: hub, Cluster: kube, Routes: parts.proxy, Line: parts.line, HalfLife: l.cfg.Queue.HalfLife.Duration, Sampling: l.cfg.Queue.Sampling.Duration, Shares: l.cfg.Queue.Shares, Log: log, Simulated: l.cfg.GPUs == config.GPUsSimulated,
 		Devices: l.devices, Profiles: l.cfg.LaunchProfiles(), SharedGPUs: l.cfg.GPUSharing > 1,
 		StartsAtOnce: max(4, 2*runtime.NumCPU()),
 		Head:         l.id.NodeName, Booted: booted(),
 		Hold: l.holdLaunches, Closed: l.disk.Refusal, Unfit: l.unfit, Learn: l.learnNeeds, MemoryKills: l.memoryKills, Quota: l.checkQuota, QuotaLater: quota.MayFitLater,
 		Options: l.launchOptions(parts.tenancy), OnlyOn: func(string) string { return l.stayHome() }, Lacking: l.lacking, Getting: l.getting, CordonReason: l.cordons.reason, Called: l.called, Placing: l.placing.now, Barred: l.barred, ForWhom: l.forWhom, Limited: l.limited,
-		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.ProxyEnv(l.id), TimeZone: l.cfg.TimeZone.Name, ImageEnv: l.imageEnv, ScratchSize: l.cfg.Storage.ScratchQuantity(), Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
+		Home: l.storage.Home, JobImage: func() string { return l.images.Refs()["notebook"] }, JobEnv: l.cfg.Network.ProxyEnv(l.id), TimeZone: l.cfg.TimeZone.Name, ImageEnv: l.imageEnv, ScratchSize: l.cfg.Storage.Scratch.Quantity, Environment: l.jobEnvironment, EnvironmentsMount: environments.MountPath, LackingEnvironment: l.lackingEnvironment, UnfitForEnvironment: l.unfitForEnvironment,
 		MailTrouble: l.noJobMail,
-		Note:        func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: preemption, MinimumRun: minimumRun, Preempted: l.auditPreempted,
+		Note:        func(launch int64) string { return l.idle.Note(launch) }, EndsBy: l.endsBy, Preemption: notebooks.Preemption(l.cfg.Queue.Preemption), MinimumRun: l.cfg.Queue.MinimumRun.Duration, Preempted: l.auditPreempted,
 	})
 	if err != nil {
 		return err
@@ -990,7 +954,7 @@ func (l *appliance) openPages(ctx context.Context, g *errgroup.Group, parts *att
 	pages, err := webui.New(webui.Config{
 		Users: parts.people, Notebooks: parts.notebooks, Fleet: l.fleet, Status: l,
 		Mail: l.mail, History: l.history, Quotas: l.quotas, Storage: l.storage, Idle: l.idle, Report: l.Report, CheckGPU: l.tryGPU, LendGPU: lend, GPULabels: parts.kube.GPULabels, Machines: machines{l}, Environments: labEnvironments{l},
-		SignIn: l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.ScratchBytes())),
+		SignIn: l.signin, Network: l.networkWay(), SeenBy: parts.proxy.SeenBy, Tailnet: tailnets{l}, Backup: l.backupWords, QuotaAdvice: l.quotaAdvice, DiskNotice: l.diskNotice, Machine: l.machineNotes, Emptying: l.emptying, Barred: l.barred, Elsewhere: l.elsewhere, Scratch: units.Bytes(uint64(l.cfg.Storage.Scratch.Bytes())),
 		CA: l.certs.CAPEM, LabName: l.cfg.Lab, Version: version.Version, SignUp: l.cfg.SignUp == config.SignUpApproval, Files: l.fileDoor(), API: description,
 		HTTPSPort: l.cfg.HTTPSPort, HubPort: l.cfg.HubPort, NotebooksAt: l.origins.Authority, Log: slog.Default(),
 	})

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpulab/gpulab/internal/config"
 	"github.com/spf13/cobra"
+
+	"github.com/gpulab/gpulab/internal/config"
 )
 
 func newConfig(a *app) *cobra.Command {

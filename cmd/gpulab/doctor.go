@@ -275,10 +275,10 @@ func (a *app) givenNumbers(ctx context.Context) (map[int]string, error) {
 // machineOptions is what a configuration asks of the machine.
 func machineOptions(cfg config.Config) doctor.Options {
 	ports := []int{cfg.HTTPSPort, cfg.HubPort, 6443, 10250}
-	if port, err := cfg.Files.Listen.Port(); err == nil && port != 0 {
+	if port := cfg.Files.Listen.Port(); port != 0 {
 		ports = append(ports, port)
 	}
-	opts := doctor.Options{ServeNFS: cfg.Storage.Export == config.ExportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.OwnNames(), Wildcards: cfg.Wildcards(), GPUMode: cfg.GPUs, Ports: ports, NodesPort: cfg.NodesPort}
+	opts := doctor.Options{ServeNFS: cfg.Storage.Export == config.ExportNFS, Encrypt: cfg.Network.Encrypt, DataDir: cfg.DataDir, Address: cfg.Address, Names: cfg.OwnNames(), Wildcards: cfg.Wildcards(), GPUMode: string(cfg.GPUs), Ports: ports, NodesPort: cfg.NodesPort}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}
@@ -286,9 +286,7 @@ func machineOptions(cfg config.Config) doctor.Options {
 		opts.Outside = u.Hostname()
 	}
 	opts.ImagesDir, opts.ImagesError = cfg.FindImages()
-	// loadConfig has told of an error in either.
-	opts.ServicePorts, _ = cfg.ServicePortList()
-	opts.NotebookPorts, _ = cfg.NotebookPortList()
+	opts.ServicePorts, opts.NotebookPorts = cfg.ServicePorts.List(), cfg.NotebookPorts.List()
 	opts.Strays = func() (list []doctor.Stray, err error) {
 		found, err := embedk8s.Strays(cfg.DataDir)
 		for _, s := range found {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
 	"github.com/gpulab/gpulab/internal/config"
 )
 

@@ -30,13 +30,9 @@ func (l *appliance) environmentsDir() string { return filepath.Join(l.cfg.DataDi
 
 // newEnvironments makes the part that keeps environments.
 func (l *appliance) newEnvironments(ctx context.Context, client kubernetes.Interface, kube *notebooks.KubeCluster) (*environments.Service, error) {
-	most, err := l.cfg.Environments.CacheBytes()
-	if err != nil {
-		return nil, err
-	}
 	builder := environmentPod{client: client, node: l.id.NodeName, env: l.cfg.Network.ProxyEnv(l.id), forbidden: l.forbidden}
 	return environments.New(ctx, environments.Config{
-		Dir: l.environmentsDir(), Run: builder.run, Stop: builder.stop, CacheBytes: most, Log: slog.Default(), Refusal: l.disk.Refusal,
+		Dir: l.environmentsDir(), Run: builder.run, Stop: builder.stop, CacheBytes: l.cfg.Environments.Cache.Bytes(), Log: slog.Default(), Refusal: l.disk.Refusal,
 		Image: func() string { return l.images.Refs()[notebookImage] },
 		Users: func() ([]environments.Use, error) { return l.certainUses(kube) },
 	})

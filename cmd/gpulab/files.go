@@ -54,8 +54,7 @@ func (l *appliance) listenFiles(ctx context.Context, g *errgroup.Group) error {
 	}
 	ln, err := net.Listen("tcp", string(l.cfg.Files.Listen))
 	if err != nil {
-		port, _ := l.cfg.Files.Listen.Port()
-		return fmt.Errorf("%w (files.listen there; off turns it off)", explainListen("files over SFTP", port, err))
+		return fmt.Errorf("%w (files.listen there; off turns it off)", explainListen("files over SFTP", l.cfg.Files.Listen.Port(), err))
 	}
 	g.Go(func() error { return l.files.Serve(ctx, ln) })
 	return nil
@@ -66,9 +65,8 @@ func (l *appliance) fileDoor() *webui.FileDoor {
 	if l.files == nil {
 		return nil
 	}
-	port, _ := l.cfg.Files.Listen.Port()
 	return &webui.FileDoor{
-		Port: port, HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
+		Port: l.cfg.Files.Listen.Port(), HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
 		Open: func(userID int64) []webui.FileConnection {
 			open := l.files.Connections(userID)
 			list := make([]webui.FileConnection, len(open))
@@ -85,9 +83,8 @@ func (l *appliance) apiFileDoor() *api.FileDoor {
 	if l.files == nil {
 		return nil
 	}
-	port, _ := l.cfg.Files.Listen.Port()
 	return &api.FileDoor{
-		Port: port, HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
+		Port: l.cfg.Files.Listen.Port(), HostKey: l.filesIdentity.Key, Fingerprint: l.filesIdentity.Fingerprint, Close: l.files.Close,
 		Open: func(userID int64) []api.FileConnection {
 			open := l.files.Connections(userID)
 			list := make([]api.FileConnection, len(open))

@@ -387,7 +387,7 @@ func fitsPool(ctx context.Context, out io.Writer, file *joinedFile) error {
 			return fail(exitPreflight, "%w", err)
 		}
 	}
-	opts := doctor.Options{DataDir: cfg.DataDir, GPUMode: cfg.GPUs, Ports: []int{kubeletPort}, MountNFS: s.Export != "", Encrypt: s.Encrypt}
+	opts := doctor.Options{DataDir: cfg.DataDir, GPUMode: string(cfg.GPUs), Ports: []int{kubeletPort}, MountNFS: s.Export != "", Encrypt: s.Encrypt}
 	if cfg.Network.Proxy != "" {
 		opts.Proxies = []string{cfg.Network.Proxy}
 	}

@@ -74,7 +74,7 @@ func (f *joinedFile) save() error {
 // config is what of a configuration means something on a joined machine.
 func (f *joinedFile) config() config.Config {
 	c := config.Config{SimulatedGPUs: max(f.SimulatedGPUs, 1), GPUSharing: max(f.Settings.GPUSharing, 1)}
-	c.DataDir, c.GPUs, c.Lab = f.Settings.DataDir, f.GPUs, f.Settings.Lab
+	c.DataDir, c.GPUs, c.Lab = f.Settings.DataDir, config.Word(f.GPUs), f.Settings.Lab
 	c.K3s.PodMaxPIDs = f.Settings.PodMaxPIDs
 	c.Network.Proxy, c.Network.NoProxy, c.Network.Encrypt = f.Settings.Proxy, f.Settings.NoProxy, f.Settings.Encrypt
 	c.Storage.Shared, c.Storage.Export = f.Settings.Shared, f.Settings.Export

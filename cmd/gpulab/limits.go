@@ -44,21 +44,13 @@ func containerLimits(cores int, memory int64, profiles []notebooks.Profile, scra
 
 // newTenancy makes what gives people their place in the cluster.
 func (l *appliance) newTenancy(client kubernetes.Interface) (*tenancy.Tenancy, error) {
-	profiles := l.cfg.LaunchProfiles()
-	if len(profiles) == 0 {
-		profiles = notebooks.DefaultProfiles()
-	}
-	may, err := limits(l.host, profiles, l.cfg.Storage.ScratchBytes())
-	if err != nil {
-		return nil, err
-	}
-	allow, err := l.cfg.Network.Destinations()
+	may, err := limits(l.host, l.cfg.UsualProfiles(), l.cfg.Storage.Scratch.Bytes())
 	if err != nil {
 		return nil, err
 	}
 	return tenancy.New(tenancy.Config{
 		HomesDir: l.homesDir(), SystemNamespace: systemNamespace, Forbidden: l.forbidden, Entrances: l.entrances,
-		Allow: allow, Proxy: l.proxy.addresses, Members: groupMembers(l.people), Limits: may,
+		Allow: l.cfg.Network.Destinations(), Proxy: l.proxy.addresses, Members: groupMembers(l.people), Limits: may,
 	}, client), nil
 }
 

@@ -40,7 +40,7 @@ func (n *localName) now() string {
 // keepLocalName answers for the lab's name as long as ctx lasts, and anew wherever
 // the machine goes. A lab without it works all the same.
 func (l *appliance) keepLocalName(ctx context.Context) error {
-	if l.cfg.LocalName == config.LocalNameOff {
+	if !l.cfg.LocalName.On() {
 		return nil
 	}
 	var host *discover.HostName
@@ -116,7 +116,7 @@ func (l *appliance) localURL() string {
 // localNameComponent says by which name the local network finds the lab.
 func (l *appliance) localNameComponent() ctl.Component {
 	c := ctl.Component{Name: "local name", State: ctl.OK}
-	if l.cfg.LocalName == config.LocalNameOff {
+	if !l.cfg.LocalName.On() {
 		c.State, c.Detail = ctl.Off, "localName is off in the configuration"
 		return c
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpulab/gpulab/assets"
+	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/metrics"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/users"
@@ -81,7 +82,7 @@ func printJob(c *cobra.Command, a *app) error {
 	if err != nil {
 		return err
 	}
-	if !cfg.Metrics.On() {
+	if !*cfg.Metrics.Enabled {
 		return fail(exitFailure, "metrics are off; take \"enabled: false\" out of the key metrics in %s and run `gpulab init`", a.configPath)
 	}
 	status, err := a.client().Status(c.Context())
@@ -139,7 +140,7 @@ func countLaunches(active []notebooks.Launch) map[string]int {
 // metricsRoutes puts metrics and dashboard where Prometheus and administrators
 // get them.
 func (l *appliance) metricsRoutes(mux *http.ServeMux) error {
-	if !l.cfg.Metrics.On() {
+	if !*l.cfg.Metrics.Enabled {
 		off := func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "Metrics are off in this lab's configuration.", http.StatusNotFound)
 		}
@@ -151,12 +152,8 @@ func (l *appliance) metricsRoutes(mux *http.ServeMux) error {
 	if err != nil {
 		return err
 	}
-	networks, err := l.cfg.Metrics.NetworkList()
-	if err != nil {
-		return err
-	}
 	access := metrics.Access{
-		Token: token, Networks: networks,
+		Token: token, Networks: config.Prefixes(l.cfg.Metrics.Networks),
 		// What runs in a notebook is its owner's choice, wherever pods get
 		// their addresses from.
 		Except: []netip.Prefix{l.id.ClusterCIDR},

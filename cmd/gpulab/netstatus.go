@@ -23,10 +23,7 @@ func (l *appliance) network(ctx context.Context) ctl.Network {
 		forbidden = nil // nothing is told to be closed that may be open
 	}
 	for _, a := range l.cfg.Network.Allow {
-		d, err := a.Destination()
-		if err != nil {
-			continue // the configuration was checked
-		}
+		d := a.Destination()
 		n.Allow = append(n.Allow, ctl.Allowed{Name: d.Name, To: written(d.To), Ports: d.Ports, Groups: d.Groups, Problem: l.notOpen(ctx, d, forbidden)})
 	}
 	if l.proxy == nil || l.proxy.host == "" {

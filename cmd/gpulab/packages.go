@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/gpulab/gpulab/internal/charts"
-	"github.com/gpulab/gpulab/internal/config"
 )
 
 // packagesUID owns what the package cache keeps, and is whom it runs as: nobody of the lab, nor of the machine.
@@ -26,21 +25,13 @@ func (l *appliance) packageCache() (charts.Packages, error) {
 			return charts.Packages{}, err
 		}
 	}
-	keep, err := config.CacheBytes("packages.cache", l.cfg.Packages.Cache)
-	if err != nil {
-		return charts.Packages{}, err
-	}
-	keepModels, err := config.CacheBytes("models.cache", l.cfg.Models.Cache)
-	if err != nil {
-		return charts.Packages{}, err
-	}
 	trusted, err := os.ReadFile(authorities)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return charts.Packages{}, err
 	}
 	return charts.Packages{
-		Dir: dirs["packages"], Keep: keep, Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
-		Models: charts.Models{Dir: dirs["models"], Keep: keepModels, Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co")},
+		Dir: dirs["packages"], Keep: l.cfg.Packages.Cache.Bytes(), Index: cmp.Or(l.cfg.Packages.Index, "https://pypi.org/simple"),
+		Models: charts.Models{Dir: dirs["models"], Keep: l.cfg.Models.Cache.Bytes(), Hub: cmp.Or(l.cfg.Models.Hub, "https://huggingface.co")},
 		Env:    l.cfg.Network.ProxyEnv(l.id),
 
 		Authorities: fmt.Sprintf("%x", sha256.Sum256(trusted))[:16],
@@ -68,7 +59,7 @@ func ownedBy(dir string, uid int) error {
 // cache. Whoever asks may show their token for Hugging Face, which must not be readable on the wire between machines.
 func (l *appliance) modelCache(on string) string {
 	encrypted := l.cfg.Network.Encrypt || len(l.pool.list()) == 0 || on == l.id.NodeName
-	if keep, err := config.CacheBytes("models.cache", l.cfg.Models.Cache); err != nil || keep == 0 || !encrypted {
+	if l.cfg.Models.Cache.Bytes() == 0 || !encrypted {
 		return ""
 	}
 	return "http://models." + systemNamespace + ".svc.cluster.local"

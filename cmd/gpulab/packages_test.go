@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/embedk8s"
 	"github.com/gpulab/gpulab/internal/nodes"
 )
@@ -27,7 +26,9 @@ func TestModelCache(t *testing.T) {
 		"kept to another":           {"50Gi", false, 1, "gpu-two", false},
 		"no cache though encrypted": {"0", true, 1, "labhead", false},
 	} {
-		l := &appliance{cfg: config.Config{Models: config.Models{Cache: c.cache}}, id: embedk8s.Identity{NodeName: "labhead"}, pool: &pool{}}
+		cfg, err := loadConfig(writeConfig(t, "models: {cache: "+c.cache+"}\n"))
+		mustDo(t, err)
+		l := &appliance{cfg: cfg, id: embedk8s.Identity{NodeName: "labhead"}, pool: &pool{}}
 		l.cfg.Network.Encrypt = c.encrypted
 		for range c.others {
 			l.pool.members = append(l.pool.members, nodes.Node{Name: "gpu-two"})

@@ -502,7 +502,7 @@ func (l *appliance) auditSystem(ctx context.Context, action, target, detail stri
 // they are of one kind.
 func (l *appliance) poolGPUs() string {
 	if l.cfg.GPUs != config.GPUsNone {
-		return l.cfg.GPUs
+		return string(l.cfg.GPUs)
 	}
 	for _, n := range l.pool.list() {
 		if n.GPUs != config.GPUsNone {

@@ -161,7 +161,7 @@ func chooseGPUs(ask *asker, s nvidiadriver.Situation, cfg *config.Config, f *ini
 	open := f.gpus == "" && (first || state.Awaited) // nobody has decided
 	switch {
 	case f.gpus != "":
-		cfg.GPUs = f.gpus
+		cfg.GPUs = config.Word(f.gpus)
 	case s.Usable() && open:
 		cfg.GPUs = config.GPUsReal
 	case open && s.HasCard():

@@ -162,7 +162,7 @@ func TestChoiceOfGPUs(t *testing.T) {
 		"a reboot is all":                           {machine: mismatch, typed: "", gpus: config.GPUsNone, await: "yes", says: "Reboot this machine. The lab goes on"},
 		"a reboot is all, told to install":          {machine: mismatch, flags: initFlags{driver: driverInstall}, gpus: config.GPUsNone, await: "yes", says: "Reboot"},
 	} {
-		cfg := config.Config{DataDir: t.TempDir(), SimulatedGPUs: 2, GPUs: c.was}
+		cfg := config.Config{DataDir: t.TempDir(), SimulatedGPUs: 2, GPUs: config.Word(c.was)}
 		if err := changeDriverState(cfg.DataDir, func(s *driverState) { *s = c.state }); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestChoiceOfGPUs(t *testing.T) {
 		if w.await != nil {
 			await = map[bool]string{true: "yes", false: "no"}[*w.await]
 		}
-		if err != nil || cfg.GPUs != c.gpus || w.install != c.install || await != c.await || !strings.Contains(shown.String(), c.says) {
+		if err != nil || string(cfg.GPUs) != c.gpus || w.install != c.install || await != c.await || !strings.Contains(shown.String(), c.says) {
 			t.Errorf("%s: gpus %q, install %v, await %q, %v\n%s", name, cfg.GPUs, w.install, await, err, &shown)
 		}
 	}

@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/gpulab/gpulab/internal/config"
 	"github.com/gpulab/gpulab/internal/ctl"
 	"github.com/gpulab/gpulab/internal/notebooks"
 	"github.com/gpulab/gpulab/internal/queue"
 	"github.com/gpulab/gpulab/internal/users"
-	"k8s.io/client-go/rest"
 )
 
 func newLine(config *rest.Config) (*queue.Line, error) {

@@ -16,18 +16,13 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-func (l *appliance) newQuotas() (*quota.Service, error) {
-	term, err := l.cfg.Quotas.Term()
-	if err != nil {
-		return nil, err
-	}
-	grace, err := l.cfg.Quotas.GraceTime()
-	if err != nil {
-		return nil, err
-	}
+func (l *appliance) newQuotas() *quota.Service {
 	return quota.New(quota.Config{DB: l.store.DB(), People: l.people, Held: l.asks, Hours: l.gpuHours, GPUMemory: l.gpuMemory, GPUMemoryEnforced: l.gpuMemoryEnforced, HomeSize: l.homeSize, HomeFiles: l.homeFiles,
-		Term: func() time.Time { return term }, Grace: grace, Asleep: machineAsleep}), nil
+		Term: func() time.Time { return l.cfg.Quotas.TermBegins.Time }, Grace: l.grace(), Asleep: machineAsleep})
 }
+
+// grace is how long notebooks and files may exceed a quota. Packages quota and storage take 0 for their default.
+func (l *appliance) grace() time.Duration { return max(l.cfg.Quotas.Grace.Duration, time.Nanosecond) }
 
 // asks is what somebody's notebooks take, but for one launch.
 func (l *appliance) asks(ctx context.Context, userID, without int64) ([]quota.Ask, error) {

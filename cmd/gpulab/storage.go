@@ -19,20 +19,12 @@ import (
 
 func (l *appliance) foldersDir() string { return filepath.Join(l.cfg.DataDir, "folders") }
 
-func (l *appliance) newStorage() (*storage.Service, error) {
-	every, err := l.cfg.Storage.MeasureInterval()
-	if err != nil {
-		return nil, err
-	}
-	grace, err := l.cfg.Quotas.GraceTime()
-	if err != nil {
-		return nil, err
-	}
+func (l *appliance) newStorage() *storage.Service {
 	return storage.New(storage.Config{
 		DB: l.store.DB(), People: l.people, HomesDir: l.homesDir(), FoldersDir: l.foldersDir(), DataDir: l.cfg.DataDir,
 		HomeLimit: l.homeLimit, HomeFiles: l.homeFileLimit, Active: l.launchesWithFolders, End: l.endForStorage,
-		MeasureEvery: every, Grace: grace, Taken: l.numbers.taken, Log: slog.Default(),
-	}), nil
+		MeasureEvery: l.cfg.Storage.MeasureEvery.Duration, Grace: l.grace(), Taken: l.numbers.taken, Log: slog.Default(),
+	})
 }
 
 // homeLimit is how large somebody's home may be.

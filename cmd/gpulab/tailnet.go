@@ -200,7 +200,7 @@ func (l *appliance) turnAway(w http.ResponseWriter, why string) {
 
 // networkWay lets people sign in as who they are in the tailnet; nil where they do not.
 func (l *appliance) networkWay() *webui.Network {
-	if l.cfg.Tailnet.SignIn == config.TailnetOff {
+	if l.cfg.Tailnet.SignIn == config.Off {
 		return nil
 	}
 	return &webui.Network{Info: signin.Info{Name: config.TailnetWay, Title: "the tailnet", Network: true}, Visitor: l.visitor,

@@ -54,13 +54,13 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 		"lab: x\nk3s:\n  podMaxPids: 7":                               "line 3: k3s.podMaxPids is 7",
 		"lab: x\nstorage:\n  export: smb":                             `line 3: storage.export is "smb"; it may be nfs`,
 		"lab: x\nstorage:\n  export: nfs\n  shared: /srv/lab":         "storage.export and storage.shared are both given",
-		"lab: x\npackages:\n  cache: lots":                            "line 3: packages.cache is \"lots\", which is no size",
-		"lab: x\npackages:\n  cache: 10Mi":                            "line 3: packages.cache is \"10Mi\", too little for one large file",
+		"lab: x\npackages:\n  cache: lots":                            "line 3: packages.cache is \"lots\"; it may be 1Gi or more",
+		"lab: x\npackages:\n  cache: 10Mi":                            "line 3: packages.cache is \"10Mi\"; it may be 1Gi or more",
 		"lab: x\nmodels:\n  hub: https://hub.example/?key=secret":     "line 3: models.hub: the address may have neither a ? nor a #",
-		"lab: x\nmodels:\n  cache: most":                              "line 3: models.cache is \"most\", which is no size",
+		"lab: x\nmodels:\n  cache: most":                              "line 3: models.cache is \"most\"; it may be 1Gi or more, such as 50Gi, or 0 to keep nothing",
 		"lab: x\nmodels:\n  hub: https://me:secret@hub.example":       "line 3: models.hub: the address of a hub of models may not hold a name or a password",
 		"lab: x\npackages:\n  index: https://me:secret@pypi.org/":     "line 3: packages.index: the address of an index may not hold a name or a password",
-		"lab: x\nstorage:\n  measureEvery: soon":                      "line 3: storage.measureEvery is no time",
+		"lab: x\nstorage:\n  measureEvery: soon":                      "line 3: storage.measureEvery is \"soon\"; it may be 1s to 24h",
 		"lab: x\nmetrics: {enabled: true, networks: [10.1.2.3/24]}":   "line 2: metrics.networks holds 10.1.2.3/24",
 		"lab: x\n\nhubPort: 443":                                      "httpsPort and hubPort are both 443",
 		"lab: x\nnames: [\"*.lab.example.org\"]":                      "line 2: names holds *.lab.example.org, but not lab.example.org",
@@ -137,7 +137,7 @@ func TestIdleConfig(t *testing.T) {
 		t.Errorf("base: %+v", got)
 	}
 	usual, err := Load(write(t, ""))
-	if err != nil || usual.Idle.After != "30m" || usual.Idle.Unused != "24h" || usual.Idle.MaxAge != "0s" {
+	if err != nil || usual.Idle.After.String() != "30m" || usual.Idle.Unused.String() != "24h" || usual.Idle.MaxAge.String() != "0s" {
 		t.Errorf("usual: %+v, %v", usual.Idle, err)
 	}
 }
@@ -187,9 +187,8 @@ func TestMetricsKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			networks, err := cfg.Metrics.NetworkList()
-			if got := fmt.Sprint(cfg.Metrics.On(), " ", networks); err != nil || got != want {
-				t.Errorf("%q is %s, want %s (%v)", text, got, want, err)
+			if got := fmt.Sprint(*cfg.Metrics.Enabled, " ", Prefixes(cfg.Metrics.Networks)); got != want {
+				t.Errorf("%q is %s, want %s", text, got, want)
 			}
 			if _, err := Save(path, cfg); err != nil {
 				t.Fatal(err)
@@ -199,7 +198,7 @@ func TestMetricsKeys(t *testing.T) {
 }
 
 func TestSignUpSetting(t *testing.T) {
-	for text, want := range map[string]SignUp{"": SignUpOff, "signUp: off\n": SignUpOff, "signUp: \"off\"\n": SignUpOff, "signUp: approval\n": SignUpApproval} {
+	for text, want := range map[string]Word{"": Off, "signUp: off\n": Off, "signUp: \"off\"\n": Off, "signUp: approval\n": SignUpApproval} {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,23 @@ import (
 func fill(t *testing.T, v reflect.Value, path string, n *int) {
 	t.Helper()
 	*n++
+	switch v.Addr().Interface().(type) {
+	case *Duration:
+		v.Set(reflect.ValueOf(newDuration(fmt.Sprintf("%dm", *n))))
+		return
+	case *Size:
+		v.Set(reflect.ValueOf(newSize(fmt.Sprintf("%dGi", *n))))
+		return
+	case *Prefix:
+		v.Set(reflect.ValueOf(newPrefix(fmt.Sprintf("10.%d.0.0/16", *n))))
+		return
+	case *Ports:
+		v.Set(reflect.ValueOf(newPorts(fmt.Sprintf("%d-%d", 9000+*n, 9500+*n))))
+		return
+	case *Day:
+		v.Set(reflect.ValueOf(newDay(fmt.Sprintf("20%02d-10-12", *n%100))))
+		return
+	}
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(fmt.Sprintf("it's \"%d\" # %s", *n, path))
@@ -59,8 +76,7 @@ func TestConfigIsWrittenWhole(t *testing.T) {
 	var c Config
 	n := 0
 	fill(t, reflect.ValueOf(&c).Elem(), "Config", &n)
-	c.GPUs, c.StayAwake, c.SignUp, c.Idle.Act, c.LocalName = GPUsNone, "off", SignUpOff, "never", "vision" // words without quotation marks
-	c.ServicePorts, c.NotebookPorts, c.Tailnet.SignIn = "8500-8699", "24000-24999", "off"
+	c.LocalName = "vision" // it has no capital letters
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if _, err := Save(path, c); err != nil {
 		t.Fatal(err)
@@ -96,7 +112,7 @@ func TestUpgradeWritesNoNewKey(t *testing.T) {
 		if strings.Contains(string(now), "\nnotebookPorts:") != written {
 			t.Errorf("%q has become\n%s", text, now)
 		}
-		if after, err := Load(path); err != nil || after.NotebookPorts != before.NotebookPorts {
+		if after, err := Load(path); err != nil || !reflect.DeepEqual(after.NotebookPorts, before.NotebookPorts) {
 			t.Errorf("%q: %s, %v, want %s", text, after.NotebookPorts, err, before.NotebookPorts)
 		}
 	}

@@ -7,46 +7,46 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpulab/gpulab/internal/webca"
 	"golang.org/x/net/publicsuffix"
-)
 
-// LocalNameOff is what turns the name off; it is false in YAML.
-const LocalNameOff = "off"
+	"github.com/gpulab/gpulab/internal/webca"
+)
 
 // localNameForm is a label of the domain name system.
 var localNameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// LocalName is the first part of the name, ending in .local, under which people on
-// the local network reach the lab.
+// LocalName is the first part of the name ending in .local by which people on the local network reach the lab, or off.
 type LocalName string
 
-// UnmarshalJSON takes the name with its ending too, and the word off.
+// UnmarshalJSON accepts the name with its ending, too.
 func (n *LocalName) UnmarshalJSON(data []byte) error {
-	*n = LocalName(strings.TrimSuffix(strings.ToLower(strings.TrimSuffix(wordOrOff(data), ".")), ".local"))
+	*n = LocalName(strings.TrimSuffix(strings.ToLower(strings.TrimSuffix(text(data), ".")), ".local"))
 	return nil
 }
 
-func (n LocalName) Check() error {
+// On reports whether the lab has a name on the local network.
+func (n LocalName) On() bool { return n != LocalName(Off) }
+
+func (n LocalName) check() error {
 	if localNameForm.MatchString(string(n)) {
 		return nil
 	}
 	return fmt.Errorf("localName is %q; it may be letters a to z, digits and single hyphens, such as gpulab for gpulab.local, or off", string(n))
 }
 
-// wildcardBase is what may stand behind "*.": two labels or more.
+// wildcardBase is what may follow "*.": two labels or more.
 var wildcardBase = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// LongestLabel is the longest that comes before a base, with its dot.
+// LongestLabel is the longest label in front of a base, with its dot.
 const LongestLabel = "n65535."
 
-// ownNames are the entries of names without a *.
+// OwnNames returns the entries of names without a *.
 func (c *Config) OwnNames() []string {
 	return slices.DeleteFunc(slices.Clone(c.Names), func(name string) bool { return strings.Contains(name, "*") })
 }
 
-// wildcards are the names below which each person's notebooks have one of their own:
-// lab.example.org for the entry *.lab.example.org.
+// Wildcards returns the names below which each person's notebooks have a name: lab.example.org for the entry
+// *.lab.example.org.
 func (c *Config) Wildcards() (bases []string) {
 	for _, name := range c.Names {
 		if base, ok := strings.CutPrefix(name, "*."); ok {
@@ -86,7 +86,7 @@ func (c *Config) checkWildcards() error {
 	return nil
 }
 
-// uncovered says of which wildcard names the lab's own certificate knows nothing, "" for none.
+// Uncovered names a wildcard name that the certificate from another authority does not cover; empty for none.
 func (c *Config) Uncovered(own *webca.Own) string {
 	for _, base := range c.Wildcards() {
 		if own.For(base) != nil && own.For(LongestLabel+base) == nil {

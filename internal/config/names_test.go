@@ -8,7 +8,7 @@ import (
 func TestLocalNameSetting(t *testing.T) {
 	for text, want := range map[string]LocalName{
 		"": "gpulab", "localName: vision\n": "vision", "localName: Vision.local\n": "vision", "localName: gpu-2.local.\n": "gpu-2",
-		"localName: off\n": LocalNameOff, "localName: \"off\"\n": LocalNameOff,
+		"localName: off\n": LocalName(Off), "localName: \"off\"\n": LocalName(Off),
 	} {
 		if c, err := Load(write(t, text)); err != nil || c.LocalName != want {
 			t.Errorf("%q: %q, %v; want %q", text, c.LocalName, err, want)

@@ -9,112 +9,116 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpulab/gpulab/internal/embedk8s"
-	"github.com/gpulab/gpulab/internal/tenancy"
 	"golang.org/x/net/http/httpproxy"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/gpulab/gpulab/internal/embedk8s"
+	"github.com/gpulab/gpulab/internal/tenancy"
 )
 
-// Network says what notebooks may reach besides the internet.
+// Network says what notebooks may reach besides the internet, and how.
 type Network struct {
-	// Allow are private addresses that some groups, or all, may reach.
-	Allow []Allowed `json:"allow,omitempty"`
-	// Proxy is for the way to the internet, such as http://proxy.example:3128.
-	Proxy string `json:"proxy,omitempty"`
-	// NoProxy are names and networks that are reached without it.
-	NoProxy []string `json:"noProxy,omitempty"`
-	// Encrypt has what notebooks of different machines, and head, say to each other encrypted.
-	Encrypt bool `json:"encrypt,omitempty"`
+	Allow   []Allowed `json:"allow,omitempty"`
+	Proxy   string    `json:"proxy,omitempty"` // ProxyAddress reads it
+	NoProxy []string  `json:"noProxy,omitempty"`
+	Encrypt bool      `json:"encrypt,omitempty"`
 }
 
-// Allowed is one address, or network of them, beyond the lab.
+// Allowed is an address or network that notebooks may reach.
 type Allowed struct {
 	Name   string   `json:"name"`
-	To     string   `json:"to"`               // 192.168.1.10, or 192.168.1.0/24
-	Ports  []int    `json:"ports,omitempty"`  // of TCP and UDP; none means all
-	Groups []string `json:"groups,omitempty"` // none means everybody
+	To     Prefix   `json:"to"`
+	Ports  []int    `json:"ports,omitempty"`  // of TCP and UDP; empty for all
+	Groups []string `json:"groups,omitempty"` // empty for everyone
 }
 
+// Check reports the first mistake in the section.
 func (n Network) Check() error {
-	if _, err := n.Destinations(); err != nil {
+	if err := n.checkAllow(); err != nil {
 		return err
 	}
-	for _, entry := range n.NoProxy {
-		if entry == "" || strings.ContainsAny(entry, ", \t\r\n") {
-			return fmt.Errorf("network.noProxy holds %q, but an entry is one name, address or network, such as .example.org", entry)
-		}
+	if err := n.checkNoProxy(); err != nil {
+		return err
 	}
 	_, _, err := n.ProxyAddress()
 	return err
 }
 
-// destinations are the entries as addresses.
-func (n Network) Destinations() ([]tenancy.Destination, error) {
-	var out []tenancy.Destination
-	seen := map[string]bool{}
-	for _, a := range n.Allow {
-		d, err := a.Destination()
-		if err != nil {
-			return nil, err
+func (n Network) checkNoProxy() error {
+	for _, entry := range n.NoProxy {
+		if entry == "" || strings.ContainsAny(entry, ", \t\r\n") {
+			return fmt.Errorf("network.noProxy holds %q, but an entry is one name, address or network, such as .example.org", entry)
 		}
-		if seen[d.Name] {
-			return nil, fmt.Errorf("network.allow: two entries are called %q; give each a name of its own", d.Name)
-		}
-		seen[d.Name] = true
-		out = append(out, d)
 	}
-	return out, nil
+	return nil
 }
 
-func (a Allowed) Destination() (tenancy.Destination, error) {
-	d := tenancy.Destination{Name: a.Name, Groups: a.Groups}
-	fail := func(format string, args ...any) (tenancy.Destination, error) {
-		return d, fmt.Errorf("network.allow: %s: %w", a.Name, fmt.Errorf(format, args...))
+// Destinations returns the addresses that notebooks may reach.
+func (n Network) Destinations() []tenancy.Destination {
+	var out []tenancy.Destination
+	for _, a := range n.Allow {
+		out = append(out, a.Destination())
 	}
-	if strings.TrimSpace(a.Name) == "" || len(a.Name) > 60 || strings.ContainsAny(a.Name, "\r\n") {
-		return d, fmt.Errorf("network.allow: the name %q should be one line of 1 to 60 characters, such as nas", a.Name)
+	return out
+}
+
+// Destination returns the entry for the rules of the network.
+func (a Allowed) Destination() tenancy.Destination {
+	d := tenancy.Destination{Name: a.Name, To: a.To.Prefix, Groups: a.Groups}
+	for _, p := range a.Ports {
+		d.Ports = append(d.Ports, uint16(p))
 	}
-	var err error
-	if d.To, err = parseNetwork(a.To); err != nil {
-		return fail("to %w", err)
+	return d
+}
+
+func (n Network) checkAllow() error {
+	seen := map[string]bool{}
+	for _, a := range n.Allow {
+		switch {
+		case strings.TrimSpace(a.Name) == "" || len(a.Name) > 60 || strings.ContainsAny(a.Name, "\r\n"):
+			return fmt.Errorf("network.allow: the name %q should be one line of 1 to 60 characters, such as nas", a.Name)
+		case seen[a.Name]:
+			return fmt.Errorf("network.allow: two entries are called %q; give each a name of its own", a.Name)
+		}
+		seen[a.Name] = true
+		if err := a.check(); err != nil {
+			return fmt.Errorf("network.allow: %s: %w", a.Name, err)
+		}
 	}
-	for _, closed := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"} {
-		if netip.MustParsePrefix(closed).Overlaps(d.To) {
-			return fail("%s reaches into %s, which is never opened; write the addresses that are meant", d.To, closed)
+	return nil
+}
+
+// neverAllowed are addresses of this machine, of its cloud and of groups of machines.
+var neverAllowed = []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"}
+
+func (a Allowed) check() error {
+	switch to := a.To; {
+	case to.wrong || to.text == "":
+		return fmt.Errorf("to is %q, but must be an address such as 192.168.1.10 or a network such as 192.168.1.0/24; names are not accepted, because the rules of the network contain only addresses", to.text)
+	case !to.Addr().Is4():
+		return fmt.Errorf("to is %s, but notebooks have no IPv6; write the IPv4 address", to)
+	case to.Prefix != to.Masked():
+		return fmt.Errorf("to is %s, which is a machine and a network at once; write %s or %s", to, to.Masked(), to.Addr())
+	}
+	for _, closed := range neverAllowed {
+		if netip.MustParsePrefix(closed).Overlaps(a.To.Prefix) {
+			return fmt.Errorf("%s reaches into %s, which is never opened; write the addresses that are meant", a.To, closed)
 		}
 	}
 	for _, p := range a.Ports {
 		if p < 1 || p > 65535 {
-			return fail("the port %d does not exist; ports go from 1 to 65535", p)
+			return fmt.Errorf("the port %d does not exist; ports go from 1 to 65535", p)
 		}
-		d.Ports = append(d.Ports, uint16(p))
 	}
 	for _, g := range a.Groups {
 		if len(validation.IsDNS1123Label(g)) > 0 {
-			return fail("%q cannot be the name of a group; `gpulab group list` shows the groups there are", g)
+			return fmt.Errorf("%q cannot be the name of a group; `gpulab group list` shows the groups there are", g)
 		}
 	}
-	return d, nil
+	return nil
 }
 
-// parseNetwork reads an IPv4 address or network.
-func parseNetwork(text string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
-		text = netip.PrefixFrom(addr, addr.BitLen()).String()
-	}
-	p, err := netip.ParsePrefix(text)
-	switch {
-	case err != nil:
-		return p, fmt.Errorf("is %q, but must be an address such as 192.168.1.10 or a network such as 192.168.1.0/24; names are not taken, because the rules of the network know addresses only", text)
-	case !p.Addr().Is4():
-		return p, fmt.Errorf("is %s, but notebooks have no IPv6; write the IPv4 address", p)
-	case p != p.Masked():
-		return p, fmt.Errorf("is %s, which is a machine and a network at once; write %s or %s", p, p.Masked(), p.Addr())
-	}
-	return p, nil
-}
-
-// proxy is the proxy's host and port, "" without one.
+// ProxyAddress returns the proxy's host and port; an empty host without one.
 func (n Network) ProxyAddress() (host string, port uint16, err error) {
 	if n.Proxy == "" {
 		if len(n.NoProxy) > 0 {
@@ -125,7 +129,7 @@ func (n Network) ProxyAddress() (host string, port uint16, err error) {
 	const like = "; write it like http://proxy.example.org:3128"
 	// First of all: what follows shows the address.
 	if strings.Contains(n.Proxy, "@") {
-		return "", 0, errors.New("network.proxy holds a name or a password, which every notebook would show; use a proxy that lets this machine in without")
+		return "", 0, errors.New("network.proxy holds a name or a password, which every notebook would show; use a proxy that accepts this machine without one")
 	}
 	u, err := url.Parse(n.Proxy)
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -148,8 +152,8 @@ func (n Network) ProxyAddress() (host string, port uint16, err error) {
 	return u.Hostname(), uint16(number), nil
 }
 
-// proxyEnv is what tells programs in notebooks of the proxy, empty without
-// one. Some read the names in capitals, others the small ones.
+// ProxyEnv returns the variables that name the proxy in notebooks; nil without one. Some programs read the names in
+// capitals, others those in small letters.
 func (n Network) ProxyEnv(id embedk8s.Identity) map[string]string {
 	if n.Proxy == "" {
 		return nil
@@ -168,8 +172,8 @@ func (n Network) ProxyEnv(id embedk8s.Identity) map[string]string {
 	return env
 }
 
-// proxyFor tells which proxy leads to an address from this machine, as it does from notebooks; nil without one: then the
-// environment of the program may name one.
+// ProxyFor returns the function with which this machine chooses the proxy for an address, by the same rules as notebooks;
+// nil without a proxy: then the environment of the program may name one.
 func (n Network) ProxyFor() func(*url.URL) (*url.URL, error) {
 	if n.Proxy == "" {
 		return nil
@@ -178,7 +182,7 @@ func (n Network) ProxyFor() func(*url.URL) (*url.URL, error) {
 	return c.ProxyFunc()
 }
 
-// AptEnv leads apt over the lab's proxy, unless the environment names one.
+// AptEnv returns the variables with which apt uses the lab's proxy, unless the environment names one.
 func (n Network) AptEnv() []string {
 	if n.Proxy == "" {
 		return nil

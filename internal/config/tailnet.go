@@ -1,7 +1,6 @@
 package config
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,77 +11,59 @@ import (
 	"github.com/gpulab/gpulab/internal/users"
 )
 
-// Tailnet says who comes in over the tailnet.
+// Tailnet says who signs in over the tailnet.
 type Tailnet struct {
-	// SignIn is off, offer or require.
-	SignIn TailnetSignIn `json:"signIn,omitempty"`
-	// Accounts is "create" (the usual) or "existing": only who has linked their login comes in.
-	Accounts string         `json:"accounts,omitempty"`
+	SignIn   Word           `json:"signIn,omitempty"`   // Off, TailnetOffer or TailnetRequire
+	Accounts string         `json:"accounts,omitempty"` // as in signin.Config
 	Allow    []TailnetEntry `json:"allow,omitempty"`
 }
 
-// TailnetEntry names somebody of the tailnet, in exactly one way, and what they get here.
+// TailnetEntry names people of the tailnet, in exactly one way, and what they get in the lab.
 type TailnetEntry struct {
-	Login  string `json:"login,omitempty"`  // ada@example.org, *@example.org, or * for everybody
+	Login  string `json:"login,omitempty"`  // ada@example.org, *@example.org, or * for everyone
 	Group  string `json:"group,omitempty"`  // of the tailnet
-	Tag    string `json:"tag,omitempty"`    // of machines that are nobody's
+	Tag    string `json:"tag,omitempty"`    // of machines without an owner
 	Shared string `json:"shared,omitempty"` // a login of another tailnet
-	// Role and LabGroup are what they get here; at least one of them.
+	// Role and LabGroup are what they get; at least one of them.
 	Role     users.Role `json:"role,omitempty"`
 	LabGroup string     `json:"labGroup,omitempty"`
 }
 
-// TailnetSignIn says whether who visits over the tailnet is signed in by that.
-type TailnetSignIn string
-
-// The ways of TailnetSignIn.
+// Values of Tailnet.SignIn.
 const (
-	TailnetOff     TailnetSignIn = "off"
-	TailnetOffer   TailnetSignIn = "offer"
-	TailnetRequire TailnetSignIn = "require"
+	TailnetOffer   Word = "offer"
+	TailnetRequire Word = "require"
 )
 
 // TailnetWay is the name under which accounts are linked with logins of the tailnet.
 const TailnetWay = "tailnet"
 
-// UnmarshalJSON takes the word off, which is false in YAML.
-func (s *TailnetSignIn) UnmarshalJSON(data []byte) error {
-	var word string
-	switch {
-	case string(data) == "false":
-		word = string(TailnetOff)
-	case json.Unmarshal(data, &word) != nil:
-		word = string(data)
+func (c Tailnet) checkSignIn(providers []signin.Config) error {
+	if err := oneOf("tailnet.signIn", c.SignIn, Off, TailnetOffer, TailnetRequire); err != nil || c.SignIn == Off {
+		return err
 	}
-	*s = TailnetSignIn(word)
+	if len(c.Allow) == 0 {
+		return fmt.Errorf("tailnet.signIn is %s, but tailnet.allow is empty, so nobody could come in; name somebody there, or everybody of the tailnet with {login: \"*\", role: member}", c.SignIn)
+	}
+	if slices.ContainsFunc(providers, func(p signin.Config) bool { return p.Name == TailnetWay }) {
+		return errors.New("tailnet.signIn: a provider below signin is called tailnet too; give it another name")
+	}
 	return nil
 }
 
-func (c Tailnet) Check(providers []signin.Config) error {
-	if c.SignIn != TailnetOff && c.SignIn != TailnetOffer && c.SignIn != TailnetRequire {
-		return fmt.Errorf("signIn is %q; it may be off, offer or require", c.SignIn)
-	}
+func (c Tailnet) checkAllow() error {
 	for i, a := range c.Allow {
-		if err := a.Check(); err != nil {
-			return fmt.Errorf("entry %d of allow %w", i+1, err)
+		if err := a.check(); err != nil {
+			return fmt.Errorf("tailnet.allow: entry %d %w", i+1, err)
 		}
 	}
 	if _, err := c.Way(); err != nil {
-		return fmt.Errorf("allow: %w", err)
-	}
-	if c.SignIn == TailnetOff {
-		return nil
-	}
-	if len(c.Allow) == 0 {
-		return fmt.Errorf("signIn is %s, but allow is empty, so nobody could come in; name somebody there, or everybody of the tailnet with {login: \"*\", role: member}", c.SignIn)
-	}
-	if slices.ContainsFunc(providers, func(p signin.Config) bool { return p.Name == TailnetWay }) {
-		return errors.New("a provider below signin is called tailnet too; give it another name")
+		return fmt.Errorf("tailnet.allow: %w", err)
 	}
 	return nil
 }
 
-func (a TailnetEntry) Check() error {
+func (a TailnetEntry) check() error {
 	named := 0
 	for _, text := range []string{a.Login, a.Group, a.Tag, a.Shared} {
 		if text != "" {
@@ -98,16 +79,16 @@ func (a TailnetEntry) Check() error {
 	case strings.Contains(a.Login, "*") && a.Login != "*" && (!strings.HasPrefix(a.Login, "*@") || strings.Count(a.Login, "*") > 1):
 		return fmt.Errorf("names the login %q; a * stands alone, or before the @ of a domain", a.Login)
 	case strings.Contains(a.Shared, "*"):
-		return fmt.Errorf("names %q of other tailnets; each of them is named, for nobody here says who is one", a.Shared)
+		return fmt.Errorf("names %q of other tailnets; each of them is named: the lab does not know who belongs to another tailnet", a.Shared)
 	case a.Tag != "" && !strings.HasPrefix(a.Tag, "tag:"):
 		return fmt.Errorf("names the tag %q; tags are written like tag:kiosk", a.Tag)
 	case a.Tag != "" && a.Role == users.RoleAdmin:
-		return fmt.Errorf("makes whoever sits at a machine with %s an admin; name people for that", a.Tag)
+		return fmt.Errorf("makes everyone at a machine with %s an admin; name people for that", a.Tag)
 	}
 	return nil
 }
 
-// The first words of what a rule of allow is for.
+// The prefixes of an entry's key.
 const (
 	byLogin  = "login "
 	byGroup  = "group "
@@ -128,7 +109,7 @@ func (a TailnetEntry) key() string {
 	return byShared + strings.ToLower(a.Shared)
 }
 
-// KeysOf are the entries that a visitor fits.
+// KeysOf returns the entries that fit a visitor, as groups of Tailnet.Way.
 func KeysOf(v tailnet.Visitor) (list []string) {
 	for _, t := range v.Tags {
 		list = append(list, byTag+t)
@@ -149,7 +130,7 @@ func KeysOf(v tailnet.Visitor) (list []string) {
 	return list
 }
 
-// way is what the entries make of visitors.
+// Way returns the entries as the rules of a way to sign in.
 func (c Tailnet) Way() (signin.Way, error) {
 	w := signin.Config{Name: TailnetWay, Title: "the tailnet", Accounts: c.Accounts}
 	for _, a := range c.Allow {

@@ -71,7 +71,7 @@ func TestTailnetConfig(t *testing.T) {
 		}
 	}
 	cfg, err := Load(write(t, "tailnet:\n  signIn: off\n"))
-	if err != nil || cfg.Tailnet.SignIn != TailnetOff {
+	if err != nil || cfg.Tailnet.SignIn != Off {
 		t.Errorf("off: %q, %v", cfg.Tailnet.SignIn, err)
 	}
 }

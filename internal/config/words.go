@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// configWords says in plain words why a configuration cannot be read; problem is
+// explain says in plain words why a configuration cannot be read; problem is
 // what the YAML library says.
-func configWords(data []byte, problem error) error {
+func explain(data []byte, problem error) error {
 	text := problem.Error()
 	for _, of := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "error converting YAML to JSON: ", "yaml: ", "unmarshal errors:"} {
 		text = strings.TrimSpace(strings.TrimPrefix(text, of))
@@ -71,7 +71,7 @@ func configKeys(of reflect.Type, below string, places map[string][]string) map[s
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()
 	}
-	if of.Kind() != reflect.Struct {
+	if of.Kind() != reflect.Struct || isScalar(of) {
 		return places
 	}
 	for i := range of.NumField() {

@@ -1,54 +1,24 @@
 package config
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/gpulab/gpulab/internal/power"
 )
 
-// StayAwake says what keeps this machine awake.
-type StayAwake power.Policy
-
-// UnmarshalJSON takes the words off and on, which are false and true in YAML.
-func (s *StayAwake) UnmarshalJSON(data []byte) error {
-	var word string
-	switch {
-	case string(data) == "false":
-		word = string(power.Never)
-	case string(data) == "true":
-		word = string(power.Always)
-	case json.Unmarshal(data, &word) != nil:
-		word = string(data)
-	}
-	*s = StayAwake(word)
-	return nil
-}
-
-func (s StayAwake) Check() error {
-	switch power.Policy(s) {
-	case power.Always, power.LidOpen, power.Never:
-		return nil
-	}
-	return fmt.Errorf("stayAwake is %q; it may be notebooks (while some run), lid-open (the same, but not with the lid closed) or off", string(s))
-}
-
-// TimeZone is the time zone of notebooks, jobs and services, such as Europe/Berlin; ""
-// stands for this machine's.
+// TimeZone is the time zone of notebooks, jobs and services, such as Europe/Berlin. Empty: this machine's.
 type TimeZone string
 
-func (z TimeZone) Check() error {
+func (z TimeZone) check() error {
 	if z == "" || knownZone(string(z)) {
 		return nil
 	}
 	return fmt.Errorf("timezone is %q, which is no time zone that this machine knows; it is written as Europe/Berlin, and `timedatectl list-timezones` lists them", string(z))
 }
 
-// name returns the time zone now; "" if the machine's has no name.
+// Name returns the time zone now; empty if the machine's has no name.
 func (z TimeZone) Name() string {
 	if z != "" {
 		return string(z)
